@@ -1,0 +1,102 @@
+"""The machine that benchmarks run on: a CUDA GPU, timed with events and read through `nvidia-smi`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+
+import gemmgen
+from gemmgen.bench.machine import Work
+from gemmgen.bench.record import Environment, GpuState
+
+STATE_SAMPLES: Final = 30
+"""Samples that are enqueued while `nvidia-smi` starts: 0.3 s of work at 10 ms each."""
+SMI_TIMEOUT_SECONDS: Final = 10
+
+
+@dataclass(frozen=True)
+class CudaMachine:
+    """One GPU. Its settings are read, never changed."""
+
+    device: torch.device
+
+    def environment(self) -> Environment:
+        """Return the versions and the GPU; what cannot be found out is `unknown`."""
+        properties = torch.cuda.get_device_properties(self.device)
+        return Environment(
+            gemmgen=gemmgen.__version__,
+            torch=torch.__version__,
+            triton=triton.__version__,
+            cuda=torch.version.cuda or "unknown",
+            cublas=_cublas_version(),
+            driver=(self._query("driver_version") or ["unknown"])[0],
+            gpu=properties.name,
+            sm_count=properties.multi_processor_count,
+            l2_bytes=properties.L2_cache_size,
+        )
+
+    def state(self, work: Work) -> GpuState | None:
+        """Return what `nvidia-smi` reads while the GPU does the work again and again."""
+        for _ in range(STATE_SAMPLES):
+            work()
+        values = self._query("clocks.sm,power.draw,temperature.gpu")
+        self.synchronize()
+        return GpuState(*map(_number, values)) if len(values) == 3 else None
+
+    def now(self) -> float:
+        """Return the host's monotonic clock in seconds."""
+        return time.perf_counter()
+
+    def synchronize(self) -> None:
+        """Wait until the GPU has done all its work."""
+        torch.cuda.synchronize(self.device)
+
+    def seconds(self, work: Work) -> float:
+        """Return the time between an event before the work and one after it."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+    def capture(self, work: Work) -> Work:
+        """Return the replay of a CUDA graph of the work, which must have been done once before."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph.replay
+
+    def _query(self, fields: str) -> list[str]:
+        """Return the values of `nvidia-smi` query fields, or nothing where it does not answer."""
+        uuid = torch.cuda.get_device_properties(self.device).uuid
+        command = ["nvidia-smi", f"--query-gpu={fields}", f"--id=GPU-{uuid}", "--format=csv,noheader,nounits"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=True, timeout=SMI_TIMEOUT_SECONDS
+            )
+        except (OSError, subprocess.SubprocessError):
+            return []
+        return [value.strip() for value in done.stdout.strip().split(",")]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # [N/A], [Not Supported]
+        return None
+
+
+def _cublas_version() -> str:
+    for package in ("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return "unknown"

@@ -1,0 +1,223 @@
+"""What was timed, on what, and how it went: raw samples, and every figure derived from them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal
+
+from gemmgen.bench.protocol import Protocol
+from gemmgen.bench.roofline import Ceilings, flops, moved_bytes
+from gemmgen.verify import Shape, shape_text
+from gemmgen.verify.tolerance import DType
+
+SCHEMA: Final = 1
+DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+DTYPE_BYTES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+Samples = tuple[tuple[float, ...], ...]
+"""Seconds per call of each sample, by repetition."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The kernel that was timed: its spec and its module, by their bytes."""
+
+    spec_path: str
+    """Relative to the directory that the benchmark was started in; only the name of a spec from elsewhere."""
+    spec_sha256: str
+    module_sha256: str
+
+    def __post_init__(self) -> None:
+        for digest in (self.spec_sha256, self.module_sha256):
+            if not re.fullmatch(r"[0-9a-f]{64}", digest):
+                raise ValueError("a sha256 is 64 hexadecimal digits")
+
+    @classmethod
+    def of(cls, spec_path: Path, module_path: Path) -> Subject:
+        """Read both files; raises OSError when one cannot be read."""
+        whole, here = spec_path.resolve(), Path.cwd()
+        shown = whole.relative_to(here).as_posix() if whole.is_relative_to(here) else whole.name
+        return cls(shown, _sha256(spec_path), _sha256(module_path))
+
+    @property
+    def name(self) -> str:
+        """The spec's stem."""
+        return Path(self.spec_path).stem
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Versions and the GPU; no name or path of a machine."""
+
+    gemmgen: str
+    torch: str
+    triton: str
+    cuda: str
+    cublas: str
+    driver: str
+    gpu: str
+    sm_count: int
+    l2_bytes: int
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """What `nvidia-smi` reads while the GPU works; None where it gives no number."""
+
+    sm_clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    """Element types of the operands and of the result."""
+
+    a: DType
+    b: DType
+    d: DType
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The samples of one shape. Times are seconds per call; `host` is what an eager call costs the host."""
+
+    method: Literal["events", "graph"]
+    """CUDA events around a batch of eager calls, or around replays of a CUDA graph of calls."""
+    calls_per_sample: int
+    ours: Samples
+    baseline: Samples
+    ours_host: float
+    baseline_host: float
+    state_before: GpuState | None
+    """At the end of the warm-up; None where `nvidia-smi` does not answer."""
+    state_after: GpuState | None
+
+    def __post_init__(self) -> None:
+        lengths = [[len(repetition) for repetition in samples] for samples in (self.ours, self.baseline)]
+        if lengths[0] != lengths[1] or not lengths[0] or 0 in lengths[0]:
+            raise ValueError("both arms need the same number of samples, at least one in each repetition")
+        if min(map(min, (*self.ours, *self.baseline))) <= 0:
+            raise ValueError("a sample must be positive")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A distribution in five numbers, and its median in each repetition."""
+
+    median: float
+    quartiles: tuple[float, float]
+    extremes: tuple[float, float]
+    repetitions: tuple[float, ...]
+
+    @classmethod
+    def of(cls, samples: Samples) -> Spread:
+        """Summarize samples; quartiles are interpolated between them (`inclusive`)."""
+        values = [value for repetition in samples for value in repetition]
+        lower, median, upper = (
+            statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        )
+        medians = tuple(statistics.median(repetition) for repetition in samples)
+        return cls(median, (lower, upper), (min(values), max(values)), medians)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One shape: that the kernel is right on the tensors that were timed, and how long it takes."""
+
+    shape: Shape
+    input_sets: int
+    relative_error: float
+    baseline_relative_error: float
+    timing: Timing
+
+    @property
+    def ratio(self) -> Spread:
+        """Baseline time over our time of each pair of samples: above 1, we are faster."""
+        pairs = zip(self.timing.baseline, self.timing.ours, strict=True)
+        return Spread.of(
+            tuple(tuple(b / o for b, o in zip(theirs, ours, strict=True)) for theirs, ours in pairs)
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Our median time per call."""
+        return Spread.of(self.timing.ours).median
+
+    @property
+    def baseline_seconds(self) -> float:
+        """The baseline's median time per call."""
+        return Spread.of(self.timing.baseline).median
+
+    @property
+    def tflops(self) -> float:
+        """Our rate at the median time, TFLOP/s."""
+        return flops(self.shape) / self.seconds / 1e12
+
+    @property
+    def baseline_tflops(self) -> float:
+        """The baseline's rate at its median time, TFLOP/s."""
+        return flops(self.shape) / self.baseline_seconds / 1e12
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of the benchmark: one kernel against the baseline on some shapes."""
+
+    schema: int
+    date: str
+    """When it ended, UTC."""
+    subject: Subject
+    environment: Environment
+    dtypes: Dtypes
+    baseline: str
+    """What the kernel was compared with, exactly."""
+    protocol: Protocol
+    ceilings: Ceilings | None
+    """None for a GPU that they were not measured on."""
+    measurements: tuple[Measurement, ...]
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"its schema is version {self.schema}, this gemmgen reads version {SCHEMA}")
+        datetime.strptime(self.date, DATE_FORMAT)
+
+    def roofline_fraction(self, measurement: Measurement) -> float | None:
+        """Return the least time that the ceilings allow over our time; None without ceilings."""
+        least = self._least_seconds(measurement)
+        return None if least is None else least / measurement.seconds
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Results that cannot be true: faster than the roofline."""
+        return tuple(self._impossible())
+
+    def _impossible(self) -> Iterator[str]:
+        for measurement in self.measurements:
+            least = self._least_seconds(measurement)
+            arms = {"gemmgen": measurement.seconds, "the baseline": measurement.baseline_seconds}
+            for arm, seconds in arms.items():
+                if least is not None and seconds < least:
+                    place = f"{self.subject.name} {shape_text(measurement.shape)}"
+                    yield f"{place}: {arm} at {least / seconds:.2f} of the roofline: do not believe it"
+
+    def _least_seconds(self, measurement: Measurement) -> float | None:
+        if self.ceilings is None:
+            return None
+        moved = moved_bytes(measurement.shape, DTYPE_BYTES[self.dtypes.a], DTYPE_BYTES[self.dtypes.d])
+        return self.ceilings.seconds(measurement.shape, moved)
+
+
+def utc_now() -> str:
+    """Return the time as a record states it."""
+    return datetime.now(UTC).strftime(DATE_FORMAT)
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,288 @@
+"""The command line: one subcommand per stage. The only file that prints or exits.
+
+Artifacts and reports go to stdout, progress and diagnostics to stderr. Exit codes: 0 done, 1 rejected or
+failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+from rich.console import Console
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.product import check, make
+
+if TYPE_CHECKING:
+    from gemmgen.lower import Resources
+
+# Triton 3.9 warns when this is unset; the generated kernels have no fp contraction to choose.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+T = TypeVar("T")
+Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
+Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the modules live.")]
+
+app = typer.Typer(
+    name="gemmgen",
+    help="One YAML spec of a matmul in, one readable, standalone Gluon kernel module out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command line; what a user can cause ends as a diagnostic, never as a traceback."""
+    try:
+        app()
+    except GemmgenError as error:
+        _complain(error)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of stdout has gone; there is nobody to tell. Keep Python from trying at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+@app.command()
+def plan(specs: Specs, as_json: Json = False) -> None:
+    """Prove specs against the hardware and print what their kernels spend of it."""
+    from gemmgen.plan.ledger import ledger
+
+    products, failed = _each(specs, make)
+    if as_json:
+        _print_json({product.source.path: ledger(product.plan).as_dict() for product in products})
+    else:
+        print("\n\n".join(f"{p.source.path}: {p.plan.title}\n\n{ledger(p.plan).as_text()}" for p in products))
+    _exit(failed)
+
+
+@app.command(name="build")
+def build_command(
+    specs: Specs,
+    out: Out = Path("generated"),
+    emit: Annotated[
+        str, typer.Option(metavar="STAGE,…", help="Also write ttgir, llir, ptx, cubin, sass beside the module.")
+    ] = "",
+    lowering: Annotated[
+        bool, typer.Option("--lower/--no-lower", help="Compile the module and confirm the plan before it is written.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Generate the module of each spec, compile it, and write it once every stage has passed."""
+    from gemmgen.build import build
+    from gemmgen.lower import STAGES
+
+    stages = [stage for stage in emit.split(",") if stage]
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise typer.BadParameter(f"{', '.join(unknown)}: choose among {', '.join(STAGES)}", param_hint="--emit")
+    if stages and not lowering:
+        raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
+    _refuse_duplicates(specs)
+    with _progress("building") as progress:
+        built, failed = _each(
+            specs, lambda path: build(path, out, emit=stages, lowering=lowering), progress, parallel=lowering
+        )
+    if as_json:
+        _print_json([item.as_dict() for item in built])
+    for item in () if as_json else built:
+        print(f"{item.spec}\n\n{item.ledger.as_text()}\n")
+        if item.resources:
+            print(_resources_text(item.resources) + "\n")
+        print("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
+    _exit(failed)
+
+
+@app.command(name="check")
+def check_command(
+    specs: Annotated[list[Path] | None, typer.Argument(metavar="[SPEC…]", help="Default: all of specs/.")] = None,
+    out: Out = Path("generated"),
+    as_json: Json = False,
+) -> None:
+    """Find modules that are missing, stale, edited by hand or orphaned, byte for byte."""
+    chosen = specs or sorted(Path("specs").glob("*.yaml"))
+    if not chosen:
+        raise GemmgenError([Diagnostic("specs", "no-specs", "holds no .yaml files: name the specs to check")])
+    products, failed = _each(chosen, make)
+    findings = check(products, out, exhaustive=not specs and not failed)
+    if as_json:
+        _print_json([{**asdict(f.diagnostic), "diff": f.diff} for f in findings])
+    for finding in findings:
+        print(finding.diagnostic, file=sys.stderr)
+        if not as_json:
+            print(finding.diff, end="")
+    if not (findings or failed or as_json):
+        print(f"{len(products)} specs, {len(products)} modules under {out}: all up to date")
+    _exit(failed or bool(findings))
+
+
+@app.command(name="lower")
+def lower_command(specs: Specs, as_json: Json = False) -> None:
+    """Compile each spec's module without writing it, and print the measured resources."""
+    from gemmgen.lower import Resources, lower
+
+    def lower_one(path: Path) -> tuple[str, Resources]:
+        product = make(path)
+        source = product.source
+        return source.path, lower(product.module, product.plan, path=source.path, stem=source.stem).resources
+
+    with _progress("lowering") as progress:
+        lowered, failed = _each(specs, lower_one, progress, parallel=True)
+    if as_json:
+        _print_json({path: asdict(resources) for path, resources in lowered})
+    else:
+        print("\n\n".join(f"{path}\n\n{_resources_text(resources)}" for path, resources in lowered))
+    _exit(failed)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Show versions and the GPU, and say which stages can run here."""
+    from gemmgen.doctor import examine
+
+    found = examine()
+    if as_json:
+        _print_json(found.as_dict())
+        return
+    rows = [*found.versions.items(), ("GPU", found.gpu), *found.stages.items()]
+    print("\n".join(f"{name:<26} {value}" for name, value in rows))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a spec, for editors."""
+    from gemmgen.spec import Spec
+
+    _print_json(Spec.model_json_schema())
+
+
+@app.command(name="list")
+def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
+    """List the specs of this directory, what they plan, and the state of their modules."""
+    products, failed = _each(sorted(Path("specs").glob("*.yaml")), make)
+    rows: list[dict[str, object]] = []
+    for product in products:
+        findings = check([product], out, exhaustive=False)
+        p = product.plan
+        rows.append(
+            {
+                "spec": product.source.stem,
+                "dtypes": f"{p.a_dtype.name} x {p.b_dtype.name} -> {p.d_dtype.name}",
+                "tile": f"{p.cta_tile_m}x{p.cta_tile_n}x{p.cta_tile_k}",
+                "cluster": f"{p.cluster_m}x{p.cluster_n}",
+                "stages": p.stages,
+                "module": findings[0].diagnostic.code if findings else "up to date",
+                "title": p.title,
+            }
+        )
+    if as_json:
+        _print_json(rows)
+    else:
+        print("\n".join(_columns(rows)))
+    _exit(failed)
+
+
+# --- running stages
+
+
+def _each(
+    paths: Iterable[Path],
+    action: Callable[[Path], T],
+    progress: Callable[[str], None] | None = None,
+    *,
+    parallel: bool = False,
+) -> tuple[list[T], bool]:
+    """Run an action on each path, in order; print what is rejected and go on. Return results, and whether any failed."""
+
+    def attempt(path: Path) -> T | GemmgenError:
+        if progress:
+            progress(str(path))
+        try:
+            return action(path)
+        except GemmgenError as error:
+            return error
+
+    with ThreadPoolExecutor(os.cpu_count() if parallel else 1) as pool:
+        outcomes = list(pool.map(attempt, paths))
+    results: list[T] = []
+    for outcome in outcomes:
+        if isinstance(outcome, GemmgenError):
+            _complain(outcome)
+        else:
+            results.append(outcome)
+    return results, len(results) < len(outcomes)
+
+
+def _refuse_duplicates(paths: list[Path]) -> None:
+    """Two specs of one stem would overwrite each other's module."""
+    first: dict[str, Path] = {}
+    for path in paths:
+        if path.stem in first and first[path.stem] != path:
+            message = f"makes the same module as {first[path.stem]}: rename one of the two"
+            raise GemmgenError([Diagnostic(path.as_posix(), "module-name", message)])
+        first[path.stem] = path
+
+
+# --- printing
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[str], None]]:
+    """Give a function that tells the user what is being done, on stderr; a spinner where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: print(f"{what} {step}", file=sys.stderr, flush=True)
+        return
+    with console.status(what) as status:
+        yield lambda step: status.update(f"{what} {step}")
+
+
+def _complain(error: GemmgenError) -> None:
+    for diagnostic in error.diagnostics:
+        print(diagnostic, file=sys.stderr)
+
+
+def _exit(failed: bool) -> None:
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _resources_text(resources: Resources) -> str:
+    """Say what the compiler measured; that it equals the plan has been checked."""
+    spilled = resources.spill_store_bytes + resources.spill_load_bytes
+    rows = {
+        "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
+        "warps": f"{resources.warps}",
+        "instruction": f"wgmma {', '.join(resources.mma_shapes)}",
+        "setmaxnreg": f"{', '.join(map(str, resources.setmaxnreg))} registers per thread",
+        "multicast": f"{resources.multicast_loads} loads",
+        "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
+    }
+    return "\n".join(["measured by the compiler", *(f"  {name:<16} {value}" for name, value in rows.items())])
+
+
+def _columns(rows: list[dict[str, object]]) -> list[str]:
+    """Align rows of equal keys under their names."""
+    if not rows:
+        return ["no specs under specs/"]
+    table = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]

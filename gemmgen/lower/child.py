@@ -1,0 +1,44 @@
+"""Compile one generated module to machine code; run as a process of its own: ``python -m gemmgen.lower.child``.
+
+Some illegal kernels abort the process, and MLIR prints its errors to file descriptor 2; both must reach
+the parent as text, not take it along. Argument 1 is the module, argument 2 the compute capability,
+argument 3 the directory into which ``kernel.<stage>`` and ``kernel.json`` are written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+# Triton 3.9 warns when this is unset; the generated kernels have no fp contraction to choose.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def compile_module(module_path: Path, compute_capability: int, directory: Path) -> None:
+    """Write TTGIR, LLVM IR, PTX, cubin and metadata of the module's kernel into `directory`."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
+
+    from gemmgen.module import import_generated
+
+    module = import_generated(module_path)
+    kernel = triton.compile(
+        GluonASTSource(module.matmul_kernel, module.lower_signature()),
+        target=GPUTarget("cuda", compute_capability, 32),
+        options=module.LAUNCH_OPTIONS,
+    )
+    for stage in ("ttgir", "llir", "ptx"):
+        (directory / f"kernel.{stage}").write_text(kernel.asm[stage])
+    (directory / "kernel.cubin").write_bytes(kernel.asm["cubin"])
+    metadata = {"shared": kernel.metadata.shared, "num_warps": kernel.metadata.num_warps}
+    (directory / "kernel.json").write_text(json.dumps(metadata))
+
+
+if __name__ == "__main__":
+    compile_module(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    sys.stdout.flush()
+    # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
+    os._exit(0)

@@ -1,0 +1,153 @@
+"""Module text to machine code, measured and held against the plan; no GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan import Plan
+
+STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
+"""What the compiler leaves on the way; the last is disassembled on request."""
+
+TIMEOUT_SECONDS = 300
+"""A kernel of this family compiles in three seconds; what takes longer than this hangs."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler says that the kernel takes."""
+
+    smem_bytes: int
+    warps: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    mma_shapes: tuple[str, ...]
+    """Distinct wgmma shapes, as PTX spells them."""
+    setmaxnreg: tuple[int, ...]
+    """Distinct register counts that partitions ask for, ascending."""
+    multicast_loads: int
+    """TMA loads in the PTX that write into other CTAs of the cluster."""
+    ptxas_notes: tuple[str, ...]
+    """Warnings of the C75xx family: MMAs serialized, register requests ignored."""
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The artifacts of one kernel by stage, and what it takes."""
+
+    artifacts: dict[str, bytes]
+    resources: Resources
+
+
+def lower(source: str, plan: Plan, *, path: str, stem: str) -> Lowered:
+    """Compile a module's text for the plan's architecture and confirm the plan.
+
+    `path` is the spec that diagnostics name, `stem` the module's name.
+
+    Raises:
+        GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
+    """
+    with tempfile.TemporaryDirectory(prefix="gemmgen-") as directory:
+        lowered = _compile(source, plan, Path(directory), path=path, stem=stem)
+    differences = tuple(_differences(plan, lowered.resources))
+    if differences:
+        raise GemmgenError(Diagnostic(path, "plan-differs", difference) for difference in differences)
+    return lowered
+
+
+def disassemble(cubin: bytes) -> bytes:
+    """Return the SASS of a cubin."""
+    from triton.tools.disasm import get_sass  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+    text: str = get_sass(cubin)
+    return text.encode()
+
+
+def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) -> Lowered:
+    module_path = directory / f"{stem}.py"
+    module_path.write_text(source)
+    capability = plan.gpu.architecture.compute_capability
+    environment = os.environ | {
+        # A cache of its own: the ptxas report is printed on a cache miss only.
+        "TRITON_CACHE_DIR": str(directory / "cache"),
+        "TRITON_DUMP_PTXAS_LOG": "1",
+    }
+    command = [sys.executable, "-m", "gemmgen.lower.child", str(module_path), str(capability), str(directory)]
+    try:
+        child = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"the compiler did not finish within {TIMEOUT_SECONDS} seconds"
+        raise GemmgenError([Diagnostic(path, "lowering-failed", message)]) from error
+    if child.returncode != 0:
+        message = _failure(child.returncode, child.stderr, module_path)
+        raise GemmgenError([Diagnostic(path, "lowering-failed", message)])
+    artifacts = {
+        stage: (directory / f"kernel.{stage}").read_bytes() for stage in STAGES if stage != "sass"
+    }
+    metadata = json.loads((directory / "kernel.json").read_text())
+    ptx = artifacts["ptx"].decode()
+    return Lowered(artifacts, _measure(ptx, child.stdout, metadata["shared"], metadata["num_warps"]))
+
+
+def _failure(returncode: int, stderr: str, module_path: Path) -> str:
+    """Say why the compiler's process ended: its last message, and the signal if it was killed."""
+    lines = [line for line in stderr.strip().splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"error|Error|Assertion", line)] or lines[-1:] or ["no message"]
+    how = f" (killed by {signal.Signals(-returncode).name})" if returncode < 0 else ""
+    return f"Triton refuses the kernel{how}: {telling[-1].strip()}".replace(str(module_path), module_path.name)
+
+
+def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources:
+    """Read the kernel's resources off its PTX and the assembler's report."""
+
+    def reported(what: str) -> int:
+        return sum(int(count) for count in re.findall(rf"(\d+) bytes {what}", ptxas_log))
+
+    if "bytes stack frame" not in ptxas_log:
+        raise RuntimeError("ptxas printed no resource report")
+    return Resources(
+        smem_bytes=smem_bytes,
+        warps=warps,
+        spill_store_bytes=reported("spill stores"),
+        spill_load_bytes=reported("spill loads"),
+        stack_bytes=reported("stack frame"),
+        mma_shapes=tuple(sorted(set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx)))),
+        setmaxnreg=tuple(sorted({int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx)})),
+        multicast_loads=len(re.findall(r"cp\.async\.bulk\.tensor\S*\.multicast::cluster", ptx)),
+        ptxas_notes=tuple(re.findall(r"\(C75\d\d\)[^\n]*", ptxas_log)),
+    )
+
+
+def _differences(plan: Plan, found: Resources) -> Iterator[str]:
+    """Yield every point in which the compiled kernel is not the planned one."""
+    if found.smem_bytes != plan.smem_bytes:
+        yield f"the plan has {plan.smem_bytes:,} bytes of shared memory, the compiler {found.smem_bytes:,}"
+    if found.warps != plan.total_warps:
+        yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"
+    if found.mma_shapes != (plan.mma_name,):
+        yield f"the plan multiplies with {plan.mma_name}, the compiler with {', '.join(found.mma_shapes) or 'no wgmma'}"
+    promised = {partition.registers for partition in plan.workers} | {plan.register_pool.default_registers}
+    if missing := promised - set(found.setmaxnreg):
+        yield f"no partition gets the {', '.join(map(str, sorted(missing)))} registers per thread that the plan has"
+    if bool(found.multicast_loads) != plan.multicast:
+        yield f"the plan has {'a' if plan.multicast else 'no'} multicast, the compiler {found.multicast_loads}"
+    if found.spill_store_bytes or found.spill_load_bytes or found.stack_bytes:
+        yield (
+            f"registers spill: {found.spill_store_bytes} bytes stored, {found.spill_load_bytes} loaded, "
+            f"{found.stack_bytes} of stack"
+        )
+    for note in found.ptxas_notes:
+        yield f"ptxas: {note}"

@@ -1,0 +1,65 @@
+"""A generated module, from its file to its `matmul`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from traceback import walk_tb
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol
+
+from gemmgen.errors import Diagnostic, GemmgenError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Matmul(Protocol):
+    """The one function that a generated module offers: D[M, N] = A[M, K] @ B[K, N] on logical shapes."""
+
+    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Return D, which is `out` where that was given."""
+        ...
+
+
+def import_generated(path: Path) -> ModuleType:
+    """Return the module at `path`, named by its stem and with a callable `matmul`.
+
+    It is executed afresh on each call and registered nowhere: `sys.path` and `sys.modules` stay as they
+    are, and no bytecode is cached, whose timestamps could not tell two modules written within one second
+    apart. Triton reads the source again, through `inspect.getsource`, when a kernel is compiled: keep the
+    file.
+
+    Raises GemmgenError (`no-module`: it cannot be read; `bad-module`: it cannot be executed or has no
+    `matmul`).
+    """
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read the module: {error}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "no-module", message)]) from error
+    module = ModuleType(path.stem)
+    module.__file__ = str(path.resolve())
+    try:
+        exec(compile(source, module.__file__, "exec"), module.__dict__)
+    except Exception as error:  # a generated file may have been edited by hand: anything can come out of it
+        line = _line_of(error, module.__file__)
+        message = f"cannot import the module: {type(error).__name__}: {error}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "bad-module", message, line=line)]) from error
+    if not callable(module.__dict__.get("matmul")):
+        message = "the module has no function `matmul`"
+        raise GemmgenError([Diagnostic(path.as_posix(), "bad-module", message)])
+    return module
+
+
+def matmul_of(module: ModuleType) -> Matmul:
+    """Return the module's `matmul`, typed."""
+    matmul: Matmul = module.matmul
+    return matmul
+
+
+def _line_of(error: Exception, file: str) -> int | None:
+    """Return the 1-based line of `file` that raised `error`: the innermost one."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None

@@ -1,0 +1,44 @@
+"""What a plan is expected to cost on a problem: ranks legal plans, judges none."""
+
+from __future__ import annotations
+
+import math
+
+from gemmgen.plan.plan import Plan
+
+TILE_OVERHEAD_CYCLES = 1_000
+"""Per tile: the first loads' latency and the part of the epilogue that no load covers.
+
+[derived] about 0.7 us at 1.4 GHz, the difference between K = 512 and K = 8192 in the first measurements.
+"""
+
+
+def step_cycles(plan: Plan) -> float:
+    """Return the cycles of one K step of a CTA tile: the slowest of tensor cores, shared memory and L2."""
+    architecture = plan.gpu.architecture
+    mma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / architecture.mma_16bit_fma_per_cycle
+    # Every instruction reads its own 64 rows of A and all its columns of B.
+    instruction_m, instruction_n, _ = plan.mma_shape
+    rows = (plan.cta_tile_m / instruction_m) * (plan.cta_tile_n / instruction_n) * (instruction_m + instruction_n)
+    smem = rows * plan.cta_tile_k * plan.a_dtype.bytes / architecture.smem_bytes_per_cycle
+    l2_bytes = plan.a_tile_bytes + plan.b_tile_bytes / plan.cluster_m
+    return max(mma, smem, l2_bytes / architecture.l2_bytes_per_cycle_and_sm)
+
+
+def cycles(plan: Plan, shape: tuple[int, int, int]) -> float:
+    """Return the SM cycles of a problem [M, N, K]: full waves of tiles, one after the other."""
+    waves = math.ceil(plan.waves(shape))
+    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
+    return waves * (k_steps * step_cycles(plan) + TILE_OVERHEAD_CYCLES)
+
+
+def cost(plan: Plan, shape: tuple[int, int, int]) -> tuple[float, ...]:
+    """Rank a plan for a problem: the smaller the better, the first difference decides.
+
+    1. Cycles.
+    2. Queue: a lone consumer must keep an MMA in flight, several cover for one another (0.91 and 1.02 of
+       cuBLAS for a lone consumer without and with one, at 8192 cubed on an H200).
+    3. K that the ring holds: deeper hides more latency.
+    """
+    idle_queue = bool(plan.outstanding_mmas) != (plan.consumers == 1)
+    return (cycles(plan, shape), idle_queue, -plan.stages * plan.cta_tile_k)

@@ -1,0 +1,108 @@
+"""From a spec to a plan: enumerate what the spec leaves open, judge by the rules, rank by cost."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemmgen.errors import GemmgenError, Violation
+from gemmgen.plan.cost import cost
+from gemmgen.plan.dtype import DTYPES
+from gemmgen.plan.plan import Plan
+from gemmgen.plan.registers import balanced_consumer_registers
+from gemmgen.plan.rules import judge
+from gemmgen.spec import Spec, SpecFile
+from gemmgen.target import GPUS
+
+DEFAULT_SHAPE = (8192, 8192, 8192)
+"""The problem [M, N, K] that an open spec is planned for when it names none under ``bench``."""
+
+CHOICES: dict[str, tuple[object, ...]] = {
+    "cta_tile_m": (128, 256),
+    "cta_tile_n": (256, 128, 64, 32),
+    "cta_tile_k": (64, 128),
+    "cluster_m": (1, 2),
+    "consumers": (2, 1),
+    "outstanding_mmas": (0, 1),
+    "stages": tuple(range(8, 0, -1)),
+    "subtile_n": (128, 64, 32, 256),
+    "epilogue_buffers": (1, 2),
+}
+"""What the planner tries for a decision that the spec leaves open; a tie in cost goes to the earlier values."""
+
+DEFAULTS = {"cluster_n": 1, "producer_registers": 40, "order": "snake", "width": 16}
+"""Decisions that no rule couples to another one, with the value that measured best (``benchmarks/``)."""
+
+
+def pinned(spec: Spec) -> dict[str, object]:
+    """Return the decisions that the spec states, by the name of the plan's field."""
+    stated = {
+        "cta_tile_m": spec.tile.m,
+        "cta_tile_n": spec.tile.n,
+        "cta_tile_k": spec.tile.k,
+        "cluster_m": spec.cluster.m,
+        "cluster_n": spec.cluster.n,
+        "stages": spec.buffering.stages,
+        "outstanding_mmas": spec.buffering.outstanding_mmas,
+        "epilogue_buffers": spec.buffering.epilogue,
+        "consumers": spec.warp_specialization.consumers,
+        "producer_registers": spec.warp_specialization.registers.producer,
+        "consumer_registers": spec.warp_specialization.registers.consumer,
+        "order": spec.schedule.order,
+        "width": spec.schedule.width,
+        "subtile_n": spec.epilogue.subtile_n,
+    }
+    return {name: value for name, value in stated.items() if value is not None}
+
+
+def candidates(spec: Spec) -> Iterator[Plan]:
+    """Yield a plan for every combination of values that the spec leaves open, legal or not."""
+    fixed = DEFAULTS | pinned(spec)
+    problem = {
+        "title": spec.title,
+        "gpu": GPUS[spec.target],
+        "a_dtype": DTYPES[spec.operands.a.dtype],
+        "b_dtype": DTYPES[spec.operands.b.dtype],
+        "d_dtype": DTYPES[spec.operands.d.dtype],
+        "a_major": spec.operands.a.major or "k",
+        "b_major": spec.operands.b.major or "k",
+        "check_shapes": spec.check.shapes if spec.check else (),
+        "bench_shapes": spec.bench.shapes if spec.bench else (),
+    }
+    open_fields = [name for name in CHOICES if name not in fixed]
+    for values in itertools.product(*(CHOICES[name] for name in open_fields)):
+        decisions = {"consumer_registers": 0} | problem | fixed | dict(zip(open_fields, values, strict=True))
+        plan = Plan(**decisions)  # pyright: ignore[reportArgumentType]
+        yield plan if plan.consumer_registers else balanced(plan)
+
+
+def balanced(plan: Plan) -> Plan:
+    """Give the consumers all the registers that the producer leaves, in equal shares."""
+    registers = balanced_consumer_registers(
+        plan.gpu.architecture, plan.consumers, plan.consumer_warps, plan.producer_registers
+    )
+    return replace(plan, consumer_registers=registers)
+
+
+def plan_spec(source: SpecFile) -> Plan:
+    """Return the best legal plan for a spec.
+
+    Raises:
+        GemmgenError: No combination is legal; carries the violations of the one that comes closest.
+    """
+    shape = source.spec.bench.shapes[0] if source.spec.bench else DEFAULT_SHAPE
+    best: tuple[tuple[float, ...], Plan] | None = None
+    closest: tuple[Violation, ...] | None = None
+    for plan in candidates(source.spec):
+        ranked = cost(plan, shape)
+        if best is not None and ranked >= best[0]:
+            continue
+        violations = judge(plan)
+        if not violations:
+            best = (ranked, plan)
+        elif closest is None or len(violations) < len(closest):
+            closest = violations
+    if best is None:
+        raise GemmgenError(source.diagnose(violation) for violation in closest or ())
+    return best[1]

@@ -1,0 +1,73 @@
+"""How Triton 3.9 divides an SM's registers among warp-specialized partitions.
+
+Derived from about 30 lowered configurations; ``tests/test_lower.py`` compares it with the ``setmaxnreg``
+of every committed module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+from gemmgen.target import Architecture
+
+
+@dataclass(frozen=True)
+class RegisterPool:
+    """The default partition's warps and its workers as (warps, requested registers per thread)."""
+
+    architecture: Architecture
+    default_warps: int
+    workers: tuple[tuple[int, int], ...]
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """Registers per thread of each group of four worker warps: ``setmaxnreg`` acts on a warpgroup.
+
+        Workers are packed largest first; a group takes the highest request of its members.
+        """
+        size = self.architecture.warps_per_warpgroup
+        requests = sorted(self.workers, reverse=True)
+        warps = [registers for count, registers in requests for _ in range(count)]
+        return tuple(max(warps[i : i + size]) for i in range(0, len(warps), size))
+
+    @property
+    def total_warps(self) -> int:
+        """Warps per CTA; the last worker group is padded to four."""
+        return self.default_warps + self.architecture.warps_per_warpgroup * len(self.groups)
+
+    def _floor(self, registers: int) -> int:
+        """Round down to what ``setmaxnreg`` can express."""
+        return registers // self.architecture.setmaxnreg_granularity * self.architecture.setmaxnreg_granularity
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers per thread with which the kernel starts: an equal share of the SM's file."""
+        threads = self.total_warps * self.architecture.threads_per_warp
+        share = self._floor(self.architecture.registers_per_sm // threads)
+        return min(self.architecture.setmaxnreg_max, share)
+
+    @property
+    def default_registers(self) -> int:
+        """Registers per thread that the workers leave to the default partition."""
+        pool = self.launch_registers * self.total_warps
+        taken = self.architecture.warps_per_warpgroup * sum(self.groups)
+        return min(self.architecture.setmaxnreg_max, self._floor((pool - taken) // self.default_warps))
+
+
+@cache
+def balanced_consumer_registers(
+    architecture: Architecture, consumers: int, consumer_warps: int, producer_registers: int
+) -> int:
+    """Return the most registers per thread that every consumer can have at the same time.
+
+    The default partition's share falls as its sibling's request rises, so the largest request that it
+    still matches is the balance.
+    """
+    step, top = architecture.setmaxnreg_granularity, architecture.setmaxnreg_max
+    for registers in range(top, architecture.setmaxnreg_min, -step):
+        workers = ((consumer_warps, registers),) * (consumers - 1) + ((1, producer_registers),)
+        pool = RegisterPool(architecture, consumer_warps, workers)
+        if pool.default_registers >= registers:
+            return registers
+    return architecture.setmaxnreg_min

@@ -1,0 +1,8 @@
+"""The spec: its fields as types, and its file as a value that knows where each field stands."""
+
+from __future__ import annotations
+
+from gemmgen.spec.load import SpecFile, load_spec
+from gemmgen.spec.model import Spec
+
+__all__ = ["Spec", "SpecFile", "load_spec"]

@@ -1,0 +1,64 @@
+"""What one compute capability allows, as data.
+
+Sources, cited by their tag:
+
+* [guide] CUDA C++ Programming Guide 13.0, table "Technical Specifications per Compute Capability".
+* [ptx] PTX ISA 9.0, sections ``wgmma.mma_async``, ``setmaxnreg`` and ``cp.async.bulk.tensor``.
+* [wp] NVIDIA H100 Tensor Core GPU Architecture whitepaper.
+* [derived] Follows from this project's or a public measurement, as the comment says.
+* [gluon] Triton 3.9.0, measured by lowering kernels on both sides of the limit (``tests/test_lower.py``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The limits of one compute capability that a plan is checked against."""
+
+    name: str
+    """The ``ptxas`` target."""
+    compute_capability: int
+    """Major * 10 + minor."""
+    mma: str
+    """The matrix instruction family that the architecture has."""
+
+    threads_per_warp: int = 32  # [guide]
+    warps_per_warpgroup: int = 4  # [ptx] wgmma is issued by four consecutive warps
+    threads_per_cta: int = 1024  # [guide]
+    registers_per_sm: int = 65_536  # [guide] 32-bit registers
+    registers_per_thread: int = 255  # [guide]
+    smem_bytes_per_cta: int = 232_448  # [guide] 227 KiB, after opting in
+    smem_bytes_per_sm: int = 233_472  # [guide] 228 KiB
+    smem_reserved_bytes_per_cta: int = 1_024  # [guide] taken by the system from the SM's 228 KiB
+
+    mma_16bit_fma_per_cycle: int = 2_048  # [wp] dense, per SM: 989.4 TFLOP/s / 2 / 132 SMs / 1.83 GHz
+    smem_bytes_per_cycle: int = 128  # [wp] per SM
+    # [derived] 128 x 256 tiles keep the tensor cores busy at 48; 128 x 128 tiles, which need 64, just do not.
+    l2_bytes_per_cycle_and_sm: int = 60
+
+    setmaxnreg_granularity: int = 8  # [ptx]
+    setmaxnreg_min: int = 24  # [ptx]
+    setmaxnreg_max: int = 256  # [ptx]
+
+    tma_alignment_bytes: int = 16  # [ptx] base address, row strides, and inner box extent
+    tma_swizzle_bytes: tuple[int, ...] = (128, 64, 32)  # [ptx] widest first; [gluon] wgmma needs one of them
+
+
+@dataclass(frozen=True)
+class Wgmma:
+    """Shape limits of ``wgmma.mma_async``: D[m, n] += A[m, k] @ B[k, n] by one warpgroup."""
+
+    m: int = 64  # [ptx]
+    n_min: int = 8  # [ptx]
+    n_max: int = 256  # [ptx]; [gluon] only powers of two, other multiples of 8 abort the compiler
+    k_bytes: int = 32  # [ptx] 16 elements of 16 bits
+
+    rows_per_warp: int = 16  # [ptx] warp i of the warpgroup holds rows 16*i to 16*i+15 of D
+
+
+HOPPER = Architecture(name="sm_90a", compute_capability=90, mma="wgmma")
+BLACKWELL = Architecture(name="sm_100a", compute_capability=100, mma="tcgen05")
+WGMMA = Wgmma()

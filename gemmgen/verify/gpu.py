@@ -1,0 +1,83 @@
+"""What only a GPU can show: graphs, streams, and whether there is a GPU that can run the kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.verify.checks import Case, Group, compared
+from gemmgen.verify.matrix import bits
+from gemmgen.verify.verification import Check
+
+HOPPER_CAPABILITY: Final = (9, 0)
+DELAY_BYTES: Final = 256 << 20
+DELAY_PASSES: Final = 50
+"""Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, where a launch takes 0.03 ms."""
+
+
+def require_hopper() -> torch.device:
+    """Return the current GPU; raise GemmgenError (`no-gpu`) unless its compute capability is 9.0."""
+    if not torch.cuda.is_available():
+        found = "torch finds no CUDA GPU"
+    elif (capability := torch.cuda.get_device_capability()) != HOPPER_CAPABILITY:
+        found = f"{torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}"
+    else:
+        return torch.device("cuda", torch.cuda.current_device())
+    message = f"{found}; the kernel needs a Hopper GPU, compute capability 9.0 (H100, H200)"
+    raise GemmgenError([Diagnostic("cuda", "no-gpu", message)])
+
+
+def context_lost() -> bool:
+    """Return whether an earlier fault has made the CUDA context unusable: every later call would fail."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
+
+
+def captured(case: Case) -> Iterator[Check]:
+    """Check that a CUDA graph of one call replays to the bits of a call outside a graph."""
+    a, b = case.inputs()
+    out = case.output()
+    case.matmul(a, b, out=out.view)
+    first = out.view.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        case.matmul(a, b, out=out.view)
+    yield from compared(case, "cuda graph", first, out, graph.replay)
+
+
+def streamed(case: Case) -> Iterator[Check]:
+    """Check that a call under another stream runs on it.
+
+    The inputs become valid on that stream only after a delay; a kernel launched elsewhere would read NaN.
+    """
+    a, b = case.inputs()
+    out = case.output()
+    case.matmul(a, b, out=out.view)
+    first = out.view.clone()
+    late_a, late_b = a.clone(), b.clone()
+    delay = torch.ones(DELAY_BYTES, dtype=torch.uint8, device=case.device)
+    out.poison()
+    for operand in (a, b):
+        operand.fill_(math.nan)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(DELAY_PASSES):
+            delay.bitwise_not_()
+        a.copy_(late_a)
+        b.copy_(late_b)
+        case.matmul(a, b, out=out.view)
+    torch.cuda.current_stream().wait_stream(stream)
+    count = int((bits(out.view) != bits(first)).sum().item())
+    yield case.check("side stream: elements that differ", count, 0)
+
+
+GPU_ONLY: tuple[tuple[str, Group], ...] = (("cuda graph", captured), ("side stream", streamed))
+"""Every group that needs a GPU, with the name that progress and failures show."""

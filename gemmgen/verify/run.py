@@ -1,0 +1,135 @@
+"""Run the checks of a kernel on its shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import ModuleType
+from typing import Literal
+
+import torch
+
+from gemmgen.module import matmul_of
+from gemmgen.spec.model import Spec
+from gemmgen.verify.checks import PORTABLE, Case, Group, given_output
+from gemmgen.verify.gpu import GPU_ONLY, context_lost, require_hopper
+from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, LARGE_SHAPE
+from gemmgen.verify.verification import Check, Shape, Verification, shape_text
+
+Device = Literal["cuda", "cpu"]
+Progress = Callable[[str], None]
+"""Told in a few words what is about to be done."""
+Groups = Sequence[tuple[str, Group]]
+
+
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
+def verify(
+    module: ModuleType,
+    spec: Spec,
+    shapes: Iterable[Shape] | None = None,
+    *,
+    repeats: int = 50,
+    seed: int = 0,
+    device: Device = "cuda",
+    progress: Progress = silent,
+) -> Verification:
+    """Check the module's matmul on each shape [M, N, K]: numbers, writes, strides, and that it repeats.
+
+    Without `shapes`, on those of the spec's `check` and then on the acceptance shapes. On `cuda` also
+    under a CUDA graph and on a side stream; `cpu` is for modules that compute there. A kernel that
+    raises, or takes the CUDA context down, is a failed check; one that never returns is beyond the reach
+    of its own process.
+
+    Raises GemmgenError (`no-gpu`) where the device is `cuda` and there is no Hopper GPU.
+    """
+    where = _place(device)
+    groups = PORTABLE + GPU_ONLY if device == "cuda" else PORTABLE
+    chosen = default_shapes(spec) if shapes is None else tuple(shapes)
+    return _verification(_cases(module, spec, chosen, where, repeats, seed), groups, where, progress)
+
+
+def verify_numbers(
+    module: ModuleType,
+    spec: Spec,
+    shapes: Iterable[Shape],
+    *,
+    seed: int = 0,
+    device: Device = "cuda",
+    progress: Progress = silent,
+) -> Verification:
+    """Check, in one run on each shape [M, N, K], that a poisoned `out` is written everywhere and right.
+
+    For runs too slow or too large for `verify`. Raises GemmgenError (`no-gpu`) as `verify` does.
+    """
+    where = _place(device)
+    cases = _cases(module, spec, tuple(shapes), where, repeats=1, seed=seed)
+    return _verification(cases, (("out=", given_output),), where, progress)
+
+
+def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:
+    """Check every element of a D that has more than 2**31; needs up to 30 GB of GPU memory.
+
+    Raises GemmgenError (`no-gpu`) as `verify` does.
+    """
+    return verify_numbers(module, spec, (LARGE_SHAPE,), progress=progress)
+
+
+def default_shapes(spec: Spec) -> tuple[Shape, ...]:
+    """Return the spec's own shapes to check, then the acceptance shapes, each once."""
+    own = spec.check.shapes if spec.check else ()
+    return tuple(dict.fromkeys((*own, *ACCEPTANCE_SHAPES)))
+
+
+def run_checks(
+    cases: Iterable[Case], groups: Groups, lost: Callable[[], bool], progress: Progress
+) -> Iterator[Check]:
+    """Run every group on every case; once a failure has `lost` the device, report the rest as not run."""
+    cause = ""
+    for case in cases:
+        for name, group in groups:
+            if cause:
+                yield Check(case.shape, name, None, 0, f"not run: {cause}")
+                continue
+            progress(f"{shape_text(case.shape)} {name}")
+            try:
+                yield from group(case)
+            except Exception as error:  # whatever a kernel raises is a finding about it
+                detail = f"{type(error).__name__}: {_first_line(error)}"
+                yield Check(case.shape, name, None, 0, detail)
+                if lost():
+                    cause = f"the device was lost at {shape_text(case.shape)} {name}"
+
+
+def _place(device: Device) -> torch.device:
+    return require_hopper() if device == "cuda" else torch.device("cpu")
+
+
+def _cases(
+    module: ModuleType, spec: Spec, shapes: Sequence[Shape], device: torch.device, repeats: int, seed: int
+) -> tuple[Case, ...]:
+    # All of them before the first kernel runs: a lost device makes no generator.
+    return tuple(
+        Case(
+            matmul=matmul_of(module),
+            shape=shape,
+            operands=spec.operands,
+            generator=torch.Generator(device).manual_seed(seed + index),
+            repeats=repeats,
+        )
+        for index, shape in enumerate(shapes)
+    )
+
+
+def _verification(
+    cases: Iterable[Case], groups: Groups, device: torch.device, progress: Progress
+) -> Verification:
+    on_gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
+    lost = context_lost if on_gpu else lambda: False
+    return Verification(name, tuple(run_checks(cases, groups, lost, progress)))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")

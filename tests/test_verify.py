@@ -1,0 +1,368 @@
+"""verify: right modules pass, each kind of wrong one fails the check that is there for it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from gemmgen.errors import GemmgenError
+from gemmgen.module import Matmul, import_generated
+from gemmgen.spec.model import Spec
+from gemmgen.verify import ACCEPTANCE_SHAPES, Check, Verification, default_shapes, verify, verify_numbers
+from gemmgen.verify.checks import Case, given_output
+from gemmgen.verify.gpu import require_hopper
+from gemmgen.verify.matrix import TORCH_DTYPES, Matrix, normal
+from gemmgen.verify.reference import deviation
+from gemmgen.verify.run import run_checks
+from gemmgen.verify.shapes import LARGE_SHAPE
+from gemmgen.verify.tolerance import TOLERANCES, DType
+
+ROOT = Path(__file__).parent.parent
+RAGGED = (13, 21, 40)
+CPU = torch.device("cpu")
+
+
+def spec_of(d: str = "bf16", operand: str = "bf16", **fields: object) -> Spec:
+    operands = {
+        "a": {"dtype": operand, "major": "k"},
+        "b": {"dtype": operand, "major": "k"},
+        "d": {"dtype": d},
+    }
+    return Spec.model_validate({"title": "t", "target": "h200", "operands": operands, **fields})
+
+
+def module_of(matmul: Matmul) -> ModuleType:
+    module = ModuleType("fake")
+    module.__dict__["matmul"] = matmul
+    return module
+
+
+def right_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    product = a.double() @ b.double()
+    return product.to(a.dtype) if out is None else out.copy_(product)
+
+
+def spoiled(spoil: Callable[[Tensor, Tensor], object]) -> ModuleType:
+    """A module that computes D and then applies `spoil(a, out)`."""
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        d = right_matmul(a, b, out=out)
+        spoil(a, d)
+        return d
+
+    return module_of(matmul)
+
+
+def failures(module: ModuleType, shape: tuple[int, int, int] = RAGGED, repeats: int = 3) -> set[str]:
+    verification = verify(module, spec_of(), [shape], repeats=repeats, device="cpu")
+    assert verification.passed == (not verification.failures)
+    return {check.what for check in verification.failures}
+
+
+@pytest.mark.parametrize("d", ["bf16", "fp16", "fp32"])
+def test_a_right_module_passes(d: DType) -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        product = (a.double() @ b.double()).to(TORCH_DTYPES[d])
+        return product if out is None else out.copy_(product)
+
+    verification = verify(module_of(matmul), spec_of(d), [RAGGED, (1, 8, 16)], repeats=3, device="cpu")
+    assert verification.failures == ()
+    assert verification.passed
+    assert len(verification.checks) == 2 * 13
+
+
+def test_an_operand_that_the_spec_wants_mn_major_arrives_so() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        seen.append((a.stride(0), b.stride(1)))
+        return right_matmul(a, b, out=out)
+
+    operands = {
+        "a": {"dtype": "bf16", "major": "mn"},
+        "b": {"dtype": "bf16", "major": "mn"},
+        "d": {"dtype": "bf16"},
+    }
+    spec = Spec.model_validate({"title": "t", "target": "h200", "operands": operands})
+    assert verify(module_of(matmul), spec, [RAGGED], repeats=1, device="cpu").passed
+    assert set(seen) == {(1, 1)}
+
+
+def test_an_unwritten_element_is_found() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype) if out is None else out
+        kept = out[-1, -1].clone()
+        right_matmul(a, b, out=out)
+        out[-1, -1] = kept
+        return out
+
+    assert {"out=: elements not finite", "strided: elements not finite"} <= failures(module_of(matmul))
+
+
+def test_a_write_outside_the_view_is_found() -> None:
+    def spoil(a: Tensor, out: Tensor) -> None:
+        if out.storage_offset() > 0:
+            out.as_strided((1, 1), (1, 1), out.storage_offset() - 1).fill_(0.0)
+
+    assert failures(spoiled(spoil)) == {"strided: elements written outside"}
+
+
+def test_a_read_outside_an_operand_is_found() -> None:
+    def spoil(a: Tensor, out: Tensor) -> None:
+        if a.storage_offset() > 0:
+            beside = a.as_strided((a.shape[0], 1), a.stride(), a.storage_offset() + a.shape[1])
+            out.add_(beside)
+
+    assert {"strided: elements not finite", "strided: relative error"} <= failures(spoiled(spoil))
+
+
+def test_one_percent_is_too_much() -> None:
+    assert "out=: relative error" in failures(spoiled(lambda a, out: out.mul_(1.01)))
+
+
+def test_one_wrong_element_of_many_is_found() -> None:
+    # Wrong by about sqrt(64) among 512 * 512 elements of that size: 1 / 512 = 2e-3 of the norm, within 4e-3.
+    def spoil(a: Tensor, out: Tensor) -> None:
+        out[100, 100] += 8.0
+
+    expected = {f"{run}: worst element" for run in ("own output", "out=", "strided")}
+    assert failures(spoiled(spoil), (512, 512, 64), repeats=1) == expected
+
+
+def test_a_single_bit_that_changes_between_runs_is_found() -> None:
+    calls: list[int] = []
+
+    def spoil(a: Tensor, out: Tensor) -> None:
+        calls.append(1)
+        out.view(torch.int16)[0, 0] += len(calls) % 2
+
+    assert failures(spoiled(spoil), repeats=4) == {"repeated: runs of 4 that differ"}
+
+
+def test_another_tensor_than_out_is_found() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        return right_matmul(a, b, out=out).clone()
+
+    assert failures(module_of(matmul)) == {"out=: not what is returned"}
+
+
+def test_a_column_major_result_is_found() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        return right_matmul(a, b, out=out) if out is not None else right_matmul(a, b).T.contiguous().T
+
+    assert failures(module_of(matmul)) == {"own output: not row-major"}
+
+
+def test_a_module_that_raises_fails_its_checks_and_nothing_else() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        if out is None:
+            raise ValueError("no\nluck")
+        return right_matmul(a, b, out=out)
+
+    verification = verify(module_of(matmul), spec_of(), [RAGGED], repeats=1, device="cpu")
+    assert [str(check) for check in verification.failures] == ["13x21x40 own output: ValueError: no"]
+
+
+def test_nothing_runs_on_a_lost_device() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def cases() -> Iterator[Case]:
+        for shape in (RAGGED, (8, 8, 8)):
+            yield Case(matmul, shape, spec_of().operands, torch.Generator().manual_seed(0), repeats=1)
+
+    told: list[str] = []
+    groups = (("first", given_output), ("second", given_output))
+    checks = tuple(run_checks(cases(), groups, lambda: True, told.append))
+    assert told == ["13x21x40 first"]
+    assert [check.detail for check in checks] == [
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+        *["not run: the device was lost at 13x21x40 first"] * 3,
+    ]
+    assert not any(check.passed for check in checks)
+
+
+def test_every_check_gets_other_inputs() -> None:
+    seen: set[float] = set()
+
+    def spoil(a: Tensor, out: Tensor) -> None:
+        seen.add(a[0, 0].item())
+
+    verify_numbers(spoiled(spoil), spec_of(), [RAGGED, RAGGED], device="cpu")
+    assert len(seen) == 2
+
+
+def test_the_same_seed_draws_the_same_inputs() -> None:
+    first, second = (normal(3, 5, "bf16", torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_tolerances_lie_between_rounding_and_a_wrong_result() -> None:
+    exact = torch.randn(1000, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    eye = torch.eye(1000, dtype=torch.float64)
+    for dtype, tolerance in TOLERANCES.items():
+        rounding = deviation(exact.to(TORCH_DTYPES[dtype]), exact, eye).relative
+        assert rounding * 2 < tolerance < 1e-2
+
+
+def test_a_nan_passes_no_limit() -> None:
+    found = deviation(torch.tensor([[math.nan]]), torch.ones(1, 1), torch.ones(1, 1))
+    assert math.isnan(found.relative)
+    assert math.isnan(found.worst_element)
+    assert not Check((1, 1, 1), "relative error", math.nan, math.inf).passed
+
+
+def test_the_reference_does_not_depend_on_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, b = normal(17, 40, "bf16", generator), normal(24, 40, "bf16", generator).T
+    out = right_matmul(a, b)
+    whole = deviation(out, a, b)
+    monkeypatch.setattr("gemmgen.verify.reference.CHUNK_BYTES", 5 * 24 * 8)  # five rows at a time
+    chunked = deviation(out, a, b)
+    assert chunked.relative == pytest.approx(whole.relative, rel=1e-12)
+    assert chunked.worst_element == pytest.approx(whole.worst_element, rel=1e-12)
+
+
+def test_rows_start_at_multiples_of_16_bytes() -> None:
+    for guarded in (False, True):
+        matrix = Matrix.poisoned(3, 13, "bf16", CPU, guarded=guarded)
+        assert matrix.view.stride() == (32 if guarded else 16, 1)
+        assert matrix.view.storage_offset() * 2 % 16 == 0
+        assert matrix.unwritten == 39
+        assert matrix.written_outside == 0
+
+
+def test_default_shapes_are_the_specs_and_then_the_acceptance_shapes() -> None:
+    spec = spec_of(check={"shapes": [[256, 512, 384], [208, 416, 304]]})
+    assert default_shapes(spec)[:3] == ((256, 512, 384), (208, 416, 304), (8192, 8192, 8192))
+    assert len(default_shapes(spec)) == 1 + len(ACCEPTANCE_SHAPES)
+    assert LARGE_SHAPE[0] * LARGE_SHAPE[1] > 2**31
+
+
+def test_a_verification_without_checks_has_not_passed() -> None:
+    assert not Verification("cpu", ()).passed
+
+
+def test_a_verification_is_json() -> None:
+    checks = (Check((1, 2, 3), "x", math.nan, 1.0), Check((1, 2, 3), "y", None, 0, "not run"))
+    told = json.loads(json.dumps(Verification("cpu", checks).as_dict(), allow_nan=False))
+    assert told["passed"] is False
+    assert told["checks"][0]["measured"] == "nan"
+    assert told["checks"][1] == {
+        "shape": [1, 2, 3],
+        "what": "y",
+        "measured": None,
+        "limit": 0,
+        "passed": False,
+        "detail": "not run",
+    }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_clear_error() -> None:
+    with pytest.raises(
+        GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU; the kernel needs"
+    ):
+        verify(module_of(right_matmul), spec_of())
+
+
+def test_a_module_is_imported_without_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "kernel.py"
+    path.write_text("def matmul(a, b, *, out=None):\n    return 1\n")
+    before = (list(sys.path), set(sys.modules))
+    module = import_generated(path)
+    assert (sys.path, set(sys.modules)) == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["kernel.py"]
+    assert module.__name__ == "kernel"
+    assert inspect.getsource(module.matmul) == path.read_text()  # what triton.jit does
+    path.write_text("def matmul(a, b, *, out=None):\n    return 2\n")
+    assert import_generated(path).matmul(0, 0) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (None, r"error\[no-module\]: cannot read the module"),
+        ("x = 1\ny = (\n", r"kernel\.py:2: error\[bad-module\]: cannot import the module: SyntaxError"),
+        ("x = 1\n\n1 / 0\n", r"kernel\.py:3: error\[bad-module\]: .* ZeroDivisionError: division by zero"),
+        ("matmul = 1\n", r"kernel\.py: error\[bad-module\]: the module has no function `matmul`"),
+    ],
+)
+def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, message: str) -> None:
+    path = tmp_path / "kernel.py"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(GemmgenError, match=message):
+        import_generated(path)
+
+
+# --- On a GPU: every generated module, each in a process of its own, so that none can harm or stall the next.
+
+GENERATED = sorted((ROOT / "generated").glob("*.py"))
+VERIFY = """
+import sys
+from pathlib import Path
+from gemmgen.module import import_generated
+from gemmgen.spec import load_spec
+from gemmgen.verify import verify, verify_large
+module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
+for verification in (verify(module, spec), verify_large(module, spec)):
+    if not verification.passed:
+        sys.exit("\\n".join(map(str, verification.failures)))
+"""
+# The last shape has more tiles than an H200 has SMs or pairs of SMs, and more K steps than a ring has stages.
+CONSAN = """
+import sys
+from pathlib import Path
+import torch
+import triton
+from gemmgen.module import import_generated
+from gemmgen.spec import load_spec
+from gemmgen.verify import verify_numbers
+triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
+module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
+verification = verify_numbers(module, spec, [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)])
+if not verification.passed:
+    sys.exit("\\n".join(map(str, verification.failures)))
+"""
+
+
+def run_on_gpu(script: str, module: Path, **environment: str) -> None:
+    """Run a script with the module and its spec as arguments; fail with all that it said."""
+    try:
+        require_hopper()
+    except GemmgenError as error:
+        pytest.skip(str(error))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(module), str(ROOT / "specs" / f"{module.stem}.yaml")],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
+def test_a_generated_module_is_right(module: Path) -> None:
+    run_on_gpu(VERIFY, module)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
+def test_a_generated_module_is_clean_under_consan(module: Path) -> None:
+    run_on_gpu(CONSAN, module, TRITON_INSTRUMENTATION_MODE="consan")
