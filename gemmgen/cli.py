@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -76,10 +76,14 @@ def build_command(
     specs: Specs,
     out: Out = Path("generated"),
     emit: Annotated[
-        str, typer.Option(metavar="STAGE,…", help="Also write ttgir, llir, ptx, cubin, sass beside the module.")
+        str,
+        typer.Option(metavar="STAGE,…", help="Also write ttgir, llir, ptx, cubin, sass beside the module."),
     ] = "",
     lowering: Annotated[
-        bool, typer.Option("--lower/--no-lower", help="Compile the module and confirm the plan before it is written.")
+        bool,
+        typer.Option(
+            "--lower/--no-lower", help="Compile the module and confirm the plan before it is written."
+        ),
     ] = True,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +93,9 @@ def build_command(
 
     stages = [stage for stage in emit.split(",") if stage]
     if unknown := [stage for stage in stages if stage not in STAGES]:
-        raise typer.BadParameter(f"{', '.join(unknown)}: choose among {', '.join(STAGES)}", param_hint="--emit")
+        raise typer.BadParameter(
+            f"{', '.join(unknown)}: choose among {', '.join(STAGES)}", param_hint="--emit"
+        )
     if stages and not lowering:
         raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
     _refuse_duplicates(specs)
@@ -109,7 +115,9 @@ def build_command(
 
 @app.command(name="check")
 def check_command(
-    specs: Annotated[list[Path] | None, typer.Argument(metavar="[SPEC…]", help="Default: all of specs/.")] = None,
+    specs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[SPEC…]", help="Default: all of specs/.")
+    ] = None,
     out: Out = Path("generated"),
     as_json: Json = False,
 ) -> None:
@@ -133,7 +141,7 @@ def check_command(
 @app.command(name="lower")
 def lower_command(specs: Specs, as_json: Json = False) -> None:
     """Compile each spec's module without writing it, and print the measured resources."""
-    from gemmgen.lower import Resources, lower
+    from gemmgen.lower import lower
 
     def lower_one(path: Path) -> tuple[str, Resources]:
         product = make(path)
@@ -206,7 +214,7 @@ def _each(
     *,
     parallel: bool = False,
 ) -> tuple[list[T], bool]:
-    """Run an action on each path, in order; print what is rejected and go on. Return results, and whether any failed."""
+    """Run an action on each path, in order, past what is rejected; return results, and whether any failed."""
 
     def attempt(path: Path) -> T | GemmgenError:
         if progress:
@@ -241,8 +249,8 @@ def _refuse_duplicates(paths: list[Path]) -> None:
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Give a function that tells the user what is being done, on stderr; a spinner where that is a terminal."""
+def _progress(what: str) -> Generator[Callable[[str], None]]:
+    """Give a function that tells on stderr what is being done; a spinner where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda step: print(f"{what} {step}", file=sys.stderr, flush=True)
@@ -285,4 +293,7 @@ def _columns(rows: list[dict[str, object]]) -> list[str]:
         return ["no specs under specs/"]
     table = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]

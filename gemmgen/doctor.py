@@ -36,7 +36,9 @@ def examine() -> Doctor:
     if not versions["triton"].startswith(TRITON_RANGE + "."):
         lowering = f"no: needs triton {TRITON_RANGE}, found {versions['triton']}"
     device = "yes"
-    if capability not in {gpu.architecture.compute_capability for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"}:
+    if capability not in {
+        gpu.architecture.compute_capability for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"
+    }:
         device = f"no: needs a Hopper GPU (compute capability 9.0), found {gpu}"
     elif lowering != "yes":
         device = lowering

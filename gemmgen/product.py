@@ -1,4 +1,4 @@
-"""A spec's product: the module and the manifest beside it, written whole or not at all, and checked byte for byte."""
+"""A spec's product: the module and its manifest, written whole or not at all, checked byte for byte."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
 
 class _Base(NamedTuple):
-    """A matrix's address and dtype, all that a tensor map needs: a cached descriptor keeps no tensor alive."""
+    """A matrix's address and dtype, all that a tensor map needs: no cache may keep a tensor alive."""
 
     address: int
     dtype: torch.dtype

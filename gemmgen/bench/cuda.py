@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
-import triton
 
 import gemmgen
 from gemmgen.bench.machine import Work
@@ -28,7 +28,8 @@ class CudaMachine:
 
     def environment(self) -> Environment:
         """Return the versions and the GPU; what cannot be found out is `unknown`."""
-        properties = torch.cuda.get_device_properties(self.device)
+        triton: Any = importlib.import_module("triton")
+        properties = self._properties()
         return Environment(
             gemmgen=gemmgen.__version__,
             torch=torch.__version__,
@@ -73,9 +74,13 @@ class CudaMachine:
             work()
         return graph.replay
 
+    def _properties(self) -> Any:
+        cuda: Any = torch.cuda
+        return cuda.get_device_properties(self.device)
+
     def _query(self, fields: str) -> list[str]:
         """Return the values of `nvidia-smi` query fields, or nothing where it does not answer."""
-        uuid = torch.cuda.get_device_properties(self.device).uuid
+        uuid = self._properties().uuid
         command = ["nvidia-smi", f"--query-gpu={fields}", f"--id=GPU-{uuid}", "--format=csv,noheader,nounits"]
         try:
             done = subprocess.run(

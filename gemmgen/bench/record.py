@@ -137,6 +137,10 @@ class Measurement:
     baseline_relative_error: float
     timing: Timing
 
+    def __post_init__(self) -> None:
+        if min(*self.shape, self.input_sets) <= 0:
+            raise ValueError("extents and the number of input sets must be positive")
+
     @property
     def ratio(self) -> Spread:
         """Baseline time over our time of each pair of samples: above 1, we are faster."""
@@ -184,9 +188,7 @@ class Record:
     measurements: tuple[Measurement, ...]
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise ValueError(f"its schema is version {self.schema}, this gemmgen reads version {SCHEMA}")
-        datetime.strptime(self.date, DATE_FORMAT)
+        datetime.strptime(self.date, DATE_FORMAT)  # raises ValueError
 
     def roofline_fraction(self, measurement: Measurement) -> float | None:
         """Return the least time that the ceilings allow over our time; None without ceilings."""

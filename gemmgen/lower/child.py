@@ -1,4 +1,4 @@
-"""Compile one generated module to machine code; run as a process of its own: ``python -m gemmgen.lower.child``.
+"""Compile one generated module to machine code, in a process of its own: ``python -m gemmgen.lower.child``.
 
 Some illegal kernels abort the process, and MLIR prints its errors to file descriptor 2; both must reach
 the parent as text, not take it along. Argument 1 is the module, argument 2 the compute capability,
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 # Triton 3.9 warns when this is unset; the generated kernels have no fp contraction to choose.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -18,14 +19,14 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 def compile_module(module_path: Path, compute_capability: int, directory: Path) -> None:
     """Write TTGIR, LLVM IR, PTX, cubin and metadata of the module's kernel into `directory`."""
-    import triton
-    from triton.backends.compiler import GPUTarget
+    import triton  # pyright: ignore[reportMissingTypeStubs]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
     from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
 
     from gemmgen.module import import_generated
 
     module = import_generated(module_path)
-    kernel = triton.compile(
+    kernel: Any = triton.compile(  # pyright: ignore[reportUnknownMemberType]
         GluonASTSource(module.matmul_kernel, module.lower_signature()),
         target=GPUTarget("cuda", compute_capability, 32),
         options=module.LAUNCH_OPTIONS,

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,10 +68,10 @@ def lower(source: str, plan: Plan, *, path: str, stem: str) -> Lowered:
 
 def disassemble(cubin: bytes) -> bytes:
     """Return the SASS of a cubin."""
-    from triton.tools.disasm import get_sass  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+    from triton.tools import disasm  # pyright: ignore[reportMissingTypeStubs]
 
-    text: str = get_sass(cubin)
-    return text.encode()
+    get_sass: Callable[[bytes], str] = disasm.get_sass  # pyright: ignore[reportUnknownMemberType, reportAssignmentType]
+    return get_sass(cubin).encode()
 
 
 def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) -> Lowered:
@@ -94,9 +94,7 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
     if child.returncode != 0:
         message = _failure(child.returncode, child.stderr, module_path)
         raise GemmgenError([Diagnostic(path, "lowering-failed", message)])
-    artifacts = {
-        stage: (directory / f"kernel.{stage}").read_bytes() for stage in STAGES if stage != "sass"
-    }
+    artifacts = {stage: (directory / f"kernel.{stage}").read_bytes() for stage in STAGES if stage != "sass"}
     metadata = json.loads((directory / "kernel.json").read_text())
     ptx = artifacts["ptx"].decode()
     return Lowered(artifacts, _measure(ptx, child.stdout, metadata["shared"], metadata["num_warps"]))
@@ -105,9 +103,13 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
 def _failure(returncode: int, stderr: str, module_path: Path) -> str:
     """Say why the compiler's process ended: its last message, and the signal if it was killed."""
     lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"error|Error|Assertion", line)] or lines[-1:] or ["no message"]
+    telling = (
+        [line for line in lines if re.search(r"error|Error|Assertion", line)] or lines[-1:] or ["no message"]
+    )
     how = f" (killed by {signal.Signals(-returncode).name})" if returncode < 0 else ""
-    return f"Triton refuses the kernel{how}: {telling[-1].strip()}".replace(str(module_path), module_path.name)
+    return f"Triton refuses the kernel{how}: {telling[-1].strip()}".replace(
+        str(module_path), module_path.name
+    )
 
 
 def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources:
@@ -125,7 +127,9 @@ def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources
         spill_load_bytes=reported("spill loads"),
         stack_bytes=reported("stack frame"),
         mma_shapes=tuple(sorted(set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx)))),
-        setmaxnreg=tuple(sorted({int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx)})),
+        setmaxnreg=tuple(
+            sorted({int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx)})
+        ),
         multicast_loads=len(re.findall(r"cp\.async\.bulk\.tensor\S*\.multicast::cluster", ptx)),
         ptxas_notes=tuple(re.findall(r"\(C75\d\d\)[^\n]*", ptxas_log)),
     )
@@ -138,12 +142,15 @@ def _differences(plan: Plan, found: Resources) -> Iterator[str]:
     if found.warps != plan.total_warps:
         yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"
     if found.mma_shapes != (plan.mma_name,):
-        yield f"the plan multiplies with {plan.mma_name}, the compiler with {', '.join(found.mma_shapes) or 'no wgmma'}"
+        shapes = ", ".join(found.mma_shapes) or "no wgmma"
+        yield f"the plan multiplies with {plan.mma_name}, the compiler with {shapes}"
     promised = {partition.registers for partition in plan.workers} | {plan.register_pool.default_registers}
     if missing := promised - set(found.setmaxnreg):
-        yield f"no partition gets the {', '.join(map(str, sorted(missing)))} registers per thread that the plan has"
+        counts = ", ".join(map(str, sorted(missing)))
+        yield f"the plan has a partition with {counts} registers per thread, the compiler none"
     if bool(found.multicast_loads) != plan.multicast:
-        yield f"the plan has {'a' if plan.multicast else 'no'} multicast, the compiler {found.multicast_loads}"
+        planned = "a multicast load" if plan.multicast else "no multicast load"
+        yield f"the plan has {planned}, the compiler {found.multicast_loads}"
     if found.spill_store_bytes or found.spill_load_bytes or found.stack_bytes:
         yield (
             f"registers spill: {found.spill_store_bytes} bytes stored, {found.spill_load_bytes} loaded, "

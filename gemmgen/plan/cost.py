@@ -19,7 +19,11 @@ def step_cycles(plan: Plan) -> float:
     mma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / architecture.mma_16bit_fma_per_cycle
     # Every instruction reads its own 64 rows of A and all its columns of B.
     instruction_m, instruction_n, _ = plan.mma_shape
-    rows = (plan.cta_tile_m / instruction_m) * (plan.cta_tile_n / instruction_n) * (instruction_m + instruction_n)
+    rows = (
+        (plan.cta_tile_m / instruction_m)
+        * (plan.cta_tile_n / instruction_n)
+        * (instruction_m + instruction_n)
+    )
     smem = rows * plan.cta_tile_k * plan.a_dtype.bytes / architecture.smem_bytes_per_cycle
     l2_bytes = plan.a_tile_bytes + plan.b_tile_bytes / plan.cluster_m
     return max(mma, smem, l2_bytes / architecture.l2_bytes_per_cycle_and_sm)

@@ -53,10 +53,20 @@ def _kernel(plan: Plan) -> Section:
     return Section(
         f"kernel for {plan.gpu.name} ({plan.gpu.architecture.name})",
         (
-            Entry("CTA tile m", plan.cta_tile_m, "rows", f"{plan.consumers} x {plan.cta_consumer_tile_m} by consumer"),
+            Entry(
+                "CTA tile m",
+                plan.cta_tile_m,
+                "rows",
+                f"{plan.consumers} x {plan.cta_consumer_tile_m} by consumer",
+            ),
             Entry("CTA tile n", plan.cta_tile_n, "columns", f"stored as {plan.subtiles} x {plan.subtile_n}"),
             Entry("CTA tile k", plan.cta_tile_k, "elements", f"{bytes_per_stage} bytes per stage"),
-            Entry("cluster", plan.cluster_size, "CTAs", f"{plan.cluster_m} x {plan.cluster_n}" + _multicast(plan)),
+            Entry(
+                "cluster",
+                plan.cluster_size,
+                "CTAs",
+                f"{plan.cluster_m} x {plan.cluster_n}" + _multicast(plan),
+            ),
             Entry("stages", plan.stages, "tiles", f"{plan.stages * plan.cta_tile_k} of K in flight"),
             Entry("outstanding", plan.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
             Entry("instructions", per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"),
@@ -75,7 +85,13 @@ def _shared_memory(plan: Plan) -> Section:
     rows = {
         "a": (plan.cta_consumer_tile_m, plan.cta_tile_k, plan.a_dtype, plan.stages, plan.a_swizzle_bytes),
         "b": (plan.cta_tile_n, plan.cta_tile_k, plan.b_dtype, plan.stages, plan.b_swizzle_bytes),
-        "d": (plan.cta_consumer_tile_m, plan.subtile_n, plan.d_dtype, plan.epilogue_buffers, plan.d_swizzle_bytes),
+        "d": (
+            plan.cta_consumer_tile_m,
+            plan.subtile_n,
+            plan.d_dtype,
+            plan.epilogue_buffers,
+            plan.d_swizzle_bytes,
+        ),
     }
     buffers: list[Entry] = []
     for buffer in memory.buffers:
@@ -84,12 +100,16 @@ def _shared_memory(plan: Plan) -> Section:
         buffers.append(Entry(buffer.name, buffer.bytes, "bytes", derivation))
     barriers = (Entry(b.name, b.bytes, "bytes", f"{b.stages} mbarriers") for b in memory.barriers)
     compiler = (
-        Entry("captures", memory.capture_bytes, "bytes", f"{len(memory.captures)} values handed to the workers"),
+        Entry(
+            "captures", memory.capture_bytes, "bytes", f"{len(memory.captures)} values handed to the workers"
+        ),
         Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
         Entry("padding", memory.padding_bytes, "bytes", "alignment to 16 bytes"),
     )
     limit = plan.gpu.architecture.smem_bytes_per_cta
-    total = Entry("total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: one CTA per SM")
+    total = Entry(
+        "total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: one CTA per SM"
+    )
     return Section("shared memory per CTA", (*buffers, *barriers, *compiler), total)
 
 
@@ -100,15 +120,19 @@ def _registers(plan: Plan) -> Section:
             partition.name,
             pool.default_registers if i == 0 else partition.registers,
             "registers",
-            f"per thread of {partition.warps} {'warps' if partition.warps > 1 else 'warp, its warpgroup padded'}",
+            f"per thread, {partition.warps} warp{'s' * (partition.warps > 1)}",
         )
         for i, partition in enumerate(plan.partitions)
     ]
     share = plan.accumulator_registers / plan.consumer_registers
-    entries.append(Entry("accumulator", plan.accumulator_registers, "registers", f"{share:.0%} of a consumer thread's"))
+    entries.append(
+        Entry("accumulator", plan.accumulator_registers, "registers", f"{share:.0%} of a consumer thread's")
+    )
     launched = pool.launch_registers * plan.threads
     file = plan.gpu.architecture.registers_per_sm
-    total = Entry("total", launched, "registers", f"{plan.threads} threads x {pool.launch_registers}, {file:,} per SM")
+    total = Entry(
+        "total", launched, "registers", f"{plan.threads} threads x {pool.launch_registers}, {file:,} per SM"
+    )
     return Section("registers", tuple(entries), total)
 
 
@@ -136,7 +160,12 @@ def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
     return Section(
         f"problem {m} x {n} x {k}",
         (
-            Entry("tiles", tiles_m * tiles_n, "tiles", f"{tiles_m} x {tiles_n} for {plan.resident_programs} programs"),
+            Entry(
+                "tiles",
+                tiles_m * tiles_n,
+                "tiles",
+                f"{tiles_m} x {tiles_n} for {plan.resident_programs} programs",
+            ),
             Entry("waves", round(waves, 2), "waves", f"{waves / -(-waves // 1):.1%} of the SM time is used"),
             Entry("intensity", round(flops / moved, 1), "FLOP/B", f"towards DRAM: bound by {bound}"),
         ),

@@ -171,7 +171,7 @@ class Plan:
         return self.cta_consumer_tile_m * self.subtile_n * self.d_dtype.bytes
 
     def per_consumer(self, name: str) -> tuple[str, ...]:
-        """Return the names of what each consumer has of its own: ``d_smem_0``, ``d_smem_1``; ``d_smem`` if alone."""
+        """Return the names of what each consumer has of its own: ``x_0``, ``x_1``; ``x`` of a lone one."""
         return (name,) if self.consumers == 1 else tuple(f"{name}_{i}" for i in range(self.consumers))
 
     @cached_property
@@ -290,7 +290,9 @@ class Plan:
     @cached_property
     def captures(self) -> tuple[Capture, ...]:
         """What the kernel hands to its workers through shared memory: each value once."""
-        ranks = {buffer.name: len(buffer.shape) for buffer in self.shared_buffers} | {bar.name: 2 for bar in self.barriers}
+        ranks = {buffer.name: len(buffer.shape) for buffer in self.shared_buffers} | {
+            bar.name: 2 for bar in self.barriers
+        }
         names = dict.fromkeys(name for worker in self.workers for name in worker.arguments)
         return tuple(Capture.of(name, ranks) for name in names if not name.isdecimal())
 

@@ -29,7 +29,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "subtile_n": (128, 64, 32, 256),
     "epilogue_buffers": (1, 2),
 }
-"""What the planner tries for a decision that the spec leaves open; a tie in cost goes to the earlier values."""
+"""What the planner tries for a decision that a spec leaves open; ties in cost go to earlier values."""
 
 DEFAULTS = {"cluster_n": 1, "producer_registers": 40, "order": "snake", "width": 16}
 """Decisions that no rule couples to another one, with the value that measured best (``benchmarks/``)."""

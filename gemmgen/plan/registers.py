@@ -38,7 +38,9 @@ class RegisterPool:
 
     def _floor(self, registers: int) -> int:
         """Round down to what ``setmaxnreg`` can express."""
-        return registers // self.architecture.setmaxnreg_granularity * self.architecture.setmaxnreg_granularity
+        return (
+            registers // self.architecture.setmaxnreg_granularity * self.architecture.setmaxnreg_granularity
+        )
 
     @property
     def launch_registers(self) -> int:

@@ -18,7 +18,7 @@ from gemmgen.target import GPUS, WGMMA
 Rule = Callable[[Plan], Iterator[Violation]]
 
 CONSUMER_WORKING_REGISTERS = 40
-"""Registers that a consumer thread needs beside its accumulator: addresses, phases, the epilogue's conversion.
+"""Registers that a consumer thread needs beside its accumulator: addresses, phases, converted elements.
 
 [gluon] lowered on both sides of the limit, see ``tests/test_lower.py``.
 """
@@ -52,7 +52,7 @@ def target_architecture(plan: Plan) -> Iterator[Violation]:
         yield Violation(
             rule_id(target_architecture),
             "target",
-            f"{plan.gpu.name} is {plan.gpu.architecture.name} and multiplies with {plan.gpu.architecture.mma}",
+            f"{plan.gpu.name} is {plan.gpu.architecture.name}, which has {plan.gpu.architecture.mma}",
             "this version generates wgmma kernels for sm_90a",
             f"use {hopper}",
         )
@@ -122,7 +122,7 @@ def consumer_rows(plan: Plan) -> Iterator[Violation]:
             rule_id(consumer_rows),
             "tile.m",
             f"{plan.cta_tile_m} rows leave each of {plan.consumers} consumers {plan.cta_consumer_tile_m}",
-            f"the {plan.consumer_warps} warps of a consumer compute {rows_needed} rows, {WGMMA.rows_per_warp} each",
+            f"the {plan.consumer_warps} warps of a consumer take {rows_needed}, {WGMMA.rows_per_warp} each",
             f"use at least {plan.consumers * rows_needed}",
         )
 
@@ -226,7 +226,7 @@ def register_pool(plan: Plan) -> Iterator[Violation]:
 
 
 def accumulator_registers(plan: Plan) -> Iterator[Violation]:
-    """The accumulator fits into a consumer's registers, with room to work; a spill would serialize the MMAs."""
+    """The accumulator leaves a consumer registers to work with; a spill would serialize the MMAs."""
     room = plan.consumer_registers - CONSUMER_WORKING_REGISTERS
     if plan.accumulator_registers > room:
         columns = plan.cta_tile_n * room // plan.accumulator_registers
@@ -241,7 +241,7 @@ def accumulator_registers(plan: Plan) -> Iterator[Violation]:
 
 
 def ring_depth(plan: Plan) -> Iterator[Violation]:
-    """The ring has a stage to load into while outstanding MMAs read theirs; otherwise both sides wait forever."""
+    """A stage is free to load into while outstanding MMAs read theirs; else both sides wait forever."""
     if plan.stages <= plan.outstanding_mmas:
         yield Violation(
             rule_id(ring_depth),
@@ -263,7 +263,9 @@ def smem_capacity(plan: Plan) -> Iterator[Violation]:
         "buffering.stages",
         f"{plan.stages} stages of {plan.stage_bytes:,} bytes and the epilogue need {plan.smem_bytes:,} bytes",
         f"the limit is {limit:,}",
-        f"use at most {fitting}" if fitting else "even one stage does not fit: use a smaller tile or epilogue.subtile_n",
+        f"use at most {fitting}"
+        if fitting
+        else "even one stage does not fit: use a smaller tile or epilogue.subtile_n",
     )
 
 
@@ -316,7 +318,9 @@ def shape_alignment(plan: Plan) -> Iterator[Violation]:
                     f"{section}.shapes.{i}.2",
                     f"K = {k} gives contiguous rows of {k * plan.a_dtype.bytes:,} bytes",
                     f"TMA strides multiples of {plan.gpu.architecture.tma_alignment_bytes}",
-                    f"use {max(k // step * step, step)} or {-(-k // step) * step}" if k > step else f"use {step}",
+                    f"use {max(k // step * step, step)} or {-(-k // step) * step}"
+                    if k > step
+                    else f"use {step}",
                 )
 
 

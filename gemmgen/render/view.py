@@ -12,7 +12,11 @@ from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.render.fit import LINE_LENGTH, fit
 from gemmgen.target import WGMMA
 
-COUNT_WORDS = {1: "one consumer of two warpgroups", 2: "two consumer warpgroups", 4: "four consumer warpgroups"}
+COUNT_WORDS = {
+    1: "one consumer of two warpgroups",
+    2: "two consumer warpgroups",
+    4: "four consumer warpgroups",
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,9 @@ class View:
         verbs = ("multiplies", "stores") if plan.consumers == 1 else ("multiply", "store")
         sharing = " and shares each tile of B with the other by multicast" if plan.multicast else ""
         return textwrap.fill(
-            f"One program per {program} walks over tiles of D. In each CTA one producer warp loads tiles of A and B "
-            f"through TMA into a ring of shared-memory stages{sharing}; {consumers} {verbs[0]} them with wgmma, and "
-            f"{verbs[1]} D through TMA while the loads of the next tile are already in flight.",
+            f"One program per {program} walks over tiles of D. In each CTA one producer warp loads "
+            f"tiles of A and B through TMA into a ring of shared-memory stages{sharing}; {consumers} "
+            f"{verbs[0]} them with wgmma, and {verbs[1]} D through TMA while the loads of the next tile are already in flight.",
             width=100,
         )
 
@@ -99,7 +103,9 @@ class View:
 
     def define_consumer(self) -> str:
         """Return the head of the consumer's function: parameters without the number of the consumer."""
-        parameters = [re.sub(r"_smem_\d+$", "_smem", name) for name in self.plan.consumer_partitions[0].arguments]
+        parameters = [
+            re.sub(r"_smem_\d+$", "_smem", name) for name in self.plan.consumer_partitions[0].arguments
+        ]
         named = ["consumer: gl.constexpr" if name.isdecimal() else name for name in parameters]
         return fit("def consumer_partition(", named, "):")
 
@@ -118,7 +124,11 @@ class View:
 
     def allocate(self, buffer: SharedBuffer, indent: int) -> str:
         """Return the allocation of a ring of tiles."""
-        arguments = (f"{buffer.operand}_desc.dtype", f"[{', '.join(buffer.shape)}]", f"{buffer.operand.upper()}_LAYOUT")
+        arguments = (
+            f"{buffer.operand}_desc.dtype",
+            f"[{', '.join(buffer.shape)}]",
+            f"{buffer.operand.upper()}_LAYOUT",
+        )
         return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=indent)
 
     @property
@@ -149,7 +159,7 @@ class View:
     # --- layouts
 
     def define_shared_layout(self, operand: str) -> str:
-        """Return the layout of an operand's tiles: the CTAs of a program divide the rows of A and D, not of B."""
+        """Return the layout of an operand's tiles: a program's CTAs divide the rows of A and D, not of B."""
         plan = self.plan
         swizzle_bytes, dtype, bases = {
             "a": (plan.a_swizzle_bytes, plan.a_dtype, plan.m_bases),

@@ -3,7 +3,7 @@
 Sources, cited by their tag:
 
 * [h100] NVIDIA H100 Tensor Core GPU datasheet and Hopper architecture whitepaper, SXM5 part.
-* [h200] NVIDIA H200 Tensor Core GPU datasheet; SM count and L2 read from the device (``cudaGetDeviceProperties``).
+* [h200] NVIDIA H200 Tensor Core GPU datasheet; SMs and L2 as ``cudaGetDeviceProperties`` gives them.
 * [b200] NVIDIA Blackwell architecture technical brief, one B200.
 """
 

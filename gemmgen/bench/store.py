@@ -1,0 +1,133 @@
+"""Records as JSON: written for people to read and diff, read back without trust."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from typing import Any, NoReturn, cast
+
+from gemmgen.bench.record import SCHEMA, Record
+from gemmgen.errors import Diagnostic, GemmgenError
+
+
+def to_json(record: Record) -> str:
+    """Return the record as a JSON document, the samples of a repetition on one line."""
+    return _layout(dataclasses.asdict(record), "") + "\n"
+
+
+def from_json(text: str, path: str) -> Record:
+    """Return the record in a document that `to_json` wrote; `path` is for messages.
+
+    Raises GemmgenError (`bad-record`) with the first field that is missing, unknown or not what it should be.
+    """
+    try:
+        document: object = json.loads(text, parse_constant=_refuse_constant)
+        _check_schema(document)
+        return cast("Record", _decode(Record, document, ""))
+    except json.JSONDecodeError as error:
+        message = f"not JSON: {error.msg}"
+        found = Diagnostic(path, "bad-record", message, line=error.lineno, column=error.colno)
+    except _BadFieldError as error:
+        found = Diagnostic(path, "bad-record", error.message, field=error.field or None)
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        found = Diagnostic(path, "bad-record", f"not a record: {error}")
+    raise GemmgenError([found])
+
+
+class _BadFieldError(Exception):
+    """A value that is not what its place in the record demands."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field, self.message = field, message
+
+
+def _check_schema(document: object) -> None:
+    """Refuse another version before its other fields are called wrong."""
+    if isinstance(document, dict):
+        version = cast("dict[str, object]", document).get("schema", SCHEMA)
+        if version != SCHEMA:
+            raise _BadFieldError("schema", f"is {_shown(version)}; this gemmgen reads version {SCHEMA}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _BadFieldError("", f"{name} is not a JSON number")
+
+
+def _layout(value: object, indent: str) -> str:
+    """Return JSON with a line for each member and each element, but one line for a list of plain values."""
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value).items()
+        lines = [f"{deeper}{json.dumps(name)}: {_layout(member, deeper)}" for name, member in members]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, tuple):
+        elements = cast("tuple[object, ...]", value)
+        if any(isinstance(element, dict | tuple) for element in elements):
+            lines = [deeper + _layout(element, deeper) for element in elements]
+            return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _decode(kind: Any, value: object, field: str) -> object:
+    """Return `value` as an instance of the annotation `kind`: exactly its members, exactly its types."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _decode_members(kind, value, field)
+    if origin is tuple:
+        return _decode_elements(arguments, value, field)
+    if origin is types.UnionType:  # only `X | None` occurs
+        return None if value is None else _decode(arguments[0], value, field)
+    if origin is typing.Literal:
+        if value in arguments and isinstance(value, str):
+            return value
+        raise _BadFieldError(field, f"must be one of {', '.join(arguments)}, not {_shown(value)}")
+    if kind is float and type(value) is int and abs(value) < 2**53:
+        return float(value)
+    if type(value) is kind and not (isinstance(value, float) and math.isinf(value)):
+        return value
+    raise _BadFieldError(field, f"must be {_NAMES[kind]}, not {_shown(value)}")
+
+
+_NAMES: dict[type, str] = {int: "an integer", float: "a number", str: "a string"}
+
+
+def _decode_members(kind: Any, value: object, field: str) -> object:
+    if not isinstance(value, dict):
+        raise _BadFieldError(field, f"must be an object, not {_shown(value)}")
+    members = cast("dict[str, object]", value)
+    hints = typing.get_type_hints(kind)
+    names = [member.name for member in dataclasses.fields(kind)]
+    for name in (*names, *members):
+        if name not in members:
+            raise _BadFieldError(_join(field, name), "is missing")
+        if name not in names:
+            raise _BadFieldError(_join(field, name), "is not known")
+    decoded = {name: _decode(hints[name], members[name], _join(field, name)) for name in names}
+    try:
+        return kind(**decoded)
+    except ValueError as error:
+        raise _BadFieldError(field, str(error)) from error
+
+
+def _decode_elements(arguments: tuple[Any, ...], value: object, field: str) -> object:
+    if not isinstance(value, list):
+        raise _BadFieldError(field, f"must be a list, not {_shown(value)}")
+    elements = cast("list[object]", value)
+    kinds = [arguments[0]] * len(elements) if arguments[-1] is Ellipsis else list(arguments)
+    if len(kinds) != len(elements):
+        raise _BadFieldError(field, f"must have {len(kinds)} elements, not {len(elements)}")
+    pairs = zip(kinds, elements, strict=True)
+    return tuple(_decode(kind, element, f"{field}[{index}]") for index, (kind, element) in enumerate(pairs))
+
+
+def _join(field: str, name: str) -> str:
+    return f"{field}.{name}" if field else name
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

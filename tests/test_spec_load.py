@@ -1,0 +1,522 @@
+"""What a spec file may say, what the loader answers when it says something else, and where it points."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from gemmgen.errors import GemmgenError, Violation
+from gemmgen.spec import Spec, SpecFile, load_spec
+from gemmgen.spec.load import MAX_BYTES, Code
+
+ROOT = Path(__file__).parents[1]
+INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))
+MINIMAL = """\
+title: bf16 matmul
+target: h100
+operands:
+  a: {dtype: bf16}
+  b: {dtype: bf16}
+  d: {dtype: bf16}
+"""
+FULL = (ROOT / "specs/h100_bf16.yaml").read_text(encoding="utf-8")
+WHOLE_FILE_CODES = {code for code in get_args(Code) if code.startswith("file-")} | {"module-name"}
+
+settings = hypothesis_settings(deadline=None, max_examples=200, derandomize=True)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, so that a path in a diagnostic is the bare file name."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load_text(text: str | bytes, name: str = "x.yaml") -> SpecFile:
+    path = Path(name)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load_spec(path)
+
+
+def complaints(path: str | Path) -> str:
+    with pytest.raises(GemmgenError) as caught:
+        load_spec(Path(path))
+    return str(caught.value)
+
+
+# Files with a mistake in their text
+
+
+@pytest.mark.parametrize("spec", INVALID, ids=lambda spec: spec.stem)
+def test_an_invalid_file_gets_the_diagnostics_beside_it(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert complaints(spec.relative_to(ROOT)) + "\n" == spec.with_suffix(".txt").read_text(encoding="utf-8")
+
+
+def test_every_text_of_diagnostics_has_its_file() -> None:
+    texts = {text.stem for text in (ROOT / "tests/invalid/load").glob("*.txt")}
+    assert texts == {spec.stem for spec in INVALID}
+
+
+# Files that are wrong before, or apart from, their text: they cannot be committed, so each is made here.
+
+
+def make_10_megabytes(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 10_000_000)
+
+
+def make_a_file_of_no_known_size(path: Path) -> None:
+    # The kernel gives this regular file a size of 0 and refuses to read it at offset 0, even to root.
+    path.symlink_to("/proc/self/mem")
+
+
+def containing(data: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_bytes(data)
+
+    return write
+
+
+UNCOMMITTED: list[tuple[str, Callable[[Path], object], str]] = [
+    ("a.yaml", lambda path: None, "a.yaml: error[file-missing]: there is no such file"),
+    (
+        "h100_bf61.yaml",
+        lambda path: (path.parent / "h100_bf16.yaml").touch(),
+        "h100_bf61.yaml: error[file-missing]: there is no such file; did you mean h100_bf16.yaml?",
+    ),
+    ("no/such/a.yaml", lambda path: None, "no/such/a.yaml: error[file-missing]: there is no such file"),
+    (
+        "file/a.yaml",
+        lambda path: path.parent.touch(),
+        "file/a.yaml: error[file-missing]: there is no such file",
+    ),
+    ("a\0.yaml", lambda path: None, "a\0.yaml: error[file-missing]: there is no such file"),
+    ("a.yaml", Path.mkdir, "a.yaml: error[file-type]: this is a directory, a spec is a file"),
+    (
+        "a.yaml",
+        os.mkfifo,
+        "a.yaml: error[file-type]: this is a pipe, a socket or a device, a spec is a regular file",
+    ),
+    (
+        "a.yaml",
+        lambda path: path.symlink_to(os.devnull),
+        "a.yaml: error[file-type]: this is a pipe, a socket or a device, a spec is a regular file",
+    ),
+    ("a.json", Path.touch, "a.json: error[file-type]: the name of a spec ends in .yaml or .yml"),
+    ("a.YAML", Path.touch, "a.YAML: error[file-type]: the name of a spec ends in .yaml or .yml"),
+    (".yaml", Path.touch, ".yaml: error[file-type]: the name of a spec ends in .yaml or .yml"),
+    (
+        "a.yaml",
+        make_10_megabytes,
+        "a.yaml: error[file-size]: 10,000,000 bytes, the limit for a spec is 65,536",
+    ),
+    (
+        "a.yaml",
+        make_a_file_of_no_known_size,
+        "a.yaml: error[file-unreadable]: cannot be read: Input/output error",
+    ),
+    (
+        "a.yaml",
+        lambda path: path.symlink_to(path),
+        "a.yaml: error[file-unreadable]: cannot be read: Too many levels of symbolic links",
+    ),
+    (
+        "a.yaml",
+        containing(b"\x7fELF\x02\x01\x01\x00"),
+        "a.yaml:1:1: error[file-encoding]: the character U+007F is not allowed in a spec; remove it",
+    ),
+    (
+        "a.yaml",
+        containing("title: bf16 matmul".encode("utf-16")),
+        "a.yaml:1:1: error[file-encoding]: the byte 0xff is not UTF-8; save the file as UTF-8 text",
+    ),
+    (
+        "a.yaml",
+        containing(b"# one\r\n# two\r# \xc3\xa9t\xe9\n"),
+        "a.yaml:3:5: error[file-encoding]: the byte 0xe9 is not UTF-8; save the file as UTF-8 text",
+    ),
+    (
+        "a.yaml",
+        containing(b"\xef\xbb\xbf# \xff"),
+        "a.yaml:1:3: error[file-encoding]: the byte 0xff is not UTF-8; save the file as UTF-8 text",
+    ),
+    (
+        "a.yaml",
+        containing(b"title: a\ntarget: h\x00100\n"),
+        "a.yaml:2:10: error[file-encoding]: the character U+0000 is not allowed in a spec; remove it",
+    ),
+    (
+        "a.yaml",
+        containing("title: a\u2028target: h100\n".encode()),
+        "a.yaml:1:9: error[file-encoding]: the character U+2028 is not allowed in a spec; remove it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "make", "expected"), UNCOMMITTED)
+def test_what_is_not_a_file_of_text_is_refused_unread(
+    desk: Path, name: str, make: Callable[[Path], object], expected: str
+) -> None:
+    make(desk / name)
+    assert complaints(name) == expected
+
+
+def test_a_file_without_permission_is_refused_without_its_absolute_path(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:  # chmod would not stop root
+        raise PermissionError(13, "Permission denied", str(desk / path))
+
+    Path("a.yaml").touch()
+    monkeypatch.setattr(Path, "open", refuse)
+    assert complaints("a.yaml") == "a.yaml: error[file-unreadable]: cannot be read: Permission denied"
+
+
+def test_a_file_that_grew_after_its_size_was_read_is_still_bounded(
+    desk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty.yaml").touch()
+    size_of_empty = Path("empty.yaml").stat()
+    Path("a.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
+
+    def report_empty(path: Path) -> os.stat_result:
+        return size_of_empty
+
+    monkeypatch.setattr(Path, "stat", report_empty)
+    assert complaints("a.yaml") == "a.yaml: error[file-size]: more than 65,536 bytes, the limit for a spec"
+
+
+def test_a_file_of_exactly_the_limit_is_read(desk: Path) -> None:
+    padding = "#" * (MAX_BYTES - len(MINIMAL) - 1) + "\n"
+    assert load_text(MINIMAL + padding).stem == "x"
+    Path("x.yaml").write_text(MINIMAL + "#" + padding)
+    assert "file-size" in complaints("x.yaml")
+
+
+STEMS = {
+    "class": "is a keyword of Python; rename it, e.g. to matmul_class.yaml",
+    "None": "is a keyword of Python; rename it, e.g. to matmul_None.yaml",
+    "torch": "would shadow a module that Python or the kernel imports; rename it, e.g. to matmul_torch.yaml",
+    "triton": "would shadow a module that Python or the kernel imports; rename it, e.g. to matmul_triton.yaml",
+    "types": "would shadow a module that Python or the kernel imports; rename it, e.g. to matmul_types.yaml",
+    "__init__": "would shadow a module that Python or the kernel imports; rename it, e.g. to init.yaml",
+    "h100-bf16": (
+        "is not made of ASCII letters, digits and underscores with no digit first;"
+        " rename it, e.g. to h100_bf16.yaml"
+    ),
+    "8192": (
+        "is not made of ASCII letters, digits and underscores with no digit first;"
+        " rename it, e.g. to matmul_8192.yaml"
+    ),
+    "größe": (
+        "is not made of ASCII letters, digits and underscores with no digit first;"
+        " rename it, e.g. to gr_e.yaml"
+    ),
+    "矩阵": (
+        "is not made of ASCII letters, digits and underscores with no digit first;"
+        " rename it, e.g. to matmul.yaml"
+    ),
+    "x; import os": (
+        "is not made of ASCII letters, digits and underscores with no digit first;"
+        " rename it, e.g. to x_import_os.yaml"
+    ),
+}
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_stem_that_cannot_name_a_module_is_refused_with_one_that_can(desk: Path, stem: str) -> None:
+    path = Path(f"{stem}.yaml")
+    path.write_text(MINIMAL)
+    what = "the file's name is the generated module's, and"
+    assert complaints(path) == f'{path}: error[module-name]: {what} "{stem}" {STEMS[stem]}'
+
+
+@pytest.mark.parametrize("stem", ["h100_bf16", "match", "_private", "x", "Torch2"])
+def test_any_other_identifier_is_a_stem(desk: Path, stem: str) -> None:
+    assert load_text(MINIMAL, f"{stem}.yml").stem == stem
+
+
+def test_every_code_is_shown_by_a_case() -> None:
+    texts = [spec.with_suffix(".txt").read_text(encoding="utf-8") for spec in INVALID]
+    texts += [expected for _, _, expected in UNCOMMITTED]
+    assert set(re.findall(r"error\[([\w-]+)\]", "\n".join(texts))) == set(get_args(Code))
+
+
+# What is valid
+
+
+def test_the_committed_spec_loads_with_its_path_stem_and_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    loaded = load_spec(Path("specs/h100_bf16.yaml"))
+    assert (loaded.path, loaded.stem) == ("specs/h100_bf16.yaml", "h100_bf16")
+    assert loaded.sha256 == hashlib.sha256(Path(loaded.path).read_bytes()).hexdigest()
+    assert loaded.spec.bench
+    assert loaded.spec.bench.shapes == ((8192, 8192, 8192), (4096, 4096, 4096))
+
+
+def test_null_means_the_same_as_leaving_a_field_out(desk: Path) -> None:
+    nulls = "accumulator: null\ntile: null\ncluster: ~\nbuffering:\nschedule: {kind: null, width: }\ncheck: NULL\n"
+    assert load_text(MINIMAL + nulls).spec == load_text(MINIMAL).spec
+
+
+@pytest.mark.parametrize("numeral", ["128", "+128", "0128", "0x80", "0o200"])
+def test_whole_numbers_are_those_of_yaml_1_2(desk: Path, numeral: str) -> None:
+    assert load_text(f"{MINIMAL}tile: {{m: {numeral}}}\n").spec.tile.m == 128
+
+
+@pytest.mark.parametrize("title", ["2024-05-01", "yes", "1:30", "0b11", "1_000", "<<", "a: b", "# a"])
+def test_text_that_other_yaml_versions_would_convert_stays_text(desk: Path, title: str) -> None:
+    written = f'"{title}"' if title in ("a: b", "# a") else title
+    assert load_text(MINIMAL.replace("bf16 matmul", written)).spec.title == title
+
+
+@pytest.mark.parametrize("title", ["x" * 120, "C = A · B, 8K × 8K (50 %)", "矩阵乘法", "# not a comment"])
+def test_a_title_is_any_printable_line_without_quotes_backslashes_and_braces(desk: Path, title: str) -> None:
+    assert load_text(MINIMAL.replace("bf16 matmul", f'"{title}"')).spec.title == title
+
+
+@pytest.mark.parametrize("prefix", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+def test_line_breaks_and_a_byte_order_mark_change_neither_spec_nor_positions(
+    desk: Path, prefix: bytes, line_break: str
+) -> None:
+    reference = load_text(FULL)
+    variant = load_text(prefix + FULL.replace("\n", line_break).encode())
+    assert variant.spec == reference.spec
+    assert variant.positions == reference.positions
+    assert variant.key_positions == reference.key_positions
+
+
+def test_document_markers_around_the_one_document_are_fine(desk: Path) -> None:
+    assert load_text(f"---\n{MINIMAL}...\n").spec == load_text(MINIMAL).spec
+
+
+# Where things are
+
+PLACED = """\
+title: bf16 matmul
+target: h100
+operands:
+  a: {dtype: bf16}
+  b: {dtype: bf16}
+  d: {dtype: bf16}
+tile: {m: 128}
+warp_specialization:
+  registers:
+    producer: 40
+schedule: null
+check: {shapes: [[256, 512, 384], [208, 416, 304]]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ("title", (1, 8)),
+        ("tile", (7, 7)),
+        ("tile.m", (7, 11)),
+        ("warp_specialization", (9, 3)),  # a block starts at its first key
+        ("warp_specialization.registers.producer", (10, 15)),
+        ("check.shapes.0", (12, 18)),
+        ("check.shapes.1.2", (12, 45)),
+        ("schedule", (11, 11)),
+    ],
+)
+def test_a_field_in_the_file_is_where_its_value_starts(desk: Path, field: str, place: tuple[int, int]) -> None:
+    loaded = load_text(PLACED)
+    assert loaded.positions[field] == place
+    assert loaded.locate(field) == place
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ("tile.n", (7, 1)),
+        ("warp_specialization.registers.consumer", (9, 3)),
+        ("warp_specialization.kind", (8, 1)),
+        ("schedule.order", (11, 1)),
+        ("check.shapes.7.0", (12, 9)),
+        ("check.shapes.0.3", (12, 18)),
+        ("buffering.stages", (1, 1)),
+        ("epilogue", (1, 1)),
+        ("", (None, None)),
+    ],
+)
+def test_a_field_left_out_is_at_the_key_of_the_nearest_section(
+    desk: Path, field: str, place: tuple[int, int] | tuple[None, None]
+) -> None:
+    assert load_text(PLACED).locate(field) == place
+
+
+def test_every_position_is_where_the_text_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    loaded = load_spec(Path("specs/h100_bf16.yaml"))
+    lines = FULL.splitlines()
+    for field, (line, column) in loaded.key_positions.items():
+        name = field.rpartition(".")[2]
+        if not name.isdecimal():
+            assert lines[line - 1][column - 1 :].startswith(f"{name}:")
+
+
+def test_a_violation_is_shown_at_the_line_that_has_to_change(desk: Path) -> None:
+    loaded = load_text(MINIMAL + "buffering: {stages: 5}\n")
+    violation = Violation(
+        rule="smem-capacity",
+        field="buffering.stages",
+        found="5 stages need 278,752 bytes",
+        limit="the limit is 232,448",
+        fix="use at most 4",
+    )
+    assert str(loaded.diagnose(violation)) == (
+        "x.yaml:7:21: error[smem-capacity] buffering.stages:"
+        " 5 stages need 278,752 bytes, the limit is 232,448; use at most 4"
+    )
+
+
+def test_a_spec_file_survives_pickling(desk: Path) -> None:
+    loaded = load_text(FULL)
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
+
+
+# What no file can do
+
+
+def test_a_spec_loads_in_under_50_milliseconds(desk: Path) -> None:
+    load_text(FULL)  # the first load imports ruamel.yaml's parts
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        load_spec(Path("x.yaml"))
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.050
+
+
+@pytest.mark.parametrize("opening", ["[", "{a: ", "- ", "? ", "a: [", "{[: "])
+def test_64_kib_of_nesting_are_refused_at_the_first_level_too_many(desk: Path, opening: str) -> None:
+    Path("x.yaml").write_text(opening * (MAX_BYTES // len(opening)))
+    assert re.search(r"error\[yaml-(depth|syntax)\]", complaints("x.yaml").splitlines()[-1])
+
+
+def check_report(path: Path, shown: str) -> None:
+    """Load a file; whatever is wrong with it must be told by diagnostics whose places exist."""
+    try:
+        load_spec(path)
+    except GemmgenError as error:
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+        lines = re.split("\r\n|\r|\n", text)
+        places = [(found.line or 0, found.column or 0) for found in error.diagnostics]
+        assert error.diagnostics
+        assert places == sorted(places)
+        for found in error.diagnostics:
+            assert found.path == shown
+            assert found.code in get_args(Code)
+            assert "\n" not in str(found)
+            if found.line is None:
+                assert found.code in WHOLE_FILE_CODES
+            else:
+                assert found.column is not None
+                assert 1 <= found.line <= len(lines)
+                assert 1 <= found.column <= len(lines[found.line - 1]) + 1
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("specs") / "x.yaml"
+
+
+@settings
+@given(data=st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "replace")))
+def test_arbitrary_bytes_are_reported_within_the_file(scratch: Path, data: bytes) -> None:
+    scratch.write_bytes(data)
+    check_report(scratch, scratch.as_posix())
+
+
+FRAGMENTS = st.sampled_from(
+    r"""\U \x41 \ud800 " ' ` %YAML %TAG --- ... &a *a !!int ! | > |2- ? : - [ ] { } , # << ~ @ = . 4.0 true m""".split()
+    + ["\\UFFFFFFFF", "\n", "\r", "\t", " ", ": ", "- ", "? ", "\n  ", "\ufeff", "\x85", "\0"]
+)
+
+
+@settings
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, len(FULL)), st.integers(0, 12), FRAGMENTS | st.text(max_size=4)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_a_mutated_spec_loads_or_is_reported_within_the_file(
+    scratch: Path, edits: list[tuple[int, int, str]]
+) -> None:
+    text = FULL
+    for start, removed, inserted in edits:
+        text = text[:start] + inserted + text[start + removed :]
+    scratch.write_bytes(text.encode("utf-8", errors="replace"))
+    check_report(scratch, scratch.as_posix())
+
+
+LEAVES: list[tuple[str | int, ...]] = [
+    ("title",),
+    ("target",),
+    ("operands",),
+    ("operands", "a"),
+    ("operands", "d", "dtype"),
+    ("tile",),
+    ("tile", "m"),
+    ("buffering", "outstanding_mmas"),
+    ("warp_specialization", "registers", "producer"),
+    ("schedule", "order"),
+    ("check",),
+    ("check", "shapes"),
+    ("check", "shapes", 0),
+    ("check", "shapes", 0, 2),
+]
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=["Cs", "Cc"]))
+    | st.sampled_from([0, 1, 1.0, "1", "bf16", [], {}])
+)
+
+
+@settings
+@given(leaf=st.sampled_from(LEAVES), value=SCALARS)
+def test_one_bad_field_gives_at_most_one_diagnostic(
+    scratch: Path, leaf: tuple[str | int, ...], value: object
+) -> None:
+    spec: Any = load_plain(FULL)
+    section = spec
+    for step in leaf[:-1]:
+        section = section[step]
+    section[leaf[-1]] = value
+    scratch.write_text(json.dumps(spec).replace("NaN", ".nan").replace("Infinity", ".inf"))
+    try:
+        load_spec(scratch)
+    except GemmgenError as error:
+        fields = [found.field or "" for found in error.diagnostics]
+        dotted = ".".join(map(str, leaf))
+        assert len(fields) == 1 or value == {}  # an empty section lacks each of its required fields
+        assert all(field == dotted or field.startswith(f"{dotted}.") for field in fields)
+
+
+def load_plain(text: str) -> Any:
+    """Return a valid spec as the lists and dicts that JSON can write."""
+    path = Path(text)
+    del path
+    return Spec.model_validate({}).model_dump(mode="json")
