@@ -1,4 +1,4 @@
-"""A generated module, from its file to its `matmul`."""
+"""A generated module, from its file to its ``matmul``."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Matmul(Protocol):
     """The one function that a generated module offers: D[M, N] = A[M, K] @ B[K, N] on logical shapes."""
 
     def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Return D, which is `out` where that was given."""
+        """Return D, which is ``out`` where that was given."""
         ...
 
 
 def import_generated(path: Path) -> ModuleType:
-    """Return the module at `path`, named by its stem and with a callable `matmul`.
+    """Return the module at ``path``, named by its stem and with a callable ``matmul``.
 
-    It is executed afresh on each call and registered nowhere: `sys.path` and `sys.modules` stay as they
+    It is executed afresh on each call and registered nowhere: ``sys.path`` and ``sys.modules`` stay as they
     are, and no bytecode is cached, whose timestamps could not tell two modules written within one second
-    apart. Triton reads the source again, through `inspect.getsource`, when a kernel is compiled: keep the
+    apart. Triton reads the source again, through ``inspect.getsource``, when a kernel is compiled: keep the
     file.
 
-    Raises GemmgenError (`no-module`: it cannot be read; `bad-module`: it cannot be executed or has no
-    `matmul`).
+    Raises GemmgenError (``no-module``: it cannot be read; ``bad-module``: it cannot be executed or has no
+    ``matmul``).
     """
     try:
         source = path.read_text(encoding="utf-8")
@@ -52,13 +52,13 @@ def import_generated(path: Path) -> ModuleType:
 
 
 def matmul_of(module: ModuleType) -> Matmul:
-    """Return the module's `matmul`, typed."""
+    """Return the module's ``matmul``, typed."""
     matmul: Matmul = module.matmul
     return matmul
 
 
 def _line_of(error: Exception, file: str) -> int | None:
-    """Return the 1-based line of `file` that raised `error`: the innermost one."""
+    """Return the 1-based line of ``file`` that raised ``error``: the innermost one."""
     if isinstance(error, SyntaxError):
         return error.lineno
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]

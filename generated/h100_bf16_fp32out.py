@@ -21,7 +21,6 @@ import functools
 from typing import NamedTuple
 
 import torch
-import triton
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -172,11 +171,13 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     d_smem_1 = gl.allocate_shared_memory(
         d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
     )
-    load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
+    # load_empty, consumers to their CTA's producer: the stage has been read.
+    load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     for stage in gl.static_range(STAGES):
-        mbarrier.init(load_empty.index(stage), count=CONSUMERS)
         mbarrier.init(load_ready.index(stage), count=1)
+        mbarrier.init(load_empty.index(stage), count=CONSUMERS)
 
     gl.warp_specialize(
         [
@@ -209,12 +210,17 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-DTYPES = {"a": torch.bfloat16, "b": torch.bfloat16, "d": torch.float32}
+DTYPES = {"a": torch.bfloat16, "b": torch.bfloat16, "out": torch.float32}
 # What TMA moves at a time: rows and columns, and their layout in shared memory.
 TMA_BOXES = {
     "a": ([CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": ([PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "d": ([CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+    "out": ([CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+}
+CONTIGUITY = {
+    "a": "K contiguous, stride(1) == 1",
+    "b": "K contiguous, stride(0) == 1: pass the transposed view of an N x K tensor",
+    "out": "N contiguous, stride(1) == 1",
 }
 TMA_ALIGNMENT_BYTES = 16  # of a matrix's address and of its row stride
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
@@ -249,11 +255,11 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     if k == 0:
         return out.zero_()
     descriptors = (
-        _descriptor("a", a.data_ptr(), m, k, _row_stride(a)),
-        _descriptor("b", b.data_ptr(), n, k, _row_stride(b.T)),
-        _descriptor("d", out.data_ptr(), m, n, _row_stride(out)),
+        _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
+        _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
+        _descriptor("out", out.data_ptr(), *_rows("out", out.shape, out.stride())),
     )
-    tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
+    tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
     if a.device.index == torch.cuda.current_device():
         _launch(tiles, descriptors)
     else:
@@ -274,10 +280,10 @@ class _Base(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _descriptor(operand: str, address: int, rows: int, columns: int, row_stride: int) -> TensorDescriptor:
+def _descriptor(name: str, address: int, rows: int, columns: int, row_stride: int) -> TensorDescriptor:
     """Describe a row-major matrix to TMA; a second call with the same matrix finds it made."""
-    box, layout = TMA_BOXES[operand]
-    return TensorDescriptor(_Base(address, DTYPES[operand]), [rows, columns], [row_stride, 1], box, layout)
+    box, layout = TMA_BOXES[name]
+    return TensorDescriptor(_Base(address, DTYPES[name]), [rows, columns], [row_stride, 1], box, layout)
 
 
 @functools.cache
@@ -290,7 +296,7 @@ def _compiled(device: int):
             f"found {torch.cuda.get_device_name(device)} with {capability}"
         )
     # Any matrix will do: the kernel is specialized for boxes and layouts only.
-    descriptors = [_descriptor(operand, 0, 1, 1, TMA_ALIGNMENT_BYTES) for operand in TMA_BOXES]
+    descriptors = [_descriptor(name, 0, 1, 1, TMA_ALIGNMENT_BYTES) for name in TMA_BOXES]
     kernel = matmul_kernel.warmup(*descriptors, grid=(1,), **LAUNCH_OPTIONS)
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
     return kernel, sm_count // LAUNCH_OPTIONS["num_ctas"]
@@ -304,89 +310,91 @@ def _launch(tiles: int, descriptors: tuple[TensorDescriptor, TensorDescriptor, T
 
 def _check_operands(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
     """Return M, N and K of legal operands."""
-    _check_matrix("a", a, DTYPES["a"])
-    _check_matrix("b", b, DTYPES["b"])
-    m, k = a.shape
-    n = b.shape[1]
-    if b.shape[0] != k:
-        raise ValueError(f"a and b must agree in K, found a of shape {[m, k]} and b of shape {list(b.shape)}")
-    _check_rows("a", a, "K contiguous, stride(1) == 1")
-    _check_rows("b", b.T, "K contiguous, stride(0) == 1: pass the transposed view of an N x K tensor")
+    _check_matrix("a", a)
+    _check_matrix("b", b)
+    (m, k), (b_k, n) = a.shape, b.shape
+    if b_k != k:
+        raise ValueError(f"a and b must agree in K, found a of shape {[m, k]} and b of shape {[b_k, n]}")
     if not a.is_cuda:
         raise ValueError(f"a must be on a CUDA device, found {a.device}")
     if b.device != a.device:
         raise ValueError(f"b must be on a's device {a.device}, found {b.device}")
-    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
         raise ValueError("this kernel has no backward: detach the operands, or use torch.no_grad()")
     return m, n, k
 
 
 def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> None:
     """Accept an output that TMA can write."""
-    _check_matrix("out", out, DTYPES["d"])
+    _check_matrix("out", out)
     if out.shape != (m, n):
         raise ValueError(f"out must have shape {[m, n]}, found {list(out.shape)}")
-    _check_rows("out", out, "N contiguous, stride(1) == 1")
     if out.device != device:
         raise ValueError(f"out must be on a's device {device}, found {out.device}")
-    if torch.is_grad_enabled() and out.requires_grad:
+    if out.requires_grad and torch.is_grad_enabled():
         raise ValueError("this kernel has no backward: out must not require grad")
 
 
-def _check_matrix(name: str, matrix: torch.Tensor, dtype: torch.dtype) -> None:
-    """Accept a matrix whose elements and extents the kernel can address."""
+def _check_matrix(name: str, matrix: torch.Tensor) -> None:
+    """Accept a matrix that TMA can address."""
     if not isinstance(matrix, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(matrix).__name__}")
-    if matrix.dtype != dtype:
-        raise TypeError(f"{name} must be {dtype}, found {matrix.dtype}")
-    if matrix.dim() != 2:
-        raise ValueError(f"{name} must have 2 dimensions, found {matrix.dim()}: shape {list(matrix.shape)}")
-    if max(matrix.shape) > MAX_EXTENT:
-        raise ValueError(f"{name} must have extents up to {MAX_EXTENT}, found shape {list(matrix.shape)}")
-
-
-def _check_rows(name: str, rows: torch.Tensor, contiguity: str) -> None:
-    """Accept rows that TMA can address; `rows` is the matrix or its transposed view."""
-    if rows.numel() == 0:
-        return
-    if rows.shape[1] > 1 and rows.stride(1) != 1:
-        raise ValueError(f"{name} must have {contiguity}; found a stride of {rows.stride(1)}")
-    row_stride, row_bytes = _row_stride(rows), _row_stride(rows) * rows.element_size()
-    if row_stride < rows.shape[1]:
-        raise ValueError(f"{name} must not overlap itself; found rows of {rows.shape[1]}, {row_stride} apart")
-    if row_bytes % TMA_ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{name} must have a row stride that is a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
-            f"found {row_stride} elements, {row_bytes} bytes"
-        )
-    if rows.data_ptr() % TMA_ALIGNMENT_BYTES:
+    if matrix.dtype != DTYPES[name]:
+        raise TypeError(f"{name} must be {DTYPES[name]}, found {matrix.dtype}")
+    _rows(name, matrix.shape, matrix.stride())
+    if matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
         raise ValueError(
             f"{name} must start at a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
-            f"found an address {rows.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
+            f"found an address {matrix.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
         )
 
 
-def _row_stride(rows: torch.Tensor) -> int:
-    """Return the elements from one row to the next; a single row has none, so any legal stride will do."""
-    return rows.stride(0) if rows.shape[0] > 1 else _aligned(rows.shape[1], rows.element_size())
+@functools.lru_cache(maxsize=4096)
+def _rows(name: str, shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the rows, columns and row stride that TMA is told; b's rows are those of the N x K tensor."""
+    if len(shape) != 2:
+        raise ValueError(f"{name} must have 2 dimensions, found {len(shape)}: shape {list(shape)}")
+    if max(shape) > MAX_EXTENT:
+        raise ValueError(f"{name} must have extents up to {MAX_EXTENT}, found shape {list(shape)}")
+    if name == "b":
+        (columns, rows), (column_stride, row_stride) = shape, strides
+    else:
+        (rows, columns), (row_stride, column_stride) = shape, strides
+    element_bytes = DTYPES[name].itemsize
+    if rows == 0 or columns == 0:
+        return rows, columns, 0  # no element: the kernel is not launched
+    if columns > 1 and column_stride != 1:
+        raise ValueError(f"{name} must have {CONTIGUITY[name]}; found a stride of {column_stride}")
+    if rows == 1:
+        return rows, columns, _aligned(columns, element_bytes)  # no second row: any legal stride will do
+    if row_stride < columns:
+        raise ValueError(f"{name} must not overlap itself; found rows of {columns}, {row_stride} apart")
+    if row_stride * element_bytes % TMA_ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{name} must have a row stride that is a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
+            f"found {row_stride} elements, {row_stride * element_bytes} bytes"
+        )
+    return rows, columns, row_stride
 
 
 def _aligned(elements: int, element_bytes: int) -> int:
     """Round a row's extent up to a stride that TMA can address."""
     step = TMA_ALIGNMENT_BYTES // element_bytes
-    return triton.cdiv(elements, step) * step
+    return -(-elements // step) * step
 
 
 def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     """Return an uninitialized [M, N] whose row stride TMA can write."""
-    row_stride = _aligned(n, DTYPES["d"].itemsize)
-    return torch.empty((m, row_stride), dtype=DTYPES["d"], device=device)[:, :n]
+    row_stride = _aligned(n, DTYPES["out"].itemsize)
+    return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
-    dtypes = {"a": "bf16", "b": "bf16", "d": "fp32"}
+    dtypes = ("bf16", "bf16", "fp32")
     return {
-        f"{operand}_desc": f"tensordesc<{dtypes[operand]}[{rows},{columns}],{layout!r}>"
-        for operand, ([rows, columns], layout) in TMA_BOXES.items()
+        argument: f"tensordesc<{dtype}[{box[0]},{box[1]}],{layout!r}>"
+        for argument, dtype, (box, layout) in zip(
+            matmul_kernel.arg_names, dtypes, TMA_BOXES.values(), strict=True
+        )
     }

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import Matmul, import_generated
-from gemmgen.spec.model import Spec
+from gemmgen.spec import Spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Check, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.checks import Case, given_output
 from gemmgen.verify.gpu import require_hopper
@@ -54,7 +54,7 @@ def right_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def spoiled(spoil: Callable[[Tensor, Tensor], object]) -> ModuleType:
-    """A module that computes D and then applies `spoil(a, out)`."""
+    """A module that computes D and then applies ``spoil(a, out)``."""
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         d = right_matmul(a, b, out=out)

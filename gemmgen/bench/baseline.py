@@ -25,7 +25,7 @@ class Baseline:
 def cublas(operands: Operands) -> Baseline:
     """Return cuBLAS as torch calls it, with the algorithm that it chooses by default.
 
-    Raises GemmgenError (`no-baseline`) for dtypes that torch has no cuBLAS call for.
+    Raises GemmgenError (``no-baseline``) for dtypes that torch has no cuBLAS call for.
     """
     a, b, d = operands.a.dtype, operands.b.dtype, operands.d.dtype
     if a != b or d not in (a, "fp32"):

@@ -1,4 +1,4 @@
-"""The machine that benchmarks run on: a CUDA GPU, timed with events and read through `nvidia-smi`."""
+"""The machine that benchmarks run on: a CUDA GPU, timed with events and read through ``nvidia-smi``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gemmgen.bench.machine import Work
 from gemmgen.bench.record import Environment, GpuState
 
 STATE_SAMPLES: Final = 30
-"""Samples that are enqueued while `nvidia-smi` starts: 0.3 s of work at 10 ms each."""
+"""Samples that are enqueued while ``nvidia-smi`` starts: 0.3 s of work at 10 ms each."""
+STATE_FIELDS: Final = "clocks.sm,power.draw,temperature.gpu"
 SMI_TIMEOUT_SECONDS: Final = 10
 
 
@@ -27,7 +28,7 @@ class CudaMachine:
     device: torch.device
 
     def environment(self) -> Environment:
-        """Return the versions and the GPU; what cannot be found out is `unknown`."""
+        """Return the versions and the GPU; what cannot be found out is ``unknown``."""
         triton: Any = importlib.import_module("triton")
         properties = self._properties()
         return Environment(
@@ -43,12 +44,12 @@ class CudaMachine:
         )
 
     def state(self, work: Work) -> GpuState | None:
-        """Return what `nvidia-smi` reads while the GPU does the work again and again."""
+        """Return what ``nvidia-smi`` reads while the GPU does the work again and again."""
         for _ in range(STATE_SAMPLES):
             work()
-        values = self._query("clocks.sm,power.draw,temperature.gpu")
+        state = state_of(self._query(STATE_FIELDS))
         self.synchronize()
-        return GpuState(*map(_number, values)) if len(values) == 3 else None
+        return state
 
     def now(self) -> float:
         """Return the host's monotonic clock in seconds."""
@@ -79,16 +80,24 @@ class CudaMachine:
         return cuda.get_device_properties(self.device)
 
     def _query(self, fields: str) -> list[str]:
-        """Return the values of `nvidia-smi` query fields, or nothing where it does not answer."""
-        uuid = self._properties().uuid
-        command = ["nvidia-smi", f"--query-gpu={fields}", f"--id=GPU-{uuid}", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=True, timeout=SMI_TIMEOUT_SECONDS
-            )
-        except (OSError, subprocess.SubprocessError):
-            return []
-        return [value.strip() for value in done.stdout.strip().split(",")]
+        return query_gpu(str(self._properties().uuid), fields)
+
+
+def query_gpu(uuid: str, fields: str) -> list[str]:
+    """Return the values of comma-separated ``nvidia-smi`` query fields; none where it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", f"--id=GPU-{uuid}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=SMI_TIMEOUT_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [value.strip() for value in done.stdout.strip().split(",")]
+
+
+def state_of(values: list[str]) -> GpuState | None:
+    """Return the state that the values of STATE_FIELDS describe; None unless there are three."""
+    return GpuState(*map(_number, values)) if len(values) == 3 else None
 
 
 def _number(text: str) -> float | None:

@@ -14,7 +14,7 @@ Work = Callable[[], None]
 
 
 class Machine(Protocol):
-    """A device and two clocks, its own and the host's; `CudaMachine` is the real one, tests bring theirs."""
+    """A device and two clocks, its own and the host's: ``CudaMachine``, or what a test brings."""
 
     @property
     def device(self) -> torch.device:
@@ -26,7 +26,7 @@ class Machine(Protocol):
         ...
 
     def state(self, work: Work) -> GpuState | None:
-        """Return clock, power and temperature while `work` is being done; None where they cannot be read."""
+        """Return clock, power and temperature while ``work`` is done; None where they cannot be read."""
         ...
 
     def now(self) -> float:

@@ -43,10 +43,10 @@ def measure(
     return Timing(
         method=method,
         calls_per_sample=runs * unit_calls,
-        ours=our_times,
-        baseline=baseline_times,
-        ours_host=_host_seconds(ours, input_sets, call_seconds, machine, protocol),
-        baseline_host=_host_seconds(baseline, input_sets, call_seconds, machine, protocol),
+        ours_seconds=our_times,
+        baseline_seconds=baseline_times,
+        ours_host_seconds=_host_seconds(ours, input_sets, call_seconds, machine, protocol),
+        baseline_host_seconds=_host_seconds(baseline, input_sets, call_seconds, machine, protocol),
         state_before=before,
         state_after=machine.state(samples[1]),
     )

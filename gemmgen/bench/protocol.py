@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 class Protocol:
     """How often, how long, and over how much memory; every number must be positive.
 
-    The figures are *sustained* ones: measured after the GPU has worked for `warm_up_seconds` without a pause,
-    when its clock has settled at what the power limit allows.
+    The figures are *sustained* ones: measured after the GPU has worked for ``warm_up_seconds`` without a
+    pause, when its clock has settled at what the power limit allows.
     """
 
     repetitions: int = 3

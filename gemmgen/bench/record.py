@@ -68,7 +68,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class GpuState:
-    """What `nvidia-smi` reads while the GPU works; None where it gives no number."""
+    """What ``nvidia-smi`` reads while the GPU works; None where it gives no number."""
 
     sm_clock_mhz: float | None
     power_w: float | None
@@ -86,24 +86,27 @@ class Dtypes:
 
 @dataclass(frozen=True)
 class Timing:
-    """The samples of one shape. Times are seconds per call; `host` is what an eager call costs the host."""
+    """The samples of one shape, in seconds per call; ``host`` is what an eager call costs the host."""
 
     method: Literal["events", "graph"]
     """CUDA events around a batch of eager calls, or around replays of a CUDA graph of calls."""
     calls_per_sample: int
-    ours: Samples
-    baseline: Samples
-    ours_host: float
-    baseline_host: float
+    ours_seconds: Samples
+    baseline_seconds: Samples
+    ours_host_seconds: float
+    baseline_host_seconds: float
     state_before: GpuState | None
-    """At the end of the warm-up; None where `nvidia-smi` does not answer."""
+    """At the end of the warm-up; None where ``nvidia-smi`` does not answer."""
     state_after: GpuState | None
 
     def __post_init__(self) -> None:
-        lengths = [[len(repetition) for repetition in samples] for samples in (self.ours, self.baseline)]
+        lengths = [
+            [len(repetition) for repetition in samples]
+            for samples in (self.ours_seconds, self.baseline_seconds)
+        ]
         if lengths[0] != lengths[1] or not lengths[0] or 0 in lengths[0]:
             raise ValueError("both arms need the same number of samples, at least one in each repetition")
-        if min(map(min, (*self.ours, *self.baseline))) <= 0:
+        if min(map(min, (*self.ours_seconds, *self.baseline_seconds))) <= 0:
             raise ValueError("a sample must be positive")
 
 
@@ -118,7 +121,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Samples) -> Spread:
-        """Summarize samples; quartiles are interpolated between them (`inclusive`)."""
+        """Summarize samples; quartiles are interpolated between them (``inclusive``)."""
         values = [value for repetition in samples for value in repetition]
         lower, median, upper = (
             statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
@@ -144,7 +147,7 @@ class Measurement:
     @property
     def ratio(self) -> Spread:
         """Baseline time over our time of each pair of samples: above 1, we are faster."""
-        pairs = zip(self.timing.baseline, self.timing.ours, strict=True)
+        pairs = zip(self.timing.baseline_seconds, self.timing.ours_seconds, strict=True)
         return Spread.of(
             tuple(tuple(b / o for b, o in zip(theirs, ours, strict=True)) for theirs, ours in pairs)
         )
@@ -152,12 +155,12 @@ class Measurement:
     @property
     def seconds(self) -> float:
         """Our median time per call."""
-        return Spread.of(self.timing.ours).median
+        return Spread.of(self.timing.ours_seconds).median
 
     @property
     def baseline_seconds(self) -> float:
         """The baseline's median time per call."""
-        return Spread.of(self.timing.baseline).median
+        return Spread.of(self.timing.baseline_seconds).median
 
     @property
     def tflops(self) -> float:

@@ -48,8 +48,8 @@ def bench(
 
     What is left out: the default protocol, the ceilings measured on this product, the current GPU, cuBLAS.
 
-    Raises GemmgenError: `no-gpu`; `no-baseline`; `wrong-result` when the kernel is wrong on the tensors to be
-    timed, and it is not timed; `kernel-failed` when a call of either arm raises.
+    Raises GemmgenError: ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
+    to be timed, and then it is not timed; ``kernel-failed`` when a call of either arm raises.
     """
     machine = machine or CudaMachine(require_hopper())
     matmul = matmul_of(module)

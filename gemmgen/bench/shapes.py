@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import YAMLError
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.verify import Shape
@@ -19,11 +19,11 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Return the shapes [M, N, K], each once, in the order given.
 
-    `text` is `MxNxK,MxNxK` or the path of a YAML or JSON file, which holds either a list of [M, N, K] or a
-    suite: named lists of them, and optionally `llm_m`, a list of M, with `llm_nk`, named lists of [N, K], each
-    of which is taken with every M.
+    ``text`` is ``MxNxK,MxNxK`` or the path of a YAML or JSON file, which holds either a list of [M, N, K] or
+    a suite: named lists of them, and optionally ``llm_m``, a list of M, with ``llm_nk``, named lists of
+    [N, K], each of which is taken with every M.
 
-    Raises GemmgenError (`bad-shapes`).
+    Raises GemmgenError (``bad-shapes``).
     """
     if text.lower().endswith(SUFFIXES):
         shapes = tuple(_document_shapes(_load(text), text))
@@ -49,13 +49,11 @@ def _load(path: str) -> object:
         return yaml.load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise _error(path, f"cannot read the shapes: {error}") from error
-    except MarkedYAMLError as error:
-        problem: Any = error
-        line, column = problem.problem_mark.line + 1, problem.problem_mark.column + 1
-        message = f"not YAML: {problem.problem}"
-        raise GemmgenError([Diagnostic(path, "bad-shapes", message, line=line, column=column)]) from error
     except (YAMLError, ValueError, RecursionError) as error:
-        raise _error(path, f"not YAML: {type(error).__name__}") from error
+        mark: Any = getattr(error, "problem_mark", None)
+        line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
+        message = f"not YAML: {getattr(error, 'problem', None) or type(error).__name__}"
+        raise GemmgenError([Diagnostic(path, "bad-shapes", message, line=line, column=column)]) from error
 
 
 def _document_shapes(document: object, path: str) -> Iterator[Shape]:
@@ -76,7 +74,7 @@ def _document_shapes(document: object, path: str) -> Iterator[Shape]:
 
 def _list_shapes(value: object, path: str, field: str) -> Iterator[Shape]:
     for index, element in enumerate(_list(value, path, field)):
-        m, n, k = _extents(element, "MNK", path, f"{field}[{index}]")
+        m, n, k = _extents(element, "MNK", path, f"{field}.{index}" if field else str(index))
         yield m, n, k
 
 
@@ -88,7 +86,7 @@ def _crossed(llm_m: object, llm_nk: object, path: str) -> Iterator[Shape]:
     for model, layers in cast("dict[object, object]", llm_nk).items():
         field = f"llm_nk.{model}"
         for index, layer in enumerate(_list(layers, path, field)):
-            n, k = _extents(layer, "NK", path, f"{field}[{index}]")
+            n, k = _extents(layer, "NK", path, f"{field}.{index}")
             yield from ((m, n, k) for m in rows)
 
 
@@ -99,7 +97,7 @@ def _list(value: object, path: str, field: str) -> list[object]:
 
 
 def _extents(value: object, names: str, path: str, field: str) -> list[int]:
-    """Return positive integers, one for each of `names` where there are any."""
+    """Return positive integers, one for each of ``names`` where there are any."""
     extents = _list(value, path, field)
     expected = f"[{', '.join(names)}]" if names else "a list"
     if names and len(extents) != len(names):

@@ -19,9 +19,9 @@ def to_json(record: Record) -> str:
 
 
 def from_json(text: str, path: str) -> Record:
-    """Return the record in a document that `to_json` wrote; `path` is for messages.
+    """Return the record in a document that ``to_json`` wrote; ``path`` is for messages.
 
-    Raises GemmgenError (`bad-record`) with the first field that is missing, unknown or not what it should be.
+    Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.
     """
     try:
         document: object = json.loads(text, parse_constant=_refuse_constant)
@@ -73,13 +73,13 @@ def _layout(value: object, indent: str) -> str:
 
 
 def _decode(kind: Any, value: object, field: str) -> object:
-    """Return `value` as an instance of the annotation `kind`: exactly its members, exactly its types."""
+    """Return ``value`` as an instance of the annotation ``kind``: exactly its members, exactly its types."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if dataclasses.is_dataclass(kind):
         return _decode_members(kind, value, field)
     if origin is tuple:
         return _decode_elements(arguments, value, field)
-    if origin is types.UnionType:  # only `X | None` occurs
+    if origin is types.UnionType:  # only ``X | None`` occurs
         return None if value is None else _decode(arguments[0], value, field)
     if origin is typing.Literal:
         if value in arguments and isinstance(value, str):
@@ -121,7 +121,9 @@ def _decode_elements(arguments: tuple[Any, ...], value: object, field: str) -> o
     if len(kinds) != len(elements):
         raise _BadFieldError(field, f"must have {len(kinds)} elements, not {len(elements)}")
     pairs = zip(kinds, elements, strict=True)
-    return tuple(_decode(kind, element, f"{field}[{index}]") for index, (kind, element) in enumerate(pairs))
+    return tuple(
+        _decode(kind, element, _join(field, str(index))) for index, (kind, element) in enumerate(pairs)
+    )
 
 
 def _join(field: str, name: str) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 # Triton 3.9 warns when this is unset; the generated kernels have no fp contraction to choose.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -26,7 +26,7 @@ def compile_module(module_path: Path, compute_capability: int, directory: Path) 
     from gemmgen.module import import_generated
 
     module = import_generated(module_path)
-    kernel: Any = triton.compile(  # pyright: ignore[reportUnknownMemberType]
+    kernel = cast(Any, triton).compile(
         GluonASTSource(module.matmul_kernel, module.lower_signature()),
         target=GPUTarget("cuda", compute_capability, 32),
         options=module.LAUNCH_OPTIONS,

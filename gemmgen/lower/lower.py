@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import Plan
@@ -70,8 +71,8 @@ def disassemble(cubin: bytes) -> bytes:
     """Return the SASS of a cubin."""
     from triton.tools import disasm  # pyright: ignore[reportMissingTypeStubs]
 
-    get_sass: Callable[[bytes], str] = disasm.get_sass  # pyright: ignore[reportUnknownMemberType, reportAssignmentType]
-    return get_sass(cubin).encode()
+    text: str = cast(Any, disasm).get_sass(cubin)
+    return text.encode()
 
 
 def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) -> Lowered:

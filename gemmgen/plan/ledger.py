@@ -137,12 +137,7 @@ def _registers(plan: Plan) -> Section:
 
 
 def _barriers(plan: Plan) -> Section:
-    handshakes = {
-        "load_empty": "consumers of the CTA have read the stage",
-        "load_ready": f"the producer's expect; {plan.stage_bytes:,} bytes complete the phase",
-        "multicast_empty": "consumers of every CTA have read the stage; in the lead CTA",
-    }
-    entries = (Entry(bar.name, bar.arrivals, "arrivals", handshakes[bar.name]) for bar in plan.barriers)
+    entries = (Entry(bar.name, bar.arrivals, "arrivals", bar.meaning) for bar in plan.barriers)
     return Section("barriers", tuple(entries))
 
 

@@ -196,13 +196,31 @@ class Plan:
     def barriers(self) -> tuple[Barrier, ...]:
         """The mbarriers, in the order in which the kernel allocates them."""
         rings = [
-            Barrier("load_empty", self.stages, arrivals=self.consumers, arrives="CONSUMERS"),
-            Barrier("load_ready", self.stages, arrivals=1, arrives="1"),
+            Barrier(
+                "load_ready",
+                self.stages,
+                arrivals=1,
+                arrives="1",
+                meaning="producer to consumers: the stage holds its tiles",
+            ),
+            Barrier(
+                "load_empty",
+                self.stages,
+                arrivals=self.consumers,
+                arrives="CONSUMERS",
+                meaning="consumers to their CTA's producer: the stage has been read",
+            ),
         ]
         if self.multicast:
-            arrivals = self.consumers * self.cluster_size
             rings.append(
-                Barrier("multicast_empty", self.stages, arrivals, arrives="CONSUMERS", cluster_wide=True)
+                Barrier(
+                    "multicast_empty",
+                    self.stages,
+                    arrivals=self.consumers * self.cluster_size,
+                    arrives="CONSUMERS",
+                    meaning="consumers of all CTAs to the lead CTA's producer: all have read the stage",
+                    cluster_wide=True,
+                )
             )
         return tuple(rings)
 

@@ -36,6 +36,8 @@ class Barrier:
     """Arrivals that complete a phase."""
     arrives: str
     """The count per CTA as the kernel writes it."""
+    meaning: str
+    """Who tells whom what when a phase completes."""
     cluster_wide: bool = False
     """Whether one barrier of the lead CTA collects the arrivals of all CTAs."""
 

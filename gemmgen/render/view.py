@@ -58,7 +58,8 @@ class View:
         return textwrap.fill(
             f"One program per {program} walks over tiles of D. In each CTA one producer warp loads "
             f"tiles of A and B through TMA into a ring of shared-memory stages{sharing}; {consumers} "
-            f"{verbs[0]} them with wgmma, and {verbs[1]} D through TMA while the loads of the next tile are already in flight.",
+            f"{verbs[0]} them with wgmma, and {verbs[1]} D through TMA while the loads of the next tile "
+            f"are already in flight.",
             width=100,
         )
 
@@ -194,13 +195,13 @@ class View:
     # --- wrapper
 
     @property
-    def boxes(self) -> tuple[tuple[str, str, str], ...]:
-        """Each operand with the names of its TMA box's extents."""
+    def boxes(self) -> tuple[tuple[str, str, str, str], ...]:
+        """Each argument of `matmul` with its operand and the names of its TMA box's extents."""
         columns = "SUBTILE_N" if self.plan.subtiles > 1 else "PROGRAM_TILE_N"
         return (
-            ("a", "CONSUMER_TILE_M", "PROGRAM_TILE_K"),
-            ("b", "PROGRAM_TILE_N", "PROGRAM_TILE_K"),
-            ("d", "CONSUMER_TILE_M", columns),
+            ("a", "a", "CONSUMER_TILE_M", "PROGRAM_TILE_K"),
+            ("b", "b", "PROGRAM_TILE_N", "PROGRAM_TILE_K"),
+            ("out", "d", "CONSUMER_TILE_M", columns),
         )
 
     def torch_dtype(self, operand: str) -> str:

@@ -74,8 +74,8 @@ def _check_shapes(shapes: object) -> object:
 
 
 def _check_zero_or_one(count: object) -> object:
-    """Refuse `true` and `1.0`; Pydantic's literals compare by equality, and in Python both equal 1."""
-    if isinstance(count, bool | float):
+    """Refuse what Pydantic's literals let through (`True == 1.0 == 1`) or fail on (more than 64 bits)."""
+    if type(count) is not int or count not in (0, 1):
         raise PydanticKnownError("literal_error", {"expected": "0 or 1"})
     return count
 

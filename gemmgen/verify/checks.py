@@ -64,7 +64,7 @@ def own_output(case: Case) -> Iterator[Check]:
 
 
 def given_output(case: Case) -> Iterator[Check]:
-    """Check that a poisoned `out` is returned, is written everywhere, and holds the product."""
+    """Check that a poisoned ``out`` is returned, is written everywhere, and holds the product."""
     a, b = case.inputs()
     out = case.output()
     returned = case.matmul(a, b, out=out.view)
@@ -98,7 +98,7 @@ def repeated(case: Case) -> Iterator[Check]:
 def compared(
     case: Case, label: str, first: Tensor, out: Matrix, run: Callable[[], object]
 ) -> Iterator[Check]:
-    """Poison `out` and run into it `case.repeats` times; count the runs with other bits than `first`."""
+    """Poison ``out`` and run, ``case.repeats`` times; count the runs with other bits than ``first``."""
     differs: list[Tensor] = []
     for _ in range(case.repeats):
         out.poison()

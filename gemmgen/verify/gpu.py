@@ -20,7 +20,7 @@ DELAY_PASSES: Final = 50
 
 
 def require_hopper() -> torch.device:
-    """Return the current GPU; raise GemmgenError (`no-gpu`) unless its compute capability is 9.0."""
+    """Return the current GPU; raise GemmgenError (``no-gpu``) unless its compute capability is 9.0."""
     if not torch.cuda.is_available():
         found = "torch finds no CUDA GPU"
     elif (capability := torch.cuda.get_device_capability()) != HOPPER_CAPABILITY:

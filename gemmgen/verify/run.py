@@ -37,12 +37,12 @@ def verify(
 ) -> Verification:
     """Check the module's matmul on each shape [M, N, K]: numbers, writes, strides, and that it repeats.
 
-    Without `shapes`, on those of the spec's `check` and then on the acceptance shapes. On `cuda` also
-    under a CUDA graph and on a side stream; `cpu` is for modules that compute there. A kernel that
+    Without ``shapes``, on those of the spec's ``check`` and then on the acceptance shapes. On ``cuda`` also
+    under a CUDA graph and on a side stream; ``cpu`` is for modules that compute there. A kernel that
     raises, or takes the CUDA context down, is a failed check; one that never returns is beyond the reach
     of its own process.
 
-    Raises GemmgenError (`no-gpu`) where the device is `cuda` and there is no Hopper GPU.
+    Raises GemmgenError (``no-gpu``) where the device is ``cuda`` and there is no Hopper GPU.
     """
     where = _place(device)
     groups = PORTABLE + GPU_ONLY if device == "cuda" else PORTABLE
@@ -59,9 +59,9 @@ def verify_numbers(
     device: Device = "cuda",
     progress: Progress = silent,
 ) -> Verification:
-    """Check, in one run on each shape [M, N, K], that a poisoned `out` is written everywhere and right.
+    """Check, in one run on each shape [M, N, K], that a poisoned ``out`` is written everywhere and right.
 
-    For runs too slow or too large for `verify`. Raises GemmgenError (`no-gpu`) as `verify` does.
+    For runs too slow or too large for ``verify``. Raises GemmgenError (``no-gpu``) as ``verify`` does.
     """
     where = _place(device)
     cases = _cases(module, spec, tuple(shapes), where, repeats=1, seed=seed)
@@ -71,7 +71,7 @@ def verify_numbers(
 def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:
     """Check every element of a D that has more than 2**31; needs up to 30 GB of GPU memory.
 
-    Raises GemmgenError (`no-gpu`) as `verify` does.
+    Raises GemmgenError (``no-gpu``) as ``verify`` does.
     """
     return verify_numbers(module, spec, (LARGE_SHAPE,), progress=progress)
 
@@ -85,7 +85,7 @@ def default_shapes(spec: Spec) -> tuple[Shape, ...]:
 def run_checks(
     cases: Iterable[Case], groups: Groups, lost: Callable[[], bool], progress: Progress
 ) -> Iterator[Check]:
-    """Run every group on every case; once a failure has `lost` the device, report the rest as not run."""
+    """Run every group on every case; once a failure has ``lost`` the device, report the rest as not run."""
     cause = ""
     for case in cases:
         for name, group in groups:

@@ -10,7 +10,7 @@ Shape = tuple[int, int, int]
 
 
 def shape_text(shape: Shape) -> str:
-    """Return the shape as users write it: `8192x8192x512`."""
+    """Return the shape as users write it: ``8192x8192x512``."""
     return "x".join(str(extent) for extent in shape)
 
 
@@ -20,9 +20,9 @@ class Check:
 
     shape: Shape
     what: str
-    """The run and the quantity, e.g. `strided: elements written outside`."""
+    """The run and the quantity, e.g. ``strided: elements written outside``."""
     measured: float | None
-    """None when the check raised or could not be run; `detail` says why."""
+    """None when the check raised or could not be run; ``detail`` says why."""
     limit: float
     """The largest measurement that passes."""
     detail: str = ""

@@ -1,0 +1,551 @@
+"""bench: the timing protocol on a machine with clocks of its own, records, tables, plots and shapes."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gemmgen.bench import (
+    Ceilings,
+    Protocol,
+    Record,
+    Subject,
+    bench,
+    from_json,
+    markdown_table,
+    parse_shapes,
+    plain_table,
+    plot,
+    to_json,
+)
+from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.cuda import query_gpu, state_of
+from gemmgen.bench.machine import Work
+from gemmgen.bench.record import Environment, GpuState, Spread
+from gemmgen.bench.roofline import H200, ceilings_of, flops, moved_bytes
+from gemmgen.errors import GemmgenError
+from gemmgen.module import import_generated
+from gemmgen.spec import Spec, load_spec
+from gemmgen.verify.gpu import require_hopper
+
+ROOT = Path(__file__).parent.parent
+RECORD = Path(__file__).parent / "records" / "synthetic_bf16.json"
+SHAPE = (8, 16, 32)
+SUBJECT = Subject("specs/fake.yaml", "0" * 64, "1" * 64)
+GENERATED = sorted((ROOT / "generated").glob("*.py"))
+
+
+@dataclass
+class FakeMachine:
+    """Its clocks advance when a kernel spends their time; a captured kernel spends the device's only."""
+
+    host_clock: float = 0.0
+    device_clock: float = 0.0
+    log: list[str] = field(default_factory=list[str])
+    timed: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def environment(self) -> Environment:
+        return Environment("0", "0", "0", "0", "0", "0", "Fake H200", sm_count=1, l2_bytes=4096)
+
+    def state(self, work: Work) -> GpuState | None:
+        return GpuState(sm_clock_mhz=1400.0, power_w=None, temperature_c=60.0)
+
+    def now(self) -> float:
+        return self.host_clock
+
+    def synchronize(self) -> None:
+        self.host_clock = max(self.host_clock, self.device_clock)
+
+    def seconds(self, work: Work) -> float:
+        start, self.log = self.device_clock, []
+        work()
+        self.synchronize()
+        self.timed.append((self.device_clock, "".join(self.log)))
+        return self.device_clock - start
+
+    def capture(self, work: Work) -> Work:
+        host, device, log = self.host_clock, self.device_clock, self.log
+        self.log = []
+        work()
+        cost, calls = self.device_clock - device, "".join(self.log).upper()
+        self.host_clock, self.device_clock, self.log = host, device, log
+
+        def replay() -> None:
+            self.device_clock += cost
+            self.log.append(calls)
+
+        return replay
+
+    def spend(self, name: str, device: float, host: float) -> None:
+        self.device_clock += device
+        self.host_clock += host
+        self.log.append(name)
+
+
+def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    return out.copy_(a.double() @ b.double())
+
+
+def spec_of(d: str = "bf16") -> Spec:
+    operand = {"dtype": "bf16", "major": "k"}
+    operands = {"a": operand, "b": operand, "d": {"dtype": d}}
+    return Spec.model_validate({"title": "t", "target": "h200", "operands": operands})
+
+
+def run(
+    machine: FakeMachine,
+    ours: float,
+    theirs: float,
+    *,
+    spoil: Callable[[Tensor], object] = lambda d: None,
+    protocol: Protocol | None = None,
+    ceilings: Ceilings | None = None,
+    tell: Callable[[str], None] = lambda message: None,
+) -> Record:
+    """Benchmark a kernel of ``ours`` device seconds and 3 us of the host against ``theirs`` and 7 us."""
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        product(a, b, out)
+        spoil(out)
+        machine.spend("o", ours, 3e-6)
+        return out
+
+    def baseline(a: Tensor, b: Tensor, d: Tensor) -> None:
+        product(a, b, d)
+        machine.spend("b", theirs, 7e-6)
+
+    module = ModuleType("fake")
+    module.__dict__["matmul"] = matmul
+    return bench(
+        module,
+        SUBJECT,
+        spec_of(),
+        [SHAPE],
+        protocol=protocol or Protocol(warm_up_seconds=0.1),
+        ceilings=ceilings,
+        machine=machine,
+        baseline=Baseline("an invented baseline", baseline),
+        progress=tell,
+    )
+
+
+def test_long_kernels_are_timed_in_batches_that_alternate() -> None:
+    machine = FakeMachine()
+    (measurement,) = run(machine, ours=1e-3, theirs=1.1e-3).measurements
+    # 8 * 32 + 16 * 32 operand and 8 * 16 result elements of 2 bytes are 1792 bytes: 2.5 * 4096 of L2 take 6.
+    assert measurement.input_sets == 6
+    # A call takes 1 ms, a pass over the sets 6 ms, so 10 ms take 2 passes.
+    assert measurement.timing.method == "events"
+    assert measurement.timing.calls_per_sample == 12
+    assert [calls for _, calls in machine.timed[-90:]] == ["b" * 12, "o" * 12] * 45
+    assert [len(samples) for samples in measurement.timing.ours_seconds] == [15, 15, 15]
+    assert measurement.seconds == pytest.approx(1e-3)
+    assert measurement.ratio.median == pytest.approx(1.1)
+    assert measurement.ratio.repetitions == pytest.approx((1.1, 1.1, 1.1))
+
+
+def test_short_kernels_are_timed_through_a_graph() -> None:
+    machine = FakeMachine()
+    (measurement,) = run(machine, ours=20e-6, theirs=10e-6).measurements
+    # The faster arm takes 60 us for the 6 sets: 17 rounds make a graph of 1 ms, 10 replays a sample of 10 ms.
+    assert measurement.timing.method == "graph"
+    assert measurement.timing.calls_per_sample == 17 * 6 * 10
+    assert [calls for _, calls in machine.timed[-2:]] == ["B" * 1020, "O" * 1020]
+    assert measurement.ratio.median == pytest.approx(0.5)
+
+
+def test_the_host_cost_is_a_figure_of_its_own() -> None:
+    (measurement,) = run(FakeMachine(), ours=20e-6, theirs=10e-6).measurements
+    assert measurement.timing.ours_host_seconds == pytest.approx(3e-6)
+    assert measurement.timing.baseline_host_seconds == pytest.approx(7e-6)
+
+
+def test_nothing_is_sampled_before_the_machine_is_warm() -> None:
+    machine = FakeMachine()
+    protocol = Protocol(warm_up_seconds=2.0, repetitions=1, pairs=1)
+    run(machine, ours=1e-3, theirs=1e-3, protocol=protocol)
+    first_sample_ends, _ = machine.timed[-2]
+    assert first_sample_ends > 2.0
+
+
+def test_the_sets_of_a_small_problem_are_bounded() -> None:
+    protocol = Protocol(warm_up_seconds=0.1, max_input_sets=2)
+    (measurement,) = run(FakeMachine(), ours=1e-3, theirs=1e-3, protocol=protocol).measurements
+    assert measurement.input_sets == 2
+
+
+def test_a_long_run_says_what_it_does() -> None:
+    told: list[str] = []
+    run(FakeMachine(), ours=1e-3, theirs=1e-3, tell=told.append)
+    steps = ["checking the numbers", "warming up", *(f"repetition {i} of 3" for i in (1, 2, 3))]
+    assert told == [f"8x16x32: {step}" for step in steps]
+
+
+def scale(d: Tensor) -> None:
+    d.mul_(1.05)
+
+
+def leave_one_out(d: Tensor) -> None:
+    d[0, 0] = torch.nan
+
+
+def fail(d: Tensor) -> None:
+    raise RuntimeError("CUDA error: unspecified launch failure\nmore")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            scale,
+            r"\[wrong-result\] 8x16x32: relative error 0\.\d+, the limit is 0\.004; a wrong kernel is not",
+        ),
+        (leave_one_out, r"\[wrong-result\] 8x16x32: relative error nan, the limit is 0\.004"),
+        (fail, r"\[kernel-failed\] 8x16x32: RuntimeError: CUDA error: unspecified launch failure$"),
+    ],
+)
+def test_a_wrong_kernel_is_not_timed(spoil: Callable[[Tensor], object], message: str) -> None:
+    machine = FakeMachine()
+    with pytest.raises(GemmgenError, match=message):
+        run(machine, ours=1e-3, theirs=1e-3, spoil=spoil)
+    assert machine.timed == []
+
+
+def test_faster_than_the_roofline_is_an_error() -> None:
+    # 2 * 8 * 16 * 32 = 8192 operations at 4096 a second take 2 s; the kernels claim 1 ms and 1 s.
+    ceilings = Ceilings(flops_per_second=4096, bytes_per_second=1e12, source="invented")
+    protocol = Protocol(repetitions=1, pairs=1)
+    record = run(FakeMachine(), ours=1e-3, theirs=1.0, protocol=protocol, ceilings=ceilings)
+    assert record.roofline_fraction(record.measurements[0]) == pytest.approx(2000)
+    assert record.errors == (
+        "fake 8x16x32: gemmgen at 2000.00 of the roofline: do not believe it",
+        "fake 8x16x32: the baseline at 2.00 of the roofline: do not believe it",
+    )
+    assert "2000.00 of the roofline" in markdown_table([record])
+    assert "2000.00 of the roofline" in plain_table([record])
+
+
+def test_the_roofline_is_the_larger_of_two_times() -> None:
+    assert flops((2, 3, 5)) == 60
+    assert moved_bytes((2, 3, 5), operand_bytes=2, d_bytes=4) == (10 + 15) * 2 + 6 * 4
+    # 8192**3: 1.0995e12 operations / 873e12 = 1.259 ms; 402.7 MB / 4.3e12 = 0.094 ms.
+    large = (8192, 8192, 8192)
+    assert H200.seconds(large, moved_bytes(large, 2, 2)) == pytest.approx(1.2594e-3, rel=1e-4)
+    # 1x8192x8192: 134 MFLOP in 0.15 us; 134.2 MB / 4.3e12 = 31.2 us.
+    row = (1, 8192, 8192)
+    assert H200.seconds(row, moved_bytes(row, 2, 2)) == pytest.approx(31.22e-6, rel=1e-3)
+    assert ceilings_of("NVIDIA H200") is H200
+    assert ceilings_of("NVIDIA H100 80GB HBM3") is None
+
+
+def test_a_spread_is_the_median_the_quartiles_and_the_extremes() -> None:
+    spread = Spread.of(((1.0, 2.0, 3.0), (4.0, 5.0)))
+    assert spread == Spread(3.0, (2.0, 4.0), (1.0, 5.0), (2.0, 4.5))
+    assert Spread.of(((1.5,),)) == Spread(1.5, (1.5, 1.5), (1.5, 1.5), (1.5,))
+
+
+@pytest.mark.parametrize("wrong", [{"pairs": 0}, {"sample_seconds": -1.0}, {"l2_multiple": 0.0}])
+def test_a_protocol_is_positive(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be positive$"):
+        Protocol(**wrong)
+
+
+def test_the_baseline_is_stated_exactly() -> None:
+    assert cublas(spec_of().operands).text == (
+        "cuBLAS's default choice: torch.matmul(a, b, out=d), bf16, reduced-precision reduction True"
+    )
+    assert cublas(spec_of("fp32").operands).text == (
+        "cuBLAS's default choice: torch.mm(a, b, out_dtype=torch.float32, out=d), bf16"
+    )
+    with pytest.raises(
+        GemmgenError, match=r"error\[no-baseline\]: torch has no cuBLAS matmul of bf16 and bf16"
+    ):
+        cublas(spec_of("fp16").operands)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_clear_error() -> None:
+    module = ModuleType("fake")
+    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]"):
+        bench(module, SUBJECT, spec_of(), [SHAPE])
+
+
+def test_a_gpu_that_does_not_tell_its_state_is_tolerated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert query_gpu("0", "power.draw") == []
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '1395, [N/A], 61'\n")
+    smi.chmod(0o755)
+    assert state_of(query_gpu("0", "clocks.sm,power.draw,temperature.gpu")) == GpuState(1395.0, None, 61.0)
+    smi.write_text("#!/bin/sh\nexit 9\n")
+    assert state_of(query_gpu("0", "power.draw")) is None
+
+
+def test_a_subject_names_no_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "specs" / "x.yaml"
+    spec.parent.mkdir()
+    spec.write_bytes(b"abc")
+    monkeypatch.chdir(tmp_path)
+    subject = Subject.of(Path("specs/x.yaml"), spec)
+    assert subject == Subject.of(spec, spec)
+    assert subject.spec_path == "specs/x.yaml"
+    assert subject.spec_sha256.startswith("ba7816bf8f01cfea")  # FIPS 180-2, example for "abc"
+    monkeypatch.chdir(spec.parent)
+    assert Subject.of(spec, spec).spec_path == "x.yaml"
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert Subject.of(spec, spec).spec_path == "x.yaml"
+
+
+def test_a_record_survives_the_round_trip() -> None:
+    text = RECORD.read_text()
+    record = from_json(text, "r.json")
+    assert to_json(record) == text
+    made = run(FakeMachine(), ours=1e-3, theirs=1.1e-3, ceilings=H200)
+    assert from_json(to_json(made), "r.json") == made
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", made.date)
+
+
+def put(document: Any, path: str, value: object) -> None:
+    """Set ``a.b.0.c`` of a document; a value of ... removes it."""
+    *way, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    for part in way:
+        document = document[part]
+    if value is ...:
+        del document[last]
+    else:
+        document[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("schema", 2, "schema: is 2; this gemmgen reads version 1"),
+        ("schema", True, "schema: must be an integer, not true"),
+        ("date", "yesterday", "time data 'yesterday' does not match format '%Y-%m-%dT%H:%M:%SZ'"),
+        ("host", "somewhere", "host: is not known"),
+        ("protocol.pairs", ..., "protocol.pairs: is missing"),
+        ("protocol.pairs", 0, "protocol: pairs must be positive"),
+        ("protocol.seed", 1.0, "protocol.seed: must be an integer, not 1.0"),
+        ("subject", [], "subject: must be an object, not []"),
+        ("subject.spec_sha256", "abc", "subject: a sha256 is 64 hexadecimal digits"),
+        ("environment.gpu", None, "environment.gpu: must be a string, not null"),
+        ("dtypes.a", "fp8", 'dtypes.a: must be one of bf16, fp16, fp32, not "fp8"'),
+        ("ceilings.flops_per_second", 0, "ceilings: a ceiling must be positive"),
+        ("measurements", {}, "measurements: must be a list, not {}"),
+        ("measurements.0.shape", [1, 2], "measurements.0.shape: must have 3 elements, not 2"),
+        (
+            "measurements.1.shape.2",
+            "x" * 50,
+            f'measurements.1.shape.2: must be an integer, not "{"x" * 36}...',
+        ),
+        ("measurements.0.input_sets", 0, "measurements.0: extents and the number of input sets must be"),
+        ("measurements.0.relative_error", "0", 'measurements.0.relative_error: must be a number, not "0"'),
+        (
+            "measurements.0.relative_error",
+            10**400,
+            "measurements.0.relative_error: must be a number, not 100",
+        ),
+        (
+            "measurements.0.timing.ours_seconds.0.1",
+            -1e-3,
+            "measurements.0.timing: a sample must be positive",
+        ),
+        (
+            "measurements.0.timing.ours_seconds.0",
+            [],
+            "measurements.0.timing: both arms need the same number",
+        ),
+        ("measurements.0.timing.ours_seconds", [], "measurements.0.timing: both arms need the same number"),
+    ],
+)
+def test_a_malformed_record_is_refused_with_its_field(path: str, value: object, message: str) -> None:
+    document = copy.deepcopy(json.loads(RECORD.read_text()))
+    put(document, path, value)
+    with pytest.raises(GemmgenError, match=rf"^r\.json: error\[bad-record\]:? {re.escape(message)}"):
+        from_json(json.dumps(document), "r.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "r.json:1:2: error[bad-record]: not JSON: Expecting property name"),
+        ("", "r.json:1:1: error[bad-record]: not JSON: Expecting value"),
+        ('{"schema": NaN}', "r.json: error[bad-record]: NaN is not a JSON number"),
+        ("[]", "r.json: error[bad-record]: must be an object, not []"),
+        ("1" * 5000, "r.json: error[bad-record]: not a record: Exceeds the limit"),
+        ("[" * 100_000, "r.json: error[bad-record]: not a record: "),
+    ],
+)
+def test_what_is_no_record_at_all_is_refused(text: str, message: str) -> None:
+    with pytest.raises(GemmgenError, match=f"^{re.escape(message)}"):
+        from_json(text, "r.json")
+
+
+def test_a_number_that_overflows_is_refused() -> None:
+    text = RECORD.read_text().replace("0.0017", "1e999", 1)
+    with pytest.raises(GemmgenError, match=r"relative_error: must be a number, not Infinity"):
+        from_json(text, "r.json")
+
+
+def test_a_record_reads_as_a_markdown_table() -> None:
+    # 2 * 8192**3 / 1.6 ms = 687.2 TFLOP/s. Ratios 1.05, 1, 1.05, 1.05, 1.1, 1.1: median 1.05, upper quartile
+    # 1.05 + 0.75 * 0.05. 2 * 16 * 16 * 16384 / 10 us = 0.839 TFLOP/s.
+    assert markdown_table([from_json(RECORD.read_text(), "r.json")]) == (
+        "| spec | M x N x K | gemmgen TFLOP/s | cuBLAS TFLOP/s | ratio [quartiles] |\n"
+        "| --- | --- | ---: | ---: | ---: |\n"
+        "| synthetic_bf16 | 8192x8192x8192 | 687.2 | 654.5 | 1.050 [1.050, 1.087] |\n"
+        "| synthetic_bf16 | 16x16x16384 | 0.839 | 1.05 | 0.800 [0.800, 0.800] |\n"
+    )
+
+
+def test_a_record_reads_as_plain_text() -> None:
+    assert plain_table([from_json(RECORD.read_text(), "r.json")]) == (
+        "spec            M x N x K       gemmgen TFLOP/s  cuBLAS TFLOP/s     ratio [quartiles]\n"
+        "synthetic_bf16  8192x8192x8192            687.2           654.5  1.050 [1.050, 1.087]\n"
+        "synthetic_bf16  16x16x16384               0.839            1.05  0.800 [0.800, 0.800]\n"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_plot_has_the_same_bytes_each_time(tmp_path: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    record = from_json(RECORD.read_text(), "r.json")
+    other = replace(record, subject=replace(record.subject, spec_path="specs/other.yaml"))
+    first, second = tmp_path / f"first.{suffix}", tmp_path / f"second.{suffix}"
+    plot([record, other], first)
+    plot([record, other], second)
+    assert first.read_bytes() == second.read_bytes()
+    assert str(tmp_path).encode() not in first.read_bytes()
+
+
+def test_a_plot_without_matplotlib_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    message = (
+        r"error\[missing-package\]: plots need matplotlib; install it with: pip install 'gemmgen\[plot\]'"
+    )
+    with pytest.raises(GemmgenError, match=message):
+        plot([from_json(RECORD.read_text(), "r.json")], tmp_path / "p.svg")
+
+
+def test_a_plot_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    record = from_json(RECORD.read_text(), "r.json")
+    with pytest.raises(GemmgenError, match=r"p\.jpg: error\[bad-plot\]: the name must end in \.svg or \.png"):
+        plot([record], Path("p.jpg"))
+    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: there is no measurement to plot"):
+        plot([], Path("p.svg"))
+    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: cannot write the plot: "):
+        plot([record], tmp_path / "missing" / "p.svg")
+
+
+def test_shapes_are_read_from_text() -> None:
+    assert parse_shapes("8192x8192x512, 1x8x16,8192x8192x512") == ((8192, 8192, 512), (1, 8, 16))
+
+
+def test_shapes_are_read_from_a_list(tmp_path: Path) -> None:
+    for name in ("s.yaml", "s.json"):
+        (tmp_path / name).write_text("[[1, 2, 3], [4, 5, 6]]")
+        assert parse_shapes(str(tmp_path / name)) == ((1, 2, 3), (4, 5, 6))
+
+
+def test_shapes_are_read_from_a_suite(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text(
+        "squares: [[512, 512, 512]]\n"
+        "llm_m: [1, 16]\n"
+        "llm_nk:\n"
+        "  small: [[6144, 4096]]\n"
+        "  large: [[8192, 8192], [512, 512]]\n"
+        "last: [[512, 512, 512], [7, 8, 9]]\n"
+    )
+    layers = ((6144, 4096), (8192, 8192), (512, 512))
+    crossed = tuple((m, n, k) for n, k in layers for m in (1, 16))
+    assert parse_shapes(str(path)) == ((512, 512, 512), *crossed, (7, 8, 9))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "1x2", "1x2x3,", "0x1x1", "-1x2x3", "1x2x3x4", "1X2X3", "axbxc", "shapes.toml", "1x1x" + "9" * 5000],
+)
+def test_what_is_no_shape_is_refused(text: str) -> None:
+    with pytest.raises(
+        GemmgenError, match=r"^--shapes: error\[bad-shapes\]: `.*` in `.*` is no shape; write MxNxK"
+    ):
+        parse_shapes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "s.yaml: error[bad-shapes]: cannot read the shapes: "),
+        ("[[1, 2, 3]", "s.yaml:1:11: error[bad-shapes]: not YAML: "),
+        ("a: [[1, 2, 3]]\na: [[1, 2, 3]]\n", "s.yaml:2:1: error[bad-shapes]: not YAML: found duplicate key"),
+        ("", "s.yaml: error[bad-shapes]: neither a list of [M, N, K] nor a suite"),
+        ("[]", "s.yaml: error[bad-shapes]: there is no shape in it"),
+        ("{}", "s.yaml: error[bad-shapes]: there is no shape in it"),
+        ("[1, 2, 3]", "s.yaml: error[bad-shapes] 0: must be a list"),
+        ("[[1, 2]]", "s.yaml: error[bad-shapes] 0: must be [M, N, K], has 2 numbers"),
+        (
+            "a: [[1, 2, 3], [1, 2, 0]]",
+            "s.yaml: error[bad-shapes] a.1: must be [M, N, K] of positive integers",
+        ),
+        ("a: [[1, 2, true]]", "s.yaml: error[bad-shapes] a.0: must be [M, N, K] of positive integers"),
+        ("a: 5", "s.yaml: error[bad-shapes] a: must be a list"),
+        ("llm_m: [1]", "s.yaml: error[bad-shapes]: `llm_m` and `llm_nk` need each other"),
+        ("{llm_m: [1], llm_nk: [[1, 2]]}", "s.yaml: error[bad-shapes] llm_nk: must be named lists of [N, K]"),
+        (
+            "{llm_m: [0], llm_nk: {x: [[1, 2]]}}",
+            "s.yaml: error[bad-shapes] llm_m: must be a list of positive",
+        ),
+        ("{llm_m: [1], llm_nk: {x: [[1]]}}", "s.yaml: error[bad-shapes] llm_nk.x.0: must be [N, K], has 1"),
+    ],
+)
+def test_a_bad_shape_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if text is not None:
+        Path("s.yaml").write_text(text)
+    with pytest.raises(GemmgenError, match=f"^{re.escape(message)}"):
+        parse_shapes("s.yaml")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
+def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        require_hopper()
+    except GemmgenError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # left unset, Triton 3.9 warns
+    spec_path = ROOT / "specs" / f"{path.stem}.yaml"
+    record = bench(
+        import_generated(path),
+        Subject.of(spec_path, path),
+        load_spec(spec_path).spec,
+        [(4096, 4096, 4096), (1024, 1024, 1024)],
+        protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
+    )
+    assert record.errors == ()
+    assert [measurement.timing.method for measurement in record.measurements] == ["events", "graph"]
+    assert from_json(to_json(record), "r.json") == record
