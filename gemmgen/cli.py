@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -20,7 +21,7 @@ import typer
 from rich.console import Console
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.product import check, make
+from gemmgen.product import check, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
@@ -157,6 +158,83 @@ def lower_command(specs: Specs, as_json: Json = False) -> None:
     _exit(failed)
 
 
+@app.command(name="test")
+def verify_command(
+    specs: Specs,
+    shapes: Annotated[
+        str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own and the acceptance shapes.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Check the numbers of each spec's kernel on the GPU of this machine."""
+    from gemmgen.bench import parse_shapes
+    from gemmgen.module import import_generated
+    from gemmgen.verify import Verification, verify
+
+    chosen = parse_shapes(shapes) if shapes else None
+
+    def test_one(path: Path) -> tuple[str, Verification]:
+        product = make(path)
+        with staged(product) as module_path:
+            module = import_generated(module_path)
+            tell = partial(_prefixed, progress, product.source.stem)
+            return product.source.path, verify(module, product.source.spec, chosen, progress=tell)
+
+    with _progress("testing") as progress:
+        verifications, failed = _each(specs, test_one)
+    if as_json:
+        _print_json({path: verification.as_dict() for path, verification in verifications})
+    for path, verification in verifications:
+        for failure in verification.failures:
+            print(Diagnostic(path, "wrong-kernel", str(failure)), file=sys.stderr)
+        if not as_json:
+            passed = len(verification.checks) - len(verification.failures)
+            print(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
+    _exit(failed or not all(verification.passed for _, verification in verifications))
+
+
+@app.command(name="bench")
+def bench_command(
+    subjects: Annotated[
+        list[Path], typer.Argument(metavar="SPEC…|RECORD…", help="Specs to time, records to show.")
+    ],
+    shapes: Annotated[str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own.")] = "",
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE|DIR", help="Keep the samples; a directory for several specs.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the ratios as .svg or .png.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time each spec's kernel against torch.matmul; or make the table and the plot of records."""
+    from gemmgen import bench
+    from gemmgen.bench.session import read_record, time_spec, write_record
+
+    specs = [path for path in subjects if path.suffix != ".json"]
+    if record and len(specs) > 1 and not record.is_dir():
+        raise typer.BadParameter("several specs need a directory to record into", param_hint="--record")
+    chosen = bench.parse_shapes(shapes) if shapes else None
+
+    def bench_one(path: Path) -> bench.Record:
+        if path.suffix == ".json":
+            return read_record(path)
+        found = time_spec(path, chosen, partial(_prefixed, progress, path.stem))
+        if record:
+            write_record(found, record / f"{path.stem}.json" if record.is_dir() else record)
+        return found
+
+    with _progress("benchmarking") as progress:
+        records, failed = _each(subjects, bench_one)
+    if plot and records:
+        bench.plot(records, plot)
+    if as_json:
+        _print_json([json.loads(bench.to_json(found)) for found in records])
+    elif records:
+        print(bench.plain_table(records), end="")
+    _exit(failed or any(found.errors for found in records))
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Show versions and the GPU, and say which stages can run here."""
@@ -257,6 +335,10 @@ def _progress(what: str) -> Generator[Callable[[str], None]]:
         return
     with console.status(what) as status:
         yield lambda step: status.update(f"{what} {step}")
+
+
+def _prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
+    progress(f"{subject}: {step}")
 
 
 def _complain(error: GemmgenError) -> None:

@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def make(path: Path) -> Product:
     plan = plan_spec(source)
     module = render(plan, spec_name=Path(source.path).name, spec_sha256=source.sha256)
     return Product(source, plan, module)
+
+
+@contextmanager
+def staged(product: Product) -> Generator[Path]:
+    """Give the path of the product's module in a directory of its own, to be imported and then forgotten."""
+    with tempfile.TemporaryDirectory(prefix="gemmgen-") as directory:
+        path = Path(directory) / f"{product.source.stem}.py"
+        path.write_text(product.module, encoding="utf-8", newline="\n")
+        yield path
 
 
 def write(product: Product, directory: Path) -> Path:

@@ -237,9 +237,9 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
         b: [K, N], torch.float16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         out: [M, N], torch.float16, N contiguous, on the operands' device; allocated if left out.
 
-    Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. Where N
-    gives D a row stride that TMA cannot write, the result is the [M, N] view of a tensor with wider rows.
-    The kernel runs on the current stream and has no backward.
+    Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. TMA also
+    writes rows in units of 16 bytes: where N is not a whole number of them, `out` is refused, and the
+    result is the [M, N] view of padded rows. The kernel runs on the current stream and has no backward.
 
     Raises:
         TypeError: An argument is no tensor or has the wrong dtype.
@@ -329,6 +329,14 @@ def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> No
     _check_matrix("out", out)
     if out.shape != (m, n):
         raise ValueError(f"out must have shape {[m, n]}, found {list(out.shape)}")
+    row_bytes = n * out.element_size()
+    if row_bytes % TMA_ALIGNMENT_BYTES:
+        # TMA clips a store at the last started unit of 16 bytes, not at the last column.
+        raise ValueError(
+            f"out must have rows of whole {TMA_ALIGNMENT_BYTES}-byte units, for TMA writes no less and would "
+            f"overwrite what follows each row; found {n} columns, {row_bytes} bytes: leave out away, and the "
+            f"result is a view of padded rows"
+        )
     if out.device != device:
         raise ValueError(f"out must be on a's device {device}, found {out.device}")
     if out.requires_grad and torch.is_grad_enabled():

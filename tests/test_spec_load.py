@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from gemmgen.errors import Diagnostic, GemmgenError, Violation
 from gemmgen.spec import SpecFile, load_spec
-from gemmgen.spec.load import MAX_BYTES, Code
+from gemmgen.spec.file import MAX_BYTES
+from gemmgen.spec.report import Code
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))

@@ -17,19 +17,20 @@ from gemmgen.bench.machine import Machine
 from gemmgen.bench.measure import measure
 from gemmgen.bench.problem import InputSet, input_sets
 from gemmgen.bench.protocol import Protocol
-from gemmgen.bench.record import SCHEMA, Dtypes, Measurement, Record, Subject, utc_now
+from gemmgen.bench.record import SCHEMA, Dtypes, Environment, Measurement, Record, Subject, utc_now
 from gemmgen.bench.roofline import Ceilings, ceilings_of
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.module import matmul_of
+from gemmgen.module import Matmul, matmul_of
 from gemmgen.spec.model import Operands, Spec
 from gemmgen.verify import Shape, shape_text
 from gemmgen.verify.gpu import require_hopper
+from gemmgen.verify.matrix import ALIGNMENT_BYTES
 from gemmgen.verify.reference import Deviation, deviation
 from gemmgen.verify.tolerance import TOLERANCES, WORST_ELEMENT_FACTOR
 
 Progress = Callable[[str], None]
-Call = Callable[[Tensor, Tensor, Tensor], object]
-"""Enqueues d = a @ b."""
+Call = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Enqueues d = a @ b and returns d, or a tensor of its own where it cannot write d."""
 
 
 def bench(
@@ -46,34 +47,31 @@ def bench(
 ) -> Record:
     """Time the module's matmul and the baseline on each shape [M, N, K], by turns and on the same tensors.
 
-    What is left out: the default protocol, the ceilings measured on this product, the current GPU, cuBLAS.
+    Left out: the default protocol, the ceilings measured on this product, the current GPU, cuBLAS.
 
     Raises GemmgenError: ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
     to be timed, and then it is not timed; ``kernel-failed`` when a call of either arm raises.
     """
     machine = machine or CudaMachine(require_hopper())
-    matmul = matmul_of(module)
-    environment = machine.environment()
     contest = _Contest(
         spec_path=subject.spec_path,
         operands=spec.operands,
-        ours=lambda a, b, d: matmul(a, b, out=d),
+        ours=_into_d(matmul_of(module)),
         baseline=baseline or cublas(spec.operands),
         protocol=protocol or Protocol(),
         machine=machine,
-        l2_bytes=environment.l2_bytes,
+        environment=machine.environment(),
     )
-    measurements = tuple(contest.measurement(shape, progress) for shape in shapes)
     return Record(
         schema=SCHEMA,
-        date=utc_now(),
         subject=subject,
-        environment=environment,
-        dtypes=Dtypes(spec.operands.a.dtype, spec.operands.b.dtype, spec.operands.d.dtype),
+        environment=contest.environment,
+        dtypes=contest.dtypes,
         baseline=contest.baseline.text,
         protocol=contest.protocol,
-        ceilings=ceilings or ceilings_of(environment.gpu),
-        measurements=measurements,
+        ceilings=ceilings or ceilings_of(contest.environment.gpu),
+        measurements=tuple(contest.measurement(shape, progress) for shape in shapes),
+        date=utc_now(),  # evaluated last: when it ended
     )
 
 
@@ -87,7 +85,12 @@ class _Contest:
     baseline: Baseline
     protocol: Protocol
     machine: Machine
-    l2_bytes: int
+    environment: Environment
+
+    @property
+    def dtypes(self) -> Dtypes:
+        """As the spec has them."""
+        return Dtypes(self.operands.a.dtype, self.operands.b.dtype, self.operands.d.dtype)
 
     def measurement(self, shape: Shape, progress: Progress) -> Measurement:
         """Judge both arms on one shape, and time them if ours is right."""
@@ -95,7 +98,7 @@ class _Contest:
         tell("checking the numbers")
         with self._failures(shape):
             generator = torch.Generator(self.machine.device).manual_seed(self.protocol.seed)
-            sets = input_sets(shape, self.operands, self.l2_bytes, generator, self.protocol)
+            sets = input_sets(shape, self.operands, self.environment.l2_bytes, generator, self.protocol)
             ours, baseline = (_judged(call, sets[0]) for call in (self.ours, self.baseline.call))
             self._refuse_wrong(shape, ours)
             timing = measure(
@@ -134,10 +137,18 @@ class _Contest:
         return GemmgenError([Diagnostic(self.spec_path, code, message, field=shape_text(shape))])
 
 
+def _into_d(matmul: Matmul) -> Call:
+    def call(a: Tensor, b: Tensor, d: Tensor) -> Tensor:
+        # TMA writes whole units of 16 bytes: rows of other lengths are the wrapper's to allocate, with padding.
+        writable = d.shape[1] * d.element_size() % ALIGNMENT_BYTES == 0
+        return matmul(a, b, out=d if writable else None)
+
+    return call
+
+
 def _judged(call: Call, inputs: InputSet) -> Deviation:
     inputs.d.fill_(torch.nan)
-    call(inputs.a, inputs.b, inputs.d)
-    return deviation(inputs.d, inputs.a, inputs.b)
+    return deviation(call(inputs.a, inputs.b, inputs.d), inputs.a, inputs.b)
 
 
 def _arm(call: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:

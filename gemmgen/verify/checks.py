@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gemmgen.module import Matmul
 from gemmgen.spec.model import Operands
-from gemmgen.verify.matrix import TORCH_DTYPES, Matrix, differing, random_operands
+from gemmgen.verify.matrix import ALIGNMENT_BYTES, TORCH_DTYPES, Matrix, differing, random_operands
 from gemmgen.verify.reference import deviation
 from gemmgen.verify.tolerance import TOLERANCES, WORST_ELEMENT_FACTOR
 from gemmgen.verify.verification import Check, Shape
@@ -40,9 +40,22 @@ class Case:
         """Return a poisoned d [M, N]."""
         return Matrix.poisoned(*self.shape[:2], self.operands.d.dtype, self.device, guarded=guarded)
 
+    @property
+    def takes_out(self) -> bool:
+        """Whether TMA can write D's rows and nothing else; if not, the wrapper must refuse an ``out``."""
+        return self.shape[1] * TORCH_DTYPES[self.operands.d.dtype].itemsize % ALIGNMENT_BYTES == 0
+
+    def run(self, a: Tensor, b: Tensor) -> Tensor:
+        """Run the kernel once into fresh poison and return d [M, N]."""
+        out = self.output()
+        if self.takes_out:
+            return self.matmul(a, b, out=out.view)
+        del out  # freed at once: the memory that the wrapper is handed next is this poison
+        return self.matmul(a, b)
+
     def check(self, what: str, measured: float, limit: float) -> Check:
         """Return a check of this case's shape."""
-        return Check(self.shape, what, measured, limit)
+        return Check(self.shape, what, float(measured), limit)
 
 
 Group = Callable[[Case], Iterator[Check]]
@@ -52,7 +65,7 @@ Group = Callable[[Case], Iterator[Check]]
 def own_output(case: Case) -> Iterator[Check]:
     """Check the D that the wrapper allocates: its shape, dtype and strides, and its numbers."""
     a, b = case.inputs()
-    case.output()  # freed at once: the memory handed out next is poison, not an earlier result
+    case.output()  # freed at once: the memory that the wrapper is handed next is this poison
     out = case.matmul(a, b)
     m, n, _ = case.shape
     kind = (tuple(out.shape), out.dtype, out.device)
@@ -64,9 +77,15 @@ def own_output(case: Case) -> Iterator[Check]:
 
 
 def given_output(case: Case) -> Iterator[Check]:
-    """Check that a poisoned ``out`` is returned, is written everywhere, and holds the product."""
+    """Check that a poisoned ``out`` is returned, is written everywhere, and holds the product.
+
+    One that TMA cannot write is refused, and left as it was.
+    """
     a, b = case.inputs()
-    out = case.output()
+    out = case.output(guarded=True)
+    if not case.takes_out:
+        yield from _refused(case, out, lambda: case.matmul(a, b, out=out.view))
+        return
     returned = case.matmul(a, b, out=out.view)
     yield case.check("out=: not what is returned", not _same_memory(returned, out.view), 0)
     yield case.check("out=: elements not finite", out.unwritten, 0)
@@ -76,6 +95,9 @@ def given_output(case: Case) -> Iterator[Check]:
 def strided(case: Case) -> Iterator[Check]:
     """Check views in wider storage: what surrounds A and B is NaN, what surrounds D must stay as it was."""
     a, b = case.inputs(guarded=True)
+    if not case.takes_out:
+        yield from numbers(case, "strided", case.run(a, b), a, b)
+        return
     out = case.output(guarded=True)
     case.matmul(a, b, out=out.view)
     yield case.check("strided: elements not finite", out.unwritten, 0)
@@ -89,21 +111,12 @@ def repeated(case: Case) -> Iterator[Check]:
     Nothing waits for the device in between, so that a run also meets what the one before it left behind.
     """
     a, b = case.inputs()
-    out = case.output()
-    case.matmul(a, b, out=out.view)
-    first = out.view.clone()
-    yield from compared(case, "repeated", first, out, lambda: case.matmul(a, b, out=out.view))
+    yield from compared(case, "repeated", case.run(a, b).clone(), lambda: case.run(a, b))
 
 
-def compared(
-    case: Case, label: str, first: Tensor, out: Matrix, run: Callable[[], object]
-) -> Iterator[Check]:
-    """Poison ``out`` and run, ``case.repeats`` times; count the runs with other bits than ``first``."""
-    differs: list[Tensor] = []
-    for _ in range(case.repeats):
-        out.poison()
-        run()
-        differs.append(differing(out.view, first))
+def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
+    """Run ``case.repeats`` times, each into poison; count the runs with other bits than ``first``."""
+    differs = [differing(run(), first) for _ in range(case.repeats)]
     count = int(torch.stack(differs).sum().item())
     yield case.check(f"{label}: runs of {case.repeats} that differ", count, 0)
 
@@ -114,6 +127,17 @@ def numbers(case: Case, label: str, out: Tensor, a: Tensor, b: Tensor) -> Iterat
     tolerance = TOLERANCES[case.operands.d.dtype]
     yield case.check(f"{label}: relative error", found.relative, tolerance)
     yield case.check(f"{label}: worst element", found.worst_element, WORST_ELEMENT_FACTOR * tolerance)
+
+
+def _refused(case: Case, out: Matrix, run: Callable[[], object]) -> Iterator[Check]:
+    try:
+        run()
+    except ValueError:
+        accepted = False
+    else:
+        accepted = True
+    yield case.check("out=: accepted, though TMA cannot write it alone", accepted, 0)
+    yield case.check("out=: elements written though refused", out.written_outside + out.written, 0)
 
 
 def _same_memory(left: Tensor, right: Tensor) -> bool:

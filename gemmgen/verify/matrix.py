@@ -55,9 +55,14 @@ class Matrix:
         return int((~torch.isfinite(self.view)).sum().item())
 
     @property
+    def written(self) -> int:
+        """Elements of the view whose bits are no longer the poison's."""
+        return _touched(self.view)
+
+    @property
     def written_outside(self) -> int:
         """Elements of the storage outside the view whose bits are no longer the poison's."""
-        return _touched(self.storage) - _touched(self.view)
+        return _touched(self.storage) - self.written
 
 
 def normal(
