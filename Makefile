@@ -6,11 +6,14 @@ BIN := .venv/bin
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.venv/installed: pyproject.toml
+.venv/installed: pyproject.toml constraints.txt
 	test -d .venv || $(PYTHON) -m venv .venv
 	@echo "installing gemmgen and its dependencies into .venv (once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+docs: .venv/installed ## refresh what the README quotes: module excerpts, the table and the plot of the records
+	$(BIN)/python docs/refresh.py
 
 setup: .venv/installed ## install gemmgen for development into .venv
 
@@ -38,4 +41,4 @@ generated: .venv/installed ## regenerate every module under generated/
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
 
-.PHONY: help setup demo test gpu generated clean
+.PHONY: help setup demo test gpu generated docs clean
