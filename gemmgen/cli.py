@@ -67,7 +67,7 @@ def plan(specs: Specs, as_json: Json = False) -> None:
     products, failed = _each(specs, make)
     if as_json:
         _print_json({product.source.path: ledger(product.plan).as_dict() for product in products})
-    else:
+    elif products:
         print("\n\n".join(f"{p.source.path}: {p.plan.title}\n\n{ledger(p.plan).as_text()}" for p in products))
     _exit(failed)
 
@@ -153,7 +153,7 @@ def lower_command(specs: Specs, as_json: Json = False) -> None:
         lowered, failed = _each(specs, lower_one, progress, parallel=True)
     if as_json:
         _print_json({path: asdict(resources) for path, resources in lowered})
-    else:
+    elif lowered:
         print("\n\n".join(f"{path}\n\n{_resources_text(resources)}" for path, resources in lowered))
     _exit(failed)
 
@@ -212,8 +212,8 @@ def bench_command(
     from gemmgen.bench.session import read_record, time_spec, write_record
 
     specs = [path for path in subjects if path.suffix != ".json"]
-    if record and len(specs) > 1 and not record.is_dir():
-        raise typer.BadParameter("several specs need a directory to record into", param_hint="--record")
+    if record:
+        _refuse_unwritable(record, specs)
     chosen = bench.parse_shapes(shapes) if shapes else None
 
     def bench_one(path: Path) -> bench.Record:
@@ -226,12 +226,12 @@ def bench_command(
 
     with _progress("benchmarking") as progress:
         records, failed = _each(subjects, bench_one)
-    if plot and records:
-        bench.plot(records, plot)
     if as_json:
         _print_json([json.loads(bench.to_json(found)) for found in records])
     elif records:
         print(bench.plain_table(records), end="")
+    if plot and records:  # last: what it refuses must not cost the figures
+        bench.plot(records, plot)
     _exit(failed or any(found.errors for found in records))
 
 
@@ -314,13 +314,27 @@ def _each(
 
 
 def _refuse_duplicates(paths: list[Path]) -> None:
-    """Two specs of one stem would overwrite each other's module."""
+    """Two specs of one stem would overwrite each other's module or record."""
     first: dict[str, Path] = {}
     for path in paths:
         if path.stem in first and first[path.stem] != path:
             message = f"makes the same module as {first[path.stem]}: rename one of the two"
             raise GemmgenError([Diagnostic(path.as_posix(), "module-name", message)])
         first[path.stem] = path
+
+
+def _refuse_unwritable(record: Path, specs: list[Path]) -> None:
+    """Timing takes minutes: find out before it whether the records have a place to go."""
+    if not specs:
+        message = "only specs are timed and recorded"
+    elif len(specs) > 1 and not record.is_dir():
+        message = "several specs need a directory to record into"
+    elif not (record.is_dir() or record.parent.is_dir()):
+        message = f"there is no directory {record.parent}"
+    else:
+        _refuse_duplicates(specs)
+        return
+    raise typer.BadParameter(message, param_hint="--record")
 
 
 # --- printing

@@ -6,7 +6,6 @@ import fcntl
 import os
 import pickle
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,7 +15,6 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 import torch
 
 from gemmgen.lower import Lowered, lower
-from gemmgen.module import import_generated
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
@@ -30,12 +28,6 @@ torch.set_num_threads(1)
 def product(request: pytest.FixtureRequest) -> Product:
     """What follows from each committed spec."""
     return make(request.param)
-
-
-@pytest.fixture
-def module(product: Product) -> ModuleType:
-    """Each committed module, executed afresh: its caches are empty."""
-    return import_generated(ROOT / "generated" / f"{product.source.stem}.py")
 
 
 @pytest.fixture(scope="session")

@@ -37,11 +37,14 @@ from gemmgen.bench.roofline import H200, ceilings_of, flops, moved_bytes
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.spec import Spec, load_spec
+from gemmgen.verify import Shape
 from gemmgen.verify.gpu import require_hopper
 
 ROOT = Path(__file__).parent.parent
 RECORD = Path(__file__).parent / "records" / "synthetic_bf16.json"
 SHAPE = (8, 16, 32)
+NO_OUT = (8, 21, 32)
+"""Rows of D of 42 bytes, no multiple of 16."""
 SUBJECT = Subject("specs/fake.yaml", "0" * 64, "1" * 64)
 GENERATED = sorted((ROOT / "generated").glob("*.py"))
 
@@ -101,6 +104,16 @@ def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
     return out.copy_(a.double() @ b.double())
 
 
+def own_or_given_d(a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+    """D as the generated wrapper has it: its own rows are padded to 16 bytes, an ``out`` needs no padding."""
+    m, n = a.shape[0], b.shape[1]
+    if out is None:
+        return torch.empty(m, -(-n // 8) * 8, dtype=torch.bfloat16)[:, :n]
+    if n % 8:
+        raise ValueError("out must have rows of whole 16-byte units")
+    return out
+
+
 def spec_of(d: str = "bf16") -> Spec:
     operand = {"dtype": "bf16", "major": "k"}
     operands = {"a": operand, "b": operand, "d": {"dtype": d}}
@@ -112,6 +125,7 @@ def run(
     ours: float,
     theirs: float,
     *,
+    shape: Shape = SHAPE,
     spoil: Callable[[Tensor], object] = lambda d: None,
     protocol: Protocol | None = None,
     ceilings: Ceilings | None = None,
@@ -119,15 +133,15 @@ def run(
 ) -> Record:
     """Benchmark a kernel of ``ours`` device seconds and 3 us of the host against ``theirs`` and 7 us."""
 
-    def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-        product(a, b, out)
-        spoil(out)
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        d = product(a, b, own_or_given_d(a, b, out))
+        spoil(d)
         machine.spend("o", ours, 3e-6)
-        return out
+        return d
 
-    def baseline(a: Tensor, b: Tensor, d: Tensor) -> None:
-        product(a, b, d)
+    def baseline(a: Tensor, b: Tensor, d: Tensor) -> Tensor:
         machine.spend("b", theirs, 7e-6)
+        return product(a, b, d)
 
     module = ModuleType("fake")
     module.__dict__["matmul"] = matmul
@@ -135,7 +149,7 @@ def run(
         module,
         SUBJECT,
         spec_of(),
-        [SHAPE],
+        [shape],
         protocol=protocol or Protocol(warm_up_seconds=0.1),
         ceilings=ceilings,
         machine=machine,
@@ -167,6 +181,42 @@ def test_short_kernels_are_timed_through_a_graph() -> None:
     assert measurement.timing.calls_per_sample == 17 * 6 * 10
     assert [calls for _, calls in machine.timed[-2:]] == ["B" * 1020, "O" * 1020]
     assert measurement.ratio.median == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("ours", "method"), [(1e-3, "events"), (20e-6, "graph")])
+def test_an_n_that_tma_cannot_write_is_timed_into_memory_of_the_wrapper(ours: float, method: str) -> None:
+    machine, addresses = FakeMachine(), list[int]()
+    record = run(
+        machine,
+        ours=ours,
+        theirs=2 * ours,
+        shape=NO_OUT,
+        spoil=lambda d: addresses.append(d.data_ptr()),
+    )
+    (measurement,) = record.measurements
+    assert measurement.shape == NO_OUT
+    assert measurement.timing.method == method
+    assert measurement.ratio.median == pytest.approx(2.0)
+    assert measurement.relative_error == measurement.baseline_relative_error < 4e-3
+    # 8 * 32 + 32 * 21 + 8 * 21 elements of 2 bytes are 2192 bytes: 2.5 * 4096 of L2 take 5 sets. A result
+    # lives until its set is used again, so that those of successive calls share no memory.
+    assert measurement.input_sets == 5
+    timed = addresses[1:]
+    assert len(timed) > 500
+    assert all(len(set(timed[i : i + 5])) == 5 for i in range(len(timed) - 4))
+
+
+def test_an_n_that_tma_can_write_is_timed_into_the_tensors_of_both_arms() -> None:
+    machine, addresses = FakeMachine(), list[int]()
+    run(machine, ours=1e-3, theirs=1e-3, spoil=lambda d: addresses.append(d.data_ptr()))
+    assert len(set(addresses)) == 6
+
+
+def test_a_wrong_result_of_the_wrapper_s_own_is_not_timed() -> None:
+    machine = FakeMachine()
+    with pytest.raises(GemmgenError, match=r"\[wrong-result\] 8x21x32: relative error nan"):
+        run(machine, ours=1e-3, theirs=1e-3, shape=NO_OUT, spoil=leave_one_out)
+    assert machine.timed == []
 
 
 def test_the_host_cost_is_a_figure_of_its_own() -> None:
@@ -543,9 +593,10 @@ def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyP
         import_generated(path),
         Subject.of(spec_path, path),
         load_spec(spec_path).spec,
-        [(4096, 4096, 4096), (1024, 1024, 1024)],
+        [(4096, 4096, 4096), (1024, 1024, 1024), (4096, 4097, 4096), (1000, 1001, 1000)],
         protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
     )
     assert record.errors == ()
-    assert [measurement.timing.method for measurement in record.measurements] == ["events", "graph"]
+    methods = [measurement.timing.method for measurement in record.measurements]
+    assert methods == ["events", "graph", "events", "graph"]
     assert from_json(to_json(record), "r.json") == record

@@ -18,18 +18,21 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import Matmul, import_generated
-from gemmgen.spec import Spec
+from gemmgen.spec import Spec, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Check, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.checks import Case, given_output
 from gemmgen.verify.gpu import require_hopper
-from gemmgen.verify.matrix import TORCH_DTYPES, Matrix, normal
+from gemmgen.verify.matrix import TORCH_DTYPES, Matrix, normal, not_finite, takes_out
 from gemmgen.verify.reference import deviation
 from gemmgen.verify.run import run_checks
 from gemmgen.verify.shapes import LARGE_SHAPE
 from gemmgen.verify.tolerance import TOLERANCES, DType
 
 ROOT = Path(__file__).parent.parent
-RAGGED = (13, 21, 40)
+GENERATED = sorted((ROOT / "generated").glob("*.py"))
+RAGGED = (13, 24, 40)
+NO_OUT = (13, 21, 40)
+"""Rows of D of 42 bytes in 16 bits and of 84 in fp32, neither a multiple of 16."""
 CPU = torch.device("cpu")
 
 
@@ -48,9 +51,29 @@ def module_of(matmul: Matmul) -> ModuleType:
     return module
 
 
+def own_d(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A D as the generated wrapper allocates it: the view of rows that are padded to 16 bytes."""
+    m, n, dtype = a.shape[0], b.shape[1], dtype or a.dtype
+    unit = 16 // dtype.itemsize
+    return torch.empty(m, -(-n // unit) * unit, dtype=dtype, device=a.device)[:, :n]
+
+
+def refuse_unaligned(out: Tensor | None) -> None:
+    """Refuse what the generated wrapper refuses."""
+    if out is not None and out.shape[1] * out.element_size() % 16:
+        raise ValueError("out must have rows of whole 16-byte units")
+
+
 def right_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    product = a.double() @ b.double()
-    return product.to(a.dtype) if out is None else out.copy_(product)
+    refuse_unaligned(out)
+    d = own_d(a, b) if out is None else out
+    return d.copy_(a.double() @ b.double())
+
+
+def careless_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Right, but any ``out`` will do."""
+    d = own_d(a, b) if out is None else out
+    return d.copy_(a.double() @ b.double())
 
 
 def spoiled(spoil: Callable[[Tensor, Tensor], object]) -> ModuleType:
@@ -73,13 +96,16 @@ def failures(module: ModuleType, shape: tuple[int, int, int] = RAGGED, repeats: 
 @pytest.mark.parametrize("d", ["bf16", "fp16", "fp32"])
 def test_a_right_module_passes(d: DType) -> None:
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-        product = (a.double() @ b.double()).to(TORCH_DTYPES[d])
-        return product if out is None else out.copy_(product)
+        refuse_unaligned(out)
+        d_matrix = own_d(a, b, TORCH_DTYPES[d]) if out is None else out
+        return d_matrix.copy_(a.double() @ b.double())
 
-    verification = verify(module_of(matmul), spec_of(d), [RAGGED, (1, 8, 16)], repeats=3, device="cpu")
+    shapes = [RAGGED, (1, 8, 16), NO_OUT]
+    verification = verify(module_of(matmul), spec_of(d), shapes, repeats=3, device="cpu")
     assert verification.failures == ()
     assert verification.passed
-    assert len(verification.checks) == 2 * 13
+    # Own output 2 + 3, out= 1 + 3, strided 1 + 3, repeated 1; where there is no out=: 2 + 3, 2, 3, 1.
+    assert len(verification.checks) == 2 * 14 + 11
 
 
 def test_an_operand_that_the_spec_wants_mn_major_arrives_so() -> None:
@@ -101,7 +127,7 @@ def test_an_operand_that_the_spec_wants_mn_major_arrives_so() -> None:
 
 def test_an_unwritten_element_is_found() -> None:
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-        out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype) if out is None else out
+        out = own_d(a, b) if out is None else out
         kept = out[-1, -1].clone()
         right_matmul(a, b, out=out)
         out[-1, -1] = kept
@@ -150,6 +176,116 @@ def test_a_single_bit_that_changes_between_runs_is_found() -> None:
     assert failures(spoiled(spoil), repeats=4) == {"repeated: runs of 4 that differ"}
 
 
+@pytest.mark.parametrize(
+    ("dtype", "taken"), [("bf16", (8, 16, 4096, 4104)), ("fp16", (8, 16)), ("fp32", (4, 8, 12, 4100))]
+)
+def test_an_out_is_taken_where_its_rows_are_whole_units_of_16_bytes(
+    dtype: DType, taken: tuple[int, ...]
+) -> None:
+    # 16 bytes are 8 elements of 16 bits and 4 of 32; around each multiple there is none within two elements.
+    for columns in taken:
+        assert takes_out(columns, TORCH_DTYPES[dtype])
+        for beside in (columns - 2, columns - 1, columns + 1, columns + 2):
+            assert not takes_out(beside, TORCH_DTYPES[dtype])
+    assert takes_out(12, TORCH_DTYPES[dtype]) == (dtype == "fp32")  # 24 bytes or 48
+
+
+def test_where_no_out_is_taken_one_is_offered_and_all_other_runs_are_without() -> None:
+    given: list[bool] = []
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        given.append(out is not None)
+        return right_matmul(a, b, out=out)
+
+    assert failures(module_of(matmul), NO_OUT, repeats=5) == set()
+    # Own output; out=; strided; repeated, 1 + 5.
+    assert given == [False, True, False, *[False] * 6]
+    given.clear()
+    assert failures(module_of(matmul), RAGGED, repeats=5) == set()
+    assert given == [False, True, True, *[True] * 6]
+
+
+def test_an_out_that_is_accepted_and_written_past_is_found() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        d = careless_matmul(a, b, out=out)
+        behind = d.as_strided((d.shape[0], -d.shape[1] % 8), d.stride(), d.storage_offset() + d.shape[1])
+        behind.zero_()  # what TMA does: rows of 21 are 3 short of a whole unit
+        return d
+
+    verification = verify(module_of(matmul), spec_of(), [NO_OUT], repeats=3, device="cpu")
+    assert [str(check) for check in verification.failures] == [
+        "13x21x40 out=: accepted, though TMA cannot write it alone: 1, the limit is 0",
+        "13x21x40 out=: elements written outside: 39, the limit is 0",  # 13 rows of 3
+    ]
+    assert failures(module_of(matmul), RAGGED) == set()
+
+
+def test_an_out_that_is_accepted_fails_however_it_is_written() -> None:
+    assert failures(module_of(careless_matmul), NO_OUT) == {
+        "out=: accepted, though TMA cannot write it alone"
+    }
+
+
+def test_an_out_that_is_refused_after_it_was_written_is_found() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        d = careless_matmul(a, b, out=out)
+        refuse_unaligned(out)
+        return d
+
+    verification = verify(module_of(matmul), spec_of(), [NO_OUT], repeats=3, device="cpu")
+    assert [str(check) for check in verification.failures] == [
+        "13x21x40 out=: elements written though refused: 273, the limit is 0"  # 13 * 21
+    ]
+
+
+def test_a_refusal_is_a_value_error() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        try:
+            return right_matmul(a, b, out=out)
+        except ValueError as error:
+            raise RuntimeError(str(error)) from error
+
+    verification = verify(module_of(matmul), spec_of(), [NO_OUT], repeats=1, device="cpu")
+    assert [str(check) for check in verification.failures] == [
+        "13x21x40 out=: RuntimeError: out must have rows of whole 16-byte units"
+    ]
+
+
+def test_an_out_that_tma_can_write_must_not_be_refused() -> None:
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        if out is not None:
+            raise ValueError("no out")
+        return right_matmul(a, b)
+
+    assert failures(module_of(matmul), RAGGED) == {"out=", "strided", "repeated"}
+    assert failures(module_of(matmul), NO_OUT) == set()
+
+
+def test_wrong_numbers_are_found_where_no_out_is_taken() -> None:
+    module = spoiled(lambda a, out: out.mul_(1.01))
+    assert {"own output: relative error", "strided: relative error"} <= failures(module, NO_OUT)
+    once = verify_numbers(module, spec_of(), [NO_OUT], device="cpu")
+    assert once.failures[0].what == "once: relative error"
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
+def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(path: Path) -> None:
+    module, spec = import_generated(path), load_spec(ROOT / "specs" / f"{path.stem}.yaml").spec
+    dtype = spec.operands.d.dtype
+    for n in (*range(1, 41), 4095, 4096, 4097):
+        # As many bytes as the poison that lies there before, so that torch's allocator hands out its block.
+        poison = Matrix.poisoned(5, n, dtype, CPU)
+        own = module._empty_output(5, n, CPU)
+        assert own.untyped_storage().nbytes() == poison.storage.nbytes
+        assert own.stride() == poison.view.stride()
+        try:
+            module._check_output(Matrix.poisoned(5, n, dtype, CPU, guarded=True).view, 5, n, CPU)
+            taken = True
+        except ValueError:
+            taken = False
+        assert taken == takes_out(n, TORCH_DTYPES[dtype])
+
+
 def test_another_tensor_than_out_is_found() -> None:
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         return right_matmul(a, b, out=out).clone()
@@ -171,7 +307,7 @@ def test_a_module_that_raises_fails_its_checks_and_nothing_else() -> None:
         return right_matmul(a, b, out=out)
 
     verification = verify(module_of(matmul), spec_of(), [RAGGED], repeats=1, device="cpu")
-    assert [str(check) for check in verification.failures] == ["13x21x40 own output: ValueError: no"]
+    assert [str(check) for check in verification.failures] == ["13x24x40 own output: ValueError: no"]
 
 
 def test_nothing_runs_on_a_lost_device() -> None:
@@ -185,10 +321,10 @@ def test_nothing_runs_on_a_lost_device() -> None:
     told: list[str] = []
     groups = (("first", given_output), ("second", given_output))
     checks = tuple(run_checks(cases(), groups, lambda: True, told.append))
-    assert told == ["13x21x40 first"]
+    assert told == ["13x24x40 first"]
     assert [check.detail for check in checks] == [
         "RuntimeError: CUDA error: an illegal memory access was encountered",
-        *["not run: the device was lost at 13x21x40 first"] * 3,
+        *["not run: the device was lost at 13x24x40 first"] * 3,
     ]
     assert not any(check.passed for check in checks)
 
@@ -239,8 +375,14 @@ def test_rows_start_at_multiples_of_16_bytes() -> None:
         matrix = Matrix.poisoned(3, 13, "bf16", CPU, guarded=guarded)
         assert matrix.view.stride() == (32 if guarded else 16, 1)
         assert matrix.view.storage_offset() * 2 % 16 == 0
-        assert matrix.unwritten == 39
-        assert matrix.written_outside == 0
+        assert not_finite(matrix.view) == 39
+        assert (matrix.written, matrix.written_outside) == (0, 0)
+        matrix.view.zero_()
+        assert (matrix.written, matrix.written_outside) == (39, 0)
+        matrix.storage.zero_()
+        # Rows of 16 without a guard; with one, two more of them and 8 more elements on each side.
+        written = 5 * 32 if guarded else 3 * 16
+        assert (matrix.written, matrix.written_outside) == (written, written - 39)
 
 
 def test_default_shapes_are_the_specs_and_then_the_acceptance_shapes() -> None:
@@ -248,6 +390,20 @@ def test_default_shapes_are_the_specs_and_then_the_acceptance_shapes() -> None:
     assert default_shapes(spec)[:3] == ((256, 512, 384), (208, 416, 304), (8192, 8192, 8192))
     assert len(default_shapes(spec)) == 1 + len(ACCEPTANCE_SHAPES)
     assert LARGE_SHAPE[0] * LARGE_SHAPE[1] > 2**31
+
+
+def test_the_acceptance_shapes_are_these() -> None:
+    assert set(ACCEPTANCE_SHAPES) == {
+        (8192, 8192, 8192),
+        (208, 416, 304),
+        (2000, 1000, 2000),
+        (1, 8, 16),
+        (64, 64, 64),
+        (4095, 4097, 4104),
+        (300, 776, 392),
+    }
+    (no_out,) = (shape for shape in ACCEPTANCE_SHAPES if not takes_out(shape[1], torch.bfloat16))
+    assert no_out == (4095, 4097, 4104)
 
 
 def test_a_verification_without_checks_has_not_passed() -> None:
@@ -309,17 +465,48 @@ def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, m
 
 # --- On a GPU: every generated module, each in a process of its own, so that none can harm or stall the next.
 
-GENERATED = sorted((ROOT / "generated").glob("*.py"))
+# On each acceptance shape: an own D, a given one, operands and D with strided rows, 50 repeats bit by bit, a
+# graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be refused untouched, and
+# D is poisoned where the wrapper will allocate it, in a block of its size that is freed just before the call.
+# POISON shows that the wrapper does get that block.
 VERIFY = """
 import sys
 from pathlib import Path
 from gemmgen.module import import_generated
 from gemmgen.spec import load_spec
-from gemmgen.verify import verify, verify_large
+from gemmgen.verify import ACCEPTANCE_SHAPES, verify, verify_large
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
-for verification in (verify(module, spec), verify_large(module, spec)):
+whole = verify(module, spec, repeats=50)
+for verification in (whole, verify_large(module, spec)):
     if not verification.passed:
         sys.exit("\\n".join(map(str, verification.failures)))
+made = {(check.shape, check.what) for check in whole.checks}
+for shape in ACCEPTANCE_SHAPES:
+    for what in (
+        "own output: worst element",
+        "out=: worst element" if shape[1] % 8 == 0 else "out=: accepted, though TMA cannot write it alone",
+        "strided: worst element",
+        "repeated: runs of 50 that differ",
+        "cuda graph: runs of 50 that differ",
+        "side stream: elements that differ",
+    ):
+        assert (shape, what) in made, (shape, what)
+"""
+POISON = """
+import sys
+from pathlib import Path
+import torch
+from gemmgen.module import import_generated
+from gemmgen.spec import load_spec
+from gemmgen.verify.checks import Case
+module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
+for shape in ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64)):
+    case = Case(module.matmul, shape, spec.operands, torch.Generator("cuda").manual_seed(0), repeats=1)
+    for guarded in (False, True):
+        a, b = case.inputs(guarded=guarded)
+        for run in (case.matmul, case.run, case.run_alone) * 3:
+            poison = case.output().storage.data_ptr()
+            assert run(a, b).data_ptr() == poison, shape
 """
 # The last shape has more tiles than an H200 has SMs or pairs of SMs, and more K steps than a ring has stages.
 CONSAN = """
@@ -338,12 +525,16 @@ if not verification.passed:
 """
 
 
-def run_on_gpu(script: str, module: Path, **environment: str) -> None:
-    """Run a script with the module and its spec as arguments; fail with all that it said."""
+def skip_without_hopper() -> None:
     try:
         require_hopper()
     except GemmgenError as error:
         pytest.skip(str(error))
+
+
+def run_on_gpu(script: str, module: Path, **environment: str) -> None:
+    """Run a script with the module and its spec as arguments; fail with all that it said."""
+    skip_without_hopper()
     done = subprocess.run(
         [sys.executable, "-c", script, str(module), str(ROOT / "specs" / f"{module.stem}.yaml")],
         cwd=ROOT,
@@ -360,6 +551,32 @@ def run_on_gpu(script: str, module: Path, **environment: str) -> None:
 @pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
 def test_a_generated_module_is_right(module: Path) -> None:
     run_on_gpu(VERIFY, module)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
+def test_a_generated_wrapper_allocates_d_where_the_poison_lay(module: Path) -> None:
+    run_on_gpu(POISON, module)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [NO_OUT, RAGGED])
+def test_an_element_of_its_own_output_that_a_kernel_leaves_is_found_on_the_gpu(
+    shape: tuple[int, int, int],
+) -> None:
+    skip_without_hopper()
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        refuse_unaligned(out)
+        d = own_d(a, b) if out is None else out
+        d[:-1] = (a[:-1].double() @ b.double()).to(d.dtype)
+        d[-1, :-1] = (a[-1:].double() @ b[:, :-1].double()).to(d.dtype)[0]
+        return d
+
+    verification = verify(module_of(matmul), spec_of(), [shape], repeats=3)
+    found = {check.what: check.measured for check in verification.failures}
+    runs = ("own output", "strided") if shape == NO_OUT else ("own output", "out=", "strided")
+    assert {run: found[f"{run}: elements not finite"] for run in runs} == dict.fromkeys(runs, 1)
 
 
 @pytest.mark.gpu

@@ -24,13 +24,13 @@ from gemmgen.module import Matmul, matmul_of
 from gemmgen.spec.model import Operands, Spec
 from gemmgen.verify import Shape, shape_text
 from gemmgen.verify.gpu import require_hopper
-from gemmgen.verify.matrix import ALIGNMENT_BYTES
+from gemmgen.verify.matrix import Matrix, takes_out
 from gemmgen.verify.reference import Deviation, deviation
 from gemmgen.verify.tolerance import TOLERANCES, WORST_ELEMENT_FACTOR
 
 Progress = Callable[[str], None]
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Enqueues d = a @ b and returns d, or a tensor of its own where it cannot write d."""
+"""Enqueues d = a @ b and returns d, or another tensor of the product where it cannot write d."""
 
 
 def bench(
@@ -47,6 +47,8 @@ def bench(
 ) -> Record:
     """Time the module's matmul and the baseline on each shape [M, N, K], by turns and on the same tensors.
 
+    Where the module's matmul takes no ``out``, its result is one that it allocates in each call.
+
     Left out: the default protocol, the ceilings measured on this product, the current GPU, cuBLAS.
 
     Raises GemmgenError: ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
@@ -56,7 +58,7 @@ def bench(
     contest = _Contest(
         spec_path=subject.spec_path,
         operands=spec.operands,
-        ours=_into_d(matmul_of(module)),
+        matmul=matmul_of(module),
         baseline=baseline or cublas(spec.operands),
         protocol=protocol or Protocol(),
         machine=machine,
@@ -81,7 +83,7 @@ class _Contest:
 
     spec_path: str
     operands: Operands
-    ours: Call
+    matmul: Matmul
     baseline: Baseline
     protocol: Protocol
     machine: Machine
@@ -99,10 +101,11 @@ class _Contest:
         with self._failures(shape):
             generator = torch.Generator(self.machine.device).manual_seed(self.protocol.seed)
             sets = input_sets(shape, self.operands, self.environment.l2_bytes, generator, self.protocol)
-            ours, baseline = (_judged(call, sets[0]) for call in (self.ours, self.baseline.call))
+            call = _ours(self.matmul, sets[0].d)
+            ours, baseline = (self._judged(arm, shape, sets[0]) for arm in (call, self.baseline.call))
             self._refuse_wrong(shape, ours)
             timing = measure(
-                _arm(self.ours, sets),
+                _arm(call, sets),
                 _arm(self.baseline.call, sets),
                 len(sets),
                 self.machine,
@@ -110,6 +113,12 @@ class _Contest:
                 tell,
             )
         return Measurement(shape, len(sets), ours.relative, baseline.relative, timing)
+
+    def _judged(self, call: Call, shape: Shape, inputs: InputSet) -> Deviation:
+        inputs.d.fill_(torch.nan)
+        # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
+        Matrix.poisoned(*shape[:2], self.operands.d.dtype, self.machine.device)
+        return deviation(call(inputs.a, inputs.b, inputs.d), inputs.a, inputs.b)
 
     def _refuse_wrong(self, shape: Shape, found: Deviation) -> None:
         tolerance = TOLERANCES[self.operands.d.dtype]
@@ -137,23 +146,22 @@ class _Contest:
         return GemmgenError([Diagnostic(self.spec_path, code, message, field=shape_text(shape))])
 
 
-def _into_d(matmul: Matmul) -> Call:
-    def call(a: Tensor, b: Tensor, d: Tensor) -> Tensor:
-        # TMA writes whole units of 16 bytes: rows of other lengths are the wrapper's to allocate, with padding.
-        writable = d.shape[1] * d.element_size() % ALIGNMENT_BYTES == 0
-        return matmul(a, b, out=d if writable else None)
-
-    return call
-
-
-def _judged(call: Call, inputs: InputSet) -> Deviation:
-    inputs.d.fill_(torch.nan)
-    return deviation(call(inputs.a, inputs.b, inputs.d), inputs.a, inputs.b)
+def _ours(matmul: Matmul, d: Tensor) -> Call:
+    """Return the call for tensors like ``d``, decided here: what it costs the host is measured."""
+    if takes_out(d.shape[1], d.dtype):
+        return lambda a, b, d: matmul(a, b, out=d)
+    return lambda a, b, _: matmul(a, b)
 
 
 def _arm(call: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
     tensors = tuple((inputs.a, inputs.b, inputs.d) for inputs in sets)
-    return lambda index: call(*tensors[index])
+    results = [inputs.d for inputs in sets]
+
+    def enqueue(index: int) -> None:
+        # Kept until the set's next turn: results that a call allocates are then rotated like the sets.
+        results[index] = call(*tensors[index])
+
+    return enqueue
 
 
 def _tell(progress: Progress, subject: str, message: str) -> None:

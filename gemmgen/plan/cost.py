@@ -1,10 +1,11 @@
-"""What a plan is expected to cost on a problem: ranks legal plans, judges none."""
+"""What a plan is expected to cost on a problem, and how far it is beyond limits: ranks, judges nothing."""
 
 from __future__ import annotations
 
 import math
 
 from gemmgen.plan.plan import Plan
+from gemmgen.plan.rules import breaks, consumer_count, working_registers
 
 TILE_OVERHEAD_CYCLES = 1_000
 """Per tile: the first loads' latency and the part of the epilogue that no load covers.
@@ -31,6 +32,8 @@ def step_cycles(plan: Plan) -> float:
 
 def cycles(plan: Plan, shape: tuple[int, int, int]) -> float:
     """Return the SM cycles of a problem [M, N, K]: full waves of tiles, one after the other."""
+    if not plan.resident_programs:
+        return math.inf  # a cluster of more CTAs than the GPU has SMs
     waves = math.ceil(plan.waves(shape))
     k_steps = math.ceil(shape[2] / plan.cta_tile_k)
     return waves * (k_steps * step_cycles(plan) + TILE_OVERHEAD_CYCLES)
@@ -46,3 +49,16 @@ def cost(plan: Plan, shape: tuple[int, int, int]) -> tuple[float, ...]:
     """
     idle_queue = bool(plan.outstanding_mmas) != (plan.consumers == 1)
     return (cycles(plan, shape), idle_queue, -plan.stages * plan.cta_tile_k)
+
+
+def overdraft(plan: Plan) -> float:
+    """Return by how much an illegal plan exceeds what it has, as the sum of the fractions of each limit."""
+    if breaks(plan, consumer_count):
+        return 0.0  # nothing can be summed up over that many consumers
+    used_of_limits = (
+        (plan.smem_bytes, plan.gpu.architecture.smem_bytes_per_cta),
+        (plan.accumulator_registers + working_registers(plan), plan.consumer_registers),
+        (plan.subtile_n, plan.cta_tile_n),
+        (plan.epilogue_buffers, plan.subtiles),
+    )
+    return sum(max(0.0, used / limit - 1) for used, limit in used_of_limits)

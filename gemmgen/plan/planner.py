@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gemmgen.errors import GemmgenError, Violation
-from gemmgen.plan.cost import cost
+from gemmgen.plan.cost import cost, overdraft
 from gemmgen.plan.dtype import DTYPES
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.registers import balanced_consumer_registers
-from gemmgen.plan.rules import judge
+from gemmgen.plan.rules import judge, most_consumer_registers, most_stages
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.target import GPUS
 
@@ -25,11 +24,20 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "cluster_m": (1, 2),
     "consumers": (2, 1),
     "outstanding_mmas": (0, 1),
-    "stages": tuple(range(8, 0, -1)),
     "subtile_n": (128, 64, 32, 256),
     "epilogue_buffers": (1, 2),
 }
-"""What the planner tries for a decision that a spec leaves open; ties in cost go to earlier values."""
+"""What the planner tries for a decision that a spec leaves open; ties in cost go to earlier values.
+
+Three decisions follow from others: a narrow tile is stored whole, the ring is as deep as shared memory
+allows, and the consumers get all the registers that the producer leaves.
+"""
+
+DEEPEST_RING = 8
+"""Stages beyond which a ring hides nothing more."""
+
+DERIVED = {"stages": 1, "consumer_registers": 0}
+"""Placeholders, until the other decisions are there to derive these from."""
 
 DEFAULTS = {"cluster_n": 1, "producer_registers": 40, "order": "snake", "width": 16}
 """Decisions that no rule couples to another one, with the value that measured best (``benchmarks/``)."""
@@ -72,37 +80,63 @@ def candidates(spec: Spec) -> Iterator[Plan]:
     }
     open_fields = [name for name in CHOICES if name not in fixed]
     for values in itertools.product(*(CHOICES[name] for name in open_fields)):
-        decisions = {"consumer_registers": 0} | problem | fixed | dict(zip(open_fields, values, strict=True))
+        decisions = DERIVED | problem | fixed | dict(zip(open_fields, values, strict=True))
         plan = Plan(**decisions)  # pyright: ignore[reportArgumentType]
-        yield plan if plan.consumer_registers else balanced(plan)
+        if "subtile_n" not in fixed:
+            plan = replace(plan, subtile_n=min(plan.subtile_n, plan.cta_tile_n))
+        if "consumer_registers" not in fixed:
+            plan = balanced(plan)
+        yield plan if "stages" in fixed else filled(plan)
 
 
 def balanced(plan: Plan) -> Plan:
     """Give the consumers all the registers that the producer leaves, in equal shares."""
-    registers = balanced_consumer_registers(
-        plan.gpu.architecture, plan.consumers, plan.consumer_warps, plan.producer_registers
-    )
-    return replace(plan, consumer_registers=registers)
+    return replace(plan, consumer_registers=most_consumer_registers(plan))
+
+
+def filled(plan: Plan) -> Plan:
+    """Give the ring all the stages that shared memory holds, up to ``DEEPEST_RING`` and at least one."""
+    return replace(plan, stages=max(1, min(DEEPEST_RING, most_stages(plan))))
 
 
 def plan_spec(source: SpecFile) -> Plan:
     """Return the best legal plan for a spec.
 
     Raises:
-        GemmgenError: No combination is legal; carries the violations of the one that comes closest.
+        GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
     """
     shape = source.spec.bench.shapes[0] if source.spec.bench else DEFAULT_SHAPE
     best: tuple[tuple[float, ...], Plan] | None = None
-    closest: tuple[Violation, ...] | None = None
+    rejected: list[tuple[Plan, tuple[Violation, ...]]] = []
     for plan in candidates(source.spec):
         ranked = cost(plan, shape)
         if best is not None and ranked >= best[0]:
             continue
-        violations = judge(plan)
-        if not violations:
+        if violations := judge(plan):
+            rejected.append((plan, violations))
+        else:
             best = (ranked, plan)
-        elif closest is None or len(violations) < len(closest):
-            closest = violations
     if best is None:
-        raise GemmgenError(source.diagnose(violation) for violation in closest or ())
+        raise GemmgenError(source.diagnose(violation) for violation in closest(rejected, source, shape))
     return best[1]
+
+
+def closest(
+    rejected: Sequence[tuple[Plan, tuple[Violation, ...]]], source: SpecFile, shape: tuple[int, int, int]
+) -> list[Violation]:
+    """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
+
+    A violation in a field that the planner chose is reported only if the spec's fields have none.
+    """
+
+    def stated(violations: tuple[Violation, ...]) -> list[Violation]:
+        return [violation for violation in violations if violation.field in source.positions]
+
+    def wrong(candidate: tuple[Plan, tuple[Violation, ...]]) -> tuple[int, int]:
+        by_spec = len(stated(candidate[1]))
+        return len(candidate[1]) - by_spec, by_spec
+
+    fewest = min(map(wrong, rejected))
+    tied = [candidate for candidate in rejected if wrong(candidate) == fewest]
+    _, violations = min(tied, key=lambda candidate: (overdraft(candidate[0]), cost(candidate[0], shape)))
+    return sorted(stated(violations) or violations, key=lambda violation: source.locate(violation.field))

@@ -3,10 +3,14 @@
 A rule yields a violation for every spec field that breaks it, with the numbers and the nearest legal value.
 Its id is its name with dashes. A rule judges one thing and stays silent where another rule speaks: a value
 that is no power of two is reported once, not by every rule that divides by it.
+
+Limits marked [gluon] were found by lowering kernels on both sides of them; ``tests/test_random_specs.py``
+keeps looking for a spec that is accepted and does not compile.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -17,11 +21,24 @@ from gemmgen.target import GPUS, WGMMA
 
 Rule = Callable[[Plan], Iterator[Violation]]
 
-CONSUMER_WORKING_REGISTERS = 40
+WORKING_REGISTERS = 28
 """Registers that a consumer thread needs beside its accumulator: addresses, phases, converted elements.
 
-[gluon] lowered on both sides of the limit, see ``tests/test_lower.py``.
+[gluon] With accumulators of 4, 8, 16, 32, 64 and 128 registers, kernels compile from 32, 40, 48, 64, 96 and
+160 registers on; at 8 less ptxas spills (C7512) or drops the request (C7507). 240 kernels of every tile,
+dtype, sub-tile, order, ring and cluster agree.
 """
+WORKING_REGISTERS_OF_LONG_STEPS = 72
+"""The same where a K step is of more than ``LONG_STEP_MMAS``: the compiler then keeps their addresses.
+
+[gluon] 128 x 512 and 256 x 256 tiles of A, 32 instructions to each of two consumers, need 40 to 72; no
+longer step fits into shared memory. Up to 16 instructions need no more than any other step.
+"""
+LONG_STEP_MMAS = 16
+MAX_TILE_M = 2_048
+"""[gluon] TMA loads at most 256 rows at a time: with 16 loads a step, at 4,096 rows, the producer spills."""
+MAX_WIDTH = 4_096
+"""[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
 
 
 def rule_id(rule: Rule) -> str:
@@ -39,10 +56,23 @@ def power_of_two_below(value: int) -> int:
     return 1 << (value.bit_length() - 1)
 
 
-def nearest_powers(value: int) -> str:
-    """Name the powers of two around a value."""
-    below = power_of_two_below(value)
-    return f"use {below} or {2 * below}"
+def round_up(value: int, step: int) -> int:
+    """Return the smallest multiple of `step` that is at least `value`."""
+    return -(-value // step) * step
+
+
+def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) -> str:
+    """Name the legal values around an illegal one, of which those outside `low` to `high` are none."""
+    inside = (max(low, value if high is None else min(value, high)) for value in (below, above))
+    return f"use {' or '.join(map(str, dict.fromkeys(inside)))}"
+
+
+def breaks(plan: Plan, *rules: Rule) -> bool:
+    """Whether a plan violates one of the rules, on which another rule relies."""
+    return any(True for rule in rules for _ in rule(plan))
+
+
+# --- the problem
 
 
 def target_architecture(plan: Plan) -> Iterator[Violation]:
@@ -84,46 +114,112 @@ def operand_major(plan: Plan) -> Iterator[Violation]:
             )
 
 
+def shape_alignment(plan: Plan) -> Iterator[Violation]:
+    """The rows of a contiguous A and B of a listed problem are multiples of what TMA can stride."""
+    step = plan.gpu.architecture.tma_alignment_bytes // plan.a_dtype.bytes
+    for section, shapes in (("check", plan.check_shapes), ("bench", plan.bench_shapes)):
+        for i, (_, _, k) in enumerate(shapes):
+            if k % step:
+                yield Violation(
+                    rule_id(shape_alignment),
+                    f"{section}.shapes.{i}.2",
+                    f"K = {k} gives contiguous rows of {k * plan.a_dtype.bytes:,} bytes",
+                    f"TMA strides multiples of {plan.gpu.architecture.tma_alignment_bytes}",
+                    nearest(k // step * step, round_up(k, step), low=step),
+                )
+
+
+# --- the CTAs and their warps
+
+
+def cluster_shape(plan: Plan) -> Iterator[Violation]:
+    """A program is one CTA, or two along M that share B."""
+    for field, ctas, most in (("m", plan.cluster_m, 2), ("n", plan.cluster_n, 1)):
+        if ctas > most:
+            yield Violation(
+                rule_id(cluster_shape),
+                f"cluster.{field}",
+                f"{ctas} CTAs along {field.upper()}",
+                "this version generates clusters of 1 x 1 and 2 x 1 CTAs",
+                nearest(1, most),
+            )
+
+
+def consumer_count(plan: Plan) -> Iterator[Violation]:
+    """The consumers share the tile's rows in power-of-two parts, and their CTA has threads for them all."""
+    architecture, field = plan.gpu.architecture, "warp_specialization.consumers"
+    # The producer's warp is padded to a warpgroup. The plan's own sum would first make every consumer.
+    threads_of_others = architecture.warps_per_warpgroup * architecture.threads_per_warp
+    threads_of_each = plan.consumer_warps * architecture.threads_per_warp
+    threads = plan.consumers * threads_of_each + threads_of_others
+    most = power_of_two_below((architecture.threads_per_cta - threads_of_others) // threads_of_each)
+    if threads > architecture.threads_per_cta:
+        yield Violation(
+            rule_id(consumer_count),
+            field,
+            f"{plan.consumers:,} consumers and the producer are {threads:,} threads",
+            f"a CTA has at most {architecture.threads_per_cta:,}",
+            f"use at most {most}",
+        )
+    elif not is_power_of_two(plan.consumers):
+        below = power_of_two_below(plan.consumers)
+        yield Violation(
+            rule_id(consumer_count),
+            field,
+            f"{plan.consumers} consumers",
+            "this version generates kernels whose number of consumers is a power of two",
+            nearest(below, 2 * below, high=most),
+        )
+
+
+# --- the tile
+
+
 def tile_power_of_two(plan: Plan) -> Iterator[Violation]:
     """Every block extent in Gluon is a power of two."""
-    extents = {
-        "tile.m": plan.cta_tile_m,
-        "tile.n": plan.cta_tile_n,
-        "tile.k": plan.cta_tile_k,
-        "epilogue.subtile_n": plan.subtile_n,
-    }
-    for field, extent in extents.items():
+    extents = (
+        ("tile.m", plan.cta_tile_m, WGMMA.m, MAX_TILE_M),
+        ("tile.n", plan.cta_tile_n, WGMMA.n_min, WGMMA.n_max),
+        ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
+        ("epilogue.subtile_n", plan.subtile_n, WGMMA.n_min, WGMMA.n_max),
+    )
+    for field, extent, low, high in extents:
         if not is_power_of_two(extent):
+            below = power_of_two_below(extent)
             yield Violation(
                 rule_id(tile_power_of_two),
                 field,
                 f"{extent} is no power of two",
                 "Gluon's block extents are powers of two",
-                nearest_powers(extent),
+                nearest(below, 2 * below, low=low, high=high),
             )
 
 
 def consumer_rows(plan: Plan) -> Iterator[Violation]:
-    """Every warp of a consumer has its own 16 rows of the tile, and consumers have equal shares."""
-    if not is_power_of_two(plan.cta_tile_m):
+    """Every warp of a consumer has its own 16 rows of the tile: Gluon lets warps repeat others' work."""
+    if not is_power_of_two(plan.cta_tile_m) or breaks(plan, consumer_count):
         return
-    if not is_power_of_two(plan.consumers):
-        yield Violation(
-            rule_id(consumer_rows),
-            "warp_specialization.consumers",
-            f"{plan.consumers} consumers cannot share {plan.cta_tile_m} rows in power-of-two parts",
-            "Gluon's block extents are powers of two",
-            nearest_powers(plan.consumers),
-        )
-        return
-    rows_needed = WGMMA.rows_per_warp * plan.consumer_warps
-    if plan.cta_consumer_tile_m < rows_needed:
+    rows = WGMMA.rows_per_warp * plan.consumer_warps
+    if plan.cta_consumer_tile_m < rows:
+        share = f"{plan.consumers} consumers {plan.cta_consumer_tile_m} each"
         yield Violation(
             rule_id(consumer_rows),
             "tile.m",
-            f"{plan.cta_tile_m} rows leave each of {plan.consumers} consumers {plan.cta_consumer_tile_m}",
-            f"the {plan.consumer_warps} warps of a consumer take {rows_needed}, {WGMMA.rows_per_warp} each",
-            f"use at least {plan.consumers * rows_needed}",
+            f"{plan.cta_tile_m} rows give {share if plan.consumers > 1 else 'a lone consumer no more'}",
+            f"the {plan.consumer_warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
+            f"use at least {plan.consumers * rows}",
+        )
+
+
+def tile_rows(plan: Plan) -> Iterator[Violation]:
+    """The producer, which issues a load per 256 rows, has registers for the coordinates of them all."""
+    if plan.cta_tile_m > MAX_TILE_M and is_power_of_two(plan.cta_tile_m):
+        yield Violation(
+            rule_id(tile_rows),
+            "tile.m",
+            f"a tile of {plan.cta_tile_m:,} rows",
+            f"beyond {MAX_TILE_M:,}, the TMA loads of a K step take more registers than the producer has",
+            f"use at most {MAX_TILE_M}",
         )
 
 
@@ -152,38 +248,26 @@ def mma_k(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def cluster_shape(plan: Plan) -> Iterator[Violation]:
-    """A program is one CTA, or two along M that share B."""
-    if plan.cluster_m > 2:
+def group_width(plan: Plan) -> Iterator[Violation]:
+    """The tiles of a group fit into the 32-bit integers that count them."""
+    if plan.width > MAX_WIDTH:
         yield Violation(
-            rule_id(cluster_shape),
-            "cluster.m",
-            f"{plan.cluster_m} CTAs along M",
-            "this version generates clusters of 1 x 1 and 2 x 1 CTAs",
-            "use 1 or 2",
-        )
-    if plan.cluster_n > 1:
-        yield Violation(
-            rule_id(cluster_shape),
-            "cluster.n",
-            f"{plan.cluster_n} CTAs along N",
-            "this version generates clusters of 1 x 1 and 2 x 1 CTAs",
-            "use 1",
+            rule_id(group_width),
+            "schedule.width",
+            f"groups of {plan.width:,} rows of tiles",
+            f"their tiles are counted in 32 bits, which hold those of {MAX_WIDTH:,}",
+            f"use at most {MAX_WIDTH}",
         )
 
 
-def threads(plan: Plan) -> Iterator[Violation]:
-    """A CTA has at most 1,024 threads, those that pad the producer's warpgroup included."""
-    limit = plan.gpu.architecture.threads_per_cta
-    if plan.threads > limit:
-        fewer = next(n for n in (4, 2, 1) if replace(plan, consumers=n).threads <= limit)
-        yield Violation(
-            rule_id(threads),
-            "warp_specialization.consumers",
-            f"{plan.consumers} consumers and the producer need {plan.threads:,} threads",
-            f"the limit is {limit:,} per CTA",
-            f"use at most {fewer}",
-        )
+def breaks_tile(plan: Plan) -> bool:
+    """Whether the tile is none that instructions and consumers can share: then no sum over it is true."""
+    extents = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
+    rules = (consumer_count, consumer_rows, tile_rows, mma_n, mma_k)
+    return not all(map(is_power_of_two, extents)) or breaks(plan, *rules)
+
+
+# --- registers
 
 
 def register_granularity(plan: Plan) -> Iterator[Violation]:
@@ -196,48 +280,104 @@ def register_granularity(plan: Plan) -> Iterator[Violation]:
     )
     for role, registers in (("producer", plan.producer_registers), ("consumer", plan.consumer_registers)):
         if registers % step or not low <= registers <= high:
-            legal = min(max(registers // step * step, low), high)
             yield Violation(
                 rule_id(register_granularity),
                 f"warp_specialization.registers.{role}",
                 f"{registers} registers per {role} thread",
                 f"setmaxnreg takes multiples of {step} from {low} to {high}",
-                f"use {legal}",
+                nearest(registers // step * step, round_up(registers, step), low=low, high=high),
             )
 
 
 def register_pool(plan: Plan) -> Iterator[Violation]:
-    """The first consumer, which gets what the workers leave, has as many registers as the others."""
-    if any(True for _ in register_granularity(plan)) or any(True for _ in threads(plan)):
+    """The first consumer, which gets what the workers leave, has as many registers as are asked for."""
+    if breaks(plan, consumer_count, register_granularity):
         return
     pool = plan.register_pool
-    if pool.default_registers < plan.consumer_registers:
-        legal = balanced_consumer_registers(
-            plan.gpu.architecture, plan.consumers, plan.consumer_warps, plan.producer_registers
-        )
+    field, registers = "warp_specialization.registers.consumer", pool.launch_registers * plan.threads
+    if plan.consumers == 1 and pool.default_registers != plan.consumer_registers:
         yield Violation(
             rule_id(register_pool),
-            "warp_specialization.registers.consumer",
+            field,
+            f"{plan.consumer_registers} registers per thread of a lone consumer",
+            f"it gets all that the producer leaves of {registers:,}, {pool.default_registers} per thread",
+            f"use {pool.default_registers}",
+        )
+    elif pool.default_registers < plan.consumer_registers:
+        yield Violation(
+            rule_id(register_pool),
+            field,
             f"{plan.consumer_registers} per consumer and {plan.producer_registers} per producer thread "
             f"leave the first consumer {max(pool.default_registers, 0)}",
-            f"the {plan.threads} threads share {pool.launch_registers * plan.threads:,} registers",
-            f"use at most {legal}",
+            f"the {plan.threads} threads share {registers:,} registers",
+            f"use at most {most_consumer_registers(plan)}",
         )
+
+
+def most_consumer_registers(plan: Plan) -> int:
+    """Return the most registers per thread that all consumers can have beside the plan's producer."""
+    if breaks(plan, consumer_count):
+        return plan.gpu.architecture.setmaxnreg_min
+    return balanced_consumer_registers(
+        plan.gpu.architecture, plan.consumers, plan.consumer_warps, plan.producer_registers
+    )
+
+
+def working_registers(plan: Plan) -> int:
+    """Return the registers that a consumer thread needs beside its accumulator."""
+    rows = WGMMA.rows_per_warp * plan.consumer_warps  # of one instruction to each of the warpgroups
+    _, n, k = plan.mma_shape
+    mmas = (plan.cta_consumer_tile_m // rows) * (plan.cta_tile_n // n) * (plan.cta_tile_k // k)
+    return WORKING_REGISTERS if mmas <= LONG_STEP_MMAS else WORKING_REGISTERS_OF_LONG_STEPS
+
+
+def needed_registers(plan: Plan) -> int:
+    """Return the registers per thread that a consumer needs, in multiples that can be asked for."""
+    needed = plan.accumulator_registers + working_registers(plan)
+    return round_up(needed, plan.gpu.architecture.setmaxnreg_granularity)
 
 
 def accumulator_registers(plan: Plan) -> Iterator[Violation]:
-    """The accumulator leaves a consumer registers to work with; a spill would serialize the MMAs."""
-    room = plan.consumer_registers - CONSUMER_WORKING_REGISTERS
-    if plan.accumulator_registers > room:
-        columns = plan.cta_tile_n * room // plan.accumulator_registers
+    """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
+    if breaks_tile(plan) or breaks(plan, register_granularity):
+        return
+    most = most_consumer_registers(plan)
+    if needed_registers(plan) <= most:
+        return
+    accumulator, working, narrowest = plan.accumulator_registers, working_registers(plan), WGMMA.n_min
+    room = most - working
+    if plan.cta_tile_n > narrowest:
+        columns = power_of_two_below(plan.cta_tile_n * room // accumulator)
+        field, largest = "tile.n", max(columns, narrowest)
+    else:
+        field, largest = "tile.m", power_of_two_below(plan.cta_tile_m * room // accumulator)
+    yield Violation(
+        rule_id(accumulator_registers),
+        field,
+        f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n} takes {accumulator} registers of "
+        f"each consumer thread",
+        f"{most} less {working} to work with leave {room}",
+        f"use at most {largest}",
+    )
+
+
+def consumer_registers(plan: Plan) -> Iterator[Violation]:
+    """A consumer asks for enough registers to hold its accumulator and to work with it."""
+    if breaks_tile(plan) or breaks(plan, register_granularity, accumulator_registers):
+        return
+    needed = needed_registers(plan)
+    if plan.consumers > 1 and needed > plan.consumer_registers:  # a lone consumer gets what there is
         yield Violation(
-            rule_id(accumulator_registers),
-            "tile.n",
+            rule_id(consumer_registers),
+            "warp_specialization.registers.consumer",
+            f"{plan.consumer_registers} registers per consumer thread",
             f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n} takes "
-            f"{plan.accumulator_registers} registers of each consumer thread",
-            f"{plan.consumer_registers} less {CONSUMER_WORKING_REGISTERS} to work with leave {room}",
-            f"use at most {power_of_two_below(columns)}" if columns > 0 else "raise registers.consumer",
+            f"{plan.accumulator_registers}, and the kernel {working_registers(plan)} more to work with",
+            f"use at least {needed}",
         )
+
+
+# --- shared memory
 
 
 def ring_depth(plan: Plan) -> Iterator[Violation]:
@@ -254,23 +394,73 @@ def ring_depth(plan: Plan) -> Iterator[Violation]:
 
 def smem_capacity(plan: Plan) -> Iterator[Violation]:
     """All buffers, barriers and compiler state fit into a CTA's shared memory."""
-    limit = plan.gpu.architecture.smem_bytes_per_cta
-    if plan.smem_bytes <= limit:
+    if breaks_tile(plan) or breaks(plan, accumulator_registers, epilogue_subtile, epilogue_buffers):
         return
-    fitting = next((n for n in range(plan.stages, 0, -1) if replace(plan, stages=n).smem_bytes <= limit), 0)
+    if not is_power_of_two(plan.subtile_n) or fits(plan):
+        return
+    if stages := most_stages(plan):
+        field, largest = "buffering.stages", stages
+        found = f"{plan.stages} stages of {plan.stage_bytes:,} bytes and the epilogue need"
+    else:
+        field, largest = _smaller_tile(plan)
+        found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
+        plan = replace(plan, stages=1)
     yield Violation(
         rule_id(smem_capacity),
-        "buffering.stages",
-        f"{plan.stages} stages of {plan.stage_bytes:,} bytes and the epilogue need {plan.smem_bytes:,} bytes",
-        f"the limit is {limit:,}",
-        f"use at most {fitting}"
-        if fitting
-        else "even one stage does not fit: use a smaller tile or epilogue.subtile_n",
+        field,
+        f"{found} {plan.smem_bytes:,} bytes",
+        f"the limit is {plan.gpu.architecture.smem_bytes_per_cta:,}",
+        f"use at most {largest}",
     )
 
 
+def fits(plan: Plan) -> bool:
+    """Whether a CTA's shared memory holds all that the plan puts there."""
+    return plan.smem_bytes <= plan.gpu.architecture.smem_bytes_per_cta
+
+
+def most_stages(plan: Plan) -> int:
+    """Return the most stages that fit, 0 if not even one does."""
+    limit = plan.gpu.architecture.smem_bytes_per_cta
+    depths = range(1, limit // plan.stage_bytes + 1)
+    return bisect_right(depths, limit, key=lambda stages: replace(plan, stages=stages).smem_bytes)
+
+
+def _smaller_tile(plan: Plan) -> tuple[str, int]:
+    """Return the field that has to shrink for a single stage to fit, and its largest value that does it.
+
+    Where no field will do alone, the others are taken at their smallest.
+    """
+    single = replace(plan, stages=1)
+    one_buffer = replace(single, epilogue_buffers=1)
+    for base, name, field in (
+        (single, "epilogue_buffers", "buffering.epilogue"),
+        (single, "subtile_n", "epilogue.subtile_n"),
+        (single, "cta_tile_k", "tile.k"),
+        (one_buffer, "subtile_n", "epilogue.subtile_n"),
+        (replace(one_buffer, subtile_n=WGMMA.n_min), "cta_tile_k", "tile.k"),
+    ):
+        value: int = getattr(plan, name)
+        while value > 1:
+            value //= 2
+            smaller = replace(base, **{name: value})
+            if breaks(smaller, mma_k, epilogue_subtile, epilogue_buffers):
+                break
+            if fits(smaller):
+                return field, value
+    raise AssertionError("an accumulator that fits into registers leaves a stage of k = 16 enough memory")
+
+
+# --- the epilogue
+
+
 def epilogue_subtile(plan: Plan) -> Iterator[Violation]:
-    """A sub-tile is not wider than the tile."""
+    """A sub-tile is part of the tile, and no narrower than what four threads hold of an accumulator's row.
+
+    That is also enough for TMA, whose shortest rows are of 16 bytes.
+    """
+    if not is_power_of_two(plan.cta_tile_n) or not is_power_of_two(plan.subtile_n):
+        return
     if plan.subtile_n > plan.cta_tile_n:
         yield Violation(
             rule_id(epilogue_subtile),
@@ -279,70 +469,55 @@ def epilogue_subtile(plan: Plan) -> Iterator[Violation]:
             f"the tile has {plan.cta_tile_n}",
             f"use at most {plan.cta_tile_n}",
         )
-
-
-def tma_box(plan: Plan) -> Iterator[Violation]:
-    """The rows of a stored sub-tile are as long as TMA's shortest: the driver refuses others at launch."""
-    shortest = plan.gpu.architecture.tma_alignment_bytes
-    row_bytes = plan.subtile_n * plan.d_dtype.bytes
-    if row_bytes < shortest and is_power_of_two(plan.subtile_n):
+    elif plan.subtile_n < WGMMA.n_min <= plan.cta_tile_n:
         yield Violation(
-            rule_id(tma_box),
+            rule_id(epilogue_subtile),
             "epilogue.subtile_n",
-            f"sub-tile rows of {plan.subtile_n} {plan.d_dtype.name} are {row_bytes} bytes",
-            f"TMA stores rows of at least {shortest} bytes",
-            f"use at least {shortest // plan.d_dtype.bytes}",
+            f"sub-tiles of {plan.subtile_n} columns",
+            f"wgmma spreads {WGMMA.n_min} columns of a row over the threads that would have to part",
+            f"use at least {WGMMA.n_min}",
         )
 
 
 def epilogue_buffers(plan: Plan) -> Iterator[Violation]:
     """Each epilogue buffer has a sub-tile of every tile, so that the ring starts anew with the tile."""
+    if not (is_power_of_two(plan.cta_tile_n) and is_power_of_two(plan.subtile_n)):
+        return
+    if breaks(plan, epilogue_subtile):
+        return
     if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
+        subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
+        below = power_of_two_below(plan.epilogue_buffers)
         yield Violation(
             rule_id(epilogue_buffers),
             "buffering.epilogue",
-            f"{plan.epilogue_buffers} buffers for {plan.subtiles} sub-tiles of {plan.subtile_n} columns",
-            "every tile uses each buffer equally often",
-            f"use {power_of_two_below(min(plan.epilogue_buffers, plan.subtiles))}",
+            f"{plan.epilogue_buffers} buffers for {subtiles}",
+            "a tile uses each buffer equally often, or the next one would overwrite what a store still reads",
+            nearest(below, 2 * below, high=plan.subtiles),
         )
-
-
-def shape_alignment(plan: Plan) -> Iterator[Violation]:
-    """The rows of a contiguous A and B of a listed problem are multiples of what TMA can stride."""
-    step = plan.gpu.architecture.tma_alignment_bytes // plan.a_dtype.bytes
-    for section, shapes in (("check", plan.check_shapes), ("bench", plan.bench_shapes)):
-        for i, (_, _, k) in enumerate(shapes):
-            if k % step:
-                yield Violation(
-                    rule_id(shape_alignment),
-                    f"{section}.shapes.{i}.2",
-                    f"K = {k} gives contiguous rows of {k * plan.a_dtype.bytes:,} bytes",
-                    f"TMA strides multiples of {plan.gpu.architecture.tma_alignment_bytes}",
-                    f"use {max(k // step * step, step)} or {-(-k // step) * step}"
-                    if k > step
-                    else f"use {step}",
-                )
 
 
 RULES: tuple[Rule, ...] = (
     target_architecture,
     operand_dtypes,
     operand_major,
+    shape_alignment,
+    cluster_shape,
+    consumer_count,
     tile_power_of_two,
     consumer_rows,
+    tile_rows,
     mma_n,
     mma_k,
-    cluster_shape,
-    threads,
+    group_width,
     register_granularity,
     register_pool,
     accumulator_registers,
+    consumer_registers,
     ring_depth,
     smem_capacity,
     epilogue_subtile,
-    tma_box,
     epilogue_buffers,
-    shape_alignment,
 )
 
 

@@ -1,4 +1,4 @@
-"""From text to a tree: the part of YAML 1.2.2 that a spec needs, and the only ruamel.yaml import for specs."""
+"""From a spec's text to its tree, in the part of YAML 1.2.2 that a spec needs."""
 
 # ruamel.yaml hides `Any` from type checkers, so its attributes have no known type.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
@@ -29,7 +29,7 @@ from gemmgen.spec.tree import Node, describe
 from gemmgen.spec.words import quoted, shortened
 
 MAX_DEPTH = 16
-"""Levels of nesting, several times the model's; it bounds every recursion here."""
+"""Levels of nesting, several times the model's; it bounds every recursion over a tree."""
 
 
 def compose(text: str, report: Report) -> Node:

@@ -1,4 +1,4 @@
-"""From Pydantic's errors to diagnostics in YAML's words; no other module knows its error types."""
+"""From Pydantic's errors to diagnostics in YAML's words, each at its place in the file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from gemmgen.spec.model import SIZE_LIMIT, Spec
 from gemmgen.spec.report import Code, Report
 from gemmgen.spec.tree import Location, Node, describe, dotted
-from gemmgen.spec.words import did_you_mean, listing, quoted, shortened
+from gemmgen.spec.words import did_you_mean, listing, quoted
 
 
 def explain(error: ValidationError, root: Node, report: Report) -> None:

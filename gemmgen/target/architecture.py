@@ -36,8 +36,8 @@ class Architecture:
 
     mma_16bit_fma_per_cycle: int = 2_048  # [wp] dense, per SM: 989.4 TFLOP/s / 2 / 132 SMs / 1.83 GHz
     smem_bytes_per_cycle: int = 128  # [wp] per SM
-    # [derived] 128 x 256 tiles keep the tensor cores busy at 48; 128 x 128 tiles, which need 64, just do not.
-    l2_bytes_per_cycle_and_sm: int = 60
+    # [derived] 128 x 128 tiles, which need 64, are no slower than with half of B's traffic by multicast.
+    l2_bytes_per_cycle_and_sm: int = 64
 
     setmaxnreg_granularity: int = 8  # [ptx]
     setmaxnreg_min: int = 24  # [ptx]

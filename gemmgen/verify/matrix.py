@@ -19,15 +19,25 @@ TORCH_DTYPES: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
     {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 )
 ALIGNMENT_BYTES: Final = 16
-"""What TMA demands of a base address and of a row stride."""
+"""What TMA demands of a base address and of a row stride; also the unit in which it stores a row."""
+
+
+def takes_out(columns: int, dtype: torch.dtype) -> bool:
+    """Whether TMA can write rows of ``columns`` elements of D and nothing else; if not, ``out`` is refused.
+
+    A store is clipped at the last unit of 16 bytes that a row starts, not at its last column. Measured on an
+    H200: with 4097 columns of bf16, the 7 elements behind each row of a wider ``out`` were overwritten.
+    """
+    return columns * dtype.itemsize % ALIGNMENT_BYTES == 0
 
 
 @dataclass(frozen=True)
 class Matrix:
     """A [rows, columns] view of a storage that is NaN all over until it is written.
 
-    Rows are contiguous and start at multiples of 16 bytes, as TMA demands. A guarded matrix lies in the
-    middle of its storage: a whole row above and below and at least 16 bytes on each side are not its own.
+    Rows are contiguous and start at multiples of 16 bytes, as TMA demands. Without a guard the storage is as
+    large as the one that a wrapper allocates for a D of this shape. A guarded matrix lies in the middle of
+    its storage: a whole row above and below and at least 16 bytes on each side are not its own.
     """
 
     storage: Tensor
@@ -45,24 +55,15 @@ class Matrix:
         storage = torch.full((rows + 2 * margin, width), math.nan, dtype=element, device=device)
         return cls(storage, storage[margin : margin + rows, margin * unit : margin * unit + columns])
 
-    def poison(self) -> None:
-        """Fill the whole storage with NaN again."""
-        self.storage.fill_(math.nan)
-
-    @property
-    def unwritten(self) -> int:
-        """Elements of the view that are not finite: never written, or made from what is not an input."""
-        return int((~torch.isfinite(self.view)).sum().item())
-
     @property
     def written(self) -> int:
-        """Elements of the view whose bits are no longer the poison's."""
-        return _touched(self.view)
+        """Elements of the storage whose bits are no longer the poison's."""
+        return _touched(self.storage)
 
     @property
     def written_outside(self) -> int:
-        """Elements of the storage outside the view whose bits are no longer the poison's."""
-        return _touched(self.storage) - self.written
+        """Those among them that are not the view's."""
+        return self.written - _touched(self.view)
 
 
 def normal(
@@ -93,6 +94,11 @@ def random_operands(
 def bits(matrix: Tensor) -> Tensor:
     """Return the elements as integers: equal where the bits are, which for NaN floats are not."""
     return matrix.view(torch.int16 if matrix.dtype.itemsize == 2 else torch.int32)
+
+
+def not_finite(matrix: Tensor) -> int:
+    """Return the elements that are not finite: never written, or made from what is not an input."""
+    return int((~torch.isfinite(matrix)).sum().item())
 
 
 def differing(left: Tensor, right: Tensor) -> Tensor:

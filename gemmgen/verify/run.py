@@ -10,7 +10,7 @@ import torch
 
 from gemmgen.module import matmul_of
 from gemmgen.spec.model import Spec
-from gemmgen.verify.checks import PORTABLE, Case, Group, given_output
+from gemmgen.verify.checks import PORTABLE, Case, Group, once
 from gemmgen.verify.gpu import GPU_ONLY, context_lost, require_hopper
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, LARGE_SHAPE
 from gemmgen.verify.verification import Check, Shape, Verification, shape_text
@@ -59,13 +59,13 @@ def verify_numbers(
     device: Device = "cuda",
     progress: Progress = silent,
 ) -> Verification:
-    """Check, in one run on each shape [M, N, K], that a poisoned ``out`` is written everywhere and right.
+    """Check, in one run on each shape [M, N, K], that a poisoned D is written everywhere and right.
 
     For runs too slow or too large for ``verify``. Raises GemmgenError (``no-gpu``) as ``verify`` does.
     """
     where = _place(device)
     cases = _cases(module, spec, tuple(shapes), where, repeats=1, seed=seed)
-    return _verification(cases, (("out=", given_output),), where, progress)
+    return _verification(cases, (("once", once),), where, progress)
 
 
 def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:

@@ -15,7 +15,7 @@ ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
         (2000, 1000, 2000): "several programs, partial tiles on every edge, a partial last K step",
         (1, 8, 16): "the least: one row of eight columns, and a K that is a fraction of one step",
         (64, 64, 64): "less than one tile, and fewer K steps than the ring has stages",
-        (4095, 4097, 4104): "odd M and N: D's rows are not multiples of 16 bytes and must be padded",
+        (4095, 4097, 4104): "odd M and N: rows of D that the wrapper must pad, and refuse as an ``out``",
         (300, 776, 392): "no power of two above 8 divides N or K, and M ends inside a warp's rows",
     }
 )

@@ -1,0 +1,82 @@
+"""What is wrong in a kernel, in the kernel's own names and source lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gemmgen.simulate.location import Location
+
+
+class Kind(StrEnum):
+    """Every fault that the simulator can name."""
+
+    UNINITIALISED_READ = "uninitialised-read"
+    READ_AFTER_WRITE = "read-after-write"
+    WRITE_AFTER_READ = "write-after-read"
+    WRITE_AFTER_WRITE = "write-after-write"
+    MISSING_FENCE = "missing-fence"
+    DEADLOCK = "deadlock"
+    BYTE_COUNT = "byte-count"
+    ARRIVAL_OVERFLOW = "arrival-overflow"
+    UNINITIALISED_BARRIER = "uninitialised-barrier"
+    ACCUMULATOR_IN_FLIGHT = "accumulator-in-flight"
+    WORK_IN_FLIGHT = "work-in-flight"
+    GLOBAL_RACE = "global-race"
+    SMEM_CAPACITY = "smem-capacity"
+    REGISTER_BUDGET = "register-budget"
+
+
+class Severity(StrEnum):
+    """An error is a fault on the device; a lint is one that the compiler of today repairs."""
+
+    ERROR = "error"
+    LINT = "lint"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault, seen in at least one schedule."""
+
+    kind: Kind
+    severity: Severity
+    name: str
+    """The variable of the buffer, barrier, accumulator or tensor."""
+    lines: tuple[int, ...]
+    """Source lines, the one that shows the fault first."""
+    partition: str
+    cta: int
+    text: str
+
+    def __str__(self) -> str:
+        where = "".join(f", line {line}" for line in self.lines)
+        return (
+            f"{self.severity}[{self.kind}] {self.name}: {self.text} ({self.partition} of CTA {self.cta}{where})"
+        )
+
+
+class Findings:
+    """Findings in the order of their discovery, each fault once: schedules and CTAs repeat them."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Kind, str, tuple[int, ...], Severity], Finding] = {}
+
+    def add(
+        self,
+        kind: Kind,
+        name: str,
+        locations: tuple[Location, ...],
+        partition: str,
+        cta: int,
+        text: str,
+        *,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        """Add one fault."""
+        lines = tuple(location.line for location in locations if location.line is not None)
+        finding = Finding(kind, severity, name, lines, partition, cta, text)
+        self._found.setdefault((kind, name, lines, severity), finding)
+
+    def all(self) -> tuple[Finding, ...]:
+        """Return every fault that was added."""
+        return tuple(self._found.values())

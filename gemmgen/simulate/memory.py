@@ -1,0 +1,203 @@
+"""Shared memory of the CTAs of a cluster: data, and who touched it last."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from gemmgen.simulate.clocks import Clock, Component
+from gemmgen.simulate.findings import Findings, Kind, Severity
+from gemmgen.simulate.location import Location
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.place import Layout, Place, apply_view
+from gemmgen.simulate.types import MemDescType, Type
+
+POISON_INTEGER = 0x5A
+"""What uninitialised integers hold in each byte; floats hold NaN."""
+
+
+class Proxy(StrEnum):
+    """The path of an access to memory; a fence orders generic accesses before asynchronous ones."""
+
+    GENERIC = "generic"
+    ASYNC = "async"
+
+
+@dataclass(frozen=True)
+class Access:
+    """An event that touches memory."""
+
+    component: Component
+    number: int
+    """Number that a clock must reach in the component to cover the event."""
+    agent: Component
+    """Who issued it."""
+    partition: str
+    cta: int
+    proxy: Proxy
+    what: str
+    """A noun phrase: `TMA load`."""
+    location: Location
+
+    def covered(self, clock: Mapping[Component, int]) -> bool:
+        """Whether the event happened before everything that is issued with this clock."""
+        return clock.get(self.component, 0) >= self.number
+
+    def __str__(self) -> str:
+        return f"the {self.what} at {self.location} ({self.partition} of CTA {self.cta})"
+
+
+@dataclass
+class _Record:
+    """The accesses to an atom that later ones must be ordered after."""
+
+    write: Access | None = None
+    written: bool = False
+    """False while the contents are undefined, as in a new allocation over an old one."""
+    reads: dict[Component, Access] = field(default_factory=dict[Component, Access])
+
+    def copy(self) -> _Record:
+        return _Record(self.write, self.written, dict(self.reads))
+
+
+@dataclass(eq=False)
+class View:
+    """A part of one CTA's shared memory."""
+
+    memory: SharedMemory
+    place: Place
+    data: Tensor
+    _views: dict[Hashable, View] = field(default_factory=dict[Hashable, "View"])
+    _path: tuple[tuple[Hashable, Type], ...] = ()
+
+    def view(self, how: Hashable, type_: Type) -> View:
+        """Return a view of this view."""
+        known = self._views.get(how)
+        if known is None:
+            place = self.place.view(how, type_)
+            path = (*self._path, (how, type_))
+            known = View(self.memory, place, apply_view(self.data, how, type_), _path=path)
+            self._views[how] = known
+        return known
+
+    def on(self, memory: SharedMemory) -> View:
+        """Return the same part of another CTA's shared memory."""
+        found = memory.allocations[self.place.allocation]
+        for how, type_ in self._path:
+            found = found.view(how, type_)
+        return found
+
+    @property
+    def name(self) -> str:
+        """The variable of the buffer."""
+        return self.place.name
+
+
+class SharedMemory:
+    """What one CTA holds while one program runs."""
+
+    def __init__(self, cta: int, layout: Layout, findings: Findings) -> None:
+        self.cta = cta
+        self._layout = layout
+        self._findings = findings
+        self._records = [_Record() for _ in layout.atom_sizes]
+        self.allocations: dict[Operation, View] = {}
+        for operation, place in layout.places.items():
+            type_ = operation.result_types[0]
+            assert isinstance(type_, MemDescType)
+            data = torch.empty(type_.local_shape, dtype=type_.dtype)
+            self.allocations[operation] = View(self, place, data)
+            poison(data)
+
+    def allocate(self, operation: Operation) -> View:
+        """Return the allocation's memory, whose contents are undefined from now on."""
+        view = self.allocations[operation]
+        for record in self._touched(view.place):
+            if record.written:
+                record.written = False
+                poison(view.data)
+        return view
+
+    def read(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
+        """Judge a read that is issued with a clock, and remember it."""
+        for record in self._touched(view.place):
+            if not record.written:
+                self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
+            elif record.write is not None:
+                self._judge(Kind.READ_AFTER_WRITE, view, access, record.write, clock, fenced)
+            record.reads[access.component] = access
+
+    def write(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
+        """Judge a write that is issued with a clock, and remember it."""
+        for record in self._touched(view.place):
+            if record.write is not None:
+                self._judge(Kind.WRITE_AFTER_WRITE, view, access, record.write, clock, fenced)
+            for read in record.reads.values():
+                if not read.covered(clock):
+                    text = f"{access.what} overwrites it while {read} may still read it"
+                    self._report(Kind.WRITE_AFTER_READ, view, access, read, text)
+            record.write, record.written = access, True
+            record.reads.clear()
+
+    def _judge(
+        self, kind: Kind, view: View, access: Access, write: Access, clock: Clock, fenced: Clock
+    ) -> None:
+        if not write.covered(clock):
+            verb = "reads" if kind is Kind.READ_AFTER_WRITE else "overwrites"
+            text = f"{access.what} {verb} it although {write} is not known to be complete"
+            self._report(kind, view, access, write, text)
+        elif (
+            access.proxy is Proxy.ASYNC
+            and write.proxy is Proxy.GENERIC
+            and not write.covered(fenced)
+        ):
+            # Within one partition Triton 3.9 inserts the missing fence; across partitions it does not.
+            same = write.agent == access.agent
+            text = f"no fence_async_shared between {write} and {access.what}, which goes by the async proxy"
+            if same:
+                text += "; Triton 3.9 inserts it"
+            severity = Severity.LINT if same else Severity.ERROR
+            self._report(Kind.MISSING_FENCE, view, access, write, text, severity)
+
+    def _report(
+        self,
+        kind: Kind,
+        view: View,
+        access: Access,
+        other: Access | None,
+        text: str,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        locations = (access.location,) if other is None else (access.location, other.location)
+        if access.cta != self.cta:
+            text += f"; the buffer is CTA {self.cta}'s"
+        name = view.place.allocation.location.name or "<unnamed buffer>"
+        if other is None:
+            text = f"{access.what} {text}"
+        self._findings.add(
+            kind, name, locations, access.partition, access.cta, f"{view.name}: {text}", severity=severity
+        )
+
+    def _touched(self, place: Place) -> list[_Record]:
+        split: list[tuple[int, int]] = []
+        atoms = self._layout.atoms(place, split)
+        for old, _ in split:
+            for memory in self._layout.sharers:
+                memory.divide(old)
+        return [self._records[atom] for atom in atoms]
+
+    def divide(self, atom: int) -> None:
+        """Give the newest atom, which was part of this one, a record of its own."""
+        self._records.append(self._records[atom].copy())
+
+
+def poison(data: Tensor) -> None:
+    """Fill memory with what no kernel should mistake for data."""
+    if data.dtype.is_floating_point:
+        data.fill_(float("nan"))
+    else:
+        data.view(torch.uint8).fill_(POISON_INTEGER)

@@ -1,0 +1,149 @@
+"""Where views lie in shared memory: the same for every CTA, program and schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gemmgen.simulate.errors import refusal
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.types import MemDescType, Type
+
+GRANULE_BYTES = 4
+"""Accesses are told apart down to this size: a bank of shared memory."""
+
+
+class Place:
+    """The granules of an allocation, or of a view of one, in the view's shape."""
+
+    def __init__(self, allocation: Operation, index: Tensor, element_bytes: int) -> None:
+        self.allocation = allocation
+        self.index = index
+        """First byte of each element; any view of the data is also a view of this."""
+        self.element_bytes = element_bytes
+        self._views: dict[Hashable, Place] = {}
+
+    @cached_property
+    def granules(self) -> NDArray[Any]:
+        """Every granule of the view, once, ascending."""
+        first = numpy.unique(self.index.numpy().reshape(-1) // GRANULE_BYTES)
+        more = range(1, -(-self.element_bytes // GRANULE_BYTES))
+        return numpy.unique(numpy.concatenate([first, *(first + step for step in more)]))
+
+    @cached_property
+    def offset(self) -> int:
+        """Byte at which the view begins."""
+        return int(self.index.reshape(-1)[0])
+
+    def view(self, how: Hashable, type_: Type) -> Place:
+        """Return a view; one that was asked for before is the same object."""
+        if how not in self._views:
+            index = apply_view(self.index, how, type_)
+            self._views[how] = Place(self.allocation, index, self.element_bytes)
+        return self._views[how]
+
+    @property
+    def name(self) -> str:
+        """The variable of the allocation, and the slot of a ring where the view is within one."""
+        name = self.allocation.location.name or "<unnamed buffer>"
+        type_ = self.allocation.result_types[0]
+        assert isinstance(type_, MemDescType)
+        slot_bytes = self.element_bytes
+        for extent in type_.local_shape[1:]:
+            slot_bytes *= extent
+        if len(type_.local_shape) < 2 or self.index.numel() * self.element_bytes > slot_bytes:
+            return name
+        return f"{name}[{(self.offset - self.allocation.attributes['allocation.offset']) // slot_bytes}]"
+
+
+def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
+    """Apply a view operation, (its name, its numbers), to data or to an index."""
+    kind, numbers = how
+    if kind == "ttg.memdesc_index":
+        return tensor[numbers]
+    if kind == "ttg.memdesc_trans":
+        return tensor.permute(numbers)
+    assert isinstance(type_, MemDescType)
+    if kind == "ttg.memdesc_reshape":
+        return tensor.view(type_.local_shape) if tensor.is_contiguous() else _reshape(tensor, type_)
+    if kind == "ttg.memdesc_subslice":
+        for dim, (start, extent) in enumerate(zip(numbers, type_.local_shape, strict=True)):
+            tensor = tensor.narrow(dim, start, extent)
+        return tensor
+    raise refusal(f"view {kind} is not known to the simulator", code="unknown-operation")
+
+
+def _reshape(tensor: Tensor, type_: MemDescType) -> Tensor:
+    try:
+        return tensor.view(type_.local_shape)
+    except RuntimeError as error:  # a write through a copy would be lost
+        raise refusal(f"cannot view {list(tensor.shape)} as {list(type_.local_shape)}") from error
+
+
+class Divisible(Protocol):
+    """What keeps something for each atom."""
+
+    def divide(self, atom: int) -> None:
+        """Follow the division of an atom: its new part comes last."""
+        ...
+
+
+class Layout:
+    """Every allocation of a kernel with its place, and the finest common division of the granules.
+
+    An atom is a set of granules that no access has told apart so far. Accesses nearly always touch the same
+    few sets, so a record for each atom is exact and cheap.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[Operation, Place] = {}
+        self.atom_of: NDArray[Any] = numpy.zeros(0, dtype=numpy.int64)
+        self.atom_sizes: list[int] = []
+        self.version = 0
+        self._atoms: dict[Place, tuple[int, list[int]]] = {}
+        self.sharers: list[Divisible] = []
+        """The shared memories of the program that runs: they follow every division."""
+
+    def add(self, operation: Operation) -> None:
+        """Place one allocation at the offset that the compiler chose."""
+        type_ = operation.result_types[0]
+        assert isinstance(type_, MemDescType)
+        element_bytes = type_.dtype.itemsize
+        shape = type_.local_shape
+        start = int(operation.attributes["allocation.offset"])
+        count = type_.local_bytes // element_bytes
+        index = (torch.arange(count, dtype=torch.int64) * element_bytes + start).reshape(shape)
+        place = self.places[operation] = Place(operation, index, element_bytes)
+        end = int(place.granules[-1]) + 1
+        if end > len(self.atom_of):
+            self.atom_of = numpy.zeros(end, dtype=numpy.int64)
+            self.atom_sizes = [end]
+
+    def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
+        """Return the atoms of a view, dividing some if need be: (old, new) is appended to `split`."""
+        known = self._atoms.get(place)
+        if known is not None and known[0] == self.version:
+            return known[1]
+        here = self.atom_of[place.granules]
+        atoms: list[int] = []
+        for atom, count in zip(*numpy.unique(here, return_counts=True), strict=True):
+            old = int(atom)
+            if count == self.atom_sizes[old]:
+                atoms.append(old)
+                continue
+            new = len(self.atom_sizes)
+            self.atom_sizes.append(int(count))
+            self.atom_sizes[old] -= int(count)
+            self.atom_of[place.granules[here == atom]] = new
+            split.append((old, new))
+            atoms.append(new)
+        if split:
+            self.version += 1
+        self._atoms[place] = (self.version, atoms)
+        return atoms

@@ -1,0 +1,166 @@
+"""Types of TTGIR values, and how a cluster divides them among its CTAs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, cast
+
+import torch
+
+from gemmgen.simulate.errors import refusal
+
+DTYPES: dict[str, torch.dtype] = {
+    "i1": torch.bool,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "index": torch.int64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f8E4M3FN": torch.float8_e4m3fn,
+    "f8E5M2": torch.float8_e5m2,
+}
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A layout: its kind, e.g. ``ttg.nvidia_mma``, and its fields."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    """Numbers, booleans, nested lists of numbers, and encodings."""
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def blocks(self, shape: tuple[int, ...]) -> list[list[int]]:
+        """Return for each bit of the CTA's number where it moves along each dimension, in CTA tiles.
+
+        The layout may have a lower rank than `shape`: it describes the trailing dimensions.
+        """
+        bases = self._bases(shape)
+        rank = len(shape)
+        return [[0] * (rank - len(basis)) + basis for basis in bases]
+
+    def _bases(self, shape: tuple[int, ...]) -> list[list[int]]:
+        if "CGALayout" in self.fields:
+            return cast("list[list[int]]", self.fields["CGALayout"])
+        if "block" in self.fields:  # a linear layout counts elements, not tiles
+            return _in_tiles(cast("list[list[int]]", self.fields["block"]), shape)
+        parent = cast("Encoding | None", self.fields.get("parent"))
+        if parent is None:
+            return []  # one CTA
+        if self.kind == "ttg.slice":
+            dim = cast(int, self.fields["dim"])
+            inner = parent.blocks((*shape[:dim], 1, *shape[dim:]))
+            return [[*basis[:dim], *basis[dim + 1 :]] for basis in inner]
+        if self.kind == "ttg.dot_op":
+            # Every CTA holds all of K for its part of the result.
+            k_dim = len(shape) - 1 if self.fields["opIdx"] == 0 else len(shape) - 2
+            bases = parent.blocks(shape)
+            return [[0 if dim == k_dim else step for dim, step in enumerate(basis)] for basis in bases]
+        raise refusal(f"layout {self.kind} is not known to the simulator")
+
+
+def _in_tiles(bases: list[list[int]], shape: tuple[int, ...]) -> list[list[int]]:
+    splits = [2 ** sum(1 for basis in bases if basis[dim]) for dim in range(len(shape))]
+    tile = [extent // split for extent, split in zip(shape, splits, strict=True)]
+    if any(basis[dim] % tile[dim] for basis in bases for dim in range(len(shape))):
+        raise refusal(f"a layout interleaves the CTAs of a cluster: bases {bases} of shape {list(shape)}")
+    return [[step // extent for step, extent in zip(basis, tile, strict=True)] for basis in bases]
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """A shape that the CTAs of a cluster hold together."""
+
+    shape: tuple[int, ...]
+    element: str
+    encoding: Encoding | None
+
+    @cached_property
+    def blocks(self) -> list[list[int]]:
+        """See `Encoding.blocks`."""
+        return self.encoding.blocks(self.shape) if self.encoding else []
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """The part that one CTA holds."""
+        splits = [1] * len(self.shape)
+        for basis in self.blocks:
+            for dim, step in enumerate(basis):
+                splits[dim] *= 2 if step else 1
+        return tuple(extent // split for extent, split in zip(self.shape, splits, strict=True))
+
+    def origin(self, cta: int) -> tuple[int, ...]:
+        """Return where the part of a CTA begins."""
+        tile = [0] * len(self.shape)
+        for bit, basis in enumerate(self.blocks):
+            if cta >> bit & 1:
+                tile = [position + step for position, step in zip(tile, basis, strict=True)]
+        return tuple(t * extent for t, extent in zip(tile, self.local_shape, strict=True))
+
+    @cached_property
+    def shared_bits(self) -> int:
+        """Bits of the CTA's number that make no difference: CTAs that differ in them hold the same."""
+        return sum(1 << bit for bit, basis in enumerate(self.blocks) if not any(basis))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch type of an element.
+
+        Raises:
+            GemmgenError: There is none.
+        """
+        return dtype_of(self.element)
+
+    @property
+    def local_bytes(self) -> int:
+        """Bytes that one CTA holds."""
+        return prod(self.local_shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class TensorType(Distributed):
+    """A tensor in registers; `element` may be a pointer, ``!tt.ptr<f32>``."""
+
+
+@dataclass(frozen=True)
+class MemDescType(Distributed):
+    """A view of shared memory."""
+
+    space: str = "ttg.shared_memory"
+
+
+@dataclass(frozen=True)
+class DescriptorType(Distributed):
+    """A TMA descriptor and the box that the cluster moves with one operation."""
+
+
+@dataclass(frozen=True)
+class ScalarType:
+    """A number or a pointer."""
+
+    element: str
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The torch type of the number."""
+        return dtype_of(self.element)
+
+
+Type = TensorType | MemDescType | DescriptorType | ScalarType
+
+
+def dtype_of(element: str) -> torch.dtype:
+    """Return the torch type of an MLIR element type."""
+    try:
+        return DTYPES[element]
+    except KeyError:
+        raise refusal(f"element type {element} is not known to the simulator") from None

@@ -1,0 +1,559 @@
+"""The command line: what goes to stdout and stderr, exit codes, and no traceback for what a user can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+import gemmgen.doctor
+from gemmgen import __version__
+from gemmgen.cli import app, main
+
+ROOT = Path(__file__).parent.parent
+SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+
+SPEC = """\
+title: a matmul
+target: h100
+operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
+tile: {m: 128, n: 256, k: 64}
+"""
+
+DIAGNOSTIC = re.compile(r"(?P<path>.+?)(?::\d+:\d+)?: error\[(?P<code>[a-z-]+)\].*: .+")
+PROGRESS = re.compile(r"(?:building|lowering) \S+")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command has done."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def diagnostics(self) -> list[str]:
+        """The lines on stderr that tell of no progress."""
+        return [line for line in self.stderr.splitlines() if not PROGRESS.fullmatch(line)]
+
+    @property
+    def codes(self) -> list[str]:
+        """The code of each diagnostic; every line must be one."""
+        found = [DIAGNOSTIC.fullmatch(line) for line in self.diagnostics]
+        assert all(found), self.stderr
+        return [match["code"] for match in found if match]
+
+
+Gemmgen = Callable[..., Ran]
+
+
+@pytest.fixture
+def gemmgen_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Gemmgen:
+    """Runs the command line in this process."""
+
+    def run(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        written = capsys.readouterr()
+        return Ran(int(caught.value.code or 0), written.out, written.err)
+
+    return run
+
+
+def subprocess_of(
+    *arguments: object, environment: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen[str]:
+    """Start the command line in a process of its own."""
+    command = [sys.executable, "-c", "from gemmgen.cli import main; main()", *map(str, arguments)]
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {})
+    return subprocess.Popen(command, env=variables, text=True, stderr=subprocess.PIPE, **options)
+
+
+@pytest.fixture
+def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A legal spec in a current directory that is otherwise empty."""
+    monkeypatch.chdir(tmp_path)
+    Path("good.yaml").write_text(SPEC)
+    return Path("good.yaml")
+
+
+# --- help and usage
+
+COMMANDS = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_does(gemmgen_: Gemmgen, command: str) -> None:
+    ran = gemmgen_(command, "--help")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"Usage: gemmgen {command} [OPTIONS]")
+    assert re.search(r"^  [A-Z].+\.?$", ran.stdout, re.MULTILINE)
+
+
+def test_the_help_lists_one_command_per_stage(gemmgen_: Gemmgen) -> None:
+    ran = gemmgen_("--help")
+    assert ran.code == 0
+    assert re.findall(r"^  (\w+) {2,}[A-Z]", ran.stdout, re.MULTILINE) == COMMANDS
+    assert {"plan", "build", "check", "lower", "doctor", "schema", "list"} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["plan"],
+        ["build"],
+        ["lower"],
+        ["plan", "--out", "x", "good.yaml"],
+        ["build", "good.yaml", "--emit", "ptx,nonsense"],
+        ["build", "good.yaml", "--emit", "ptx", "--no-lower"],
+        ["build", "good.yaml", "--out"],
+        ["doctor", "good.yaml"],
+    ],
+)
+def test_wrong_usage_is_told_on_stderr_and_exits_with_2(
+    gemmgen_: Gemmgen, good: Path, arguments: list[str]
+) -> None:
+    ran = gemmgen_(*arguments)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert re.search(r"^Error: .+\.?$", ran.stderr, re.MULTILINE)
+    assert "Traceback" not in ran.stderr
+    assert list(Path().iterdir()) == [good]
+
+
+def test_an_unknown_artifact_is_told_with_those_that_there_are(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("build", good, "--emit", "ptx,elf,o")
+    assert "Invalid value for --emit: elf, o: choose among ttgir, llir, ptx, cubin, sass" in ran.stderr
+
+
+# --- what a user can get wrong
+
+
+def too_many_stages() -> str:
+    return SPEC + "buffering: {stages: 9}\n"
+
+
+BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "a file that is not there": ("absent.yaml", lambda path: None, "file-missing"),
+    "a directory": ("folder.yaml", lambda path: path.mkdir(), "file-type"),
+    "a device": ("device.yaml", lambda path: path.symlink_to("/dev/null"), "file-type"),
+    "a link to nowhere": ("link.yaml", lambda path: path.symlink_to("nowhere"), "file-missing"),
+    "an empty file": ("empty.yaml", lambda path: path.touch(), "file-empty"),
+    "another type": ("spec.json", lambda path: path.write_text("{}"), "file-type"),
+    "bytes that are no text": ("bytes.yaml", lambda path: path.write_bytes(b"\xff\x00"), "file-encoding"),
+    "a huge file": ("huge.yaml", lambda path: path.write_text("#" * 100_000), "file-size"),
+    "no YAML": ("text.yaml", lambda path: path.write_text("title: [\n"), "yaml-syntax"),
+    "a list": ("list.yaml", lambda path: path.write_text("- 1\n"), "wrong-type"),
+    "a key that there is not": ("key.yaml", lambda path: path.write_text(SPEC + "tiles: 1\n"), "unknown-key"),
+    "a name that is no module's": ("a-b.yaml", lambda path: path.write_text(SPEC), "module-name"),
+    "a kernel that does not fit": (
+        "deep.yaml",
+        lambda path: path.write_text(too_many_stages()),
+        "smem-capacity",
+    ),
+    "another generation": (
+        "b200.yaml",
+        lambda path: path.write_text(SPEC.replace("h100", "b200")),
+        "target-architecture",
+    ),
+}
+
+
+@pytest.mark.parametrize("command", [["plan"], ["build", "--no-lower"], ["check"], ["lower"]], ids=" ".join)
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input_is_diagnosed_on_stderr_and_exits_with_1(
+    gemmgen_: Gemmgen, good: Path, command: list[str], bad: str
+) -> None:
+    name, write, code = BAD[bad]
+    write(Path(name))
+    ran = gemmgen_(*command, name)
+    assert ran.code == 1
+    assert code in ran.codes
+    assert all(line.startswith(name) for line in ran.diagnostics)
+    assert ran.stdout.strip() == ""
+    assert not Path("generated").exists()
+
+
+@pytest.mark.parametrize("command", ["plan", "lower"])
+def test_nothing_is_printed_where_nothing_is_accepted(gemmgen_: Gemmgen, good: Path, command: str) -> None:
+    assert gemmgen_(command, "absent.yaml").stdout == ""
+
+
+@pytest.mark.parametrize("command", ["plan", "lower", "check"])
+def test_bad_input_leaves_valid_json(gemmgen_: Gemmgen, good: Path, command: str) -> None:
+    ran = gemmgen_(command, "absent.yaml", "--json")
+    assert ran.code == 1
+    assert json.loads(ran.stdout) in ({}, [])
+    assert ran.codes == ["file-missing"]
+
+
+def test_a_diagnostic_names_the_place_of_the_mistake(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("deep.yaml").write_text(too_many_stages())
+    (line,) = gemmgen_("plan", "deep.yaml").diagnostics
+    assert line.startswith("deep.yaml:5:21: error[smem-capacity] buffering.stages: 9 stages of 49,152 bytes")
+
+
+@pytest.mark.parametrize("command", [["plan"], ["build", "--no-lower"]], ids=" ".join)
+def test_one_bad_spec_among_several_does_not_stop_the_others(
+    gemmgen_: Gemmgen, good: Path, command: list[str]
+) -> None:
+    Path("last.yaml").write_text(SPEC)
+    Path("deep.yaml").write_text(too_many_stages())
+    ran = gemmgen_(*command, good, "deep.yaml", "absent.yaml", "last.yaml", "--json")
+    assert ran.code == 1
+    assert ran.codes == ["smem-capacity", "file-missing"]
+    reports = json.loads(ran.stdout)
+    assert [report if isinstance(report, str) else report["spec"] for report in reports] == [
+        "good.yaml",
+        "last.yaml",
+    ]
+    if "build" in command:
+        assert sorted(path.name for path in Path("generated").iterdir()) == [
+            "good.json",
+            "good.py",
+            "last.json",
+            "last.py",
+        ]
+
+
+def test_two_specs_of_one_name_are_refused_before_anything_is_built(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("other").mkdir()
+    Path("other/good.yaml").write_text(SPEC)
+    ran = gemmgen_("build", "--no-lower", good, "other/good.yaml")
+    assert (ran.code, ran.stdout) == (1, "")
+    message = "makes the same module as good.yaml: rename one of the two"
+    assert ran.stderr == f"other/good.yaml: error[module-name]: {message}\n"
+    assert not Path("generated").exists()
+
+
+def test_the_same_spec_twice_is_built_twice(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("build", "--no-lower", good, f"./{good}")
+    assert (ran.code, ran.diagnostics) == (0, [])
+
+
+def test_a_place_that_cannot_be_written_is_one_diagnostic(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("file").touch()
+    ran = gemmgen_("build", "--no-lower", good, "--out", "file")
+    assert (ran.code, ran.stdout) == (1, "")
+    assert ran.diagnostics == ["file: error[cannot-write]: cannot write: File exists"]
+
+
+# --- plan, build, lower
+
+
+def test_plan_prints_the_ledger(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("plan", good)
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("good.yaml: a matmul\n\nkernel for H100 SXM (sm_90a)\n")
+    assert "\nshared memory per CTA\n" in ran.stdout
+    assert not Path("generated").exists()
+
+
+def test_plan_takes_json(gemmgen_: Gemmgen, good: Path) -> None:
+    report = json.loads(gemmgen_("plan", good, "--json").stdout)
+    assert [section["title"] for section in report["good.yaml"]["sections"]][:2] == [
+        "kernel for H100 SXM (sm_90a)",
+        "shared memory per CTA",
+    ]
+
+
+def test_build_without_the_compiler_writes_the_module(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("build", "--no-lower", good, "--out", "some/place")
+    assert ran.code == 0
+    assert ran.stderr == "building good.yaml\n"
+    assert ran.stdout.endswith("\nwrote some/place/good.py\n")
+    assert "measured by the compiler" not in ran.stdout
+    assert sorted(path.name for path in Path("some/place").iterdir()) == ["good.json", "good.py"]
+
+
+def test_build_compiles_confirms_and_emits(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("build", good, "--emit", "ttgir,llir,ptx,cubin,sass", "--json")
+    assert (ran.code, ran.stderr) == (0, "building good.yaml\n")
+    (report,) = json.loads(ran.stdout)
+    stages = ["ttgir", "llir", "ptx", "cubin", "sass"]
+    assert report["module"] == "generated/good.py"
+    assert report["artifacts"] == [f"generated/good.{stage}" for stage in stages]
+    assert all(Path(path).stat().st_size > 1000 for path in report["artifacts"])
+    assert Path("generated/good.cubin").read_bytes().startswith(b"\x7fELF")
+    assert report["resources"]["spill_store_bytes"] == 0
+    assert gemmgen_("check", good).code == 0
+
+
+def test_lower_reports_and_writes_nothing(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("lower", good)
+    assert (ran.code, ran.stderr) == (0, "lowering good.yaml\n")
+    assert ran.stdout.startswith("good.yaml\n\nmeasured by the compiler\n  shared memory")
+    assert "spills           0 bytes, 0 bytes of stack" in ran.stdout
+    assert list(Path().iterdir()) == [good]
+
+
+# --- check and list
+
+
+def test_check_without_arguments_is_about_all_of_specs(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ran = gemmgen_("check")
+    count = len(SPECS)
+    assert ran == Ran(0, f"{count} specs, {count} modules under generated: all up to date\n", "")
+
+
+def test_check_shows_what_differs(gemmgen_: Gemmgen, good: Path) -> None:
+    gemmgen_("build", "--no-lower", good)
+    module = Path("generated/good.py")
+    module.write_text(module.read_text().replace("constexpr(64)", "constexpr(32)"))
+    ran = gemmgen_("check", good)
+    assert (ran.code, ran.codes) == (1, ["hand-edited"])
+    assert ran.stdout.startswith("--- generated/good.py\n+++ generated/good.py (generated)\n")
+    report = json.loads(gemmgen_("check", good, "--json").stdout)
+    assert [(found["code"], found["diff"] == ran.stdout) for found in report] == [("hand-edited", True)]
+
+
+def test_check_of_what_is_up_to_date_is_empty_json(gemmgen_: Gemmgen, good: Path) -> None:
+    gemmgen_("build", "--no-lower", good)
+    assert gemmgen_("check", good, "--json") == Ran(0, "[]\n", "")
+
+
+def test_check_finds_orphans_only_when_it_knows_all_specs(gemmgen_: Gemmgen, good: Path) -> None:
+    gemmgen_("build", "--no-lower", good)
+    Path("specs").mkdir()
+    Path("specs/other.yaml").write_text(SPEC)
+    gemmgen_("build", "--no-lower", "specs/other.yaml")
+    assert gemmgen_("check", "specs/other.yaml").code == 0
+    assert gemmgen_("check").codes == ["orphaned", "orphaned"]
+    Path("specs/bad.yaml").write_text("")
+    assert gemmgen_("check").codes == ["file-empty"]
+
+
+def test_check_without_specs_says_so(gemmgen_: Gemmgen, good: Path) -> None:
+    ran = gemmgen_("check")
+    assert ran == Ran(1, "", "specs: error[no-specs]: holds no .yaml files: name the specs to check\n")
+
+
+def test_specs_of_either_suffix_are_found(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("specs").mkdir()
+    good.rename("specs/good.yml")
+    gemmgen_("build", "--no-lower", "specs/good.yml")
+    assert gemmgen_("check").code == 0
+    assert [row["spec"] for row in json.loads(gemmgen_("list", "--json").stdout)] == ["good"]
+
+
+def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("specs").mkdir()
+    for name in ("built", "missing"):
+        Path(f"specs/{name}.yaml").write_text(SPEC)
+    gemmgen_("build", "--no-lower", "specs/built.yaml")
+    ran = gemmgen_("list")
+    assert (ran.code, ran.stderr) == (0, "")
+    header, built, missing = ran.stdout.splitlines()
+    assert header.split() == ["spec", "dtypes", "tile", "cluster", "stages", "module", "title"]
+    assert re.match(r"built +bf16 x bf16 -> bf16 +128x256x64 .* up to date +a matmul", built)
+    assert re.match(r"missing .* missing +a matmul", missing)
+    assert [row["module"] for row in json.loads(gemmgen_("list", "--json").stdout)] == [
+        "up to date",
+        "missing",
+    ]
+
+
+def test_list_of_nothing_is_no_error(gemmgen_: Gemmgen, good: Path) -> None:
+    assert gemmgen_("list") == Ran(0, "no specs under specs/\n", "")
+    assert gemmgen_("list", "--json") == Ran(0, "[]\n", "")
+
+
+# --- schema
+
+
+def accepts(schema: Mapping[str, Any], value: object, definitions: Mapping[str, Any]) -> bool:
+    """Whether a value is of the part of JSON Schema that Pydantic writes."""
+    if "$ref" in schema:
+        return accepts(definitions[schema["$ref"].removeprefix("#/$defs/")], value, definitions)
+    if "anyOf" in schema:
+        return any(accepts(option, value, definitions) for option in schema["anyOf"])
+    if "const" in schema:
+        return value == schema["const"]
+    if "enum" in schema:
+        return value in schema["enum"]
+    match schema["type"]:
+        case "null":
+            return value is None
+        case "string":
+            return isinstance(value, str)
+        case "integer":
+            return isinstance(value, int) and schema["minimum"] <= value <= schema["maximum"]
+        case "array":
+            items = cast("list[object]", value) if isinstance(value, list) else []
+            kinds = schema.get("prefixItems") or [schema["items"]] * len(items)
+            fits = all(accepts(kind, item, definitions) for kind, item in zip(kinds, items, strict=False))
+            return isinstance(value, list) and len(kinds) == len(items) and fits
+        case "object":
+            members = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+            assert schema["additionalProperties"] is False
+            return set(schema.get("required", [])) <= set(members) <= set(schema["properties"]) and all(
+                accepts(schema["properties"][k], v, definitions) for k, v in members.items()
+            )
+        case other:
+            raise AssertionError(f"no such type: {other}")
+
+
+def test_the_schema_accepts_the_committed_specs(gemmgen_: Gemmgen) -> None:
+    ran = gemmgen_("schema")
+    assert (ran.code, ran.stderr) == (0, "")
+    schema = json.loads(ran.stdout)
+    assert schema["required"] == ["title", "target", "operands"]
+    definitions = schema["$defs"]
+    references = set(re.findall(r'"\$ref": "#/\$defs/(\w+)"', ran.stdout))
+    assert references == set(definitions)
+    load = cast(Any, YAML(typ="safe")).load
+    for path in SPECS:
+        assert accepts(schema, load(path.read_text()), definitions), path.name
+    good = load(SPEC)
+    assert accepts(schema, good, definitions)
+    for field, value in (
+        ("tiles", {}),
+        ("target", "a100"),
+        ("title", 1),
+        ("tile", {"m": 0}),
+        ("operands", {}),
+    ):
+        assert not accepts(schema, good | {field: value}, definitions), field
+
+
+# --- doctor
+
+
+def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ran = gemmgen_("doctor")
+    assert (ran.code, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"gemmgen                    {__version__}\n")
+    assert "build, lower               yes\n" in ran.stdout
+    report = json.loads(gemmgen_("doctor", "--json").stdout)
+    assert report["gpu"] == "no GPU"
+    assert report["versions"]["torch"] == torch.__version__
+    reason = "no: needs a Hopper GPU (compute capability 9.0), found no GPU"
+    assert report["stages"] == {
+        "plan, check, schema, list": "yes",
+        "build, lower": "yes",
+        "test, bench": reason,
+    }
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((9, 0), "yes"), ((10, 0), "no: needs a Hopper GPU (compute capability 9.0), found NVIDIA X")],
+)
+def test_doctor_knows_a_hopper_gpu(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X")
+    assert json.loads(gemmgen_("doctor", "--json").stdout)["stages"]["test, bench"] == expected
+
+
+def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemmgen.doctor, "TRITON_RANGE", "2.1")
+    stages = json.loads(gemmgen_("doctor", "--json").stdout)["stages"]
+    assert re.fullmatch(r"no: needs triton 2\.1, found 3\.9\.\d+", stages["build, lower"])
+
+
+# --- as a process
+
+
+@pytest.mark.parametrize(
+    "arguments", [["schema"], ["plan", *SPECS], ["plan", SPECS[0]]], ids=["long", "all", "one"]
+)
+def test_a_reader_that_leaves_is_not_an_error_to_tell(arguments: list[object]) -> None:
+    reader, pipe = os.pipe()
+    os.close(reader)
+    process = subprocess_of(*arguments, stdout=pipe)
+    os.close(pipe)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 1
+
+
+def test_the_first_line_can_be_had_alone() -> None:
+    process = subprocess_of("schema", stdout=subprocess.PIPE)
+    first = subprocess.run(["head", "-1"], stdin=process.stdout, capture_output=True, text=True, check=True)
+    assert process.stdout
+    process.stdout.close()
+    assert first.stdout == "{\n"
+    assert process.stderr
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    process.wait()
+
+
+def test_an_interrupt_ends_a_build_without_a_traceback(good: Path) -> None:
+    process = subprocess_of("build", good, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stderr
+    assert process.stderr.readline() == "building good.yaml\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the compiler's process too
+    stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (130, "")
+    assert "Traceback" not in stderr
+    # The compiler's process may have been through already; then the module is there as a whole.
+    assert sorted(path.name for path in Path().rglob("*.*")) in (
+        ["good.yaml"],
+        ["good.json", "good.py", "good.yaml"],
+    )
+
+
+def test_a_title_can_be_printed_where_stdout_is_ascii(good: Path) -> None:
+    good.write_text(SPEC.replace("a matmul", "naïve 矩阵"), encoding="utf-8")
+    process = subprocess_of(
+        "plan", good, stdout=subprocess.PIPE, environment={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    )
+    stdout, stderr = process.communicate()
+    assert (process.returncode, stderr) == (0, "")
+    assert stdout.startswith("good.yaml: na")
+
+
+# --- time
+
+
+@pytest.mark.parametrize("command", [["plan"], ["build", "--no-lower", "--out", "out"]], ids=" ".join)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+def test_what_needs_no_compiler_takes_less_than_a_second(
+    gemmgen_: Gemmgen, good: Path, command: list[str], spec: Path
+) -> None:
+    start = time.process_time()
+    assert gemmgen_(*command, spec).code == 0
+    assert time.process_time() - start < 1
+
+
+def test_a_build_from_scratch_takes_less_than_six_seconds(good: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = subprocess_of("build", SPECS[0], "--out", "out", stdout=subprocess.DEVNULL)
+    process.communicate()
+    assert process.returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time: other workers share the machine, and may well double what it takes.
+    taken = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert taken < (12 if "PYTEST_XDIST_WORKER" in os.environ else 6)
+
+
+def test_help_is_there_at_once() -> None:
+    """Nothing but the command line itself is imported for it: torch and Triton take seconds."""
+    program = "import sys, gemmgen.cli; print(*{'torch', 'triton', 'matplotlib'} & sys.modules.keys())"
+    completed = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert completed.stdout == "\n"

@@ -1,0 +1,419 @@
+"""product and build: what is on disk is what the specs say, whole, or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import gemmgen.build
+from gemmgen.build import build
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.lower import Lowered, Resources
+from gemmgen.product import Product, check, make, write
+
+ROOT = Path(__file__).parent.parent
+
+SPEC = """\
+title: {title}
+target: h100
+operands: {{a: {{dtype: bf16}}, b: {{dtype: bf16}}, d: {{dtype: bf16}}}}
+tile: {{m: 128, n: 256, k: 64}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A spec named `one.yaml` in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    return titled("first")
+
+
+def titled(title: str, name: str = "one") -> Path:
+    path = Path(f"{name}.yaml")
+    path.write_text(SPEC.format(title=title))
+    return path
+
+
+def found(*specs: Path, exhaustive: bool = True) -> list[str]:
+    findings = check([make(spec) for spec in specs], Path("out"), exhaustive=exhaustive)
+    return sorted(str(finding.diagnostic) for finding in findings)
+
+
+def written(directory: Path = Path("out")) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()} if directory.is_dir() else {}
+
+
+# --- the committed modules
+
+
+def test_every_committed_module_is_what_its_spec_generates() -> None:
+    products = [make(spec) for spec in sorted((ROOT / "specs").glob("*.yaml"))]
+    assert check(products, ROOT / "generated", exhaustive=True) == ()
+
+
+def test_building_all_specs_again_changes_nothing(tmp_path: Path) -> None:
+    for spec in (ROOT / "specs").glob("*.yaml"):
+        write(make(spec), tmp_path)
+    committed = {path.name: path.read_bytes() for path in (ROOT / "generated").glob("*.*")}
+    modules = {name: data for name, data in committed.items() if Path(name).suffix in (".py", ".json")}
+    assert written(tmp_path) == modules
+
+
+def test_a_manifest_names_what_its_module_was_made_from(product: Product) -> None:
+    manifest = json.loads(product.manifest)
+    assert manifest["spec"] == f"{product.source.stem}.yaml"
+    assert manifest["spec_sha256"] == product.source.sha256
+    sections = {section["title"]: section for section in manifest["ledger"]["sections"]}
+    assert sections["shared memory per CTA"]["total"]["amount"] == product.plan.smem_bytes
+
+
+# --- check
+
+
+def test_what_was_just_written_is_up_to_date(spec: Path) -> None:
+    write(make(spec), Path("out"))
+    assert found(spec) == []
+
+
+def test_a_module_that_was_never_built_is_missing(spec: Path) -> None:
+    assert found(spec) == [
+        "out/one.json: error[missing]: missing: `gemmgen build one.yaml` makes it",
+        "out/one.py: error[missing]: missing: `gemmgen build one.yaml` makes it",
+    ]
+
+
+def test_a_module_of_an_older_spec_is_stale_and_the_difference_is_shown(spec: Path) -> None:
+    write(make(spec), Path("out"))
+    titled("second")
+    message = (
+        "error[stale]: not what its spec and this gemmgen generate: `gemmgen build one.yaml` rewrites it"
+    )
+    assert found(spec) == [f"out/one.json: {message}", f"out/one.py: {message}"]
+    (module,) = [f for f in check([make(spec)], Path("out"), exhaustive=True) if ".py" in f.diagnostic.path]
+    assert module.diff.startswith(
+        '--- out/one.py\n+++ out/one.py (generated)\n@@ -1,4 +1,4 @@\n-"""first.\n+"""second.\n'
+    )
+
+
+def test_a_module_that_was_edited_is_told_from_a_stale_one(spec: Path) -> None:
+    module = write(make(spec), Path("out"))
+    module.write_text(module.read_text().replace("constexpr(64)", "constexpr(32)"))
+    assert found(spec) == [
+        "out/one.py: error[hand-edited]: edited by hand: `gemmgen build one.yaml` rewrites it"
+    ]
+    (edited,) = check([make(spec)], Path("out"), exhaustive=True)
+    assert "\n-PROGRAM_TILE_K = gl.constexpr(32)\n+PROGRAM_TILE_K = gl.constexpr(64)\n" in edited.diff
+
+
+EDITS: dict[str, Callable[[bytes], bytes]] = {
+    "a blank": lambda text: text + b" ",
+    "the last newline": lambda text: text[:-1],
+    "CRLF": lambda text: text.replace(b"\n", b"\r\n"),
+    "a byte order mark": lambda text: b"\xef\xbb\xbf" + text,
+    "another encoding": lambda text: text.decode().encode("utf-16"),
+    "nothing left": lambda text: b"",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_every_byte_counts(spec: Path, edit: str) -> None:
+    module = write(make(spec), Path("out"))
+    module.write_bytes(EDITS[edit](module.read_bytes()))
+    (edited,) = check([make(spec)], Path("out"), exhaustive=True)
+    assert edited.diagnostic.code == "hand-edited"
+    assert edited.diff.endswith("\n")
+
+
+@pytest.mark.parametrize("manifest", ["", "{", "[]", '{"module_sha256": 1}', "\udcff"])
+def test_a_broken_manifest_is_stale(spec: Path, manifest: str) -> None:
+    write(make(spec), Path("out"))
+    Path("out/one.json").write_bytes(manifest.encode(errors="surrogateescape"))
+    assert [line.split(":")[:2] for line in found(spec)] == [["out/one.json", " error[stale]"]]
+
+
+def test_what_no_spec_generates_is_orphaned(spec: Path) -> None:
+    write(make(spec), Path("out"))
+    write(make(titled("another", "two")), Path("out"))
+    message = "error[orphaned]: orphaned: no spec generates it; delete it, or restore its spec"
+    assert found(spec) == [f"out/two.json: {message}", f"out/two.py: {message}"]
+
+
+def test_a_check_of_some_specs_has_no_opinion_on_the_others(spec: Path) -> None:
+    write(make(spec), Path("out"))
+    write(make(titled("another", "two")), Path("out"))
+    assert found(spec, exhaustive=False) == []
+
+
+def test_what_is_no_module_is_no_orphan(spec: Path) -> None:
+    write(make(spec), Path("out"))
+    for name in ("README.md", "one.ptx", "one.cubin", ".hidden.py"):
+        Path("out", name).touch()
+    Path("out/__pycache__").mkdir()
+    assert found(spec) == []
+
+
+def test_a_directory_that_is_not_there_holds_nothing(spec: Path) -> None:
+    assert [line.split(": ")[1] for line in found(spec)] == ["error[missing]"] * 2
+    Path("out").touch()
+    assert [line.split(": ")[1] for line in found(spec)] == ["error[missing]"] * 2
+
+
+# --- write
+
+
+def test_a_product_is_a_module_and_its_manifest_and_nothing_else(spec: Path) -> None:
+    product = make(spec)
+    assert write(product, Path("out")) == Path("out/one.py")
+    assert written() == {"one.py": product.module.encode(), "one.json": product.manifest.encode()}
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+def test_everybody_may_read_a_module(spec: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        write(make(spec), Path("out"))
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in Path("out").iterdir()} == {0o644}
+
+
+def refusal(spec: Path, directory: Path) -> str:
+    """The one diagnostic that a write ends with."""
+    with pytest.raises(GemmgenError) as caught:
+        write(make(spec), directory)
+    (diagnostic,) = caught.value.diagnostics
+    return str(diagnostic)
+
+
+def test_a_directory_that_is_a_file_is_one_diagnostic(spec: Path) -> None:
+    Path("file").touch()
+    assert refusal(spec, Path("file")) == "file: error[cannot-write]: cannot write: File exists"
+    below = refusal(spec, Path("file/below"))
+    assert below == "file/below: error[cannot-write]: cannot write: Not a directory"
+
+
+def test_a_module_that_is_a_directory_is_one_diagnostic(spec: Path) -> None:
+    Path("out/one.py").mkdir(parents=True)
+    assert refusal(spec, Path("out")) == "out/one.py: error[cannot-write]: cannot write: Is a directory"
+    assert list(written_names()) == ["one.py"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_one_diagnostic(spec: Path) -> None:
+    Path("out").mkdir(mode=0o555)
+    assert "error[cannot-write]: cannot write: Permission denied" in refusal(spec, Path("out"))
+
+
+def test_a_full_disk_is_one_diagnostic_and_leaves_no_temporary_file(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make(spec)
+    write(before, Path("out"))
+    titled("second")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert refusal(spec, Path("out")) == "out: error[cannot-write]: cannot write: No space left on device"
+    assert written() == {name: text.encode() for name, text in before.files().items()}
+
+
+def test_a_file_that_gemmgen_did_not_make_is_left_alone(spec: Path) -> None:
+    Path("out").mkdir()
+    Path("out/one.py").write_text("print('mine')\n")
+    message = "exists and was not generated by gemmgen: move it, or choose another --out"
+    assert refusal(spec, Path("out")) == f"out/one.py: error[foreign-file]: {message}"
+    assert written() == {"one.py": b"print('mine')\n"}
+
+
+def test_a_foreign_manifest_is_left_alone(spec: Path) -> None:
+    Path("out").mkdir()
+    Path("out/one.json").write_text('{"mine": 1}\n')
+    message = "exists and was not generated by gemmgen: move it, or choose another --out"
+    assert refusal(spec, Path("out")) == f"out/one.json: error[foreign-file]: {message}"
+    assert written() == {"one.json": b'{"mine": 1}\n'}
+
+
+def written_names() -> Iterator[str]:
+    return (path.name for path in sorted(Path("out").iterdir()))
+
+
+# --- build
+
+
+def refuse(*arguments: object, **options: object) -> Lowered:
+    raise GemmgenError([Diagnostic("one.yaml", "lowering-failed", "planted")])
+
+
+def test_nothing_is_written_when_a_stage_fails(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemmgen.build, "lower", refuse)
+    with pytest.raises(GemmgenError, match="planted"):
+        build(spec, Path("out"), emit=("ptx", "sass"))
+    assert written() == {}
+
+
+def test_a_module_that_was_built_stays_when_a_stage_fails(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(spec, Path("out"), lowering=False)
+    before = written()
+    titled("second")
+    monkeypatch.setattr(gemmgen.build, "lower", refuse)
+    with pytest.raises(GemmgenError, match="planted"):
+        build(spec, Path("out"))
+    assert written() == before
+
+
+def test_a_spec_that_no_plan_satisfies_writes_nothing(spec: Path) -> None:
+    spec.write_text(SPEC.format(title="too deep") + "buffering: {stages: 9}\n")
+    with pytest.raises(GemmgenError, match="smem-capacity"):
+        build(spec, Path("out"), lowering=False)
+    assert not Path("out").exists()
+
+
+@pytest.fixture
+def compiled(lowered: Lowered, product: Product, monkeypatch: pytest.MonkeyPatch) -> Lowered:
+    """A build takes the kernel that the session has compiled."""
+
+    def lower(source: str, *arguments: object, **options: object) -> Lowered:
+        assert source == product.module
+        return lowered
+
+    monkeypatch.setattr(gemmgen.build, "lower", lower)
+    return lowered
+
+
+def test_artifacts_lie_beside_the_module(product: Product, compiled: Lowered, tmp_path: Path) -> None:
+    stem = product.source.stem
+    built = build(ROOT / "specs" / f"{stem}.yaml", tmp_path, emit=("ttgir", "cubin", "sass"))
+    assert built.artifacts == tuple(tmp_path / f"{stem}.{stage}" for stage in ("ttgir", "cubin", "sass"))
+    assert (tmp_path / f"{stem}.ttgir").read_bytes() == compiled.artifacts["ttgir"]
+    assert (tmp_path / f"{stem}.cubin").read_bytes() == compiled.artifacts["cubin"]
+    assert b"HGMMA" in (tmp_path / f"{stem}.sass").read_bytes()
+    assert (tmp_path / f"{stem}.py").read_text() == product.module
+    assert built.resources == compiled.resources
+    assert json.loads(json.dumps(built.as_dict()))["module"] == (tmp_path / f"{stem}.py").as_posix()
+
+
+def test_nothing_is_written_when_an_artifact_cannot_be(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resources = Resources(0, 0, 0, 0, 0, (), (), 0, ())
+
+    def lower(*arguments: object, **options: object) -> Lowered:
+        return Lowered({"ttgir": b"ttgir", "ptx": b"ptx"}, resources)
+
+    monkeypatch.setattr(gemmgen.build, "lower", lower)
+    Path("out/one.ptx").mkdir(parents=True)
+    with pytest.raises(GemmgenError) as caught:
+        build(spec, Path("out"), emit=("ttgir", "ptx"))
+    (diagnostic,) = caught.value.diagnostics
+    assert str(diagnostic) == "out/one.ptx: error[cannot-write]: cannot write: Is a directory"
+    assert list(written_names()) == ["one.ptx"]
+
+
+# --- crashes and races
+
+WRITER = """
+import itertools, sys
+from pathlib import Path
+from gemmgen.product import make, write
+products = [make(Path(spec)) for spec in sys.argv[1:]]
+for product in itertools.cycle(products):
+    write(product, Path("out"))
+    print("written", flush=True)
+"""
+
+
+@contextmanager
+def writer(*specs: Path) -> Generator[subprocess.Popen[bytes]]:
+    """A process that writes the products of specs in turn, for ever; it runs once this is entered."""
+    command = [sys.executable, "-c", WRITER, *map(str, specs)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_killed(spec: Path) -> None:
+    for directory, title in (("old", "first"), ("new", "second")):
+        Path(directory).mkdir()
+        Path(directory, "one.yaml").write_text(SPEC.format(title=title))
+    specs = [Path(directory, "one.yaml") for directory in ("old", "new")]
+    whole = {name: {make(spec).files()[name].encode() for spec in specs} for name in ("one.py", "one.json")}
+    for milliseconds in (3, 50, 111):
+        with writer(*specs) as process:
+            end = time.monotonic() + milliseconds / 1000
+            while time.monotonic() < end:
+                for name, versions in whole.items():
+                    assert Path("out", name).read_bytes() in versions
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for name, versions in whole.items():
+            assert Path("out", name).read_bytes() in versions
+    # Whatever the killed writers left does not matter, and the next build puts things right.
+    write(make(spec), Path("out"))
+    assert found(spec) == []
+
+
+def test_a_temporary_file_that_was_left_behind_does_not_matter(spec: Path) -> None:
+    write(make(spec), Path("out"))
+    Path("out/.one.py.abcdefgh.tmp").write_text("half a mod")
+    assert found(spec) == []
+    titled("second")
+    write(make(spec), Path("out"))
+    assert found(spec) == []
+
+
+def test_a_build_that_is_killed_between_its_files_is_not_called_an_edit(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(make(spec), Path("out"))
+    titled("second")
+    replace = Path.replace
+    replaced: list[Path] = []
+
+    def killed_at_the_second(path: Path, target: Path) -> Path:
+        replaced.append(target)
+        if len(replaced) == 2:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        write(make(spec), Path("out"))
+    assert [line.split(": ")[1] for line in found(spec)] == ["error[stale]"]
+
+
+def test_builds_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
+    product = make(spec)
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(write, product, Path("out")) for _ in range(64)]:
+            future.result()
+    assert found(spec) == []
+    assert sorted(written_names()) == ["one.json", "one.py"]
+
+
+def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
+    specs = sorted((ROOT / "specs").glob("*.yaml"))
+    arguments = ["build", "--no-lower", "--out", "out", *map(str, specs)]
+    command = [sys.executable, "-c", "from gemmgen.cli import main; main()", *arguments]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    processes = [subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert check([make(path) for path in specs], Path("out"), exhaustive=True) == ()
+    assert len(written()) == 2 * len(specs)

@@ -1,0 +1,401 @@
+"""render: what a generated module looks like, for every committed spec and every part of the templates."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product as combinations
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmgen.plan import Plan
+from gemmgen.plan.planner import balanced
+from gemmgen.plan.rules import judge
+from gemmgen.product import Product, make
+from gemmgen.render import render
+from gemmgen.render.fit import LINE_LENGTH, fit
+from gemmgen.render.view import View
+from gemmgen.spec.model import TITLE_LIMIT
+
+ROOT = Path(__file__).parent.parent
+TEMPLATES = ROOT / "gemmgen" / "templates"
+PARTS = sorted((TEMPLATES / "parts").glob("*.j2"))
+
+
+def ruff(*arguments: object, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run ruff as the project configures it."""
+    command = [sys.executable, "-m", "ruff", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)
+
+
+def assert_clean(*paths: Path) -> None:
+    for command in (("format", "--diff"), ("check",)):
+        found = ruff(*command, *paths)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
+# --- the committed modules
+
+
+@pytest.fixture
+def tree(product: Product) -> ast.Module:
+    return ast.parse(product.module)
+
+
+def constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """The constants of a module by name."""
+    return {
+        target.id: statement.value
+        for statement in tree.body
+        if isinstance(statement, ast.Assign)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    return {statement.name: statement for statement in tree.body if isinstance(statement, ast.FunctionDef)}
+
+
+def names(tree: ast.AST) -> set[str]:
+    """All names that are read."""
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def is_jitted(function: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "gluon.jit" for decorator in function.decorator_list)
+
+
+def test_the_generated_modules_are_formatted_and_lint_clean() -> None:
+    assert_clean(ROOT / "generated")
+
+
+def test_a_module_imports_torch_triton_and_the_standard_library_alone(tree: ast.Module) -> None:
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(tree)
+        for name in (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or "."]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert {"torch", "triton"} <= imported
+    assert imported - {"torch", "triton"} <= sys.stdlib_module_names
+
+
+def test_a_module_has_no_branch_on_a_constant(tree: ast.Module) -> None:
+    known = constants(tree).keys() | {"gl", "torch", "triton"}
+    branches = (ast.If, ast.IfExp, ast.While, ast.Assert)
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, branches)]
+    assert [ast.unparse(test) for test in tests if names(test) <= known] == []
+
+
+def test_a_module_has_no_unused_constant_function_or_import(tree: ast.Module) -> None:
+    defined = constants(tree).keys() | functions(tree).keys()
+    defined |= {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+    annotations = {"CONSUMERS"}  # read by nobody where a lone consumer makes it one
+    assert defined - names(tree) - annotations == {"matmul", "lower_signature"}
+
+
+def test_a_function_uses_all_that_it_is_given(tree: ast.Module) -> None:
+    for function in functions(tree).values():
+        parameters = {parameter.arg for parameter in function.args.args + function.args.kwonlyargs}
+        used = {name for statement in function.body for name in names(statement)}
+        assert parameters <= used, function.name
+
+
+def test_a_module_reads_from_top_to_bottom(product: Product, tree: ast.Module) -> None:
+    assert ast.get_docstring(tree)
+    order = list(functions(tree))
+    roles = [name for name in order if name.endswith("_partition")]
+    assert roles == ["producer_partition", "consumer_partition"]
+    landmarks = [*roles, "matmul_kernel", "matmul"]
+    assert [name for name in order if name in landmarks] == landmarks
+    assert order[-1] == "lower_signature"
+    kernel = order.index("matmul_kernel")
+    assert all(is_jitted(functions(tree)[name]) for name in order[: kernel + 1])
+    assert not any(is_jitted(functions(tree)[name]) for name in order[kernel + 1 :])
+    # What warp specialization starts is what the plan calls its roles, and each is defined before it is used.
+    started = re.findall(r"\b(\w+_partition)\b", ast.unparse(functions(tree)["matmul_kernel"]))
+    assert started == [partition.function for partition in product.plan.partitions]
+    for position, name in enumerate(order[: kernel + 1]):
+        assert names(functions(tree)[name]) & set(order) <= set(order[:position]), name
+
+
+def test_every_function_says_what_it_does(tree: ast.Module) -> None:
+    assert [name for name, function in functions(tree).items() if not ast.get_docstring(function)] == []
+
+
+SYNCHRONIZATION = re.compile(
+    r"mbarrier\.(?:wait|expect)\((?P<barrier>\w+)"
+    r"|tma\.(?P<store>store_wait)\("
+    r"|(?P<fence>fence_async_shared)\("
+    r"|(?P<mma>warpgroup_mma_wait)\("
+)
+
+
+def unexplained(function: str) -> Iterator[str]:
+    """Waits and fences of a function's text, by barrier, none of which has a comment on it or just above."""
+    lines = function.splitlines()
+    explained: dict[str, bool] = {}
+    for number, line in enumerate(lines):
+        if found := SYNCHRONIZATION.search(line):
+            subject = next(group for group in found.groups() if group)
+            # The comment may stand above the lines that prepare the call: the stage, the phase.
+            above = lines[max(0, number - 2) : number + 1]
+            explained[subject] = explained.get(subject, False) or any("# " in near for near in above)
+    return (subject for subject, told in explained.items() if not told)
+
+
+def test_every_wait_and_fence_says_what_it_is_for(product: Product, tree: ast.Module) -> None:
+    for function in functions(tree).values():
+        if not is_jitted(function):
+            continue
+        text = ast.get_source_segment(product.module, function)
+        assert text is not None
+        docstring = ast.get_docstring(function) or ""
+        missing = [subject for subject in unexplained(text) if "await" not in docstring]
+        assert missing == [], function.name
+
+
+def test_a_module_names_no_machine_and_no_time(product: Product) -> None:
+    assert "\t" not in product.module
+    assert "\r" not in product.module
+    for place in (ROOT, Path.home(), Path(sys.prefix), Path.cwd()):
+        assert f"{place}/" not in product.module
+    assert re.findall(r"(?<![\w.])/\w+/", product.module) == []  # an absolute path
+    assert re.findall(r"\b20\d\d-\d\d|\b\d\d:\d\d\b|\bfile:", product.module) == []
+
+
+def test_a_module_says_what_it_is_made_from(product: Product) -> None:
+    docstring = ast.get_docstring(ast.parse(product.module)) or ""
+    plan = product.plan
+    assert docstring.startswith(f"{plan.title}.\n\n")
+    assert f"{product.source.stem}.yaml" in docstring
+    assert product.source.sha256 in docstring
+    assert f"{plan.smem_bytes:,} bytes per CTA" in docstring
+    assert "Needs torch and Triton 3.9." in docstring
+    assert all(len(line) <= LINE_LENGTH for line in docstring.splitlines())
+
+
+# --- the templates
+
+
+def dynamic_parts(plan: Plan) -> set[str]:
+    return set(View(plan).device_functions)
+
+
+def test_every_part_is_in_a_committed_module() -> None:
+    included = {
+        name
+        for template in TEMPLATES.rglob("*.j2")
+        for name in re.findall(r'\{% include "parts/([\w.]+)" %\}', template.read_text())
+    }
+    for spec in (ROOT / "specs").glob("*.yaml"):
+        included |= dynamic_parts(make(spec).plan)
+    assert {part.name for part in PARTS} == included
+
+
+def test_every_template_is_plain() -> None:
+    for template in TEMPLATES.rglob("*.j2"):
+        text = template.read_text()
+        assert "{%-" not in text
+        assert "-%}" not in text
+        assert "\t" not in text
+
+
+@pytest.fixture(scope="module")
+def base() -> Plan:
+    return make(ROOT / "specs" / "h100_bf16.yaml").plan
+
+
+def legal_plans(base: Plan) -> Iterator[Plan]:
+    """Every combination of parts with one, two and four consumers and few to many sub-tiles."""
+    structures = combinations((1, 2), (1, 2, 4), (0, 1), ("grouped", "snake"), (256, 64), (256, 64, 8))
+    for cluster_m, consumers, outstanding, order, tile_n, subtile_n in structures:
+        plan = replace(
+            base,
+            cta_tile_m=256 if consumers == 4 else 128,
+            cta_tile_n=tile_n,
+            cluster_m=cluster_m,
+            consumers=consumers,
+            outstanding_mmas=outstanding,
+            order=order,
+            stages=2,
+            subtile_n=subtile_n,
+            producer_registers=24,
+        )
+        plan = balanced(plan)
+        if not judge(plan):
+            yield plan
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """A folder that ruff treats like the project's `generated`: it reads the configuration above it."""
+    (tmp_path / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    (tmp_path / "generated").mkdir()
+    return tmp_path / "generated"
+
+
+def test_every_combination_of_parts_is_formatted_and_lint_clean(base: Plan, modules: Path) -> None:
+    plans = list(legal_plans(base))
+    for number, plan in enumerate(plans):
+        module = render(plan, spec_name="h100_bf16_combined_parts.yaml", spec_sha256="0" * 64)
+        (modules / f"m{number}.py").write_text(module)
+    assert len(plans) > 50
+    assert {plan.consumers for plan in plans} == {1, 2, 4}
+    assert {plan.subtiles for plan in plans} >= {1, 4, 8, 32}
+    assert_clean(modules)
+
+
+def test_the_longest_title_and_a_long_file_name_fit_the_line(base: Plan, modules: Path) -> None:
+    plan = replace(base, title=("word " * TITLE_LIMIT)[: TITLE_LIMIT - 1] + "s")
+    module = render(plan, spec_name=f"{'long_name_' * 6}.yaml", spec_sha256="0" * 64)
+    (modules / "m.py").write_text(module)
+    assert_clean(modules)
+
+
+TITLES = [
+    "import os; os.system(1)",
+    "# noqa: a comment?",
+    "%s %d $y <%= erb %> [[x]] <!-- -->",
+    "a title that ends in a full stop.",
+    "naïve 矩阵 ★ matmul",
+    "a" * TITLE_LIMIT,
+]
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_a_title_is_data(title: str, tmp_path: Path) -> None:
+    _, *spec = (ROOT / "specs" / "h100_bf16.yaml").read_text().splitlines(keepends=True)
+    path = tmp_path / "titled.yaml"
+
+    def code(title: str) -> list[str]:
+        path.write_text(f"title: '{title}'\n" + "".join(spec), encoding="utf-8")
+        module = make(path).module
+        assert module.startswith(f'"""{title.rstrip(".")}.\n\n')
+        return [ast.dump(statement) for statement in ast.parse(module).body[1:]]
+
+    assert code(title) == code("another")
+
+
+def test_a_title_that_could_end_the_docstring_never_gets_that_far(base: Plan) -> None:
+    """The loader refuses quotes, braces and backslashes; a plan made by hand shows what they would do."""
+    with pytest.raises(SyntaxError):
+        ast.parse(render(replace(base, title='"""\nimport nothing("'), spec_name="x.yaml", spec_sha256=""))
+    # Jinja's braces in a title are a value, not a template.
+    braces = render(replace(base, title="{{ plan.stages }} {% raw %}"), spec_name="x.yaml", spec_sha256="")
+    assert braces.startswith('"""{{ plan.stages }} {% raw %}.\n')
+
+
+# --- the same bytes everywhere
+
+DIGEST = """
+import hashlib, locale, sys
+from pathlib import Path
+from gemmgen.product import make
+try:
+    locale.setlocale(locale.LC_ALL, "")
+except locale.Error:
+    pass
+texts = [text for spec in sys.argv[1:] for text in make(Path(spec)).files().values()]
+print(hashlib.sha256("".join(texts).encode()).hexdigest())
+"""
+
+
+def test_every_process_renders_the_same_bytes(tmp_path: Path) -> None:
+    specs = sorted((ROOT / "specs").glob("*.yaml"))
+    environments: list[tuple[Path, dict[str, str]]] = [
+        (ROOT, {"PYTHONHASHSEED": "0", "LC_ALL": "C", "TZ": "UTC"}),
+        (tmp_path, {"PYTHONHASHSEED": "4242", "LC_ALL": "de_DE.UTF-8", "TZ": "Asia/Tokyo", "COLUMNS": "20"}),
+        (
+            tmp_path,
+            {"PYTHONHASHSEED": "random", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "0", "HOME": str(tmp_path)},
+        ),
+    ]
+    digests: set[str] = set()
+    for directory, environment in environments:
+        paths = [os.path.relpath(spec, directory) for spec in specs]
+        completed = subprocess.run(
+            [sys.executable, "-c", DIGEST, *paths],
+            cwd=directory,
+            env=os.environ | environment | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(completed.stdout)
+    assert len(digests) == 1
+
+
+# --- fit
+
+WORDS = st.text("abcdefghij_", min_size=1, max_size=40).map(lambda word: f"x{word}")
+LISTS = st.lists(WORDS, min_size=1, max_size=9, unique=True)
+BRACKETS = st.sampled_from([("f(", ")"), ("accumulator = f(", ")"), ("x = [", "]")])
+
+
+def call(brackets: tuple[str, str], items: list[str], depth: int) -> str:
+    """A statement at some depth, under the statements that it depends on."""
+    head, tail = brackets
+    blocks = "".join(f"{' ' * 4 * level}if x:\n" for level in range(depth))
+    return f"{blocks}{' ' * 4 * depth}{fit(head, items, tail, indent=4 * depth)}"
+
+
+def definition(parameters: list[str]) -> str:
+    return f"{fit('def f(', parameters, '):')}\n    pass"
+
+
+def nested(items: list[str]) -> str:
+    """A call in a call, as the layouts are; the outer one is broken where the two do not fit a line."""
+    line = fit("X = gl.constexpr(f(", items, "))")
+    if "\n" not in line:
+        return line
+    return fit("X = gl.constexpr(", [fit("f(", items, ")", indent=4)], ")")
+
+
+STATEMENTS = st.one_of(
+    st.builds(call, BRACKETS, LISTS, st.integers(0, 4)),
+    st.builds(definition, LISTS),
+    st.builds(nested, LISTS.filter(lambda items: len(items) > 1)),
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(STATEMENTS, min_size=1, max_size=60))
+def test_fit_breaks_lines_where_the_formatter_does(statements: list[str]) -> None:
+    text = "\n\n\n".join(statements) + "\n"
+    formatted = ruff("format", "--diff", "--stdin-filename", "x.py", "-", text=text)
+    assert formatted.returncode == 0, formatted.stdout
+
+
+def test_the_line_length_is_the_formatters() -> None:
+    configuration = (ROOT / "pyproject.toml").read_text()
+    assert f"line-length = {LINE_LENGTH}\n" in configuration
+
+
+def test_fit_uses_the_whole_line() -> None:
+    # "f(" + 107 + ")" are 110 columns; then the items alone, indented by 4; then one item a line.
+    assert fit("f(", ["a" * 104, "b"], ")") == f"f({'a' * 104}, b)"
+    assert fit("f(", ["a" * 103, "b"], ")", indent=4).splitlines() == [
+        "f(",
+        f"        {'a' * 103},",
+        "        b,",
+        "    )",
+    ]
+    assert fit("function(", ["a" * 102, "b"], ")").splitlines() == ["function(", f"    {'a' * 102}, b", ")"]

@@ -1,0 +1,345 @@
+"""From a spec to its record, and back from a file; and the two commands that need a GPU, without one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from gemmgen.bench import Ceilings, Record, Subject, from_json, plain_table, to_json
+from gemmgen.bench.session import read_record, time_spec, write_record
+from gemmgen.cli import main
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.product import make
+from gemmgen.spec import Spec
+from gemmgen.verify import Check, Shape, Verification
+
+ROOT = Path(__file__).parent.parent
+SPEC = ROOT / "specs" / "h100_bf16.yaml"
+RECORD = Path(__file__).parent / "records" / "synthetic_bf16.json"
+# Nothing runs at 1 FLOP/s: every figure is above this roofline.
+IMPOSSIBLE = Ceilings(flops_per_second=1.0, bytes_per_second=1e15, source="invented")
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def silent(step: str) -> None:
+    """Report no progress."""
+
+
+@pytest.fixture
+def record() -> Record:
+    return from_json(RECORD.read_text(), "r.json")
+
+
+@pytest.fixture
+def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process; return its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        code = exit_.value.code
+        assert isinstance(code, int)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def specs_in(directory: Path, *names: str, text: str = SPEC.read_text()) -> list[Path]:
+    """Write a spec under each name."""
+    paths = [directory / name for name in names]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return paths
+
+
+# --- records as files
+
+
+def test_a_record_that_was_written_is_read_back(tmp_path: Path, record: Record) -> None:
+    path = tmp_path / "r.json"
+    write_record(record, path)
+    assert path.read_bytes() == RECORD.read_bytes()
+    assert read_record(path) == record
+
+
+def test_a_record_is_overwritten(tmp_path: Path, record: Record) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("an older one, and longer" * 1000)
+    write_record(record, path)
+    assert read_record(path) == record
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, ": error[bad-record]: cannot read the record: [Errno 2] No such file"),
+        (b"\xff", ": error[bad-record]: cannot read the record: 'utf-8' codec can't decode"),
+        (b"{", ":1:2: error[bad-record]: not JSON: "),
+        (b"{}", ": error[bad-record] schema: is missing"),
+    ],
+)
+def test_a_file_without_a_record_is_one_diagnostic(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "r.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(GemmgenError, match=f"^{re.escape(path.as_posix() + message)}") as caught:
+        read_record(path)
+    assert len(caught.value.diagnostics) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("missing/r.json", "No such file or directory"), (".", "Is a directory")]
+)
+def test_a_record_that_cannot_be_written_is_one_diagnostic(
+    tmp_path: Path, record: Record, name: str, why: str
+) -> None:
+    path = tmp_path / name
+    with pytest.raises(GemmgenError) as caught:
+        write_record(record, path)
+    assert [str(diagnostic) for diagnostic in caught.value.diagnostics] == [
+        f"{path.as_posix()}: error[cannot-write]: cannot write the record: {why}"
+    ]
+
+
+# --- from a spec to its record
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[ModuleType, Subject, Spec, Any]]:
+    """Every call of a benchmark that needs no time, and has a record ready."""
+    calls: list[tuple[ModuleType, Subject, Spec, Any]] = []
+
+    def bench(
+        module: ModuleType,
+        subject: Subject,
+        spec: Spec,
+        shapes: Sequence[Shape],
+        *,
+        progress: Callable[[str], None],
+    ) -> Record:
+        assert Path(str(module.__file__)).read_text() == make(SPEC).module  # Triton reads it again
+        progress("timing")
+        calls.append((module, subject, spec, shapes))
+        return replace(record, subject=subject)
+
+    monkeypatch.setattr("gemmgen.bench.session.bench", bench)
+    return calls
+
+
+def test_a_spec_is_timed_on_its_own_shapes(timed: list[tuple[Any, ...]]) -> None:
+    told: list[str] = []
+    found = time_spec(SPEC, None, told.append)
+    ((module, subject, spec, shapes),) = timed
+    assert found.subject == subject == Subject.of(SPEC, ROOT / "generated" / "h100_bf16.py")
+    assert spec == make(SPEC).source.spec
+    assert tuple(shapes) == ((8192, 8192, 8192), (4096, 4096, 4096))
+    assert told == ["timing"]
+    assert module.__name__ == "h100_bf16"
+    assert not Path(module.__file__).exists()
+
+
+def test_shapes_that_are_given_come_before_those_of_the_spec(timed: list[tuple[Any, ...]]) -> None:
+    time_spec(SPEC, [(1, 8, 16)], silent)
+    assert timed[0][-1] == [(1, 8, 16)]
+
+
+def test_a_spec_without_shapes_is_not_timed(tmp_path: Path, timed: list[tuple[Any, ...]]) -> None:
+    text = re.sub(r"(?m)^bench: .*\n?", "", SPEC.read_text())
+    (path,) = specs_in(tmp_path, "h100_bf16.yaml", text=text)
+    with pytest.raises(GemmgenError) as caught:
+        time_spec(path, None, silent)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.path == make(path).source.path
+    assert diagnostic.code == "no-shapes"
+    assert diagnostic.message == "names no shapes to time: list them under bench.shapes, or give --shapes"
+    assert timed == []
+
+
+def test_a_spec_that_is_rejected_is_not_timed(tmp_path: Path, timed: list[tuple[Any, ...]]) -> None:
+    (path,) = specs_in(tmp_path, "bad.yaml", text="title: 5\n")
+    with pytest.raises(GemmgenError, match=r"bad\.yaml:1:8: error\["):
+        time_spec(path, [(1, 8, 16)], silent)
+    assert timed == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_timed() -> None:
+    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+        time_spec(SPEC, None, silent)
+
+
+# --- gemmgen bench
+
+
+def test_records_become_a_table_and_a_plot(tmp_path: Path, gemmgen: Run, record: Record) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "x.svg"
+    code, out, err = gemmgen("bench", RECORD, "--plot", picture)
+    assert (code, out, err) == (0, plain_table([record]), "")
+    assert picture.read_text().startswith("<?xml")
+
+
+def test_records_are_told_as_json(gemmgen: Run) -> None:
+    code, out, _ = gemmgen("bench", RECORD, RECORD, "--json")
+    assert code == 0
+    assert json.loads(out) == [json.loads(RECORD.read_text())] * 2
+
+
+def test_a_record_that_cannot_be_read_costs_the_others_nothing(
+    tmp_path: Path, gemmgen: Run, record: Record
+) -> None:
+    code, out, err = gemmgen("bench", tmp_path / "missing.json", RECORD)
+    assert (code, out) == (1, plain_table([record]))
+    assert err.count("error[") == err.count("missing.json: error[bad-record]: cannot read the record: ") == 1
+
+
+def test_a_plot_that_cannot_be_drawn_costs_no_figures(tmp_path: Path, gemmgen: Run, record: Record) -> None:
+    code, out, err = gemmgen("bench", RECORD, "--plot", tmp_path / "x.jpg")
+    assert (code, out) == (1, plain_table([record]))
+    assert err.endswith("x.jpg: error[bad-plot]: the name must end in .svg or .png\n")
+
+
+def test_figures_that_cannot_be_true_are_a_failure(tmp_path: Path, gemmgen: Run, record: Record) -> None:
+    path = tmp_path / "r.json"
+    write_record(replace(record, ceilings=IMPOSSIBLE), path)
+    code, out, _ = gemmgen("bench", path)
+    assert code == 1
+    assert "do not believe it" in out
+
+
+@pytest.mark.parametrize(
+    ("subjects", "record", "message"),
+    [
+        (("a.yaml", "b.yaml"), "r.json", "several specs need a directory to record into"),
+        (("a.yaml",), "missing/r.json", "there is no directory missing"),
+        ((RECORD,), "r.json", "only specs are timed and recorded"),
+    ],
+)
+def test_records_without_a_place_are_wrong_usage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    gemmgen: Run,
+    timed: list[tuple[Any, ...]],
+    subjects: tuple[Path | str, ...],
+    record: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = gemmgen("bench", *subjects, "--record", record)
+    assert (code, out, timed) == (2, "", [])
+    assert f"Invalid value for --record: {message}\n" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_specs_of_one_name_are_not_recorded_into_one_file(
+    tmp_path: Path, gemmgen: Run, timed: list[tuple[Any, ...]]
+) -> None:
+    specs = specs_in(tmp_path, "one/h100_bf16.yaml", "two/h100_bf16.yaml")
+    code, _, err = gemmgen("bench", *specs, "--record", tmp_path)
+    assert (code, timed) == (1, [])
+    assert "two/h100_bf16.yaml: error[module-name]: makes the same module as " in err
+
+
+def test_each_spec_has_its_record(tmp_path: Path, gemmgen: Run, timed: list[tuple[Any, ...]]) -> None:
+    file, directory = tmp_path / "r.json", tmp_path / "records"
+    directory.mkdir()
+    code, out, err = gemmgen("bench", SPEC, "--record", file, "--shapes", "1x8x16")
+    assert code == 0
+    assert timed[0][-1] == ((1, 8, 16),)
+    assert err == "benchmarking h100_bf16: timing\n"
+    found = read_record(file)
+    assert found.subject == timed[0][1]
+    assert out == plain_table([found])
+    assert gemmgen("bench", SPEC, RECORD, "--record", directory)[0] == 0
+    assert [path.name for path in directory.iterdir()] == ["h100_bf16.json"]
+    assert (directory / "h100_bf16.json").read_text() == to_json(found)
+
+
+def test_a_shape_that_is_none_is_one_diagnostic(gemmgen: Run, timed: list[tuple[Any, ...]]) -> None:
+    code, out, err = gemmgen("bench", SPEC, "--shapes", "8x8")
+    assert (code, out, timed) == (1, "", [])
+    assert err.startswith("--shapes: error[bad-shapes]: `8x8` in `8x8` is no shape")
+
+
+# --- gemmgen test
+
+
+@pytest.mark.parametrize("command", ["test", "bench"])
+def test_without_a_gpu_a_command_fails_with_one_diagnostic(command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from gemmgen.cli import main; main()", command, "specs/h100_bf16.yaml"],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "cuda: error[no-gpu]: torch finds no CUDA GPU; the kernel needs a Hopper GPU, "
+        "compute capability 9.0 (H100, H200)\n"
+    )
+
+
+@pytest.fixture
+def verified(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every list of shapes to verify on; of two checks of each kernel the second fails on an odd N."""
+    calls: list[object] = []
+
+    def verify(
+        module: ModuleType,
+        spec: Spec,
+        shapes: Sequence[Shape] | None,
+        *,
+        progress: Callable[[str], None],
+    ) -> Verification:
+        progress("checking")
+        calls.append(shapes)
+        shape = shapes[0] if shapes else (8, 8, 8)
+        checks = (Check(shape, "out=: relative error", 0.0, 1.0), Check(shape, "odd", shape[1] % 2, 0))
+        return Verification("an invented GPU", checks)
+
+    monkeypatch.setattr("gemmgen.verify.verify", verify)
+    return calls
+
+
+def test_a_right_kernel_is_told_in_one_line(gemmgen: Run, verified: list[object]) -> None:
+    code, out, err = gemmgen("test", SPEC)
+    assert (code, verified) == (0, [None])
+    assert out == f"{make(SPEC).source.path}: 2 of 2 checks passed on an invented GPU\n"
+    assert err == "testing h100_bf16: checking\n"
+
+
+def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen: Run, verified: list[object]) -> None:
+    code, out, err = gemmgen("test", SPEC, "--shapes", "8x9x16")
+    assert (code, verified) == (1, [((8, 9, 16),)])
+    assert out == f"{make(SPEC).source.path}: 1 of 2 checks passed on an invented GPU\n"
+    failure = Diagnostic(make(SPEC).source.path, "wrong-kernel", "8x9x16 odd: 1, the limit is 0")
+    assert err == f"testing h100_bf16: checking\n{failure}\n"
+
+
+def test_checks_are_told_as_json(gemmgen: Run, verified: list[object]) -> None:
+    code, out, err = gemmgen("test", SPEC, "--shapes", "8x9x16", "--json")
+    assert code == 1
+    (told,) = json.loads(out).values()
+    assert told["passed"] is False
+    assert [check["passed"] for check in told["checks"]] == [True, False]
+    assert "error[wrong-kernel]" in err

@@ -1,0 +1,769 @@
+"""The wrapper of each generated module: what it refuses, what it hands to TMA, and how often it does so.
+
+All but the last section runs without a GPU: a `Cuda` tensor is a CPU tensor that claims to be on one.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gemmgen.module import Matmul, import_generated, matmul_of
+from gemmgen.plan import Plan
+from gemmgen.product import Product
+
+ROOT = Path(__file__).parent.parent
+TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ALIGNMENT_BYTES = 16
+SM_COUNT = 132
+
+
+class Cuda(Tensor):
+    """A CPU tensor whose device reads as the first GPU."""
+
+    device = property(lambda self: torch.device("cuda", 0))  # pyright: ignore[reportAssignmentType]
+    is_cuda = True  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+
+class SecondCuda(Cuda):
+    """The same, of the second GPU."""
+
+    device = property(lambda self: torch.device("cuda", 1))  # pyright: ignore[reportAssignmentType]
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Makes legal matrices of one module's dtypes: M = 4, N = 24, K = 16 unless told otherwise."""
+
+    ab: torch.dtype
+    d: torch.dtype
+    kind: type[Tensor] = Tensor
+
+    def rows(
+        self, rows: int, columns: int, stride: int | None = None, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Return zeros [rows, columns], rows `stride` elements apart, by default the fewest legal."""
+        dtype = dtype or self.ab
+        unit = ALIGNMENT_BYTES // dtype.itemsize
+        stride = ceil(columns / unit) * unit if stride is None else stride
+        storage = torch.zeros(rows * max(stride, columns, 1), dtype=dtype).as_subclass(self.kind)
+        return storage.as_strided((rows, columns), (stride, 1))
+
+    def a(self, m: int = 4, k: int = 16, stride: int | None = None) -> Tensor:
+        return self.rows(m, k, stride)
+
+    def b(self, k: int = 16, n: int = 24, stride: int | None = None) -> Tensor:
+        return self.rows(n, k, stride).T
+
+    def out(self, m: int = 4, n: int = 24, stride: int | None = None) -> Tensor:
+        return self.rows(m, n, stride, self.d)
+
+
+@pytest.fixture
+def operands(product: Product) -> Operands:
+    plan = product.plan
+    return Operands(TORCH_DTYPES[plan.a_dtype.name], TORCH_DTYPES[plan.d_dtype.name], Cuda)
+
+
+def import_module(product: Product) -> ModuleType:
+    return import_generated(ROOT / "generated" / f"{product.source.stem}.py")
+
+
+@pytest.fixture
+def module(product: Product) -> ModuleType:
+    """Each committed module, executed afresh: its caches are empty."""
+    return import_module(product)
+
+
+@pytest.fixture
+def matmul(module: ModuleType) -> Matmul:
+    return matmul_of(module)
+
+
+# --- what it refuses
+
+Arguments = tuple[object, ...]
+"""a, b and, where it matters, out."""
+
+
+def misaligned(matrix: Tensor) -> Tensor:
+    """The same matrix, one element further in a storage that is large enough."""
+    rows, columns = matrix.shape
+    storage = matrix.new_zeros(rows * (columns + ALIGNMENT_BYTES))
+    return storage.as_strided((rows, columns), (columns, 1), 1)
+
+
+def overlapping(matrix: Tensor) -> Tensor:
+    """The first row, over and over."""
+    return matrix[:1].expand(matrix.shape)
+
+
+def huge(dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
+    "a is a list": (lambda o: ([[1.0]], o.b()), "a must be a torch.Tensor, found list"),
+    "a is nothing": (lambda o: (None, o.b()), "a must be a torch.Tensor, found NoneType"),
+    "b is a number": (lambda o: (o.a(), 1.0), "b must be a torch.Tensor, found float"),
+    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out must be a torch.Tensor, found list"),
+    "a is fp64": (lambda o: (o.a().double(), o.b()), "a must be {ab}, found torch.float64"),
+    "b is int8": (lambda o: (o.a(), o.b().char()), "b must be {ab}, found torch.int8"),
+    "out is fp64": (lambda o: (o.a(), o.b(), o.out().double()), "out must be {d}, found torch.float64"),
+}
+
+STRIDE = "must have a row stride that is a multiple of 16 bytes, as TMA needs; found"
+ADDRESS = "must start at a multiple of 16 bytes, as TMA needs; found an address"
+K_CONTIGUOUS = "must have K contiguous, stride"
+NO_BACKWARD = "this kernel has no backward:"
+
+WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
+    # dimensions
+    "a is a vector": (lambda o: (o.a()[0], o.b()), "a must have 2 dimensions, found 1: shape [16]"),
+    "a is a scalar": (lambda o: (o.a()[0, 0], o.b()), "a must have 2 dimensions, found 0: shape []"),
+    "b is a batch": (lambda o: (o.a(), o.b()[None]), "b must have 2 dimensions, found 3: shape [1, 16, 24]"),
+    "out is a batch": (
+        lambda o: (o.a(), o.b(), o.out()[None]),
+        "out must have 2 dimensions, found 3: shape [1, 4, 24]",
+    ),
+    # extents
+    "m is huge": (
+        lambda o: (huge(o.ab, 2**31, 16), o.b()),
+        "a must have extents up to {limit}, found shape [2147483648, 16]",
+    ),
+    "k is huge": (
+        lambda o: (huge(o.ab, 4, 2**31), o.b()),
+        "a must have extents up to {limit}, found shape [4, 2147483648]",
+    ),
+    "n is huge": (
+        lambda o: (o.a(), huge(o.ab, 16, 2**31)),
+        "b must have extents up to {limit}, found shape [16, 2147483648]",
+    ),
+    "out is huge": (
+        lambda o: (o.a(), o.b(), huge(o.d, 4, 2**31)),
+        "out must have extents up to {limit}, found shape [4, 2147483648]",
+    ),
+    # contiguity
+    "a is M-contiguous": (
+        lambda o: (o.rows(16, 8).T, o.b()),
+        f"a {K_CONTIGUOUS}(1) == 1; found a stride of 8",
+    ),
+    "b is not transposed": (
+        lambda o: (o.a(), o.rows(16, 24)),
+        f"b {K_CONTIGUOUS}(0) == 1: pass the transposed view of an N x K tensor; found a stride of 24",
+    ),
+    "out is M-contiguous": (
+        lambda o: (o.a(8), o.b(), o.out(24, 8).T),
+        "out must have N contiguous, stride(1) == 1; found a stride of 8",
+    ),
+    # rows
+    "a repeats a row": (
+        lambda o: (overlapping(o.a()), o.b()),
+        "a must not overlap itself; found rows of 16, 0 apart",
+    ),
+    "a's rows overlap": (
+        lambda o: (o.a().as_strided((4, 16), (8, 1)), o.b()),
+        "a must not overlap itself; found rows of 16, 8 apart",
+    ),
+    "b repeats a column": (
+        lambda o: (o.a(), overlapping(o.b().T).T),
+        "b must not overlap itself; found rows of 16, 0 apart",
+    ),
+    "out repeats a row": (
+        lambda o: (o.a(), o.b(), overlapping(o.out())),
+        "out must not overlap itself; found rows of 24, 0 apart",
+    ),
+    "a's row stride is odd": (lambda o: (o.a(stride=17), o.b()), f"a {STRIDE} 17 elements, 34 bytes"),
+    "b's row stride is odd": (lambda o: (o.a(), o.b(stride=28)), f"b {STRIDE} 28 elements, 56 bytes"),
+    "k is odd": (lambda o: (o.a(k=9, stride=9), o.b(k=9)), f"a {STRIDE} 9 elements, 18 bytes"),
+    "out's row stride is odd": (
+        lambda o: (o.a(), o.b(), o.out(stride=25)),
+        f"out {STRIDE} 25 elements, {{odd_row}} bytes",
+    ),
+    # addresses
+    "a starts anywhere": (lambda o: (misaligned(o.a()), o.b()), f"a {ADDRESS} 2 bytes past one"),
+    "b starts anywhere": (lambda o: (o.a(), misaligned(o.b().T).T), f"b {ADDRESS} 2 bytes past one"),
+    "out starts anywhere": (
+        lambda o: (o.a(), o.b(), misaligned(o.out())),
+        f"out {ADDRESS} {{element}} bytes past one",
+    ),
+    # a and b together
+    "K differs": (
+        lambda o: (o.a(k=16), o.b(k=32)),
+        "a and b must agree in K, found a of shape [4, 16] and b of shape [32, 24]",
+    ),
+    # out
+    "out is too wide": (lambda o: (o.a(), o.b(), o.out(n=32)), "out must have shape [4, 24], found [4, 32]"),
+    "out is transposed": (
+        lambda o: (o.a(), o.b(), o.out(24, 8)),
+        "out must have shape [4, 24], found [24, 8]",
+    ),
+    # devices
+    "a is on the CPU": (
+        lambda o: (o.a().as_subclass(Tensor), o.b()),
+        "a must be on a CUDA device, found cpu",
+    ),
+    "all are on the CPU": (
+        lambda o: tuple(t.as_subclass(Tensor) for t in (o.a(), o.b(), o.out())),
+        "a must be on a CUDA device, found cpu",
+    ),
+    "a is on no device": (
+        lambda o: (huge(o.ab, 4, 16), o.b()),
+        "a must be on a CUDA device, found meta",
+    ),
+    "b is on the CPU": (
+        lambda o: (o.a(), o.b().as_subclass(Tensor)),
+        "b must be on a's device cuda:0, found cpu",
+    ),
+    "b is on another GPU": (
+        lambda o: (o.a(), o.b().as_subclass(SecondCuda)),
+        "b must be on a's device cuda:0, found cuda:1",
+    ),
+    "out is on another GPU": (
+        lambda o: (o.a(), o.b(), o.out().as_subclass(SecondCuda)),
+        "out must be on a's device cuda:0, found cuda:1",
+    ),
+    # gradients
+    "a requires grad": (
+        lambda o: (o.a().requires_grad_(), o.b()),
+        f"{NO_BACKWARD} detach the operands, or use torch.no_grad()",
+    ),
+    "b requires grad": (
+        lambda o: (o.a(), o.b().requires_grad_()),
+        f"{NO_BACKWARD} detach the operands, or use torch.no_grad()",
+    ),
+    "out requires grad": (
+        lambda o: (o.a(), o.b(), o.out().requires_grad_()),
+        f"{NO_BACKWARD} out must not require grad",
+    ),
+}
+
+
+def call(matmul: Matmul, arguments: Arguments) -> Tensor:
+    untyped: Any = matmul
+    a, b, *out = arguments
+    return untyped(a, b, out=out[0] if out else None)
+
+
+def exactly(template: str, plan: Plan, operands: Operands) -> str:
+    return f"^{re.escape(filled(template, plan, operands))}$"
+
+
+def filled(template: str, plan: Plan, operands: Operands) -> str:
+    overhang = max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
+    element = operands.d.itemsize
+    return template.format(
+        ab=operands.ab, d=operands.d, limit=2**31 - overhang, element=element, odd_row=25 * element
+    )
+
+
+@pytest.fixture(scope="session")
+def checks(product: Product) -> Matmul:
+    """The `matmul` of each module, which must refuse before it launches."""
+    module = import_module(product)
+
+    def launch(*arguments: object) -> None:
+        raise AssertionError(f"launched with {arguments}")
+
+    module.__dict__["_launch"] = launch
+    return matmul_of(module)
+
+
+@pytest.mark.parametrize("case", WRONG_TYPE)
+def test_a_wrong_type_is_refused(checks: Matmul, product: Product, operands: Operands, case: str) -> None:
+    arguments, template = WRONG_TYPE[case]
+    with pytest.raises(TypeError, match=exactly(template, product.plan, operands)):
+        call(checks, arguments(operands))
+
+
+@pytest.mark.parametrize("case", WRONG_VALUE)
+def test_a_wrong_value_is_refused(checks: Matmul, product: Product, operands: Operands, case: str) -> None:
+    arguments, template = WRONG_VALUE[case]
+    with pytest.raises(ValueError, match=exactly(template, product.plan, operands)):
+        call(checks, arguments(operands))
+
+
+def test_an_output_that_tma_would_write_past_is_refused(checks: Matmul, operands: Operands) -> None:
+    # 9 columns end inside a unit of 16 bytes for either width of element.
+    text = rf"^out must have rows of whole 16-byte units.* found 9 columns, {9 * operands.d.itemsize} bytes"
+    with pytest.raises(ValueError, match=text):
+        checks(operands.a(), operands.b(n=9), out=operands.out(n=9))
+
+
+def test_the_largest_extents_pass_the_checks(checks: Matmul, product: Product, operands: Operands) -> None:
+    limit = int(filled("{limit}", product.plan, operands))
+    with pytest.raises(ValueError, match=r"^a must be on a CUDA device, found meta$"):
+        checks(huge(operands.ab, limit, 16), huge(operands.ab, limit, 16).T)
+
+
+def test_out_is_a_keyword(checks: Matmul, operands: Operands) -> None:
+    untyped: Any = checks
+    with pytest.raises(TypeError, match="positional"):
+        untyped(operands.a(), operands.b(), operands.out())
+
+
+# --- what it launches
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of the module's `_launch`."""
+
+    tiles: int
+    descriptors: tuple[Any, Any, Any]
+
+
+def on_the_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `torch.empty` allocate for a fake GPU, which is the current device."""
+    empty = torch.empty
+
+    def fake_empty(shape: tuple[int, int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        assert device.type == "cuda"
+        return empty(shape, dtype=dtype).fill_(float("nan")).as_subclass((Cuda, SecondCuda)[device.index])
+
+    monkeypatch.setattr(torch, "empty", fake_empty)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+@pytest.fixture
+def launches(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """The launches of a module on a fake GPU."""
+    on_the_fake_gpu(monkeypatch)
+    made: list[Launch] = []
+
+    def launch(tiles: int, descriptors: tuple[Any, Any, Any]) -> None:
+        made.append(Launch(tiles, descriptors))
+
+    monkeypatch.setattr(module, "_launch", launch)
+    return made
+
+
+@pytest.mark.parametrize("shape", [(0, 24, 16), (4, 0, 16), (0, 0, 16), (0, 24, 0), (0, 0, 0)])
+@pytest.mark.parametrize("given", [False, True], ids=["own output", "out="])
+def test_an_empty_result_launches_nothing(
+    matmul: Matmul, operands: Operands, launches: list[Launch], shape: tuple[int, int, int], given: bool
+) -> None:
+    m, n, k = shape
+    out = operands.out(m, n) if given else None
+    result = matmul(operands.a(m, k), operands.b(k, n), out=out)
+    assert result.shape == (m, n)
+    assert result.dtype == operands.d
+    assert result is out or not given
+    assert launches == []
+
+
+@pytest.mark.parametrize("n", [24, 9])
+def test_no_k_gives_zeros_without_a_launch(
+    matmul: Matmul, operands: Operands, launches: list[Launch], n: int
+) -> None:
+    result = matmul(operands.a(k=0), operands.b(k=0, n=n))
+    assert result.shape == (4, n)
+    assert torch.equal(result, operands.out(4, n))
+    assert launches == []
+
+
+def test_no_k_zeroes_the_output_that_is_given(
+    matmul: Matmul, operands: Operands, launches: list[Launch]
+) -> None:
+    out = operands.out().fill_(7.0)
+    assert matmul(operands.a(k=0), operands.b(k=0), out=out) is out
+    assert torch.count_nonzero(out) == 0
+    assert launches == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 100, 257])
+def test_a_result_has_rows_that_tma_can_write(
+    matmul: Matmul, operands: Operands, launches: list[Launch], n: int
+) -> None:
+    result = matmul(operands.a(), operands.b(n=n))
+    unit = ALIGNMENT_BYTES // operands.d.itemsize
+    assert result.shape == (4, n)
+    assert result.stride() == (ceil(n / unit) * unit, 1)
+    assert result.data_ptr() % ALIGNMENT_BYTES == 0
+    # The padding is the result's own storage: a store may fill its last unit.
+    assert result.untyped_storage().nbytes() >= 4 * result.stride(0) * operands.d.itemsize
+    assert launches[0].descriptors[2].strides == list(result.stride())
+
+
+def test_a_given_output_is_returned_and_written(
+    matmul: Matmul, operands: Operands, launches: list[Launch]
+) -> None:
+    out = operands.out(stride=40)
+    assert matmul(operands.a(), operands.b(), out=out) is out
+    d_desc = launches[0].descriptors[2]
+    assert (d_desc.base.data_ptr(), d_desc.strides) == (out.data_ptr(), [40, 1])
+
+
+def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
+    matmul: Matmul, product: Product, operands: Operands, launches: list[Launch]
+) -> None:
+    plan = product.plan
+    a, b, out = operands.a(5, 40, stride=64), operands.b(40, 24, stride=48), operands.out(5, 24, stride=32)
+    matmul(a, b, out=out)
+    a_desc, b_desc, d_desc = launches[0].descriptors
+    assert [d.base.data_ptr() for d in (a_desc, b_desc, d_desc)] == [t.data_ptr() for t in (a, b, out)]
+    assert [d.base.dtype for d in (a_desc, b_desc, d_desc)] == [operands.ab, operands.ab, operands.d]
+    assert (a_desc.shape, a_desc.strides) == ([5, 40], [64, 1])
+    assert (b_desc.shape, b_desc.strides) == ([24, 40], [48, 1])  # as stored
+    assert (d_desc.shape, d_desc.strides) == ([5, 24], [32, 1])
+    assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
+    assert b_desc.block_shape == [plan.program_tile_n, plan.cta_tile_k]
+    assert d_desc.block_shape == [plan.consumer_tile_m, plan.subtile_n]
+    swizzles = [plan.a_swizzle_bytes, plan.b_swizzle_bytes, plan.d_swizzle_bytes]
+    assert [d.layout.swizzle_byte_width for d in (a_desc, b_desc, d_desc)] == swizzles
+    bases = [plan.m_bases, plan.shared_bases, plan.m_bases]
+    assert [[list(basis) for basis in d.layout.cga_layout] for d in (a_desc, b_desc, d_desc)] == bases
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "strides", "row_stride"),
+    [
+        (1, 16, (3, 1), 16),  # a single row has no stride
+        (1, 9, (5, 1), 16),  # nor does its length matter
+        (1, 1, (1, 1), 8),
+        (1, 1, (7, 5), 8),
+        (4, 1, (8, 1), 8),  # in a single column nothing is contiguous
+        (4, 1, (8, 5), 8),
+        (4, 1, (24, 0), 24),
+    ],
+)
+def test_strides_that_no_element_needs_may_be_odd(
+    matmul: Matmul,
+    operands: Operands,
+    launches: list[Launch],
+    rows: int,
+    columns: int,
+    strides: tuple[int, int],
+    row_stride: int,
+) -> None:
+    def strided() -> Tensor:
+        return operands.a(8, 64).as_strided((rows, columns), strides)
+
+    matmul(strided(), operands.b(columns, 24))
+    matmul(operands.a(4, columns), strided().T)
+    a_desc, b_desc = launches[0].descriptors[0], launches[1].descriptors[1]
+    for descriptor in (a_desc, b_desc):
+        assert (descriptor.shape, descriptor.strides) == ([rows, columns], [row_stride, 1])
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (128, 256), (129, 257), (1000, 3000)])
+def test_every_tile_is_counted(
+    matmul: Matmul, product: Product, operands: Operands, launches: list[Launch], m: int, n: int
+) -> None:
+    matmul(operands.a(m), operands.b(n=n))
+    plan = product.plan
+    assert launches[0].tiles == ceil(m / plan.program_tile_m) * ceil(n / plan.program_tile_n)
+
+
+def test_a_parameter_is_an_operand_where_gradients_are_off(
+    matmul: Matmul, operands: Operands, launches: list[Launch]
+) -> None:
+    a, b, out = (t.requires_grad_() for t in (operands.a(), operands.b(), operands.out()))
+    with torch.no_grad():
+        matmul(a, b, out=out)
+    with torch.inference_mode():
+        matmul(a, b)
+    assert len(launches) == 2
+
+
+# --- what it keeps
+
+
+def test_a_second_call_with_the_same_matrices_makes_no_descriptor(
+    module: ModuleType, matmul: Matmul, operands: Operands, launches: list[Launch]
+) -> None:
+    a, b, out = operands.a(), operands.b(), operands.out()
+    matmul(a, b, out=out)
+    made = module._descriptor.cache_info().misses
+    assert made == 3
+    matmul(a, b, out=out)
+    assert module._descriptor.cache_info().misses == made
+    assert launches[0] == launches[1]
+    assert all(
+        first is second
+        for first, second in zip(launches[0].descriptors, launches[1].descriptors, strict=True)
+    )
+
+
+def test_another_matrix_at_the_same_address_gets_a_descriptor_of_its_own(
+    matmul: Matmul, operands: Operands, launches: list[Launch]
+) -> None:
+    a = operands.a(8, 32)
+    for view in (a, a[:4], a[:, :16], a.as_strided((8, 32), (32, 1))):
+        matmul(view, operands.b(view.shape[1]))
+    shapes = [launch.descriptors[0].shape for launch in launches]
+    assert shapes == [[8, 32], [4, 32], [8, 16], [8, 32]]
+
+
+def test_a_and_out_may_have_been_described_as_another_operand_before(
+    matmul: Matmul, operands: Operands, launches: list[Launch], product: Product
+) -> None:
+    # The same address, extents and stride as a, as b's rows, and, where the dtypes agree, as out.
+    square = operands.rows(16, 16)
+    matmul(square, square.T)
+    a_desc, b_desc, _ = launches[0].descriptors
+    plan = product.plan
+    assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
+    assert b_desc.block_shape == [plan.program_tile_n, plan.cta_tile_k]
+
+
+def test_no_cache_keeps_a_tensor_alive(
+    module: ModuleType, matmul: Matmul, operands: Operands, launches: list[Launch]
+) -> None:
+    a, b, out = operands.a(), operands.b(), operands.out()
+    storages = [weakref.ref(tensor.untyped_storage()) for tensor in (a, b, out)]
+    tensors = [weakref.ref(tensor) for tensor in (a, b, out)]
+    matmul(a, b, out=out)
+    assert module._descriptor.cache_info().currsize == 3
+    assert all(ref() is not None for ref in tensors)
+    del a, b, out
+    assert [ref() for ref in (*tensors, *storages)] == [None] * 6
+
+
+# --- the grid
+
+
+class FakeKernel:
+    """Stands for the compiled kernel, and for the function that compiles it."""
+
+    def __init__(self) -> None:
+        self.compiled: list[dict[str, object]] = []
+        self.grids: list[tuple[int, ...]] = []
+        self.devices: list[int] = []
+
+    def warmup(self, *descriptors: object, **options: object) -> FakeKernel:
+        assert len(descriptors) == 3
+        self.compiled.append(options)
+        return self
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        self.grids.append(grid)
+        self.devices.append(torch.cuda.current_device())
+        return lambda *descriptors: None
+
+
+@pytest.fixture
+def kernel(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
+    """A kernel on a fake machine of two H100 SXM."""
+    on_the_fake_gpu(monkeypatch)
+    current = [0]
+
+    @contextmanager
+    def device(chosen: torch.device) -> Generator[None]:
+        before = current[0]
+        current[0] = chosen.index
+        yield
+        current[0] = before
+
+    fake = FakeKernel()
+    monkeypatch.setattr(module, "matmul_kernel", fake)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", device)
+    every_gpu(monkeypatch, get_device_capability=(9, 0))
+    every_gpu(monkeypatch, get_device_properties=SimpleNamespace(multi_processor_count=SM_COUNT))
+    return fake
+
+
+def every_gpu(monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
+    """Let functions of `torch.cuda` give the same answer for every device."""
+
+    def always(answer: object) -> Callable[[int], object]:
+        return lambda device: answer
+
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, always(answer))
+
+
+@pytest.mark.parametrize(
+    ("tiles_m", "tiles_n"), [(1, 1), (1, 3), (5, 13), (66, 1), (11, 12), (7, 19), (300, 2)]
+)
+def test_as_many_programs_run_as_there_are_tiles_or_clusters_of_sms(
+    matmul: Matmul, product: Product, operands: Operands, kernel: FakeKernel, tiles_m: int, tiles_n: int
+) -> None:
+    plan = product.plan
+    # One row and one column more than full tiles of all but the last.
+    m, n = (tiles_m - 1) * plan.program_tile_m + 1, (tiles_n - 1) * plan.program_tile_n + 1
+    matmul(operands.a(m, 8), operands.b(8, n))
+    assert kernel.grids == [(min(tiles_m * tiles_n, SM_COUNT // plan.cluster_size), 1, 1)]
+
+
+def test_the_kernel_is_compiled_once_with_the_warps_and_the_cluster_of_the_plan(
+    matmul: Matmul, product: Product, operands: Operands, kernel: FakeKernel
+) -> None:
+    matmul(operands.a(), operands.b())
+    matmul(operands.a(300, 80), operands.b(80, 500))
+    plan = product.plan
+    options = {"num_warps": plan.consumer_warps, "num_ctas": plan.cluster_size}
+    assert kernel.compiled == [{"grid": (1,)} | options]
+    assert len(kernel.grids) == 2
+
+
+def test_the_operands_device_is_current_while_the_kernel_is_launched(
+    matmul: Matmul, operands: Operands, kernel: FakeKernel
+) -> None:
+    second = Operands(operands.ab, operands.d, SecondCuda)
+    assert matmul(second.a(), second.b()).device == torch.device("cuda", 1)
+    matmul(operands.a(), operands.b())
+    assert kernel.devices == [1, 0]
+    assert len(kernel.compiled) == 2  # once per device
+    assert torch.cuda.current_device() == 0
+
+
+def test_another_gpu_is_refused_on_every_call(
+    matmul: Matmul, operands: Operands, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_gpu(monkeypatch, get_device_capability=(10, 0), get_device_name="NVIDIA B200")
+    text = r"^this kernel needs a GPU of compute capability \(9, 0\), found NVIDIA B200 with \(10, 0\)$"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=text):
+            matmul(operands.a(), operands.b())
+    assert kernel.compiled == []
+
+
+# --- on a GPU
+
+gpu = pytest.mark.gpu
+FIRST = torch.device("cuda", 0)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Matrices of -1, 0 and 1: with K of at most 128, every result is exact even in bf16."""
+
+    product: Product
+    device: torch.device = FIRST
+
+    def rows(self, rows: int, columns: int, stride: int | None = None) -> Tensor:
+        """Return random rows, `stride` elements apart; what lies between them is NaN."""
+        dtype = TORCH_DTYPES[self.product.plan.a_dtype.name]
+        stride = ceil(columns / 8) * 8 if stride is None else stride
+        storage = torch.full((max(rows, 1), stride), float("nan"), dtype=dtype, device=self.device)
+        matrix = storage[:rows, :columns]
+        return matrix.copy_(torch.randint(-1, 2, (rows, columns), device=self.device))
+
+    def expected(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a.double() @ b.double()).to(TORCH_DTYPES[self.product.plan.d_dtype.name])
+
+
+@pytest.fixture
+def problem(product: Product) -> Iterator[Problem]:
+    torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+    yield Problem(product)
+    torch.cuda.synchronize()
+
+
+@gpu
+@pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.parametrize("m", [1, 2, 65])
+def test_few_columns_are_right_on_the_gpu(matmul: Matmul, problem: Problem, m: int, n: int) -> None:
+    a, b = problem.rows(m, 8), problem.rows(n, 8).T
+    assert torch.equal(matmul(a, b), problem.expected(a, b))
+
+
+@gpu
+@pytest.mark.parametrize("k", [1, 7, 8, 9, 63, 64, 65, 127, 128])
+def test_every_k_is_right_on_the_gpu(matmul: Matmul, problem: Problem, k: int) -> None:
+    a, b = problem.rows(130, k), problem.rows(260, k).T
+    assert torch.equal(matmul(a, b), problem.expected(a, b))
+
+
+@gpu
+@pytest.mark.parametrize(("rows", "columns", "strides"), [(1, 64, (3, 1)), (1, 9, (5, 1)), (9, 1, (8, 5))])
+def test_strides_that_no_element_needs_change_nothing_on_the_gpu(
+    matmul: Matmul, problem: Problem, rows: int, columns: int, strides: tuple[int, int]
+) -> None:
+    a = problem.rows(16, 128).as_strided((rows, columns), strides)
+    b = problem.rows(16, 128).as_strided((rows, columns), strides).T
+    assert torch.equal(matmul(a, b), problem.expected(a, b))
+
+
+@gpu
+def test_wide_rows_are_right_on_the_gpu(matmul: Matmul, problem: Problem) -> None:
+    a, b = problem.rows(200, 72, stride=136), problem.rows(300, 72, stride=80).T
+    assert torch.equal(matmul(a, b), problem.expected(a, b))
+
+
+@gpu
+@pytest.mark.parametrize("shape", [(0, 24, 16), (4, 0, 16), (4, 24, 0), (4, 9, 0), (0, 0, 0)])
+def test_empty_matrices_are_right_on_the_gpu(
+    matmul: Matmul, problem: Problem, shape: tuple[int, int, int]
+) -> None:
+    m, n, k = shape
+    a, b = problem.rows(m, k), problem.rows(n, k).T
+    result = matmul(a, b)
+    assert result.device == FIRST
+    assert torch.equal(result, problem.expected(a, b))
+
+
+@gpu
+def test_an_output_is_used_again_on_the_gpu(matmul: Matmul, problem: Problem) -> None:
+    dtype = TORCH_DTYPES[problem.product.plan.d_dtype.name]
+    storage = torch.full((202, 320), 7.0, dtype=dtype, device=FIRST)
+    out = storage[1:201, 16:304]
+    for _ in range(3):
+        a, b = problem.rows(200, 72), problem.rows(288, 72).T
+        assert matmul(a, b, out=out) is out
+        assert torch.equal(out, problem.expected(a, b))
+    out.fill_(7.0)
+    assert torch.all(storage == 7.0)  # nothing beside the view was written
+
+
+@gpu
+def test_a_call_runs_on_the_current_stream(matmul: Matmul, problem: Problem) -> None:
+    a, b = problem.rows(256, 64), problem.rows(512, 64).T
+    expected = problem.expected(a, b)
+    late = a.clone()
+    matmul(a, b)  # compiled, so that the launch below is not late itself
+    a.zero_()
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    sleep: Any = vars(torch.cuda)["_sleep"]
+    with torch.cuda.stream(stream):
+        sleep(50_000_000)  # about 25 ms: a launch on another stream would read the zeros
+        a.copy_(late)
+        result = matmul(a, b)
+    stream.synchronize()
+    assert torch.equal(result, expected)
+
+
+@gpu
+@pytest.mark.parametrize("first", [False, True], ids=["compiled before", "first call"])
+def test_a_call_is_captured_into_a_graph(matmul: Matmul, problem: Problem, first: bool) -> None:
+    a, b = problem.rows(200, 72), problem.rows(300, 72).T
+    if not first:
+        matmul(a, b)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = matmul(a, b)
+    for _ in range(2):
+        a.copy_(problem.rows(200, 72))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(result, problem.expected(a, b))
+
+
+@gpu
+def test_each_of_two_gpus_computes_its_own(matmul: Matmul, product: Product) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    results = [
+        (matmul(a, b), problem.expected(a, b))
+        for problem in (Problem(product, torch.device("cuda", 1)), Problem(product))
+        for a, b in [(problem.rows(200, 72), problem.rows(300, 72).T)]
+    ]
+    assert torch.cuda.current_device() == 0
+    for index, (result, expected) in zip((1, 0), results, strict=True):
+        assert result.device.index == index
+        assert torch.equal(result, expected)
