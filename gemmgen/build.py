@@ -51,8 +51,6 @@ def build(spec: Path, out: Path, *, emit: Sequence[str] = (), lowering: bool = T
             stage: disassemble(lowered.artifacts["cubin"]) if stage == "sass" else lowered.artifacts[stage]
             for stage in emit
         }
-    module = write(product, out)
-    for stage, data in artifacts.items():
-        module.with_suffix(f".{stage}").write_bytes(data)
+    module = write(product, out, artifacts)
     emitted = tuple(module.with_suffix(f".{stage}") for stage in artifacts)
     return Built(source.path, module, ledger(product.plan), resources, emitted)

@@ -6,6 +6,7 @@ failed, 2 wrong usage.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -26,9 +27,6 @@ from gemmgen.product import check, make, staged
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
 
-# Triton 3.9 warns when this is unset; the generated kernels have no fp contraction to choose.
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
@@ -46,6 +44,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line; what a user can cause ends as a diagnostic, never as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a title may have letters that a terminal lacks
     try:
         app()
     except GemmgenError as error:
@@ -123,9 +124,9 @@ def check_command(
     as_json: Json = False,
 ) -> None:
     """Find modules that are missing, stale, edited by hand or orphaned, byte for byte."""
-    chosen = specs or sorted(Path("specs").glob("*.yaml"))
+    chosen = specs or _all_specs()
     if not chosen:
-        raise GemmgenError([Diagnostic("specs", "no-specs", "holds no .yaml files: name the specs to check")])
+        raise GemmgenError([Diagnostic("specs", "no-specs", "holds no .yaml or .yml files: name the specs to check")])
     products, failed = _each(chosen, make)
     findings = check(products, out, exhaustive=not specs and not failed)
     if as_json:
@@ -259,7 +260,7 @@ def schema() -> None:
 @app.command(name="list")
 def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
     """List the specs of this directory, what they plan, and the state of their modules."""
-    products, failed = _each(sorted(Path("specs").glob("*.yaml")), make)
+    products, failed = _each(_all_specs(), make)
     rows: list[dict[str, object]] = []
     for product in products:
         findings = check([product], out, exhaustive=False)
@@ -311,6 +312,10 @@ def _each(
         else:
             results.append(outcome)
     return results, len(results) < len(outcomes)
+
+
+def _all_specs() -> list[Path]:
+    return sorted(path for path in Path("specs").glob("*") if path.suffix in (".yaml", ".yml"))
 
 
 def _refuse_duplicates(paths: list[Path]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import cast
 
 from gemmgen.plan import Plan
 from gemmgen.plan.rules import judge
@@ -77,23 +77,12 @@ def _set(spec: dict[str, object], path: str, value: object) -> None:
 
 
 def _section(spec: dict[str, object], name: str) -> dict[str, object]:
-    section = spec.setdefault(name, {})
-    assert isinstance(section, dict)
-    return section  # pyright: ignore[reportUnknownVariableType]
+    return cast("dict[str, object]", spec.setdefault(name, {}))
 
 
 def at_the_border(plan: Plan) -> Plan:
     """Return the legal plan with the fewest registers, and then the most stages, that the rules allow it."""
-    for step in (
-        lambda plan: replace(plan, producer_registers=plan.producer_registers - 8),
-        lambda plan: replace(plan, consumer_registers=plan.consumer_registers - 8),
-        lambda plan: replace(plan, stages=plan.stages + 1),
-    ):
-        plan = _last_legal(plan, step)
-    return plan
-
-
-def _last_legal(plan: Plan, step: Callable[[Plan], Plan]) -> Plan:
-    while not judge(further := step(plan)):
-        plan = further
+    for name, step in (("producer_registers", -8), ("consumer_registers", -8), ("stages", 1)):
+        while not judge(further := replace(plan, **{name: getattr(plan, name) + step})):
+            plan = further
     return plan

@@ -344,7 +344,9 @@ def test_check_finds_orphans_only_when_it_knows_all_specs(gemmgen_: Gemmgen, goo
 
 def test_check_without_specs_says_so(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("check")
-    assert ran == Ran(1, "", "specs: error[no-specs]: holds no .yaml files: name the specs to check\n")
+    assert ran == Ran(
+        1, "", "specs: error[no-specs]: holds no .yaml or .yml files: name the specs to check\n"
+    )
 
 
 def test_specs_of_either_suffix_are_found(gemmgen_: Gemmgen, good: Path) -> None:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
+from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
+from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.module import Matmul, import_generated, matmul_of
 from gemmgen.plan import Plan
@@ -363,6 +365,12 @@ def test_an_empty_result_launches_nothing(
     assert launches == []
 
 
+def test_no_rows_make_no_output_illegal(matmul: Matmul, operands: Operands, launches: list[Launch]) -> None:
+    out = operands.out(0, 9)
+    assert matmul(operands.a(0), operands.b(n=9), out=out) is out
+    assert launches == []
+
+
 @pytest.mark.parametrize("n", [24, 9])
 def test_no_k_gives_zeros_without_a_launch(
     matmul: Matmul, operands: Operands, launches: list[Launch], n: int
@@ -604,9 +612,17 @@ def test_the_kernel_is_compiled_once_with_the_warps_and_the_cluster_of_the_plan(
     matmul(operands.a(), operands.b())
     matmul(operands.a(300, 80), operands.b(80, 500))
     plan = product.plan
-    options = {"num_warps": plan.consumer_warps, "num_ctas": plan.cluster_size}
-    assert kernel.compiled == [{"grid": (1,)} | options]
+    (options,) = kernel.compiled
+    assert (options["num_warps"], options["num_ctas"]) == (plan.consumer_warps, plan.cluster_size)
     assert len(kernel.grids) == 2
+
+
+def test_the_first_call_gives_triton_nothing_to_warn_of(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION", raising=False)
+    backend = cast(Any, compiler).make_backend(GPUTarget("cuda", 90, 32))
+    assert backend.parse_options(module.LAUNCH_OPTIONS).num_ctas == module.LAUNCH_OPTIONS["num_ctas"]
 
 
 def test_the_operands_device_is_current_while_the_kernel_is_launched(

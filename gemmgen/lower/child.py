@@ -13,9 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-# Triton 3.9 warns when this is unset; the generated kernels have no fp contraction to choose.
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-
 
 def compile_module(module_path: Path, compute_capability: int, directory: Path) -> None:
     """Write TTGIR, LLVM IR, PTX, cubin and metadata of the module's kernel into `directory`."""

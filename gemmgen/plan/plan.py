@@ -103,6 +103,11 @@ class Plan:
         return max(1, self.cta_tile_n // self.subtile_n)
 
     @property
+    def subtile_halvings(self) -> int:
+        """Times that the epilogue halves a consumer's columns to get its sub-tiles."""
+        return self.subtiles.bit_length() - 1
+
+    @property
     def mma_shape(self) -> tuple[int, int, int]:
         """The wgmma instruction (m, n, k): the widest n that the tile has."""
         return (WGMMA.m, min(self.cta_tile_n, WGMMA.n_max), WGMMA.k_bytes // self.a_dtype.bytes)

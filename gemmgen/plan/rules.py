@@ -123,8 +123,8 @@ def shape_alignment(plan: Plan) -> Iterator[Violation]:
                 yield Violation(
                     rule_id(shape_alignment),
                     f"{section}.shapes.{i}.2",
-                    f"K = {k} gives contiguous rows of {k * plan.a_dtype.bytes:,} bytes",
-                    f"TMA strides multiples of {plan.gpu.architecture.tma_alignment_bytes}",
+                    f"K = {k:,} gives contiguous rows of {k * plan.a_dtype.bytes:,} bytes",
+                    f"TMA strides in multiples of {plan.gpu.architecture.tma_alignment_bytes}",
                     nearest(k // step * step, round_up(k, step), low=step),
                 )
 
@@ -139,7 +139,7 @@ def cluster_shape(plan: Plan) -> Iterator[Violation]:
             yield Violation(
                 rule_id(cluster_shape),
                 f"cluster.{field}",
-                f"{ctas} CTAs along {field.upper()}",
+                f"{ctas:,} CTAs along {field.upper()}",
                 "this version generates clusters of 1 x 1 and 2 x 1 CTAs",
                 nearest(1, most),
             )
@@ -189,7 +189,7 @@ def tile_power_of_two(plan: Plan) -> Iterator[Violation]:
             yield Violation(
                 rule_id(tile_power_of_two),
                 field,
-                f"{extent} is no power of two",
+                f"{extent:,} is no power of two",
                 "Gluon's block extents are powers of two",
                 nearest(below, 2 * below, low=low, high=high),
             )
@@ -201,11 +201,11 @@ def consumer_rows(plan: Plan) -> Iterator[Violation]:
         return
     rows = WGMMA.rows_per_warp * plan.consumer_warps
     if plan.cta_consumer_tile_m < rows:
-        share = f"{plan.consumers} consumers {plan.cta_consumer_tile_m} each"
+        share = f"give {plan.consumers} consumers {plan.cta_consumer_tile_m} each"
         yield Violation(
             rule_id(consumer_rows),
             "tile.m",
-            f"{plan.cta_tile_m} rows give {share if plan.consumers > 1 else 'a lone consumer no more'}",
+            f"{plan.cta_tile_m} rows {share if plan.consumers > 1 else 'for a lone consumer'}",
             f"the {plan.consumer_warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
             f"use at least {plan.consumers * rows}",
         )
@@ -278,14 +278,22 @@ def register_granularity(plan: Plan) -> Iterator[Violation]:
         architecture.setmaxnreg_min,
         architecture.setmaxnreg_max,
     )
-    for role, registers in (("producer", plan.producer_registers), ("consumer", plan.consumer_registers)):
-        if registers % step or not low <= registers <= high:
+
+    def expressible(registers: int) -> bool:
+        return registers % step == 0 and low <= registers <= high
+
+    requests = [("producer", plan.producer_registers, high)]
+    if plan.consumers > 1:  # a lone consumer makes no request
+        most = most_consumer_registers(plan) if expressible(plan.producer_registers) else high
+        requests.append(("consumer", plan.consumer_registers, most))
+    for role, registers, most in requests:
+        if not expressible(registers):
             yield Violation(
                 rule_id(register_granularity),
                 f"warp_specialization.registers.{role}",
-                f"{registers} registers per {role} thread",
+                f"{registers:,} registers per {role} thread",
                 f"setmaxnreg takes multiples of {step} from {low} to {high}",
-                nearest(registers // step * step, round_up(registers, step), low=low, high=high),
+                nearest(registers // step * step, round_up(registers, step), low=low, high=most),
             )
 
 
@@ -400,7 +408,7 @@ def smem_capacity(plan: Plan) -> Iterator[Violation]:
         return
     if stages := most_stages(plan):
         field, largest = "buffering.stages", stages
-        found = f"{plan.stages} stages of {plan.stage_bytes:,} bytes and the epilogue need"
+        found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     else:
         field, largest = _smaller_tile(plan)
         found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
@@ -421,6 +429,8 @@ def fits(plan: Plan) -> bool:
 
 def most_stages(plan: Plan) -> int:
     """Return the most stages that fit, 0 if not even one does."""
+    if breaks(plan, consumer_count):
+        return 0
     limit = plan.gpu.architecture.smem_bytes_per_cta
     depths = range(1, limit // plan.stage_bytes + 1)
     return bisect_right(depths, limit, key=lambda stages: replace(plan, stages=stages).smem_bytes)
@@ -474,7 +484,7 @@ def epilogue_subtile(plan: Plan) -> Iterator[Violation]:
             rule_id(epilogue_subtile),
             "epilogue.subtile_n",
             f"sub-tiles of {plan.subtile_n} columns",
-            f"wgmma spreads {WGMMA.n_min} columns of a row over the threads that would have to part",
+            f"four threads hold {WGMMA.n_min} columns of an accumulator's row, and no split may part them",
             f"use at least {WGMMA.n_min}",
         )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 MBARRIER_BYTES = 8  # [ptx] an mbarrier object is 64 bits
-ALIGNMENT_BYTES = 16  # [gluon] of every allocation that no MMA or TMA reads
+ALIGNMENT_BYTES = 16  # [gluon] of mbarriers; tiles, which are larger, lie before all that could displace them
+CAPTURE_ALIGNMENT_BYTES = 8  # [gluon] that of a pointer
 WORKER_STATE_BYTES = 1  # [gluon] per worker warp: which partition it runs
+WORKER_STATE_ALIGNMENT_BYTES = 4  # [gluon]
 SCALAR_BYTES = 4  # [gluon] a captured i32
 POINTER_BYTES = 8  # [gluon] a captured tensor descriptor; the base of a captured memory descriptor
 OFFSET_BYTES = 4  # [gluon] per dimension of a captured memory descriptor
@@ -88,12 +91,14 @@ class SharedMemory:
 
     @property
     def total_bytes(self) -> int:
-        """The compiler's figure: largest first, each aligned, the worker state behind them all."""
-        sizes = [item.bytes for item in (*self.buffers, *self.barriers)]
+        """The compiler's figure: one allocation behind the other, the largest first, each aligned."""
+        allocations = [(item.bytes, ALIGNMENT_BYTES) for item in (*self.buffers, *self.barriers)]
+        allocations.append((self.capture_bytes, CAPTURE_ALIGNMENT_BYTES))
+        allocations.append((self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES))
         end = 0
-        for size in sorted([*sizes, self.capture_bytes], reverse=True):
-            end = -(-end // ALIGNMENT_BYTES) * ALIGNMENT_BYTES + size
-        return end + self.worker_state_bytes
+        for size, alignment in sorted(allocations, key=itemgetter(0), reverse=True):
+            end = -(-end // alignment) * alignment + size
+        return end
 
     @property
     def padding_bytes(self) -> int:

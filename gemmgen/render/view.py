@@ -151,12 +151,6 @@ class View:
         """Registers per thread of each worker partition."""
         return str([worker.registers for worker in self.plan.workers])
 
-    @property
-    def split_rounds(self) -> tuple[int, ...]:
-        """Sub-tiles at the start of each round of halving after the first."""
-        rounds = self.plan.subtiles.bit_length() - 2
-        return tuple(2 << i for i in range(rounds))
-
     # --- layouts
 
     def define_shared_layout(self, operand: str) -> str:

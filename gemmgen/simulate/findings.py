@@ -50,9 +50,8 @@ class Finding:
 
     def __str__(self) -> str:
         where = "".join(f", line {line}" for line in self.lines)
-        return (
-            f"{self.severity}[{self.kind}] {self.name}: {self.text} ({self.partition} of CTA {self.cta}{where})"
-        )
+        who = f"{self.partition} of CTA {self.cta}{where}"
+        return f"{self.severity}[{self.kind}] {self.name}: {self.text} ({who})"
 
 
 class Findings:

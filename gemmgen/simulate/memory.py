@@ -150,11 +150,7 @@ class SharedMemory:
             verb = "reads" if kind is Kind.READ_AFTER_WRITE else "overwrites"
             text = f"{access.what} {verb} it although {write} is not known to be complete"
             self._report(kind, view, access, write, text)
-        elif (
-            access.proxy is Proxy.ASYNC
-            and write.proxy is Proxy.GENERIC
-            and not write.covered(fenced)
-        ):
+        elif access.proxy is Proxy.ASYNC and write.proxy is Proxy.GENERIC and not write.covered(fenced):
             # Within one partition Triton 3.9 inserts the missing fence; across partitions it does not.
             same = write.agent == access.agent
             text = f"no fence_async_shared between {write} and {access.what}, which goes by the async proxy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from gemmgen.simulate.errors import refusal
 from gemmgen.simulate.location import UNKNOWN, Frame, Location
@@ -14,6 +14,7 @@ from gemmgen.simulate.types import Type
 
 _ALIAS = re.compile(r"^(#\w+) = (.*)$", re.MULTILINE)
 _RESULTS = re.compile(r"(%[\w.$-]+)(?::(\d+))?(, | = )")
+_LABEL = re.compile(r"\^\w+")
 _NAME = re.compile(r'"([\w.]+)"\(')
 _FILE = re.compile(r'"([^"]*)":(\d+):(\d+)(?: to [\d:]+)?$')
 _NAMED = re.compile(r'"((?:[^"\\]|\\.)*)"(?:\((.*)\))?$', re.DOTALL)
@@ -137,7 +138,7 @@ class _Parser:
         return blocks[0] if blocks else Block((), (), ())
 
     def _label(self) -> Block:
-        self._at = re.compile(r"\^\w+").match(self._text, self._at).end()  # pyright: ignore[reportOptionalMemberAccess]
+        self._expect(_LABEL, "the label of a block")
         names: list[str] = []
         types: list[Type] = []
         locations: list[Location] = []
@@ -215,6 +216,6 @@ class _Parser:
         self._at = match.end()
         return match
 
-    def _fail(self, what: str) -> Any:
+    def _fail(self, what: str) -> NoReturn:
         line = self._text[self._at :].split("\n", 1)[0]
         raise refusal(f"cannot read the compiler's output: expected {what} at {line[:80]!r}")

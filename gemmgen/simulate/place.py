@@ -73,7 +73,7 @@ def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
     if kind == "ttg.memdesc_reshape":
         return tensor.view(type_.local_shape) if tensor.is_contiguous() else _reshape(tensor, type_)
     if kind == "ttg.memdesc_subslice":
-        for dim, (start, extent) in enumerate(zip(numbers, type_.local_shape, strict=True)):
+        for dim, (start, extent) in enumerate(zip(*numbers, strict=True)):
             tensor = tensor.narrow(dim, start, extent)
         return tensor
     raise refusal(f"view {kind} is not known to the simulator", code="unknown-operation")

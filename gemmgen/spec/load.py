@@ -1,8 +1,9 @@
 """From a YAML file to a validated spec that knows the line and column of each of its values.
 
-Four steps: the file's name and bytes, its text (`file`), its YAML (`compose`), its fields (`explain` where they
-are wrong). A step that cannot go on stops the load; every other problem is collected, so that one run shows them all. A diagnostic's `field` always exists
-in the model; whatever else a user wrote is quoted in the message.
+Four steps: the file's name and bytes, its text (both in ``file``), its YAML (``compose``), its fields (here,
+and ``explain`` where they are wrong). A step that cannot go on stops the load; every other problem is
+collected, so that one run shows them all. A diagnostic's `field` always exists in the model; whatever else a
+user wrote is quoted in the message.
 """
 
 from __future__ import annotations

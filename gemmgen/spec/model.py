@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 SIZE_LIMIT = 2**31 - 1
 """Kernels count in 32-bit integers."""
-TITLE_LIMIT = 120
+TITLE_LIMIT = 100
 """Characters."""
 
 

@@ -1,0 +1,63 @@
+"""What a kernel takes of an SM: shared memory and registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.simulate.findings import Findings, Kind
+from gemmgen.simulate.parse import Block, Operation
+from gemmgen.simulate.types import MemDescType
+from gemmgen.target import Architecture
+
+
+def check_budget(module: Operation, function: Operation, machine: Architecture, findings: Findings) -> None:
+    """Report more shared memory than a CTA can have, and register requests that cannot be met."""
+    body = function.regions[0]
+    smem_bytes: int = module.attributes["ttg.shared"]
+    if smem_bytes > machine.smem_bytes_per_cta:
+        allocations = [op for op in walk(body) if op.name == "ttg.local_alloc"]
+        largest = max(allocations, key=_local_bytes)
+        name = largest.location.name or "<unnamed buffer>"
+        limit = machine.smem_bytes_per_cta
+        text = f"the kernel needs {smem_bytes:,} bytes of shared memory, a CTA has {limit:,}"
+        findings.add(Kind.SMEM_CAPACITY, name, (largest.location,), "launch", 0, text)
+    for op in walk(body):
+        if op.name == "ttg.warp_specialize":
+            _check_registers(op, module, machine, findings)
+
+
+def walk(block: Block) -> Iterator[Operation]:
+    """Yield every operation, regions included, in order."""
+    for op in block.operations:
+        yield op
+        for region in op.regions:
+            yield from walk(region)
+
+
+def _local_bytes(op: Operation) -> int:
+    type_ = op.result_types[0]
+    assert isinstance(type_, MemDescType)
+    return type_.local_bytes
+
+
+def _check_registers(op: Operation, module: Operation, machine: Architecture, findings: Findings) -> None:
+    requested: tuple[int, ...] | None = op.attributes.get("requestedRegisters")
+    if requested is None:
+        return
+    actual: tuple[int, ...] | None = op.attributes.get("actualRegisters")
+    if actual is None:
+        text = f"the compiler drops the request for {', '.join(map(str, requested))} registers: too many"
+        findings.add(Kind.REGISTER_BUDGET, "worker_num_regs", (op.location,), "launch", 0, text)
+        return
+    # Partitions share groups of four warps, and setmaxnreg is a group's: count each group once.
+    starts: tuple[int, ...] = op.attributes["warpGroupStartIds"]
+    default_warps: int = module.attributes["ttg.num-warps"]
+    group_warps = machine.warps_per_warpgroup
+    groups = dict.fromkeys(range(default_warps // group_warps), actual[0])
+    for start, warps, registers in zip(starts, op.attributes["partitionNumWarps"], actual[1:], strict=True):
+        for group in range(start // group_warps, -(-(start + warps) // group_warps)):
+            groups[group] = max(registers, groups.get(group, 0))
+    total = sum(groups.values()) * group_warps * machine.threads_per_warp
+    if total > machine.registers_per_sm:
+        text = f"partitions hold {total:,} registers, an SM has {machine.registers_per_sm:,}"
+        findings.add(Kind.REGISTER_BUDGET, "worker_num_regs", (op.location,), "launch", 0, text)

@@ -1,0 +1,262 @@
+"""One program: the CTAs of a cluster, their partitions, and the work in flight, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from gemmgen.errors import GemmgenError
+from gemmgen.simulate.agent import Agent, Event, Steps
+from gemmgen.simulate.barrier import Barrier
+from gemmgen.simulate.clocks import Clock, Component, Released, join
+from gemmgen.simulate.errors import refusal
+from gemmgen.simulate.findings import Findings, Kind
+from gemmgen.simulate.global_memory import GlobalMemory
+from gemmgen.simulate.location import UNKNOWN, Location
+from gemmgen.simulate.memory import Access, SharedMemory
+from gemmgen.simulate.parse import Block, Operation
+from gemmgen.simulate.place import Layout
+from gemmgen.simulate.registry import TERMINATORS, Entry
+from gemmgen.simulate.schedule import Policy
+from gemmgen.simulate.trace import Trace
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel, ready to run any number of times."""
+
+    function: Operation
+    entries: Mapping[Operation, Entry]
+    layout: Layout
+    ctas: int
+    roles: Mapping[int, str]
+    """Name of the function that each source line is in."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The programs of a launch; with clusters, a program is a cluster."""
+
+    programs: tuple[int, int, int]
+    program: tuple[int, int, int]
+
+
+@dataclass
+class BarrierWait:
+    """A partition waits for a phase of an mbarrier."""
+
+    barrier: Barrier | None
+    """None if it was never initialised: the wait has no end."""
+    parity: int
+    name: str
+    location: Location
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return self.barrier is not None and self.barrier.passes(self.parity)
+
+
+@dataclass
+class JoinWait:
+    """A CTA's first partition waits for the others to end."""
+
+    agents: list[Agent]
+    location: Location
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return all(agent.done for agent in self.agents)
+
+
+@dataclass
+class Rendezvous:
+    """The CTAs of a cluster wait for each other."""
+
+    expected: int
+    location: Location
+    arrived: int = 0
+    released: Released = field(default_factory=Released)
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return self.arrived == self.expected
+
+
+class Cluster:
+    """The state of one running program."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: Grid,
+        memory: GlobalMemory,
+        findings: Findings,
+        trace: Trace | None,
+    ) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        self.globals = memory
+        self.findings = findings
+        self.trace = trace
+        self.memories = [SharedMemory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]
+        kernel.layout.sharers = list(self.memories)
+        self.agents: list[Agent] = []
+        self.barriers: dict[tuple[int, int], Barrier] = {}
+        """By owner CTA and byte offset."""
+        self.events: dict[Event, None] = {}
+        self.loads: dict[Component, tuple[int, Access, str, int]] = {}
+        """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
+        self.load_count = 0
+        self.rendezvous: dict[tuple[Operation, int], Rendezvous] = {}
+        self.here = UNKNOWN
+        """Where the operation that runs now comes from."""
+        self.step = 0
+
+    def spawn(self, cta: int, partition: int, label: str) -> Agent:
+        """Add a partition to a CTA."""
+        agent = Agent(self, cta, partition, label)
+        self.agents.append(agent)
+        return agent
+
+    def run(self, arguments: Mapping[str, Any], policy: Policy) -> bool:
+        """Run to the end; False when the program hangs, which is reported."""
+        body = self.kernel.function.regions[0]
+        for cta in range(self.kernel.ctas):
+            agent = self.spawn(cta, 0, "partition 0")
+            agent.values.update(arguments)
+            agent.steps = self._whole(agent, body)
+        while True:
+            runnable = [a for a in self.agents if not a.done and (a.waiting is None or a.waiting.ready())]
+            events = [event for event in self.events if event.lane[0] is event]
+            if not runnable and not events:
+                break
+            chosen = policy.choose(runnable, events)
+            self.step += 1
+            if isinstance(chosen, Event):
+                self.finish(chosen)
+            else:
+                self._advance(chosen)
+        finished = all(agent.done for agent in self.agents)
+        if finished:
+            self._check_loads()
+        else:
+            self._report_deadlock()
+        return finished
+
+    def role(self, partition: int, block: Block) -> str:
+        """Name a partition by the function that it runs, where the source says so."""
+        roles, kernel = self.kernel.roles, self.kernel.function.attributes["sym_name"]
+        called = (
+            roles.get(frame.line)
+            for op in block.operations
+            for frame in reversed(op.location.frames)  # the outermost call is the partition's own
+        )
+        name = next((name for name in called if name and name != kernel), None)
+        return f"partition {partition}" + (f" ({name})" if name else "")
+
+    def finish(self, event: Event) -> None:
+        """Complete asynchronous work."""
+        del self.events[event]
+        event.lane.remove(event)
+        event.complete()
+
+    def issue(self, event: Event) -> None:
+        """Let asynchronous work complete from now on."""
+        event.lane.append(event)
+        self.events[event] = None
+
+    def settle(self, barrier: Barrier) -> None:
+        """Begin a barrier's next phase if the current one is complete."""
+        if not barrier.complete:
+            return
+        if barrier.in_flight:
+            text = (
+                f"{barrier.name}: phase {barrier.phases} completes with the {barrier.expected_bytes:,} bytes "
+                f"that it expects while loads of {sum(barrier.in_flight.values()):,} more bytes are in flight"
+            )
+            name = barrier.name.partition("[")[0]
+            self.findings.add(
+                Kind.BYTE_COUNT, name, (barrier.expect_location,), "expect", barrier.owner, text
+            )
+        if self.trace:
+            self.trace.phase(self.step, barrier)
+        barrier.advance()
+
+    def block(self, agent: Agent, block: Block) -> Steps:
+        """Run a block and return the values that its terminator hands on."""
+        entries = self.kernel.entries
+        values = agent.values
+        for op in block.operations:
+            if op.name in TERMINATORS:
+                return [values[name] for name in op.operands]
+            entry = entries[op]
+            self.here = op.location
+            try:
+                result = entry.run(agent, op)
+                if entry.blocking:
+                    result = cast(Any, (yield from result))
+            except GemmgenError as error:
+                if error.diagnostics[0].line is not None or op.location.line is None:
+                    raise
+                raise refusal(error.diagnostics[0].message, op.location, error.diagnostics[0].code) from error
+            if len(op.results) == 1:
+                values[op.results[0]] = result
+            elif op.results:
+                values.update(zip(op.results, result, strict=True))
+        return []
+
+    def _whole(self, agent: Agent, body: Block) -> Steps:
+        yield from self.block(agent, body)
+        agent.check_exit(body.operations[-1].location)
+
+    def _advance(self, agent: Agent) -> None:
+        assert agent.steps is not None
+        try:
+            agent.waiting = next(agent.steps)
+        except StopIteration:
+            agent.done = True
+
+    def _check_loads(self) -> None:
+        """Report loads into shared memory that its CTA has not awaited: it may end before they do."""
+        for component, (number, access, name, cta) in self.loads.items():
+            known: Clock = {}
+            for agent in self.agents:
+                if agent.cta == cta:
+                    join(known, agent.knowledge.clock)
+            if known.get(component, 0) < number:
+                text = f"{name}: CTA {cta} ends without having awaited {access}"
+                base = name.partition("[")[0]
+                self.findings.add(
+                    Kind.WORK_IN_FLIGHT, base, (access.location,), access.partition, access.cta, text
+                )
+
+    def _report_deadlock(self) -> None:
+        waiters = [
+            (agent, agent.waiting)
+            for agent in self.agents
+            if not agent.done and isinstance(agent.waiting, BarrierWait)
+        ]
+        described = [
+            f"{agent.label} of CTA {agent.cta} waits at {wait.location} for parity {wait.parity} of "
+            f"{wait.name}: {wait.barrier or 'never initialised'}"
+            for agent, wait in waiters
+        ]
+        for agent, wait in waiters:
+            name = wait.name.partition("[")[0]
+            text = "nothing can go on. " + "; ".join(described)
+            agent.report(Kind.DEADLOCK, name, (wait.location,), text)
+            barrier = wait.barrier
+            if barrier and barrier.pending == 0 and barrier.expected_bytes != barrier.received_bytes:
+                text = (
+                    f"{wait.name}: phase {barrier.phases} expects {barrier.expected_bytes:,} bytes and "
+                    f"receives {barrier.received_bytes:,}"
+                )
+                agent.report(Kind.BYTE_COUNT, name, (barrier.expect_location,), text)
+        if not waiters:
+            stuck = [agent for agent in self.agents if not agent.done]
+            places = "; ".join(
+                f"{a.label} of CTA {a.cta} at {a.waiting.location if a.waiting else UNKNOWN}" for a in stuck
+            )
+            location = stuck[0].waiting.location if stuck[0].waiting else UNKNOWN
+            stuck[0].report(Kind.DEADLOCK, "<cluster barrier>", (location,), f"nothing can go on. {places}")

@@ -1,0 +1,288 @@
+"""Arithmetic on numbers and tensors, as the device does it: integers wrap, division truncates."""
+
+# ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gemmgen.simulate.agent import Agent
+from gemmgen.simulate.errors import refusal
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.registry import operation
+from gemmgen.simulate.text import Dense
+from gemmgen.simulate.types import Distributed, TensorType, Type, dtype_of
+
+Number = Any
+"""A Python number for a scalar, or a torch tensor."""
+
+FLAGS = ("overflowFlags", "fastmath", "isExact", "roundingmode", "nonNeg", "exact")
+"""Licences to the compiler: where they matter the result is undefined or differs by rounding."""
+
+
+def bits_of(type_: Type) -> int:
+    """Return the width of an integer type."""
+    element = type_.element
+    if element == "index":
+        return 64
+    if not element.startswith("i"):
+        raise refusal(f"{element} is not an integer type")
+    return int(element[1:])
+
+
+def wrap(value: int, bits: int) -> int:
+    """Return the low bits as a signed number; one bit is 0 or 1."""
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value
+
+
+def unsigned(value: Number, bits: int) -> Number:
+    """Return the bits of an integer read as an unsigned number."""
+    if isinstance(value, Tensor):
+        if bits > 32:
+            raise refusal("unsigned arithmetic on 64-bit tensors is not known to the simulator")
+        return value.to(torch.int64) & ((1 << bits) - 1)
+    return int(value) & ((1 << bits) - 1)
+
+
+def truncated(quotient: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """Return division or remainder of magnitudes, to be given the device's signs: towards zero."""
+
+    def apply(a: int, b: int) -> int:
+        if b == 0:
+            raise refusal("integer division by zero", code="division-by-zero")
+        return quotient(a, b)
+
+    return apply
+
+
+def _quotient(a: int, b: int) -> int:
+    magnitude = abs(a) // abs(b)
+    return magnitude if (a < 0) == (b < 0) else -magnitude
+
+
+def _remainder(a: int, b: int) -> int:
+    return a - b * _quotient(a, b)
+
+
+def _no_zero(operation_: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    def apply(a: Tensor, b: Tensor) -> Tensor:
+        if bool((b == 0).any()):
+            raise refusal("integer division by zero", code="division-by-zero")
+        return operation_(a, b)
+
+    return apply
+
+
+def _tensor_quotient(a: Tensor, b: Tensor) -> Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+_SCALAR: dict[str, Callable[[Any, Any], Any]] = {
+    "addi": lambda a, b: a + b,
+    "subi": lambda a, b: a - b,
+    "muli": lambda a, b: a * b,
+    "divsi": truncated(_quotient),
+    "remsi": truncated(_remainder),
+    "divui": truncated(_quotient),
+    "remui": truncated(_remainder),
+    "andi": lambda a, b: a & b,
+    "ori": lambda a, b: a | b,
+    "xori": lambda a, b: a ^ b,
+    "shli": lambda a, b: a << b,
+    "shrsi": lambda a, b: a >> b,
+    "shrui": lambda a, b: a >> b,
+    "minsi": min,
+    "maxsi": max,
+    "minui": min,
+    "maxui": max,
+}
+_TENSOR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "addi": torch.add,
+    "subi": torch.sub,
+    "muli": torch.mul,
+    "divsi": _no_zero(_tensor_quotient),
+    "remsi": _no_zero(torch.fmod),
+    "divui": _no_zero(_tensor_quotient),
+    "remui": _no_zero(torch.fmod),
+    "andi": torch.bitwise_and,
+    "ori": torch.bitwise_or,
+    "xori": torch.bitwise_xor,
+    "shli": torch.bitwise_left_shift,
+    "shrsi": torch.bitwise_right_shift,
+    "shrui": torch.bitwise_right_shift,
+    "minsi": torch.minimum,
+    "maxsi": torch.maximum,
+    "minui": torch.minimum,
+    "maxui": torch.maximum,
+}
+_UNSIGNED = frozenset({"divui", "remui", "shrui", "minui", "maxui"})
+
+
+def integer(name: str, a: Number, b: Number, type_: Type) -> Number:
+    """Apply an integer operation to two values of one type."""
+    bits = bits_of(type_)
+    if name in _UNSIGNED:
+        a, b = unsigned(a, bits), unsigned(b, bits)
+    if isinstance(a, Tensor):
+        return _TENSOR[name](a, b).to(dtype_of(type_.element))
+    return wrap(_SCALAR[name](int(a), int(b)), bits)
+
+
+def _integer_handler(name: str) -> Callable[[Agent, Operation], Number]:
+    def run(agent: Agent, op: Operation) -> Number:
+        a, b = (agent.get(operand) for operand in op.operands)
+        return integer(name, a, b, op.result_types[0])
+
+    return run
+
+
+for _name in _SCALAR:
+    operation(f"arith.{_name}", ignored=FLAGS)(_integer_handler(_name))
+
+_FLOAT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "addf": torch.add,
+    "subf": torch.sub,
+    "mulf": torch.mul,
+    "divf": torch.div,
+    "remf": torch.fmod,
+    "maximumf": torch.maximum,
+    "minimumf": torch.minimum,
+    "maxnumf": torch.fmax,
+    "minnumf": torch.fmin,
+}
+
+
+def rounded(value: Tensor, type_: Type) -> Number:
+    """Return a float result in its type; a scalar is a Python number of that type's precision."""
+    value = value.to(dtype_of(type_.element))
+    return value if isinstance(type_, Distributed) else value.item()
+
+
+def as_tensor(value: Number, type_: Type) -> Tensor:
+    """Return a number as a tensor of its type."""
+    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype_of(type_.element))
+
+
+def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
+    def run(agent: Agent, op: Operation) -> Number:
+        a, b = (
+            as_tensor(agent.get(operand), type_)
+            for operand, type_ in zip(op.operands, op.operand_types, strict=True)
+        )
+        return rounded(_FLOAT[name](a, b), op.result_types[0])
+
+    return run
+
+
+for _name in _FLOAT:
+    operation(f"arith.{_name}", ignored=FLAGS)(_float_handler(_name))
+
+_UNARY: dict[str, Callable[[Tensor], Tensor]] = {
+    "arith.negf": torch.neg,
+    "math.absf": torch.abs,
+    "math.exp": torch.exp,
+    "math.exp2": torch.exp2,
+    "math.log": torch.log,
+    "math.log2": torch.log2,
+    "math.sqrt": torch.sqrt,
+    "math.rsqrt": torch.rsqrt,
+    "math.erf": torch.erf,
+    "math.sin": torch.sin,
+    "math.cos": torch.cos,
+    "math.tanh": torch.tanh,
+    "math.floor": torch.floor,
+    "math.ceil": torch.ceil,
+    "math.absi": torch.abs,
+}
+
+
+def _unary_handler(apply: Callable[[Tensor], Tensor]) -> Callable[[Agent, Operation], Number]:
+    def run(agent: Agent, op: Operation) -> Number:
+        return rounded(apply(as_tensor(agent.get(op.operands[0]), op.operand_types[0])), op.result_types[0])
+
+    return run
+
+
+for _name, _apply in _UNARY.items():
+    operation(_name, ignored=FLAGS)(_unary_handler(_apply))
+
+
+@operation("math.fma", ignored=FLAGS)
+def fma(agent: Agent, op: Operation) -> Number:
+    a, b, c = (as_tensor(agent.get(name), op.result_types[0]).double() for name in op.operands)
+    return rounded(a * b + c, op.result_types[0])
+
+
+@operation("arith.constant", "value")
+def constant(agent: Agent, op: Operation) -> Number:
+    value = op.attributes["value"]
+    if not isinstance(value, Dense):
+        return int(value) if isinstance(value, bool) else value
+    type_ = op.result_types[0]
+    assert isinstance(type_, TensorType)
+    if not isinstance(value.value, list):
+        # By way of a wider float: torch cannot fill all of its 8-bit types.
+        wide = torch.float64 if type_.dtype.is_floating_point else type_.dtype
+        return torch.full(type_.local_shape, value.value, dtype=wide).to(type_.dtype)
+    whole = torch.tensor(cast(Any, value).value, dtype=type_.dtype)
+    for dim, (start, extent) in enumerate(zip(type_.origin(agent.cta), type_.local_shape, strict=True)):
+        whole = whole.narrow(dim, start, extent)
+    return whole.clone()
+
+
+_COMPARISONS: dict[int, Callable[[Any, Any], Any]] = {
+    0: lambda a, b: a == b,
+    1: lambda a, b: a != b,
+    2: lambda a, b: a < b,
+    3: lambda a, b: a <= b,
+    4: lambda a, b: a > b,
+    5: lambda a, b: a >= b,
+}
+
+
+@operation("arith.cmpi", "predicate")
+def cmpi(agent: Agent, op: Operation) -> Number:
+    predicate: int = op.attributes["predicate"]
+    a, b = (agent.get(name) for name in op.operands)
+    if predicate > 5:  # MLIR numbers the unsigned comparisons after the signed ones
+        bits = bits_of(op.operand_types[0])
+        a, b, predicate = unsigned(a, bits), unsigned(b, bits), predicate - 4
+    result = _COMPARISONS[predicate](a, b)
+    return result if isinstance(result, Tensor) else int(result)
+
+
+# MLIR's order: false, oeq, ogt, oge, olt, ole, one, ord, ueq, ugt, uge, ult, ule, une, uno, true.
+_FLOAT_COMPARISONS = (None, 0, 4, 5, 2, 3, 1)
+
+
+@operation("arith.cmpf", "predicate", ignored=FLAGS)
+def cmpf(agent: Agent, op: Operation) -> Number:
+    predicate: int = op.attributes["predicate"]
+    a, b = (
+        as_tensor(agent.get(name), type_) for name, type_ in zip(op.operands, op.operand_types, strict=True)
+    )
+    unordered = a.isnan() | b.isnan()
+    if predicate in (0, 15):
+        result = torch.full_like(unordered, bool(predicate))
+    elif predicate in (7, 14):
+        result = unordered if predicate == 14 else ~unordered
+    else:
+        comparison = _FLOAT_COMPARISONS[predicate if predicate < 7 else predicate - 7]
+        assert comparison is not None
+        result = _COMPARISONS[comparison](a, b)
+        result = result & ~unordered if predicate < 7 else result | unordered
+    return result if isinstance(op.result_types[0], Distributed) else int(result.item())
+
+
+@operation("arith.select", ignored=FLAGS)
+def select(agent: Agent, op: Operation) -> Any:
+    condition = agent.get(op.operands[0])
+    if isinstance(condition, Tensor):
+        return torch.where(condition, agent.get(op.operands[1]), agent.get(op.operands[2]))
+    # Handing one of two accumulators on is no use of either.
+    return agent.values[op.operands[1 if condition else 2]]

@@ -1,0 +1,152 @@
+"""Barriers: of bytes and arrivals, and across a cluster."""
+
+# ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemmgen.simulate.agent import Agent, Steps
+from gemmgen.simulate.barrier import Barrier
+from gemmgen.simulate.cluster import BarrierWait, Rendezvous
+from gemmgen.simulate.errors import refusal
+from gemmgen.simulate.findings import Kind
+from gemmgen.simulate.memory import View
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.registry import operation
+from gemmgen.simulate.trace import Span
+from gemmgen.simulate.types import MemDescType
+
+
+def owner(op: Operation, operand: int, cta: int) -> int:
+    """Return the CTA whose shared memory holds the barrier that a CTA uses.
+
+    Where the barrier's layout does not tell CTAs apart, they share the one of the lowest.
+    """
+    type_ = op.operand_types[operand]
+    assert isinstance(type_, MemDescType)
+    return cta & ~type_.shared_bits
+
+
+def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
+    """Return a CTA's barrier; one that was never initialised is reported."""
+    barrier = agent.cluster.barriers.get((cta, view.place.offset))
+    if barrier is None:
+        base = view.place.allocation.location
+        text = f"{view.name}: {does} before mbarrier.init"
+        agent.report(Kind.UNINITIALISED_BARRIER, base.name or "<unnamed>", (agent.cluster.here, base), text)
+    return barrier
+
+
+@operation("ttng.init_barrier", "count")
+def init_barrier(agent: Agent, op: Operation) -> None:
+    view: View = agent.get(op.operands[0])
+    type_ = op.operand_types[0]
+    assert isinstance(type_, MemDescType)
+    if owner(op, 0, agent.cta) != agent.cta:
+        return
+    # Every CTA that shares the barrier makes its own `count` arrivals.
+    count = op.attributes["count"] << type_.shared_bits.bit_count()
+    agent.cluster.barriers[agent.cta, view.place.offset] = Barrier(view.name, agent.cta, count)
+
+
+@operation("ttng.inval_barrier")
+def inval_barrier(agent: Agent, op: Operation) -> None:
+    view: View = agent.get(op.operands[0])
+    if owner(op, 0, agent.cta) == agent.cta and find(agent, view, agent.cta, "inval"):
+        del agent.cluster.barriers[agent.cta, view.place.offset]
+
+
+@operation("ttng.wait_barrier", blocking=True)
+def wait_barrier(agent: Agent, op: Operation) -> Steps:
+    (barrier_name,), (parity,), predicate, _ = op.segments()
+    if owner(op, 0, agent.cta) != agent.cta or (predicate and not agent.get(predicate[0])):
+        return
+    view: View = agent.get(barrier_name)
+    barrier = find(agent, view, agent.cta, "wait")
+    begin = agent.cluster.step
+    yield BarrierWait(barrier, agent.get(parity), view.name, op.location)
+    assert barrier is not None  # a wait for none has no end
+    barrier.acquire(agent.knowledge)
+    cluster = agent.cluster
+    if cluster.trace:
+        cluster.trace.spans.append(
+            Span(view.name, "wait", agent.label, agent.cta, begin, cluster.step, op.location.line)
+        )
+
+
+@operation("ttng.arrive_barrier", "count", "multicastCTA", "fromCTA", blocking=True)
+def arrive_barrier(agent: Agent, op: Operation) -> Steps:
+    if op.attributes.get("multicastCTA", 0) != 0:
+        raise refusal("arrivals that a multicast spreads are not known to the simulator", op.location)
+    if len(op.operands) > 1 and not agent.get(op.operands[1]):
+        return
+    _arrive(agent, op, op.attributes["count"], 0)
+    yield
+
+
+@operation("ttng.barrier_expect", "size", "fromCTA", blocking=True)
+def barrier_expect(agent: Agent, op: Operation) -> Steps:
+    if not agent.get(op.operands[1]):
+        return
+    _arrive(agent, op, 1, op.attributes["size"])
+    yield
+
+
+def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
+    view: View = agent.get(op.operands[0])
+    does = "expect" if size else "arrive"
+    for cta in _targets(agent, op):
+        barrier = find(agent, view, cta, does)
+        if barrier is None:
+            continue
+        who = f"{agent.label} of CTA {agent.cta}"
+        if size:
+            barrier.expect(size, op.location)
+        earlier = str(barrier)
+        if not barrier.arrive(count, who, op.location, agent.knowledge):
+            base = view.place.allocation.location.name or "<unnamed>"
+            text = f"{view.name}: an arrival too many; before it, {earlier}"
+            agent.report(Kind.ARRIVAL_OVERFLOW, base, (op.location,), text)
+        agent.cluster.settle(barrier)
+
+
+def _targets(agent: Agent, op: Operation) -> list[int]:
+    """Return the CTAs whose barriers get an arrival from this one.
+
+    `fromCTA` keeps some bits of a CTA's number: the barrier of CTA c gets that of CTA c & fromCTA.
+    """
+    kept: Any = op.attributes.get("fromCTA")
+    if kept is None:
+        return [owner(op, 0, agent.cta)]
+    return [cta for cta in range(agent.cluster.kernel.ctas) if cta & kept == agent.cta]
+
+
+@operation("ttng.fence_async_shared", ignored=("bCluster",))
+def fence_async_shared(agent: Agent, _: Operation) -> None:
+    agent.knowledge.fence()
+
+
+@operation("gpu.barrier")
+@operation("ttg.barrier", ignored=("addrSpace",))
+def barrier_of_partition(agent: Agent, op: Operation) -> None:
+    """Nothing: the warps of a partition run here as one."""
+
+
+@operation("ttng.cluster_barrier", "relaxed", blocking=True)
+def cluster_barrier(agent: Agent, op: Operation) -> Steps:
+    yield from rendezvous(agent, op, relaxed=bool(op.attributes.get("relaxed", False)))
+
+
+def rendezvous(agent: Agent, op: Operation, *, relaxed: bool) -> Steps:
+    """Wait for the same partition of the cluster's other CTAs; a relaxed barrier orders no memory."""
+    key = (op, agent.partition)
+    waiting = agent.cluster.rendezvous
+    meeting = waiting.get(key)
+    if meeting is None or meeting.arrived == meeting.expected:
+        meeting = waiting[key] = Rendezvous(agent.cluster.kernel.ctas, op.location)
+    meeting.arrived += 1
+    if not relaxed:
+        agent.knowledge.release_into(meeting.released)
+    yield meeting
+    agent.knowledge.acquire(meeting.released)

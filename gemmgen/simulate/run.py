@@ -1,0 +1,231 @@
+"""Run a kernel on the CPU under several schedules, and say what is wrong with it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gemmgen.simulate import operations
+from gemmgen.simulate.budget import check_budget, walk
+from gemmgen.simulate.cluster import Cluster, Grid, Kernel
+from gemmgen.simulate.errors import refusal
+from gemmgen.simulate.findings import Finding, Findings
+from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
+from gemmgen.simulate.lowering import Lowered, lower_kernel
+from gemmgen.simulate.operations.memory import Pointer
+from gemmgen.simulate.parse import parse
+from gemmgen.simulate.place import Layout
+from gemmgen.simulate.registry import entries
+from gemmgen.simulate.schedule import DEFAULT_SCHEDULES, policy_of
+from gemmgen.simulate.trace import Trace
+from gemmgen.simulate.types import DescriptorType
+from gemmgen.target import HOPPER, Architecture
+
+PHASES_TO_COVER = 3
+"""A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What several schedules of one launch showed."""
+
+    findings: tuple[Finding, ...]
+    """Every fault that a schedule showed, each once; empty when the kernel is clean."""
+    trace: Trace
+    """Timeline of the first schedule."""
+    phases: Mapping[str, int]
+    """For each barrier that completed a phase, the fewest that it did in any CTA of the busiest program."""
+    deterministic: bool
+    """Whether all schedules left the same bytes in every tensor."""
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Barriers with too few phases for this run to show all faults: use more steps, or fewer programs."""
+        return tuple(name for name, phases in self.phases.items() if phases < PHASES_TO_COVER)
+
+
+def run(
+    kernel: Any,
+    grid: Sequence[int],
+    args: Sequence[Any],
+    *,
+    target: Architecture = HOPPER,
+    num_warps: int = 4,
+    num_ctas: int = 1,
+    maxnreg: int | None = None,
+    enable_fp_fusion: bool | None = None,
+    schedules: Sequence[str] = DEFAULT_SCHEDULES,
+    seed: int = 0,
+) -> Result:
+    """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
+
+    Args:
+        kernel: The kernel.
+        grid: Programs along each axis; with clusters, a program is a cluster.
+        args: As at a launch: CPU tensors, host ``TensorDescriptor`` over such, numbers, constexprs.
+        target: What the kernel is compiled for.
+        num_warps: Of the first partition.
+        num_ctas: Of a cluster.
+        maxnreg: Registers per thread, as at a launch.
+        enable_fp_fusion: As at a launch; it decides after TTGIR, and sums are not contracted here.
+        schedules: Names of policies: lazy, eager, lifo, random. Each starts from the tensors as given; they
+            are left as the last one made them.
+        seed: Of the first random schedule; each other one has the next.
+
+    Raises:
+        GemmgenError: The compiler refuses the kernel, or the simulator does not know something in it.
+    """
+    options = {
+        "num_warps": num_warps,
+        "num_ctas": num_ctas,
+        "maxnreg": maxnreg,
+        "enable_fp_fusion": enable_fp_fusion,
+    }
+    lowered = lower_kernel(kernel, args, target, options)
+    module = parse(lowered.text, lowered.library)
+    compiled = _kernel(module, _roles(kernel))
+    arguments = _bind(compiled, lowered)
+    findings, trace = Findings(), Trace()
+    check_budget(module, compiled.function, target, findings)
+    programs = cast("tuple[int, int, int]", (*map(int, grid), 1, 1)[:3])
+    tensors = _tensors(lowered.arguments.values())
+    initial = [tensor.clone() for tensor in tensors]
+    outcomes: list[list[Tensor]] = []
+    phases: dict[str, int] = {}
+    for i, name in enumerate(schedules):
+        for tensor, before in zip(tensors, initial, strict=True):
+            tensor.copy_(before)
+        launch = _Launch(compiled, programs, arguments, findings, trace if i == 0 else None)
+        launch.run(name, seed + i)
+        phases = launch.phases
+        outcomes.append([tensor.clone() for tensor in tensors])
+    same = all(all(map(_same_bytes, outcomes[0], outcome)) for outcome in outcomes[1:])
+    return Result(findings.all(), trace, phases, same)
+
+
+class _Launch:
+    """One launch under one schedule: its programs run one after another.
+
+    Programs that exchange nothing may run in any order, and those that do are found by their accesses to
+    global memory, which are compared without regard to the order in which programs ran.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        programs: tuple[int, int, int],
+        arguments: Mapping[str, Any],
+        findings: Findings,
+        trace: Trace | None,
+    ) -> None:
+        self._kernel = kernel
+        self._programs = programs
+        self._arguments = arguments
+        self._findings = findings
+        self._trace = trace
+        self.phases: dict[str, int] = {}
+
+    def run(self, schedule: str, seed: int) -> None:
+        """Run every program; stop at one that hangs."""
+        policy = policy_of(schedule, seed)
+        memory = GlobalMemory(self._findings)
+        x, y, z = self._programs
+        for number, (k, j, i) in enumerate(product(range(z), range(y), range(x))):
+            memory.program = number
+            trace = self._trace if number == 0 else None
+            cluster = Cluster(self._kernel, Grid(self._programs, (i, j, k)), memory, self._findings, trace)
+            finished = cluster.run(self._arguments, policy)
+            self._count_phases(cluster)
+            if not finished:
+                return
+
+    def _count_phases(self, cluster: Cluster) -> None:
+        fewest: dict[str, int] = {}
+        for barrier in cluster.barriers.values():
+            fewest[barrier.name] = min(barrier.phases, fewest.get(barrier.name, barrier.phases))
+        for name, count in fewest.items():
+            self.phases[name] = max(count, self.phases.get(name, 0))
+
+
+def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
+    functions = [op for op in module.regions[0].operations if op.name == "tt.func"]
+    public = [op for op in functions if op.attributes.get("sym_visibility") == "public"]
+    if len(functions) != 1 or len(public) != 1:
+        raise refusal("functions that are not inlined are not known to the simulator")
+    function = public[0]
+    layout = Layout()
+    for op in walk(function.regions[0]):
+        if op.name == "ttg.local_alloc":
+            layout.add(op)
+    ctas = module.attributes["ttg.num-ctas"]
+    return Kernel(function, entries(function.regions[0], operations.FAMILIES), layout, ctas, roles)
+
+
+def _roles(kernel: Any) -> dict[int, str]:
+    """Return the function that each line of the kernel's file belongs to."""
+    try:
+        path = inspect.getsourcefile(kernel.fn)
+        tree = ast.parse(Path(path).read_text(encoding="utf-8")) if path else ast.Module([], [])
+    except (OSError, TypeError, SyntaxError):
+        return {}  # no names then: a kernel may come from a console
+    roles: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+            roles |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.name)
+    return roles
+
+
+def _bind(kernel: Kernel, lowered: Lowered) -> dict[str, Any]:
+    """Give the function's parameters their values: a descriptor comes with its shape and strides."""
+    block = kernel.function.regions[0]
+    values: list[Any] = []
+    for name, value in lowered.arguments.items():
+        position = len(values)
+        if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
+            padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
+            values.append(Descriptor(name, _view(value), padding))
+            values += [*map(int, value.shape), *map(int, value.strides)]
+        elif isinstance(value, Tensor):
+            flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
+            values.append(Pointer(name, flat, value.storage_offset()))
+        else:
+            values.append(value)
+    if len(values) != len(block.arguments):
+        raise refusal(f"the kernel takes {len(block.arguments)} values, its arguments make {len(values)}")
+    return dict(zip(block.arguments, values, strict=True))
+
+
+def _view(descriptor: Any) -> Tensor:
+    """Return what a host descriptor describes, over the tensor's own storage."""
+    base: Any = descriptor.base
+    if not isinstance(base, Tensor) or base.device.type != "cpu":
+        raise refusal("a descriptor must be over a CPU tensor")
+    shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
+    return base.as_strided(shape, strides, base.storage_offset())
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    """Return the tensors that a launch may change, each storage once."""
+    found: dict[int, Tensor] = {}
+    for value in values:
+        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
+        if isinstance(tensor, Tensor):
+            found.setdefault(tensor.untyped_storage().data_ptr(), _flat(tensor))
+    return list(found.values())
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((count,), (1,), 0).view(torch.uint8)
+
+
+def _same_bytes(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b)

@@ -1,0 +1,93 @@
+"""Which of the possible next steps is taken: each policy makes asynchronous work late, early, or neither."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from gemmgen.simulate.errors import refusal
+
+Step = TypeVar("Step")
+
+POLICIES = ("lazy", "eager", "lifo", "random")
+DEFAULT_SCHEDULES = (*POLICIES, "random", "random")
+
+
+class Policy(Protocol):
+    """Chooses among partitions that can go on and asynchronous work that can complete."""
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """Return one of the steps; there is at least one, and events are in the order of issue."""
+        ...
+
+
+class Lazy:
+    """Asynchronous work completes when nothing else can go on, the oldest first."""
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        return agents[0] if agents else events[0]
+
+
+class Eager:
+    """Asynchronous work completes at once, and partitions take turns."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        self._turn += 1
+        return events[0] if events else agents[self._turn % len(agents)]
+
+
+class Lifo:
+    """As lazy, but the youngest work completes first and the last partition goes on first."""
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        return agents[-1] if agents else events[-1]
+
+
+class Random:
+    """Any order, the same for the same seed.
+
+    A fair coin at every step would rarely let one side run far ahead, and most faults need that: so how
+    likely an event is, and how long one partition goes on, are drawn for each stretch of steps.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._steps_left = 0
+        self._event_chance = 0.5
+        self._favourite = 0
+        self._loyalty = 0.0
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        if self._steps_left == 0:
+            self._steps_left = self._random.randint(5, 200)
+            self._event_chance = self._random.choice((0.02, 0.2, 0.5, 0.9))
+            self._favourite = self._random.randrange(64)
+            self._loyalty = self._random.choice((0.0, 0.5, 0.95))
+        self._steps_left -= 1
+        if events and (not agents or self._random.random() < self._event_chance):
+            return self._random.choice(events)
+        if self._random.random() < self._loyalty:
+            return agents[self._favourite % len(agents)]
+        return self._random.choice(agents)
+
+
+def policy_of(name: str, seed: int) -> Policy:
+    """Return the policy of a name.
+
+    Raises:
+        GemmgenError: There is none.
+    """
+    if name == "random":
+        return Random(seed)
+    policies = {"lazy": Lazy, "eager": Eager, "lifo": Lifo}
+    if name not in policies:
+        raise refusal(f"no schedule is called {name!r}: there are {', '.join(POLICIES)}")
+    return policies[name]()

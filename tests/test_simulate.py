@@ -1,0 +1,161 @@
+"""The simulator runs Gluon kernels in general, with the device's numbers and order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+import simulate_kernels as kernels_
+import torch
+import triton  # pyright: ignore[reportMissingTypeStubs]
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulate_launch import launch, lines_of
+from torch import Tensor
+from triton.experimental.gluon.language import (  # pyright: ignore[reportMissingTypeStubs]
+    NVMMASharedLayout,
+)
+from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+    TensorDescriptor,
+)
+
+from gemmgen.errors import GemmgenError
+from gemmgen.product import Product
+from gemmgen.simulate import POLICIES, Kind, Severity, run
+
+kernels = cast(Any, kernels_)
+KERNELS = Path(__file__).parent / "simulate_kernels.py"
+LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+
+
+def descriptor(tensor: Tensor, box: list[int]) -> Any:
+    return TensorDescriptor.from_tensor(tensor, box, LAYOUT)
+
+
+def small(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+def test_every_committed_module_is_clean_and_right(module: ModuleType, product: Product) -> None:
+    tile, stages = product.plan.tile, product.plan.pipeline.stages
+    rows = tile.cta_tile_m * module.LAUNCH_OPTIONS["num_ctas"]
+    # Four tiles, the last ones ragged, in one program; k-steps for two laps of the ring and two more.
+    shape = (2 * rows - 48, 2 * tile.cta_tile_n - 96, tile.cta_tile_k * (2 * stages + 2))
+    result, found, expected = launch(module, shape, schedules=(*POLICIES, "random", "random"))
+    assert result.findings == ()
+    assert result.uncovered == ()
+    assert result.deterministic
+    assert found.equal(expected)
+
+
+def test_programs_share_the_tiles(module: ModuleType) -> None:
+    result, found, expected = launch(module, (520, 640, 320), programs=3, schedules=("random",))
+    assert result.findings == ()
+    assert found.equal(expected)
+
+
+def test_a_fence_before_the_arrival_orders_another_partitions_store() -> None:
+    x, d = small(64, 64), torch.zeros(64, 64, dtype=torch.float16)
+    result = run(kernels.handoff_kernel, (1,), (x, descriptor(d, [64, 64]), True))
+    assert result.findings == ()
+    assert d.equal(x * 2)
+
+
+def test_a_missing_fence_across_partitions_is_an_error() -> None:
+    x, d = small(64, 64), torch.zeros(64, 64, dtype=torch.float16)
+    result = run(kernels.handoff_kernel, (1,), (x, descriptor(d, [64, 64]), False))
+    (finding,) = result.findings
+    assert (finding.kind, finding.severity) == (Kind.MISSING_FENCE, Severity.ERROR)
+    assert finding.name == "buffer"
+    assert finding.lines[0] in lines_of(KERNELS, "tma.async_store(d_desc, [0, 0], buffer)")
+    assert finding.lines[1] in lines_of(KERNELS, "buffer.store(tile * 2)")
+    assert finding.partition == "partition 1 (storer)"
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_kernel_without_partitions_adds_its_parts_of_k(parts: int) -> None:
+    a, b = small(128, 256), small(256, 128)
+    d = torch.zeros(128, 128, dtype=torch.float16)
+    descriptors = [descriptor(a, [64, 64]), descriptor(b, [64, 64]), descriptor(d, [64, 64])]
+    result = run(kernels.blocked_matmul_kernel, (2, 2, parts), (*descriptors, 4 // parts))
+    assert result.findings == ()
+    assert d.equal((a.float() @ b.float()).half())
+
+
+def test_programs_that_store_the_same_elements_race() -> None:
+    x, out = small(256, dtype=torch.int32), torch.zeros(256, dtype=torch.int32)
+    assert run(kernels.increment_kernel, (2,), (x, out, 250, 128)).findings == ()
+    assert out[:250].equal(x[:250] + 1)
+    assert not out[250:].any()
+
+    (finding,) = run(kernels.increment_kernel, (2,), (x, out, 250, 64)).findings
+    assert (finding.kind, finding.name) == (Kind.GLOBAL_RACE, "out_ptr")
+    assert finding.lines[0] in lines_of(KERNELS, "gl.store(out_ptr + offsets")
+
+
+def test_a_program_in_place_races_with_its_neighbour_only_where_they_meet() -> None:
+    x = small(256, dtype=torch.int32)
+    assert run(kernels.increment_kernel, (2,), (x, x, 256, 128)).findings == ()
+    found = run(kernels.increment_kernel, (2,), (x, x, 256, 64)).findings
+    assert {finding.kind for finding in found} == {Kind.GLOBAL_RACE}
+
+
+def wrapped(value: int) -> int:
+    return (value + 2**31) % 2**32 - 2**31
+
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(INT32.filter(lambda a: a != 1), INT32.filter(lambda b: b not in (0, 1)))
+def test_integers_wrap_and_division_truncates(a: int, b: int) -> None:
+    out = torch.zeros(13, dtype=torch.int32)
+    run(kernels.integers_kernel, (1,), (a, b, out), schedules=("lazy",))
+    quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    shift = b & 31
+    expected = [a + b, a - b, a * b, quotient, a - b * quotient, a & b, a | b, a ^ b, a >> shift, a << shift]
+    expected += [min(a, b), max(a, b), a if a < b else b + 1]
+    assert out.tolist() == [wrapped(value) for value in expected]  # pyright: ignore[reportUnknownMemberType]
+
+
+def test_a_deadlock_names_the_barrier_and_its_arrivals() -> None:
+    (finding,) = run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),)).findings
+    assert (finding.kind, finding.name) == (Kind.DEADLOCK, "full")
+    assert finding.lines[0] in lines_of(KERNELS, "mbarrier.wait(full, 0)")
+    assert "1 of 2 arrivals" in finding.text
+
+
+def test_an_unknown_operation_is_an_error_with_its_line() -> None:
+    with pytest.raises(GemmgenError) as error:
+        run(kernels.unknown_operation_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "unknown-operation"
+    assert "tt.atomic_rmw" in diagnostic.message
+    assert diagnostic.line in lines_of(KERNELS, "gl.atomic_add(out_ptr, 1)")
+
+
+def test_another_triton_is_an_error_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "__version__", "4.0.0")
+    with pytest.raises(GemmgenError, match=r"knows Triton 3\.9\.x, found 4\.0\.0"):
+        run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
+
+
+def test_an_unknown_schedule_is_an_error() -> None:
+    with pytest.raises(GemmgenError, match="no schedule is called 'fast'"):
+        run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),), schedules=("fast",))
+
+
+def test_the_same_seed_gives_the_same_trace(module: ModuleType, tmp_path: Path) -> None:
+    traces: list[str] = []
+    for _ in range(2):
+        result, _, _ = launch(module, (256, 256, 256), schedules=("random",), seed=3)
+        result.trace.write(tmp_path / "trace.json")
+        traces.append((tmp_path / "trace.json").read_text())
+    assert traces[0] == traces[1]
+    events = json.loads(traces[0])["traceEvents"]
+    assert {event["cat"] for event in events if event["ph"] == "X"} == {"load", "mma", "store", "wait"}
+    assert {"s", "f"} <= {event["ph"] for event in events}
