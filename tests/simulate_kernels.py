@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-# pyright: basic, reportMissingTypeStubs=false, reportOptionalMemberAccess=false, reportIndexIssue=false
+# pyright: basic, reportAssignmentType=false, reportMissingTypeStubs=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import (
+    cluster,
     fence_async_shared,
     mbarrier,
     tma,
@@ -124,3 +126,37 @@ def overlong_wait_kernel(out_ptr):
     mbarrier.arrive(full)
     mbarrier.wait(full, 0)
     gl.store(out_ptr, 1)
+
+
+@gluon.jit
+def pipelined_multicast_kernel(a_desc, b_desc, d_desc, k_steps, meet: gl.constexpr):
+    """Two CTAs share B by multicast, without partitions: they meet before each reuse of the ring."""
+    stages: gl.constexpr = 2
+    tile_m: gl.constexpr = a_desc.block_type.shape[0]
+    tile_k: gl.constexpr = a_desc.block_type.shape[1]
+    tile_n: gl.constexpr = b_desc.block_type.shape[1]
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [stages, tile_m, tile_k], a_desc.layout)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, [stages, tile_k, tile_n], b_desc.layout)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [tile_m, tile_n], d_desc.layout)
+    ready = mbarrier.allocate_mbarrier(batch=stages)
+    for i in gl.static_range(stages):
+        mbarrier.init(ready.index(i), count=1)
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, tile_n, 16], cga_layout=[[1, 0]]
+    )
+    total = gl.zeros((tile_m, tile_n), gl.float32, layout)
+    for step in range(k_steps):
+        stage = step % stages
+        bar = ready.index(stage)
+        if meet:
+            cluster.barrier(relaxed=True)
+        mbarrier.expect(bar, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
+        tma.async_load(a_desc, [0, step * tile_k], bar, a_smem.index(stage))
+        tma.async_load(b_desc, [step * tile_k, 0], bar, b_smem.index(stage), multicast=True)
+        mbarrier.wait(bar, step // stages & 1)
+        total = warpgroup_mma(a_smem.index(stage), b_smem.index(stage), total, is_async=True)
+        total = warpgroup_mma_wait(0, deps=[total])
+    d_smem.store(total.to(d_desc.dtype))
+    fence_async_shared()
+    tma.async_store(d_desc, [0, 0], d_smem)
+    tma.store_wait(0)

@@ -23,36 +23,42 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.errors import GemmgenError
-from gemmgen.product import Product
+from gemmgen.module import import_generated
 from gemmgen.simulate import POLICIES, Kind, Severity, run
 
 kernels = cast(Any, kernels_)
-KERNELS = Path(__file__).parent / "simulate_kernels.py"
-LAYOUT = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+ROOT = Path(__file__).parent.parent
+KERNELS = ROOT / "tests" / "simulate_kernels.py"
 
 
-def descriptor(tensor: Tensor, box: list[int]) -> Any:
-    return TensorDescriptor.from_tensor(tensor, box, LAYOUT)
+def descriptor(tensor: Tensor, box: list[int], bases: list[list[int]] | None = None) -> Any:
+    layout = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, cga_layout=bases or [])
+    return TensorDescriptor.from_tensor(tensor, box, layout)
 
 
 def small(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-def test_every_committed_module_is_clean_and_right(module: ModuleType, product: Product) -> None:
-    tile, stages = product.plan.tile, product.plan.pipeline.stages
-    rows = tile.cta_tile_m * module.LAUNCH_OPTIONS["num_ctas"]
-    # Four tiles, the last ones ragged, in one program; k-steps for two laps of the ring and two more.
-    shape = (2 * rows - 48, 2 * tile.cta_tile_n - 96, tile.cta_tile_k * (2 * stages + 2))
-    result, found, expected = launch(module, shape, schedules=(*POLICIES, "random", "random"))
+@pytest.fixture(scope="module", params=sorted((ROOT / "generated").glob("*.py")), ids=lambda path: path.stem)
+def generated(request: pytest.FixtureRequest) -> ModuleType:
+    return import_generated(request.param)
+
+
+def test_every_committed_module_is_clean_and_right(generated: ModuleType) -> None:
+    rows, columns = generated.PROGRAM_TILE_M.value, generated.PROGRAM_TILE_N.value
+    k_steps = 2 * generated.STAGES.value + 2  # two laps of the ring and two more
+    # Four tiles in one program, the last ones ragged.
+    shape = (2 * rows - 48, 2 * columns - 96, k_steps * generated.PROGRAM_TILE_K.value)
+    result, found, expected = launch(generated, shape, schedules=(*POLICIES, "random", "random"))
     assert result.findings == ()
     assert result.uncovered == ()
     assert result.deterministic
     assert found.equal(expected)
 
 
-def test_programs_share_the_tiles(module: ModuleType) -> None:
-    result, found, expected = launch(module, (520, 640, 320), programs=3, schedules=("random",))
+def test_programs_share_the_tiles(generated: ModuleType) -> None:
+    result, found, expected = launch(generated, (520, 640, 320), programs=3, schedules=("random",))
     assert result.findings == ()
     assert found.equal(expected)
 
@@ -83,6 +89,25 @@ def test_a_kernel_without_partitions_adds_its_parts_of_k(parts: int) -> None:
     result = run(kernels.blocked_matmul_kernel, (2, 2, parts), (*descriptors, 4 // parts))
     assert result.findings == ()
     assert d.equal((a.float() @ b.float()).half())
+
+
+@pytest.mark.parametrize("meet", [True, False])
+def test_a_multicast_overtakes_a_cta_that_nothing_holds_it_back_for(meet: bool) -> None:
+    a, b = small(128, 640), small(640, 64)
+    d = torch.zeros(128, 64, dtype=torch.float16)
+    descriptors = [
+        descriptor(tensor, box, [basis])
+        for tensor, box, basis in ((a, [128, 64], [1, 0]), (b, [64, 64], [0, 0]), (d, [128, 64], [1, 0]))
+    ]
+    result = run(kernels.pipelined_multicast_kernel, (1,), (*descriptors, 10, meet), num_ctas=2)
+    if meet:
+        assert result.findings == ()
+        assert d.equal((a.float() @ b.float()).half())
+    else:
+        (race,) = (found for found in result.findings if found.kind is Kind.WRITE_AFTER_READ)
+        assert race.name == "b_smem"
+        assert race.lines[0] in lines_of(KERNELS, "multicast=True)")
+        assert race.lines[1] in lines_of(KERNELS, "b_smem.index(stage), total, is_async=True)")
 
 
 def test_programs_that_store_the_same_elements_race() -> None:
@@ -149,7 +174,8 @@ def test_an_unknown_schedule_is_an_error() -> None:
         run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),), schedules=("fast",))
 
 
-def test_the_same_seed_gives_the_same_trace(module: ModuleType, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:
+    module = import_generated(ROOT / "generated" / "h100_bf16_cluster2.py")
     traces: list[str] = []
     for _ in range(2):
         result, _, _ = launch(module, (256, 256, 256), schedules=("random",), seed=3)

@@ -84,7 +84,16 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
         "TRITON_CACHE_DIR": str(directory / "cache"),
         "TRITON_DUMP_PTXAS_LOG": "1",
     }
-    command = [sys.executable, "-m", "gemmgen.lower.child", str(module_path), str(capability), str(directory)]
+    # -P: files beside the user must not be imported in place of the compiler's.
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "gemmgen.lower.child",
+        str(module_path),
+        str(capability),
+        str(directory),
+    ]
     try:
         child = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
@@ -101,16 +110,17 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
     return Lowered(artifacts, _measure(ptx, child.stdout, metadata["shared"], metadata["num_warps"]))
 
 
+TELLING = (r"Assertion .* failed|LLVM ERROR", r":\d+:\d+: error: ", r"^[\w.]*(Error|Exception)\b[:(]")
+"""Lines that give a compiler's reason, the surest first: an abort, MLIR's message, the first exception."""
+
+
 def _failure(returncode: int, stderr: str, module_path: Path) -> str:
-    """Say why the compiler's process ended: its last message, and the signal if it was killed."""
-    lines = [line for line in stderr.strip().splitlines() if line.strip()]
-    telling = (
-        [line for line in lines if re.search(r"error|Error|Assertion", line)] or lines[-1:] or ["no message"]
-    )
+    """Say why the compiler's process ended: in its own words, and by which signal if it was killed."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()] or ["no message"]
+    telling = (line for pattern in TELLING for line in lines if re.search(pattern, line))
+    reason = next(telling, lines[-1])
     how = f" (killed by {signal.Signals(-returncode).name})" if returncode < 0 else ""
-    return f"Triton refuses the kernel{how}: {telling[-1].strip()}".replace(
-        str(module_path), module_path.name
-    )
+    return f"Triton refuses the kernel{how}: {reason}".replace(str(module_path), module_path.name)
 
 
 def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources:

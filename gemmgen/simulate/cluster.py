@@ -108,7 +108,8 @@ class Cluster:
         self.loads: dict[Component, tuple[int, Access, str, int]] = {}
         """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
         self.load_count = 0
-        self.rendezvous: dict[tuple[Operation, int], Rendezvous] = {}
+        self.rendezvous: dict[int, Rendezvous] = {}
+        """Newest meeting of the CTAs, by partition."""
         self.here = UNKNOWN
         """Where the operation that runs now comes from."""
         self.step = 0

@@ -70,8 +70,9 @@ class GlobalMemory:
         key = storage.data_ptr()
         if key not in self._trackers:
             count = storage.nbytes() // region.element_size()
-            zeros = torch.zeros((2, count), dtype=torch.int32)
-            self._trackers[key] = _Tracker(zeros[0], zeros[1])
+            # Two storages: a region's marks are found by its offset in the storage.
+            writers, readers = (torch.zeros(count, dtype=torch.int32) for _ in range(2))
+            self._trackers[key] = _Tracker(writers, readers)
             for read, number in self._reads.pop(key, []):
                 _same(self._trackers[key].readers, read).fill_(number)
         return self._trackers[key]

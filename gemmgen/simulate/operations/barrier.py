@@ -8,6 +8,7 @@ from typing import Any
 
 from gemmgen.simulate.agent import Agent, Steps
 from gemmgen.simulate.barrier import Barrier
+from gemmgen.simulate.clocks import join
 from gemmgen.simulate.cluster import BarrierWait, Rendezvous
 from gemmgen.simulate.errors import refusal
 from gemmgen.simulate.findings import Kind
@@ -133,20 +134,28 @@ def barrier_of_partition(agent: Agent, op: Operation) -> None:
     """Nothing: the warps of a partition run here as one."""
 
 
+@operation("ttng.fence_mbarrier_init_release_cluster")
+def fence_of_initialisation(agent: Agent, op: Operation) -> None:
+    """Nothing: initialisations are visible at once here, and the cluster barrier comes after them."""
+
+
 @operation("ttng.cluster_barrier", "relaxed", blocking=True)
 def cluster_barrier(agent: Agent, op: Operation) -> Steps:
-    yield from rendezvous(agent, op, relaxed=bool(op.attributes.get("relaxed", False)))
+    """Wait for the same partition of the cluster's other CTAs.
 
-
-def rendezvous(agent: Agent, op: Operation, *, relaxed: bool) -> Steps:
-    """Wait for the same partition of the cluster's other CTAs; a relaxed barrier orders no memory."""
-    key = (op, agent.partition)
-    waiting = agent.cluster.rendezvous
-    meeting = waiting.get(key)
+    A relaxed barrier orders execution: what was awaited before it, an MMA's reads or a load, is over for all.
+    It makes no generic store visible, so it hands no fence on.
+    """
+    meetings = agent.cluster.rendezvous
+    meeting = meetings.get(agent.partition)
     if meeting is None or meeting.arrived == meeting.expected:
-        meeting = waiting[key] = Rendezvous(agent.cluster.kernel.ctas, op.location)
+        meeting = Rendezvous(agent.cluster.kernel.ctas, op.location)
+        meetings[agent.partition] = meeting
     meeting.arrived += 1
-    if not relaxed:
+    if op.attributes["relaxed"]:
+        join(meeting.released.clock, agent.knowledge.clock)
+        agent.knowledge.tick()
+    else:
         agent.knowledge.release_into(meeting.released)
     yield meeting
     agent.knowledge.acquire(meeting.released)

@@ -10,7 +10,6 @@ from gemmgen.simulate.agent import Agent, Steps
 from gemmgen.simulate.clocks import join
 from gemmgen.simulate.cluster import JoinWait
 from gemmgen.simulate.errors import refusal
-from gemmgen.simulate.operations.barrier import rendezvous
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.registry import operation
 
@@ -90,9 +89,6 @@ def get_num_programs(agent: Agent, op: Operation) -> int:
 )
 def warp_specialize(agent: Agent, op: Operation) -> Steps:
     cluster = agent.cluster
-    if cluster.kernel.ctas > 1:
-        # Relaxed: the compiler orders the barriers' initialisation before it, and nothing else.
-        yield from rendezvous(agent, op, relaxed=True)
     default, holder = op.regions
     inner = holder.operations[0]
     workers: list[Agent] = []

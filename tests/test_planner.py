@@ -1,0 +1,284 @@
+"""What the planner chooses for a spec, what it leaves alone, and whom it blames when nothing is legal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan import Plan, plan_spec
+from gemmgen.plan.cost import cost, cycles, overdraft
+from gemmgen.plan.planner import DEFAULTS, candidates, filled
+from gemmgen.plan.rules import judge, most_stages
+from gemmgen.spec import Spec, SpecFile
+
+LARGE = (8192, 8192, 8192)
+
+
+def source(**sections: object) -> SpecFile:
+    """A spec with these sections beside the required ones; each value is on a line of its own."""
+    operands = {"a": {"dtype": "bf16"}, "b": {"dtype": "bf16"}, "d": {"dtype": "bf16"}}
+    data: dict[str, object] = {"title": "t", "target": "h100", "operands": operands, **sections}
+    fields = dict(leaves(data))
+    positions = {field: (line, 1) for line, field in enumerate(fields, start=1)}
+    return SpecFile(
+        spec=Spec.model_validate(data),
+        path="x.yaml",
+        stem="x",
+        sha256="",
+        positions=positions,
+        key_positions=positions,
+    )
+
+
+def leaves(value: object, field: str = "") -> Iterator[tuple[str, object]]:
+    """Every scalar below a value, with its dotted name."""
+    match value:
+        case dict():
+            steps = list(cast("dict[str, object]", value).items())
+        case list():
+            steps = [(str(i), item) for i, item in enumerate(cast("list[object]", value))]
+        case _:
+            yield field, value
+            return
+    for step, member in steps:
+        yield from leaves(member, f"{field}.{step}" if field else step)
+
+
+def operands(d: str) -> dict[str, object]:
+    return {"a": {"dtype": "bf16"}, "b": {"dtype": "bf16"}, "d": {"dtype": d}}
+
+
+def planned(**sections: object) -> Plan:
+    return plan_spec(source(**sections))
+
+
+def rejected(**sections: object) -> tuple[Diagnostic, ...]:
+    with pytest.raises(GemmgenError) as caught:
+        planned(**sections)
+    return caught.value.diagnostics
+
+
+def tile(plan: Plan) -> tuple[int, int, int]:
+    return plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
+
+
+# --- what is left out
+
+
+def test_a_spec_that_pins_nothing_gets_the_tile_that_measured_best() -> None:
+    plan = planned()
+    assert tile(plan) == (128, 256, 64)
+    assert (plan.stages, plan.consumers, plan.cluster_size) == (4, 2, 1)
+    assert (plan.producer_registers, plan.consumer_registers) == (40, 232)
+    assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (0, 128, 1)
+
+
+def test_an_fp32_output_keeps_four_stages_and_is_stored_in_narrower_parts() -> None:
+    plan = planned(operands=operands("fp32"))
+    assert (tile(plan), plan.stages) == ((128, 256, 64), 4)
+    # 128 x 128 x 4 bytes of D would leave room for three stages; 128 x 64 x 4 leave it for the fourth.
+    assert plan.subtile_n == 64
+    assert most_stages(replace(plan, subtile_n=128)) == 3
+
+
+def test_a_lone_consumer_gets_an_outstanding_mma_and_all_that_the_producer_leaves() -> None:
+    plan = planned(warp_specialization={"consumers": 1, "registers": {"producer": 24}})
+    assert (plan.outstanding_mmas, plan.consumer_registers) == (1, 240)
+
+
+def test_a_tile_narrower_than_any_subtile_that_is_tried_is_stored_whole() -> None:
+    assert planned(tile={"n": 16}).subtile_n == 16
+
+
+def test_decisions_that_no_rule_couples_have_defaults() -> None:
+    plan = planned(schedule={"width": 3})
+    assert {name: getattr(plan, name) for name in DEFAULTS} == DEFAULTS | {"width": 3}
+
+
+def test_an_operand_without_an_order_is_k_major() -> None:
+    assert (planned().a_major, planned().b_major) == ("k", "k")
+
+
+def test_the_first_bench_shape_is_what_a_spec_is_planned_for() -> None:
+    few_tiles = [256, 4096, 4096]
+    assert planned(bench={"shapes": [few_tiles, list(LARGE)]}).cta_tile_n < 256
+    assert planned(bench={"shapes": [list(LARGE), few_tiles]}).cta_tile_n == 256
+
+
+def test_planning_the_same_spec_twice_gives_the_same_plan() -> None:
+    assert planned() == planned()
+    assert rejected(tile={"m": 96}) == rejected(tile={"m": 96})
+
+
+def test_the_deepest_ring_fills_shared_memory_up_to_eight_stages() -> None:
+    plan = planned(tile={"m": 128, "n": 128, "k": 64})
+    assert plan.stages == most_stages(plan) == 6
+    assert filled(replace(plan, cta_tile_n=32, subtile_n=32)).stages == 8
+
+
+# --- what is pinned
+
+PINS = {
+    "cta_tile_m": "tile.m",
+    "cta_tile_n": "tile.n",
+    "cta_tile_k": "tile.k",
+    "cluster_m": "cluster.m",
+    "cluster_n": "cluster.n",
+    "stages": "buffering.stages",
+    "outstanding_mmas": "buffering.outstanding_mmas",
+    "epilogue_buffers": "buffering.epilogue",
+    "consumers": "warp_specialization.consumers",
+    "producer_registers": "warp_specialization.registers.producer",
+    "consumer_registers": "warp_specialization.registers.consumer",
+    "order": "schedule.order",
+    "width": "schedule.width",
+    "subtile_n": "epilogue.subtile_n",
+}
+"""Every decision of a plan with the field that pins it."""
+
+
+def pinning(values: dict[str, object]) -> dict[str, Any]:
+    """The sections of a spec that pin decisions."""
+    sections: dict[str, Any] = {}
+    for name, value in values.items():
+        *steps, field = PINS[name].split(".")
+        section = sections
+        for step in steps:
+            section = section.setdefault(step, {})
+        section[field] = value
+    return sections
+
+
+@cache
+def legal_plans(d: str) -> tuple[Plan, ...]:
+    """Every legal plan that the planner considers for a spec that pins nothing."""
+    return tuple(plan for plan in candidates(source(operands=operands(d)).spec) if not judge(plan))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(data=st.data(), d=st.sampled_from(("bf16", "fp32")), names=st.sets(st.sampled_from(sorted(PINS))))
+def test_what_a_spec_pins_is_never_changed(data: st.DataObject, d: str, names: set[str]) -> None:
+    legal = data.draw(st.sampled_from(legal_plans(d)))
+    pinned: dict[str, object] = {name: getattr(legal, name) for name in sorted(names)}
+    plan = planned(operands=operands(d), **pinning(pinned))
+    assert {name: getattr(plan, name) for name in pinned} == pinned
+    assert judge(plan) == ()
+
+
+def test_a_spec_that_pins_everything_is_planned_as_it_says() -> None:
+    decisions: dict[str, object] = {name: getattr(planned(), name) for name in PINS}
+    unusual = {"stages": 3, "width": 5, "order": "grouped", "consumer_registers": 168, "subtile_n": 8}
+    plan = planned(**pinning(decisions | unusual))
+    assert {name: getattr(plan, name) for name in PINS} == decisions | unusual
+
+
+# --- what is illegal
+
+
+def test_a_fix_counts_on_the_planner_for_what_is_left_open() -> None:
+    # Beside a sub-tile of 128 fp32 columns only three stages fit; the planner is free to take fewer.
+    (found,) = rejected(
+        operands=operands("fp32"), tile={"m": 128, "n": 256, "k": 64}, buffering={"stages": 5}
+    )
+    assert found.message.endswith("use at most 4")
+    # Twelve stages of the smallest tile, 128 x 32 x 64, are 245,760 bytes; ten fit beside its epilogue.
+    (found,) = rejected(buffering={"stages": 12})
+    assert found.message.endswith("use at most 10")
+    (found,) = rejected(buffering={"epilogue": 16})
+    assert found.message.endswith("use 8")  # 256 columns in parts of 32
+    (found,) = rejected(epilogue={"subtile_n": 512})
+    assert found.message.endswith("use at most 256")
+
+
+def test_only_what_the_spec_says_is_blamed_while_there_is_something() -> None:
+    found = rejected(cluster={"m": 8}, schedule={"width": 5000}, tile={"k": 8})
+    assert [diagnostic.field for diagnostic in found] == ["cluster.m", "schedule.width", "tile.k"]
+
+
+def test_a_choice_of_the_planner_is_blamed_where_another_one_would_be_legal() -> None:
+    # 2,048 rows fit with K steps of 16 or 32, which the planner does not try on its own.
+    (found,) = rejected(tile={"m": 2048, "n": 8})
+    assert (found.code, found.field) == ("smem-capacity", "tile.k")
+    assert found.message.endswith("use at most 32")
+    assert planned(tile={"m": 2048, "n": 8, "k": 32}).stages == 1
+
+
+NUMBERS = sorted(set(PINS) - {"order", "outstanding_mmas"})
+SIZES = st.sampled_from((1, 2, 3, 4, 6, 8, 15, 16, 24, 32, 64, 128, 240, 256, 512, 2048, 4096, 2**31 - 1))
+
+
+@settings(deadline=5000, max_examples=60, derandomize=True)
+@given(values=st.dictionaries(st.sampled_from(NUMBERS), SIZES | st.integers(1, 2**31 - 1)))
+def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) -> None:
+    spec = source(**pinning(values))
+    try:
+        plan = plan_spec(spec)
+    except GemmgenError as error:
+        fields = {diagnostic.field for diagnostic in error.diagnostics}
+        assert fields
+        assert fields <= set(spec.positions) or not fields & set(spec.positions)
+    else:
+        assert judge(plan) == ()
+        assert overdraft(plan) == 0
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_a_spec_is_planned_or_rejected_within_600_milliseconds(target: str) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        try:
+            planned(target=target)
+        except GemmgenError:
+            assert target == "b200"
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.6
+
+
+# --- what is best
+
+
+def best(plan: Plan, *others: Plan, shape: tuple[int, int, int]) -> bool:
+    return all(cost(plan, shape) < cost(other, shape) for other in others)
+
+
+def test_a_large_problem_prefers_the_wide_tile() -> None:
+    wide = planned(tile={"m": 128, "n": 256})
+    square, narrow = planned(tile={"m": 128, "n": 128}), planned(tile={"m": 128, "n": 64})
+    assert best(wide, square, narrow, shape=LARGE)
+    assert best(square, narrow, shape=LARGE)
+
+
+@pytest.mark.parametrize("shape", [(256, 4096, 4096), (128, 8192, 4096), (1024, 1024, 8192)])
+def test_a_problem_of_few_tiles_gets_smaller_ones_that_keep_the_sms_busy(shape: tuple[int, int, int]) -> None:
+    wide, chosen = planned(tile={"m": 128, "n": 256}), planned(bench={"shapes": [list(shape)]})
+    assert wide.waves(shape) < 0.5  # 128 x 256 tiles would leave more than half of the SMs idle
+    assert chosen.waves(shape) > 1.9 * wide.waves(shape)
+    assert cycles(chosen, shape) < cycles(wide, shape)
+
+
+def test_a_cluster_larger_than_the_gpu_has_no_finite_cost() -> None:
+    assert cycles(replace(planned(), cluster_m=256), LARGE) == float("inf")
+
+
+def test_a_deeper_ring_wins_only_where_nothing_else_differs() -> None:
+    plan = planned()
+    assert best(plan, replace(plan, stages=3), shape=LARGE)
+    assert best(replace(plan, stages=3), replace(plan, outstanding_mmas=1), shape=LARGE)
+
+
+def test_an_overdraft_adds_up_what_is_missing() -> None:
+    plan = planned()
+    assert overdraft(plan) == 0
+    # An accumulator of 128 registers and 28 to work with are 156 of 104.
+    assert overdraft(replace(plan, consumer_registers=104)) == pytest.approx(0.5)
+    # Five stages of 49,152, 32,768 of D, and 148 + 12 + 40 + 8 + 40 + 8 of captures, barriers and state.
+    assert overdraft(replace(plan, stages=5)) == pytest.approx(278_784 / 232_448 - 1)
