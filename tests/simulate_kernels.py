@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # pyright: basic, reportAssignmentType=false, reportMissingTypeStubs=false, reportIndexIssue=false
-# pyright: reportOptionalMemberAccess=false
+# pyright: reportOptionalMemberAccess=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
 # pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
@@ -160,3 +160,11 @@ def pipelined_multicast_kernel(a_desc, b_desc, d_desc, k_steps, meet: gl.constex
     fence_async_shared()
     tma.async_store(d_desc, [0, 0], d_smem)
     tma.store_wait(0)
+
+
+@gluon.jit
+def convert_kernel(x_ptr, out_ptr):
+    """out = x in the type of out."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offsets = gl.arange(0, 256, layout)
+    gl.store(out_ptr + offsets, gl.load(x_ptr + offsets).to(out_ptr.dtype.element_ty))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -25,6 +26,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.simulate import POLICIES, Kind, Severity, run
+from gemmgen.simulate.operations.wgmma import product
 
 kernels = cast(Any, kernels_)
 ROOT = Path(__file__).parent.parent
@@ -145,6 +147,55 @@ def test_integers_wrap_and_division_truncates(a: int, b: int) -> None:
     expected = [a + b, a - b, a * b, quotient, a - b * quotient, a & b, a | b, a ^ b, a >> shift, a << shift]
     expected += [min(a, b), max(a, b), a if a < b else b + 1]
     assert out.tolist() == [wrapped(value) for value in expected]  # pyright: ignore[reportUnknownMemberType]
+
+
+def eight_bit_floats(exponent_bits: int, mantissa_bits: int, infinities: bool) -> Tensor:
+    """The numbers of all 256 codes, from the definition of the format [ptx]."""
+    bias, values = 2 ** (exponent_bits - 1) - 1, list[float]()
+    for code in range(256):
+        exponent = code >> mantissa_bits & (2**exponent_bits - 1)
+        mantissa = code & (2**mantissa_bits - 1)
+        fraction = mantissa / 2**mantissa_bits
+        value = (1 + fraction) * 2.0 ** (exponent - bias) if exponent else fraction * 2.0 ** (1 - bias)
+        if infinities and exponent == 2**exponent_bits - 1:
+            value = math.nan if mantissa else math.inf
+        elif not infinities and code & 127 == 127:
+            value = math.nan
+        values.append(-value if code > 127 else value)
+    return torch.tensor(values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponent_bits", "mantissa_bits", "largest"),
+    [(torch.float8_e4m3fn, 4, 3, 448.0), (torch.float8_e5m2, 5, 2, 57344.0)],
+)
+def test_eight_bit_floats_widen_exactly_and_narrow_to_the_nearest(
+    dtype: torch.dtype, exponent_bits: int, mantissa_bits: int, largest: float
+) -> None:
+    codes = torch.arange(256).to(torch.uint8).view(dtype)
+    wide = torch.zeros(256)
+    run(kernels.convert_kernel, (1,), (codes, wide), schedules=("lazy",))
+    numbers = eight_bit_floats(exponent_bits, mantissa_bits, infinities=dtype == torch.float8_e5m2)
+    assert torch.equal(wide.nan_to_num(7e9), numbers.nan_to_num(7e9))
+
+    # A third of the way to the next number still rounds back; what is too large becomes the largest.
+    finite = numbers[numbers.isfinite()].sort().values
+    between = finite[:-1] + (finite[1:] - finite[:-1]) / 3
+    x = torch.zeros(256)
+    x[: len(between)] = between
+    x[len(between) :] = 1e9
+    narrow = torch.zeros(256, dtype=dtype)
+    run(kernels.convert_kernel, (1,), (x, narrow), schedules=("lazy",))
+    assert narrow.float()[: len(between)].equal(finite[:-1])
+    assert set(narrow.float()[len(between) :].tolist()) == {largest}  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+def test_the_tensor_core_ignores_the_low_bits_of_fp32_and_wraps_int32() -> None:
+    below_two = torch.tensor([[2.0 - 2.0**-23]])  # every bit of its mantissa is set; tf32 keeps ten
+    assert product(below_two, torch.ones(1, 1), None, torch.float32).item() == 2.0 - 2.0**-10
+    a, b = torch.full((1, 8), -128, dtype=torch.int8), torch.full((8, 1), -128, dtype=torch.int8)
+    before = torch.full((1, 1), 2**31 - 1, dtype=torch.int32)
+    assert product(a, b, before, torch.int32).item() == -(2**31) - 1 + 8 * 128 * 128
 
 
 def test_a_deadlock_names_the_barrier_and_its_arrivals() -> None:

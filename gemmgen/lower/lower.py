@@ -110,8 +110,13 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
     return Lowered(artifacts, _measure(ptx, child.stdout, metadata["shared"], metadata["num_warps"]))
 
 
-TELLING = (r"Assertion .* failed|LLVM ERROR", r":\d+:\d+: error: ", r"^[\w.]*(Error|Exception)\b[:(]")
-"""Lines that give a compiler's reason, the surest first: an abort, MLIR's message, the first exception."""
+TELLING = (
+    r"Assertion .* failed|LLVM ERROR",  # an abort
+    r":\d+:\d+: error: ",  # MLIR's message
+    r"^\w+\(",  # what Triton quotes below the line of the kernel that it blames: NameError('x is not defined')
+    r"^[\w.]*Error: ",  # any other exception
+)
+"""Lines that give a compiler's reason, the surest first."""
 
 
 def _failure(returncode: int, stderr: str, module_path: Path) -> str:

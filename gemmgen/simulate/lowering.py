@@ -109,8 +109,8 @@ def _compile(source: Any, backend_and_target: Any, options: Any, machine: Archit
     ptx_version = cast(Any, get_ptx_version_from_options)(options, target.arch)
     nvidia.passes.ttgpuir.add_allocate_shared_memory_nv(manager, capability, ptx_version)
     nvidia.passes.ttnvgpuir.add_allocate_tensor_memory(manager)
-    # Inserts the barriers that the compiled kernel has between the CTAs of a cluster: at its beginning, at its
-    # end, and where shared memory is reused across CTAs.
+    # Inserts the barriers that the compiled kernel has between the CTAs of a cluster: at its beginning, at
+    # its end, and where shared memory is reused across CTAs.
     nvidia.passes.ttgpuir.add_membar(manager, capability, ptx_version)
     manager.run(module, "allocate")
     # A module that fails verification prints in generic form; this attribute must be a string.

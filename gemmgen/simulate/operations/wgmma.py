@@ -86,7 +86,13 @@ def wrap_to_int32(tensor: Tensor) -> Tensor:
     return ((tensor + 2**31) % 2**32 - 2**31).to(torch.int32)
 
 
-@operation("ttng.warp_group_dot_wait", "pendings", blocking=True)
+@operation(
+    "ttng.warp_group_dot_wait",
+    "pendings",
+    # Which warps the compiler synchronizes after it: all warps of a partition run here as one.
+    ignored=("warpGroupLocal",),
+    blocking=True,
+)
 def warp_group_dot_wait(agent: Agent, op: Operation) -> Steps:
     agent.mma.wait(op.attributes["pendings"], agent.knowledge)
     agent.drain(agent.mma)
