@@ -126,7 +126,8 @@ def check_command(
     """Find modules that are missing, stale, edited by hand or orphaned, byte for byte."""
     chosen = specs or _all_specs()
     if not chosen:
-        raise GemmgenError([Diagnostic("specs", "no-specs", "holds no .yaml or .yml files: name the specs to check")])
+        message = "holds no .yaml or .yml files: name the specs to check"
+        raise GemmgenError([Diagnostic("specs", "no-specs", message)])
     products, failed = _each(chosen, make)
     findings = check(products, out, exhaustive=not specs and not failed)
     if as_json:

@@ -145,18 +145,22 @@ def check(products: Iterable[Product], directory: Path, *, exhaustive: bool) -> 
 
 
 def _check_product(product: Product, directory: Path) -> Iterator[Finding]:
+    remedy = f"`gemmgen build {product.source.path} --out {directory.as_posix()}`"
     for name, text in product.files().items():
         path = directory / name
-        if not path.is_file():
-            message = f"missing: `gemmgen build {product.source.path}` makes it"
-            yield Finding(Diagnostic(path.as_posix(), "missing", message))
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            yield Finding(Diagnostic(path.as_posix(), "missing", f"{remedy} makes it"))
             continue
-        found = path.read_bytes()
+        except OSError as error:
+            yield Finding(Diagnostic(path.as_posix(), "cannot-read", f"{error.strerror}"))
+            continue
         if found != text.encode():
             code = "hand-edited" if _edited(path, found) else "stale"
             why = "edited by hand" if code == "hand-edited" else "not what its spec and this gemmgen generate"
-            message = f"{why}: `gemmgen build {product.source.path}` rewrites it"
-            yield Finding(Diagnostic(path.as_posix(), code, message), _diff(found, text, path))
+            diagnostic = Diagnostic(path.as_posix(), code, f"{why}: {remedy} rewrites it")
+            yield Finding(diagnostic, _diff(found, text, path))
 
 
 def _edited(path: Path, found: bytes) -> bool:
@@ -171,7 +175,7 @@ def _edited(path: Path, found: bytes) -> bool:
 def _orphans(expected: set[str], directory: Path) -> Iterator[Finding]:
     for path in sorted(directory.iterdir()):
         if path.suffix in (".py", ".json") and path.name not in expected and not path.name.startswith("."):
-            message = "orphaned: no spec generates it; delete it, or restore its spec"
+            message = "no spec generates it: delete it, or restore its spec"
             yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
 
 

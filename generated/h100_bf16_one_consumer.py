@@ -234,7 +234,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     Args:
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, on the operands' device; allocated if left out.
+        out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
+            them; allocated if not given.
 
     Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. TMA also
     writes rows in units of 16 bytes: where N is not a whole number of them, `out` is refused, and the
@@ -333,8 +334,8 @@ def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> No
         # TMA clips a store at the last started unit of 16 bytes, not at the last column.
         raise ValueError(
             f"out must have rows of whole {TMA_ALIGNMENT_BYTES}-byte units, for TMA writes no less and would "
-            f"overwrite what follows each row; found {n} columns, {row_bytes} bytes: leave out away, and the "
-            f"result is a view of padded rows"
+            f"overwrite what follows each row; found {n} columns, {row_bytes} bytes: call without out, and "
+            f"the result is a view of padded rows"
         )
     if out.device != device:
         raise ValueError(f"out must be on a's device {device}, found {out.device}")
@@ -346,6 +347,8 @@ def _check_matrix(name: str, matrix: torch.Tensor) -> None:
     """Accept a matrix that TMA can address."""
     if not isinstance(matrix, torch.Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(matrix).__name__}")
+    if matrix.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, found {matrix.layout}")
     if matrix.dtype != DTYPES[name]:
         raise TypeError(f"{name} must be {DTYPES[name]}, found {matrix.dtype}")
     _rows(name, matrix.shape, matrix.stride())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any
 
 from gemmgen.plan import Plan
 from gemmgen.plan.rules import judge
@@ -56,28 +56,48 @@ FIELDS = (
 def spec_text(seed: int) -> str:
     """Return the text of a spec: any field is pinned or left out, and in half of the specs some are wild."""
     rng = random.Random(seed)
-    left_out, wild = rng.choice((0.1, 0.5, 0.9)), rng.choice((0.0, 0.0, 0.05, 0.2))
-    spec: dict[str, object] = {"title": f"random spec {seed}"}
+    left_out, wild = rng.choice((0.1, 0.3, 0.5, 0.9)), rng.choice((0.0, 0.0, 0.05, 0.2))
+    values: dict[str, Any] = {}
     for field in FIELDS:
-        values = field.wild if field.wild and rng.random() < wild else field.tame
-        value = rng.choice(values)
+        is_wild = bool(field.wild) and rng.random() < wild
+        value = rng.choice(field.wild if is_wild else field.tame)
         if field.required or rng.random() > left_out:
-            _set(spec, field.path, value)
+            values[field.path] = value
     if rng.random() > wild:
-        operands = _section(spec, "operands")
-        _section(operands, "b")["dtype"] = _section(operands, "a")["dtype"]
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in spec.items())
+        values["operands.b.dtype"] = values["operands.a.dtype"]
+    if not wild or rng.random() < 0.5:
+        _reconcile(values)
+    sections = _nested({"title": f"random spec {seed}", **values})
+    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in sections.items())
 
 
-def _set(spec: dict[str, object], path: str, value: object) -> None:
-    *sections, name = path.split(".")
-    for section in sections:
-        spec = _section(spec, section)
-    spec[name] = value
+def _reconcile(values: dict[str, Any]) -> None:
+    """Shrink what does not go together, or next to no spec that pins much would be legal."""
+    consumers, m = values.get("warp_specialization.consumers", 2), values.get("tile.m", 128)
+    if consumers == 1:
+        values.pop("warp_specialization.registers.consumer", None)
+    widest = max(8, 16_384 * consumers // m)  # an accumulator of 128 registers
+    n = min(values.get("tile.n", 256), widest)
+    subtile_n = min(values.get("epilogue.subtile_n", 32), n)
+    fitting = {
+        "tile.m": min(max(m, 64 * consumers), HUGE),
+        "tile.n": n,
+        "epilogue.subtile_n": subtile_n,
+        "buffering.epilogue": min(values.get("buffering.epilogue", 1), n // subtile_n),
+    }
+    values |= {path: value for path, value in fitting.items() if path in values}
 
 
-def _section(spec: dict[str, object], name: str) -> dict[str, object]:
-    return cast("dict[str, object]", spec.setdefault(name, {}))
+def _nested(values: dict[str, Any]) -> dict[str, Any]:
+    """Turn dotted paths into sections."""
+    sections: dict[str, Any] = {}
+    for path, value in values.items():
+        *steps, name = path.split(".")
+        section = sections
+        for step in steps:
+            section = section.setdefault(step, {})
+        section[name] = value
+    return sections
 
 
 def at_the_border(plan: Plan) -> Plan:

@@ -88,8 +88,8 @@ def test_what_was_just_written_is_up_to_date(spec: Path) -> None:
 
 def test_a_module_that_was_never_built_is_missing(spec: Path) -> None:
     assert found(spec) == [
-        "out/one.json: error[missing]: missing: `gemmgen build one.yaml` makes it",
-        "out/one.py: error[missing]: missing: `gemmgen build one.yaml` makes it",
+        "out/one.json: error[missing]: `gemmgen build one.yaml --out out` makes it",
+        "out/one.py: error[missing]: `gemmgen build one.yaml --out out` makes it",
     ]
 
 
@@ -97,7 +97,7 @@ def test_a_module_of_an_older_spec_is_stale_and_the_difference_is_shown(spec: Pa
     write(make(spec), Path("out"))
     titled("second")
     message = (
-        "error[stale]: not what its spec and this gemmgen generate: `gemmgen build one.yaml` rewrites it"
+        "error[stale]: not what its spec and this gemmgen generate: `gemmgen build one.yaml --out out` rewrites it"
     )
     assert found(spec) == [f"out/one.json: {message}", f"out/one.py: {message}"]
     (module,) = [f for f in check([make(spec)], Path("out"), exhaustive=True) if ".py" in f.diagnostic.path]
@@ -110,7 +110,7 @@ def test_a_module_that_was_edited_is_told_from_a_stale_one(spec: Path) -> None:
     module = write(make(spec), Path("out"))
     module.write_text(module.read_text().replace("constexpr(64)", "constexpr(32)"))
     assert found(spec) == [
-        "out/one.py: error[hand-edited]: edited by hand: `gemmgen build one.yaml` rewrites it"
+        "out/one.py: error[hand-edited]: edited by hand: `gemmgen build one.yaml --out out` rewrites it"
     ]
     (edited,) = check([make(spec)], Path("out"), exhaustive=True)
     assert "\n-PROGRAM_TILE_K = gl.constexpr(32)\n+PROGRAM_TILE_K = gl.constexpr(64)\n" in edited.diff
@@ -145,7 +145,7 @@ def test_a_broken_manifest_is_stale(spec: Path, manifest: str) -> None:
 def test_what_no_spec_generates_is_orphaned(spec: Path) -> None:
     write(make(spec), Path("out"))
     write(make(titled("another", "two")), Path("out"))
-    message = "error[orphaned]: orphaned: no spec generates it; delete it, or restore its spec"
+    message = "error[orphaned]: no spec generates it: delete it, or restore its spec"
     assert found(spec) == [f"out/two.json: {message}", f"out/two.py: {message}"]
 
 

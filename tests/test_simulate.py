@@ -65,6 +65,14 @@ def test_programs_share_the_tiles(generated: ModuleType) -> None:
     assert found.equal(expected)
 
 
+def test_a_run_that_does_not_wrap_the_ring_says_so() -> None:
+    module = import_generated(ROOT / "generated" / "h100_bf16.py")
+    result, _, _ = launch(module, (128, 256, 256), schedules=("lazy",))
+    # Four k-steps fill each of the four stages once: one phase a barrier.
+    assert result.phases == {f"load_{side}[{i}]": 1 for side in ("ready", "empty") for i in range(4)}
+    assert set(result.uncovered) == set(result.phases)
+
+
 def test_a_fence_before_the_arrival_orders_another_partitions_store() -> None:
     x, d = small(64, 64), torch.zeros(64, 64, dtype=torch.float16)
     result = run(kernels.handoff_kernel, (1,), (x, descriptor(d, [64, 64]), True))
@@ -223,6 +231,16 @@ def test_another_triton_is_an_error_with_its_version(monkeypatch: pytest.MonkeyP
 def test_an_unknown_schedule_is_an_error() -> None:
     with pytest.raises(GemmgenError, match="no schedule is called 'fast'"):
         run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),), schedules=("fast",))
+
+
+def test_no_schedule_is_an_error() -> None:
+    with pytest.raises(GemmgenError, match="no schedule to run"):
+        run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),), schedules=())
+
+
+def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words() -> None:
+    with pytest.raises(GemmgenError, match="Triton refuses the kernel: CompilationError"):
+        run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1),), num_ctas=3)
 
 
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:

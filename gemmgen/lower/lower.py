@@ -111,10 +111,10 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
 
 
 TELLING = (
-    r"Assertion .* failed|LLVM ERROR",  # an abort
-    r":\d+:\d+: error: ",  # MLIR's message
-    r"^\w+\(",  # what Triton quotes below the line of the kernel that it blames: NameError('x is not defined')
-    r"^[\w.]*Error: ",  # any other exception
+    r"\.py:\d+:\d+: error: ",  # MLIR, at a line of the module; what follows it are consequences
+    r"Assertion `|LLVM ERROR",
+    r"^\w+Error\b",  # the cause of Triton's CompilationError, which itself tells only a place
+    r"Error\b",
 )
 """Lines that give a compiler's reason, the surest first."""
 

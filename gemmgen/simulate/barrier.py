@@ -35,6 +35,7 @@ class Barrier:
         self.expected_bytes = 0
         self.received_bytes = 0
         self.expect_location = UNKNOWN
+        self.expect_partition = ""
         self.in_flight: dict[int, int] = {}
         """Bytes of each load that was issued and has not signalled yet, by the load's number."""
         self._accumulating = Released()
@@ -61,9 +62,10 @@ class Barrier:
             return False
         return True
 
-    def expect(self, size: int, location: Location) -> None:
+    def expect(self, size: int, partition: str, location: Location) -> None:
         """Let the current phase await bytes too."""
         self.expected_bytes += size
+        self.expect_partition = partition
         self.expect_location = location
 
     def receive(self, size: int, load: int, component: Component, number: int) -> None:

@@ -178,7 +178,12 @@ class Cluster:
             )
             name = barrier.name.partition("[")[0]
             self.findings.add(
-                Kind.BYTE_COUNT, name, (barrier.expect_location,), "expect", barrier.owner, text
+                Kind.BYTE_COUNT,
+                name,
+                (barrier.expect_location,),
+                barrier.expect_partition,
+                barrier.owner,
+                text,
             )
         if self.trace:
             self.trace.phase(self.step, barrier)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -145,12 +146,15 @@ def _in_child(compile_: Any) -> str:
 
 def _answer(compile_: Any, writing: int) -> None:
     """In the child: send the result and end without the toolchain's own report of leaks."""
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 2)
-    try:
-        answer = (True, compile_())
-    except BaseException as error:  # the parent reports it, whatever it is
-        answer = (False, f"{type(error).__name__}: {error}")
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
+        try:
+            answer = (True, compile_())
+        except BaseException as error:  # the parent reports it, whatever it is
+            log.seek(0)
+            printed = log.read().decode(errors="replace").splitlines()
+            told = [line for line in printed if "error" in line.lower()][:1]
+            answer = (False, "; ".join([f"{type(error).__name__}: {error}", *told]))
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(pickle.dumps(answer))
     os._exit(0)

@@ -24,7 +24,7 @@ from gemmgen.simulate.operations.memory import Pointer
 from gemmgen.simulate.parse import parse
 from gemmgen.simulate.place import Layout
 from gemmgen.simulate.registry import entries
-from gemmgen.simulate.schedule import DEFAULT_SCHEDULES, policy_of
+from gemmgen.simulate.schedule import DEFAULT_SCHEDULES, POLICIES, Policy, policy_of
 from gemmgen.simulate.trace import Trace
 from gemmgen.simulate.types import DescriptorType
 from gemmgen.target import HOPPER, Architecture
@@ -76,13 +76,16 @@ def run(
         num_ctas: Of a cluster.
         maxnreg: Registers per thread, as at a launch.
         enable_fp_fusion: As at a launch; it decides after TTGIR, and sums are not contracted here.
-        schedules: Names of policies: lazy, eager, lifo, random. Each starts from the tensors as given; they
-            are left as the last one made them.
-        seed: Of the first random schedule; each other one has the next.
+        schedules: Names of policies: lazy, eager, lifo, random. Each starts from the tensors as given, and
+            they are left as the last one made them; at least one.
+        seed: The random schedule at position i of `schedules` has the seed `seed + i`.
 
     Raises:
         GemmgenError: The compiler refuses the kernel, or the simulator does not know something in it.
     """
+    if not schedules:
+        raise refusal(f"no schedule to run: there are {', '.join(POLICIES)}")
+    policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     options = {
         "num_warps": num_warps,
         "num_ctas": num_ctas,
@@ -92,22 +95,33 @@ def run(
     lowered = lower_kernel(kernel, args, target, options)
     module = parse(lowered.text, lowered.library)
     compiled = _kernel(module, _roles(kernel))
-    arguments = _bind(compiled, lowered)
-    findings, trace = Findings(), Trace()
+    findings = Findings()
     check_budget(module, compiled.function, target, findings)
     programs = cast("tuple[int, int, int]", (*map(int, grid), 1, 1)[:3])
+    return _run_schedules(compiled, lowered, programs, findings, policies)
+
+
+def _run_schedules(
+    kernel: Kernel,
+    lowered: Lowered,
+    programs: tuple[int, int, int],
+    findings: Findings,
+    policies: Sequence[Policy],
+) -> Result:
+    trace = Trace()
+    arguments = _bind(kernel, lowered)
     tensors = _tensors(lowered.arguments.values())
     initial = [tensor.clone() for tensor in tensors]
     outcomes: list[list[Tensor]] = []
     phases: dict[str, int] = {}
-    for i, name in enumerate(schedules):
+    for policy in policies:
         for tensor, before in zip(tensors, initial, strict=True):
             tensor.copy_(before)
-        launch = _Launch(compiled, programs, arguments, findings, trace if i == 0 else None)
-        launch.run(name, seed + i)
+        launch = _Launch(kernel, programs, arguments, findings, trace if policy is policies[0] else None)
+        launch.run(policy)
         phases = launch.phases
         outcomes.append([tensor.clone() for tensor in tensors])
-    same = all(all(map(_same_bytes, outcomes[0], outcome)) for outcome in outcomes[1:])
+    same = all(all(map(torch.equal, outcomes[0], outcome)) for outcome in outcomes[1:])
     return Result(findings.all(), trace, phases, same)
 
 
@@ -133,9 +147,8 @@ class _Launch:
         self._trace = trace
         self.phases: dict[str, int] = {}
 
-    def run(self, schedule: str, seed: int) -> None:
+    def run(self, policy: Policy) -> None:
         """Run every program; stop at one that hangs."""
-        policy = policy_of(schedule, seed)
         memory = GlobalMemory(self._findings)
         x, y, z = self._programs
         for number, (k, j, i) in enumerate(product(range(z), range(y), range(x))):
@@ -225,7 +238,3 @@ def _tensors(values: Any) -> list[Tensor]:
 def _flat(tensor: Tensor) -> Tensor:
     count = tensor.untyped_storage().nbytes() // tensor.element_size()
     return tensor.as_strided((count,), (1,), 0).view(torch.uint8)
-
-
-def _same_bytes(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a, b)

@@ -103,7 +103,7 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
             continue
         who = f"{agent.label} of CTA {agent.cta}"
         if size:
-            barrier.expect(size, op.location)
+            barrier.expect(size, agent.label, op.location)
         earlier = str(barrier)
         if not barrier.arrive(count, who, op.location, agent.knowledge):
             base = view.place.allocation.location.name or "<unnamed>"
