@@ -150,7 +150,7 @@ def _check_product(product: Product, directory: Path) -> Iterator[Finding]:
         path = directory / name
         try:
             found = path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             yield Finding(Diagnostic(path.as_posix(), "missing", f"{remedy} makes it"))
             continue
         except OSError as error:

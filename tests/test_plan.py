@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from gemmgen.plan import Plan
+from gemmgen.plan.bounds import most_consumers, most_stages, threads_of
 from gemmgen.plan.dtype import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.registers import RegisterPool, balanced_consumer_registers
-from gemmgen.plan.rules import judge, most_stages
+from gemmgen.plan.rules import judge
 from gemmgen.product import Product, make
 from gemmgen.target import GPUS, HOPPER
 
@@ -257,6 +258,17 @@ def test_partitions_never_take_more_registers_than_the_kernel_was_launched_with(
     registers = plan.register_pool
     taken = registers.default_registers * plan.consumer_warps + 4 * sum(registers.groups)
     assert taken <= registers.launch_registers * plan.total_warps
+
+
+@every_plan
+def test_the_threads_of_a_cta_are_the_same_with_and_without_a_partition_for_each(plan: Plan) -> None:
+    assert threads_of(plan, plan.consumers) == plan.threads
+
+
+def test_a_cta_has_threads_for_seven_consumers_of_a_warpgroup_or_three_of_two() -> None:
+    # 1,024 threads less 128 of the producer's padded warpgroup, over 128 or 256.
+    assert most_consumers(TWO_CONSUMERS) == 7
+    assert most_consumers(LONE_CONSUMER) == 3
 
 
 # --- problems

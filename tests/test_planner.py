@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import Plan, plan_spec
+from gemmgen.plan.bounds import most_stages
 from gemmgen.plan.cost import cost, cycles, overdraft
 from gemmgen.plan.planner import DEFAULTS, candidates, filled
-from gemmgen.plan.rules import judge, most_stages
+from gemmgen.plan.rules import judge
 from gemmgen.spec import Spec, SpecFile
 
 LARGE = (8192, 8192, 8192)

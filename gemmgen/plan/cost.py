@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from gemmgen.plan.bounds import most_consumers, working_registers
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules import breaks, consumer_count, working_registers
 
 TILE_OVERHEAD_CYCLES = 1_000
 """Per tile: the first loads' latency and the part of the epilogue that no load covers.
@@ -53,7 +53,7 @@ def cost(plan: Plan, shape: tuple[int, int, int]) -> tuple[float, ...]:
 
 def overdraft(plan: Plan) -> float:
     """Return by how much an illegal plan exceeds what it has, as the sum of the fractions of each limit."""
-    if breaks(plan, consumer_count):
+    if plan.consumers > most_consumers(plan):
         return 0.0  # nothing can be summed up over that many consumers
     used_of_limits = (
         (plan.smem_bytes, plan.gpu.architecture.smem_bytes_per_cta),

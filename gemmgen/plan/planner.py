@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gemmgen.errors import GemmgenError, Violation
+from gemmgen.plan.bounds import most_consumer_registers, most_stages
 from gemmgen.plan.cost import cost, overdraft
 from gemmgen.plan.dtype import DTYPES
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules import judge, most_consumer_registers, most_stages
+from gemmgen.plan.rules import judge
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.target import GPUS
 

@@ -10,31 +10,27 @@ keeps looking for a spec that is accepted and does not compile.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gemmgen.errors import Violation
+from gemmgen.plan.bounds import (
+    fits,
+    is_power_of_two,
+    most_consumer_registers,
+    most_consumers,
+    most_stages,
+    needed_registers,
+    power_of_two_below,
+    round_up,
+    threads_of,
+    working_registers,
+)
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.registers import balanced_consumer_registers
 from gemmgen.target import GPUS, WGMMA
 
 Rule = Callable[[Plan], Iterator[Violation]]
 
-WORKING_REGISTERS = 28
-"""Registers that a consumer thread needs beside its accumulator: addresses, phases, converted elements.
-
-[gluon] With accumulators of 4, 8, 16, 32, 64 and 128 registers, kernels compile from 32, 40, 48, 64, 96 and
-160 registers on; with 8 less ptxas spills (C7512) or drops the request (C7507). About 150 kernels were
-lowered on both sides and 700 at the border: tile, dtypes, sub-tiles, order, ring and cluster do not matter.
-"""
-WORKING_REGISTERS_OF_LONG_STEPS = 72
-"""The same where a K step is of more than ``LONG_STEP_MMAS``: the compiler then keeps their addresses.
-
-[gluon] A tiles of 128 x 512 and 256 x 256, 32 instructions to each of two consumers, need 40 to 72, those
-of more rows 28; no longer step fits into shared memory.
-"""
-LONG_STEP_MMAS = 16
 MAX_TILE_M = 2_048
 """[gluon] TMA loads at most 256 rows at a time: at 4,096 rows, 16 loads a step, producers of 24 and 32
 registers spill; at 2,048 none does.
@@ -46,21 +42,6 @@ MAX_WIDTH = 4_096
 def rule_id(rule: Rule) -> str:
     """Return the id under which a rule's violations are reported."""
     return rule.__name__.replace("_", "-")
-
-
-def is_power_of_two(value: int) -> bool:
-    """Whether Gluon accepts a block extent."""
-    return value > 0 and value & (value - 1) == 0
-
-
-def power_of_two_below(value: int) -> int:
-    """Return the largest power of two that is at most `value`."""
-    return 1 << (value.bit_length() - 1)
-
-
-def round_up(value: int, step: int) -> int:
-    """Return the smallest multiple of `step` that is at least `value`."""
-    return -(-value // step) * step
 
 
 def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) -> str:
@@ -149,19 +130,15 @@ def cluster_shape(plan: Plan) -> Iterator[Violation]:
 
 def consumer_count(plan: Plan) -> Iterator[Violation]:
     """The consumers share the tile's rows in power-of-two parts, and their CTA has threads for them all."""
-    architecture, field = plan.gpu.architecture, "warp_specialization.consumers"
-    # The producer's warp is padded to a warpgroup. The plan's own sum would first make every consumer.
-    threads_of_others = architecture.warps_per_warpgroup * architecture.threads_per_warp
-    threads_of_each = plan.consumer_warps * architecture.threads_per_warp
-    threads = plan.consumers * threads_of_each + threads_of_others
-    most = power_of_two_below((architecture.threads_per_cta - threads_of_others) // threads_of_each)
-    if threads > architecture.threads_per_cta:
+    field, most = "warp_specialization.consumers", most_consumers(plan)
+    if plan.consumers > most:
+        threads, limit = threads_of(plan, plan.consumers), plan.gpu.architecture.threads_per_cta
         yield Violation(
             rule_id(consumer_count),
             field,
             f"{plan.consumers:,} consumers and the producer are {threads:,} threads",
-            f"a CTA has at most {architecture.threads_per_cta:,}",
-            f"use at most {most}",
+            f"a CTA has at most {limit:,}",
+            f"use at most {power_of_two_below(most)}",
         )
     elif not is_power_of_two(plan.consumers):
         below = power_of_two_below(plan.consumers)
@@ -170,7 +147,7 @@ def consumer_count(plan: Plan) -> Iterator[Violation]:
             field,
             f"{plan.consumers} consumers",
             "this version generates kernels whose number of consumers is a power of two",
-            nearest(below, 2 * below, high=most),
+            nearest(below, 2 * below, high=power_of_two_below(most)),
         )
 
 
@@ -324,29 +301,6 @@ def register_pool(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def most_consumer_registers(plan: Plan) -> int:
-    """Return the most registers per thread that all consumers can have beside the plan's producer."""
-    if breaks(plan, consumer_count):
-        return plan.gpu.architecture.setmaxnreg_min
-    return balanced_consumer_registers(
-        plan.gpu.architecture, plan.consumers, plan.consumer_warps, plan.producer_registers
-    )
-
-
-def working_registers(plan: Plan) -> int:
-    """Return the registers that a consumer thread needs beside its accumulator."""
-    rows = WGMMA.rows_per_warp * plan.consumer_warps  # of one instruction to each of the warpgroups
-    _, n, k = plan.mma_shape
-    mmas = (plan.cta_consumer_tile_m // rows) * (plan.cta_tile_n // n) * (plan.cta_tile_k // k)
-    return WORKING_REGISTERS if mmas <= LONG_STEP_MMAS else WORKING_REGISTERS_OF_LONG_STEPS
-
-
-def needed_registers(plan: Plan) -> int:
-    """Return the registers per thread that a consumer needs, in multiples that can be asked for."""
-    needed = plan.accumulator_registers + working_registers(plan)
-    return round_up(needed, plan.gpu.architecture.setmaxnreg_granularity)
-
-
 def accumulator_registers(plan: Plan) -> Iterator[Violation]:
     """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
     if breaks_tile(plan) or breaks(plan, register_granularity):
@@ -422,20 +376,6 @@ def smem_capacity(plan: Plan) -> Iterator[Violation]:
         f"the limit is {plan.gpu.architecture.smem_bytes_per_cta:,}",
         f"use at most {largest}",
     )
-
-
-def fits(plan: Plan) -> bool:
-    """Whether a CTA's shared memory holds all that the plan puts there."""
-    return plan.smem_bytes <= plan.gpu.architecture.smem_bytes_per_cta
-
-
-def most_stages(plan: Plan) -> int:
-    """Return the most stages that fit, 0 if not even one does."""
-    if breaks(plan, consumer_count):
-        return 0
-    limit = plan.gpu.architecture.smem_bytes_per_cta
-    depths = range(1, limit // plan.stage_bytes + 1)
-    return bisect_right(depths, limit, key=lambda stages: replace(plan, stages=stages).smem_bytes)
 
 
 def _smaller_tile(plan: Plan) -> tuple[str, int]:
