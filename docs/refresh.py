@@ -41,9 +41,7 @@ def records() -> list[Record]:
 def _excerpt(path: Path, functions: list[str]) -> str:
     """Return functions of a module with their decorators, as a Python block."""
     source = path.read_text()
-    definitions = {
-        node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)
-    }
+    definitions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
     lines = source.splitlines()
     bodies = (
         "\n".join(lines[definitions[name].decorator_list[0].lineno - 1 : definitions[name].end_lineno])
@@ -58,7 +56,8 @@ def _benchmarks() -> str:
     versions = sorted(
         {f"torch {record.environment.torch}, Triton {record.environment.triton}" for record in found}
     )
-    return f"On {', '.join(gpus)} with {'; '.join(versions)}:\n\n{markdown_table(found)}\n![speed](docs/speed.svg)\n"
+    where = f"On {', '.join(gpus)} with {'; '.join(versions)}:"
+    return f"{where}\n\n{markdown_table(found)}\n![speed](docs/speed.svg)\n"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,65 @@
+"""The README quotes modules, records and diagnostics: each quotation is what it quotes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gemmgen.errors import GemmgenError
+from gemmgen.product import make
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def refresh() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_readme_quotes_the_modules_and_the_records_as_they_are(refresh: ModuleType) -> None:
+    assert refresh.refreshed(README) == README
+
+
+def test_a_changed_record_or_module_would_be_seen(refresh: ModuleType) -> None:
+    assert refresh.refreshed(README.replace("warpgroup_mma_wait(0", "warpgroup_mma_wait(1")) == README
+    assert refresh.refreshed(README.replace("| h100_bf16 | 8192", "| h100_bf16 | 9192")) == README
+
+
+def test_every_record_is_of_a_committed_spec_and_above_no_roofline(refresh: ModuleType) -> None:
+    records = refresh.records()
+    assert {record.subject.name for record in records} == {
+        path.stem for path in (ROOT / "specs").glob("*.yaml")
+    }
+    assert [error for record in records for error in record.errors] == []
+
+
+def test_the_readme_shows_the_first_spec_as_it_is() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", README, flags=re.DOTALL)
+    assert (ROOT / "specs" / "h100_bf16.yaml").read_text() in blocks
+
+
+def test_the_readme_shows_the_diagnostic_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "specs" / "h100_bf16.yaml").read_text()
+    Path("x.yaml").write_text(text.replace("stages: 4", "stages: 5"))
+    with pytest.raises(GemmgenError) as error:
+        make(Path("x.yaml"))
+    assert str(error.value) in README.splitlines()
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
