@@ -97,7 +97,8 @@ def test_a_module_of_an_older_spec_is_stale_and_the_difference_is_shown(spec: Pa
     write(make(spec), Path("out"))
     titled("second")
     message = (
-        "error[stale]: not what its spec and this gemmgen generate: `gemmgen build one.yaml --out out` rewrites it"
+        "error[stale]: not what its spec and this gemmgen generate: "
+        "`gemmgen build one.yaml --out out` rewrites it"
     )
     assert found(spec) == [f"out/one.json: {message}", f"out/one.py: {message}"]
     (module,) = [f for f in check([make(spec)], Path("out"), exhaustive=True) if ".py" in f.diagnostic.path]
