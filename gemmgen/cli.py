@@ -26,10 +26,36 @@ from gemmgen.product import check, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
+    from gemmgen.simulate.specs import Simulation
 
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
+Lowering = Annotated[
+    bool,
+    typer.Option("--lower/--no-lower", help="Compile the module and confirm the plan before it is written."),
+]
+Simulating = Annotated[
+    bool,
+    typer.Option(
+        "--simulate/--no-simulate",
+        help="Simulate the module before it is written, which needs the compiler too.",
+    ),
+]
+PinnedShape = Annotated[
+    str,
+    typer.Option("--shape", metavar="MxNxK", help="Default: one that wraps every ring, one of many tiles."),
+]
+Schedules = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Random schedules, besides the fixed policies.")
+]
+Seed = Annotated[
+    int, typer.Option(metavar="S", min=0, max=2**31, help="Of the inputs and the random schedules.")
+]
+TraceFile = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec."),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the modules live.")]
 
 app = typer.Typer(
@@ -81,15 +107,11 @@ def build_command(
         str,
         typer.Option(metavar="STAGE,…", help="Also write ttgir, llir, ptx, cubin, sass beside the module."),
     ] = "",
-    lowering: Annotated[
-        bool,
-        typer.Option(
-            "--lower/--no-lower", help="Compile the module and confirm the plan before it is written."
-        ),
-    ] = True,
+    lowering: Lowering = True,
+    simulation: Simulating = True,
     as_json: Json = False,
 ) -> None:
-    """Generate the module of each spec, compile it, and write it once every stage has passed."""
+    """Generate the module of each spec, compile and simulate it, and write it once every stage has passed."""
     from gemmgen.build import build
     from gemmgen.lower import STAGES
 
@@ -102,15 +124,16 @@ def build_command(
         raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
     _refuse_duplicates(specs)
     with _progress("building") as progress:
-        built, failed = _each(
-            specs, lambda path: build(path, out, emit=stages, lowering=lowering), progress, parallel=lowering
-        )
+        action = partial(build, out=out, emit=stages, lowering=lowering, simulation=simulation)
+        built, failed = _each(specs, action, progress, parallel=lowering)
     if as_json:
         _print_json([item.as_dict() for item in built])
     for item in () if as_json else built:
         print(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
             print(_resources_text(item.resources) + "\n")
+        if item.simulation:
+            print(f"{item.simulation}\n")
         print("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
     _exit(failed)
 
@@ -158,6 +181,43 @@ def lower_command(specs: Specs, as_json: Json = False) -> None:
     elif lowered:
         print("\n\n".join(f"{path}\n\n{_resources_text(resources)}" for path, resources in lowered))
     _exit(failed)
+
+
+@app.command(name="simulate")
+def simulate_command(
+    specs: Specs,
+    shape: PinnedShape = "",
+    schedules: Schedules = 10,
+    seed: Seed = 0,
+    trace: TraceFile = None,
+    as_json: Json = False,
+) -> None:
+    """Run each spec's kernel on the CPU under many schedules; find races, deadlocks and wrong numbers."""
+    from gemmgen.simulate.launches import all_launches, parse_shape, pinned_launches
+    from gemmgen.simulate.specs import simulate
+
+    try:
+        pinned = pinned_launches(parse_shape(shape), schedules) if shape else ()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--shape") from error
+    if trace:
+        _refuse_trace(trace, specs)
+
+    def simulate_one(path: Path) -> Simulation:
+        product = make(path)
+        return simulate(product, pinned or all_launches(product.plan, schedules), seed=seed)
+
+    with _progress("simulating") as progress:
+        simulations, failed = _each(specs, simulate_one, progress)
+    for simulation in simulations:
+        _complain(GemmgenError(simulation.diagnostics))
+        if not as_json:
+            print(_simulation_text(simulation))
+    if as_json:
+        _print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
+    if trace and simulations:  # last: what it refuses must not cost the findings
+        _write_trace(simulations[0], trace)
+    _exit(failed or any(simulation.problems for simulation in simulations))
 
 
 @app.command(name="test")
@@ -343,6 +403,27 @@ def _refuse_unwritable(record: Path, specs: list[Path]) -> None:
     raise typer.BadParameter(message, param_hint="--record")
 
 
+def _refuse_trace(trace: Path, specs: list[Path]) -> None:
+    """A timeline is of one kernel; find out whether it has a place to go before the kernel runs."""
+    if len(specs) > 1:
+        message = "a timeline is of one spec"
+    elif trace.is_dir():
+        message = f"{trace} is a directory"
+    elif not trace.parent.is_dir():
+        message = f"there is no directory {trace.parent}"
+    else:
+        return
+    raise typer.BadParameter(message, param_hint="--trace")
+
+
+def _write_trace(simulation: Simulation, path: Path) -> None:
+    try:
+        simulation.trace.write(path)
+    except OSError as error:
+        message = f"cannot write: {error.strerror or error}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
+
+
 # --- printing
 
 
@@ -387,6 +468,12 @@ def _resources_text(resources: Resources) -> str:
         "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
     }
     return "\n".join(["measured by the compiler", *(f"  {name:<16} {value}" for name, value in rows.items())])
+
+
+def _simulation_text(simulation: Simulation) -> str:
+    """Say what was run, and what that cannot show."""
+    notes = [f"note: {note}" for note in simulation.notes]
+    return "\n  ".join([f"{simulation.spec}: {simulation}", *map(str, simulation.launches), *notes])
 
 
 def _columns(rows: list[dict[str, object]]) -> list[str]:

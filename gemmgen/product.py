@@ -102,22 +102,22 @@ def _refuse_foreign(path: Path) -> None:
 
 def _replace(files: Mapping[Path, bytes]) -> None:
     """Write files so that a reader, or a build that is killed, sees each one's old bytes or its new ones."""
-    staged: dict[Path, Path] = {}
+    temporaries: dict[Path, Path] = {}
     try:
         for path, data in files.items():
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path.as_posix())
             descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-            staged[path] = Path(name)
+            temporaries[path] = Path(name)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            staged[path].chmod(0o644)
-        for path, temporary in staged.items():
+            temporaries[path].chmod(0o644)
+        for path, temporary in temporaries.items():
             temporary.replace(path)
     finally:
-        for temporary in staged.values():
+        for temporary in temporaries.values():
             temporary.unlink(missing_ok=True)
 
 

@@ -80,7 +80,8 @@ def producer_partition(
             phase = load // STAGES & 1
             mbarrier.wait(load_empty.index(stage), phase ^ 1)
             ready = load_ready.index(stage)
-            # The phase of `ready` completes when this one arrival and all these bytes have come in.
+            # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+            # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
             mbarrier.expect(ready, CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
             k = k_step * PROGRAM_TILE_K
             tma.async_load(a_desc, [row, k], ready, a_smem_0.index(stage))
@@ -92,6 +93,7 @@ def producer_partition(
 @gluon.jit
 def release(load_empty, stage):
     """Tell the producer that this consumer has read a stage."""
+    # One arrival for all warps of the consumer: Triton synchronizes them first.
     mbarrier.arrive(load_empty.index(stage))
 
 
@@ -117,7 +119,8 @@ def store(d_desc, row, column, accumulator, d_smem):
     # The previous tile's store must have read the buffer; it had the whole K loop to do so.
     tma.store_wait(0)
     d_smem.store(accumulator.to(d_desc.dtype))
-    # Make the writes of this partition's threads visible to TMA, which reads through the async proxy.
+    # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
+    # follows, before one thread issues the store. TMA drops what lies outside D.
     fence_async_shared()
     tma.async_store(d_desc, [row, column], d_smem)
 
@@ -222,11 +225,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
     Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. TMA also
     writes rows in units of 16 bytes: where N is not a whole number of them, `out` is refused, and the
-    result is the [M, N] view of padded rows. The kernel runs on the current stream and has no backward.
+    result is the [M, N] view of padded rows.
+
+    The kernel runs on the current stream of a GPU of compute capability 9.0, has no backward, and cannot be
+    traced by torch.compile. Call it once before a CUDA graph captures it: the first call compiles.
 
     Raises:
-        TypeError: An argument is no tensor or has the wrong dtype.
-        ValueError: A shape, a stride, an address or a device is not as above.
+        TypeError: An argument is no strided tensor or has the wrong dtype.
+        ValueError: A shape, a stride, an address or a device is not as above, or an operand requires grad.
     """
     m, n, k = _check_operands(a, b)
     if out is None:

@@ -3,9 +3,9 @@
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
 One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of
-A and B through TMA into a ring of shared-memory stages and shares each tile of B with the other by
-multicast; two consumer warpgroups multiply them with wgmma, and store D through TMA while the loads
-of the next tile are already in flight.
+A, and the lead CTA's also B for both by multicast, through TMA into a ring of shared-memory stages;
+two consumer warpgroups multiply them with wgmma, and store D through TMA while the loads of the
+next tile are already in flight.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          2 x 1 CTAs
@@ -43,8 +43,8 @@ PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(128)  # 64 rows in each CTA
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILE_HALVINGS = gl.constexpr(1)
-SUBTILES = gl.constexpr(2**SUBTILE_HALVINGS.value)  # parts of a consumer's columns, stored one by one
+SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(128)
 EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
@@ -115,14 +115,15 @@ def producer_partition(
             mbarrier.wait(load_empty.index(stage), phase ^ 1)
             ready = load_ready.index(stage)
             # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival, its
-            # A and its copy of B have come in.
+            # A and its copy of B have come in. B may come before the arrival, which keeps the phase open.
+            # The bytes are the same at an edge: TMA fills what lies outside the matrix with zeros.
             mbarrier.expect(ready, CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
             k = k_step * PROGRAM_TILE_K
             tma.async_load(a_desc, [row, k], ready, a_smem_0.index(stage))
             tma.async_load(a_desc, [row + CONSUMER_TILE_M, k], ready, a_smem_1.index(stage))
             # The multicast writes into the other CTAs too, so their consumers must have released the
-            # stage as well. Only the lead CTA waits here, for only it issues the load. This wait does
-            # not replace the one above: without it the others would expect bytes a lap too early.
+            # stage as well. Only the lead CTA waits here, for only it issues the load; the others pass,
+            # and it is the wait on `load_empty` that keeps them from arming `ready` a lap too early.
             mbarrier.wait(multicast_empty.index(stage), phase ^ 1)
             tma.async_load(b_desc, [column, k], ready, b_smem.index(stage), multicast=True)
             load += 1
@@ -131,20 +132,22 @@ def producer_partition(
 @gluon.jit
 def release(load_empty, multicast_empty, stage):
     """Tell this CTA's producer, and the lead CTA's that multicasts B, that this consumer has read a stage."""
+    # One arrival for all warps of the consumer: Triton synchronizes them first.
     mbarrier.arrive(load_empty.index(stage))
     mbarrier.arrive(multicast_empty.index(stage))
 
 
 @gluon.jit
 def multiply(a_smem, b_smem, load_ready, load_empty, multicast_empty, first_load, k_steps):
-    """The K loop of one tile: return its accumulator. One MMA stays in flight while the next is issued."""
+    """The K loop of one tile, of at least one step: return its accumulator. One MMA stays in flight."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     stage = first_load % STAGES
     # The producer fills a stage once per lap of the ring: lap 0 is phase 0.
     mbarrier.wait(load_ready.index(stage), first_load // STAGES & 1)
     b_tile = b_smem.index(stage).permute((1, 0))  # stored [N, K]
     accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)
-    accumulator = warpgroup_mma_wait(1, deps=[accumulator])  # none is older: this one stays in flight
+    # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
+    accumulator = warpgroup_mma_wait(1, deps=[accumulator])
     for load in range(first_load + 1, first_load + k_steps):
         stage_in_flight = stage
         stage = load % STAGES
@@ -187,7 +190,8 @@ def store(d_desc, row, column, accumulator, d_smem):
         tma.store_wait(EPILOGUE_BUFFERS - 1)
         d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)
         d_subtile.store(subtiles[i].to(d_desc.dtype))
-        # Make the writes of this partition's threads visible to TMA, which reads through the async proxy.
+        # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
+        # follows, before one thread issues the store. TMA drops what lies outside D.
         fence_async_shared()
         tma.async_store(d_desc, [row, column + i * SUBTILE_N], d_subtile)
 
@@ -243,8 +247,10 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
         mbarrier.init(load_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(multicast_empty.index(stage), count=CONSUMERS)  # from each of the 2 CTAs
+        mbarrier.init(multicast_empty.index(stage), count=CONSUMERS)  # counted once per CTA: 4 arrivals
 
+    # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
+    # exits: the last releases reach into the lead CTA.
     gl.warp_specialize(
         [
             (
@@ -335,11 +341,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
     Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. TMA also
     writes rows in units of 16 bytes: where N is not a whole number of them, `out` is refused, and the
-    result is the [M, N] view of padded rows. The kernel runs on the current stream and has no backward.
+    result is the [M, N] view of padded rows.
+
+    The kernel runs on the current stream of a GPU of compute capability 9.0, has no backward, and cannot be
+    traced by torch.compile. Call it once before a CUDA graph captures it: the first call compiles.
 
     Raises:
-        TypeError: An argument is no tensor or has the wrong dtype.
-        ValueError: A shape, a stride, an address or a device is not as above.
+        TypeError: An argument is no strided tensor or has the wrong dtype.
+        ValueError: A shape, a stride, an address or a device is not as above, or an operand requires grad.
     """
     m, n, k = _check_operands(a, b)
     if out is None:

@@ -40,8 +40,8 @@ PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(1)
 CONSUMER_TILE_M = gl.constexpr(128)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILE_HALVINGS = gl.constexpr(1)
-SUBTILES = gl.constexpr(2**SUBTILE_HALVINGS.value)  # parts of a consumer's columns, stored one by one
+SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(128)
 EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
@@ -87,7 +87,8 @@ def producer_partition(a_desc, b_desc, a_smem, b_smem, load_ready, load_empty, t
             phase = load // STAGES & 1
             mbarrier.wait(load_empty.index(stage), phase ^ 1)
             ready = load_ready.index(stage)
-            # The phase of `ready` completes when this one arrival and all these bytes have come in.
+            # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+            # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
             mbarrier.expect(ready, CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
             k = k_step * PROGRAM_TILE_K
             tma.async_load(a_desc, [row, k], ready, a_smem.index(stage))
@@ -98,19 +99,21 @@ def producer_partition(a_desc, b_desc, a_smem, b_smem, load_ready, load_empty, t
 @gluon.jit
 def release(load_empty, stage):
     """Tell the producer that this consumer has read a stage."""
+    # One arrival for all warps of the consumer: Triton synchronizes them first.
     mbarrier.arrive(load_empty.index(stage))
 
 
 @gluon.jit
 def multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps):
-    """The K loop of one tile: return its accumulator. One MMA stays in flight while the next is issued."""
+    """The K loop of one tile, of at least one step: return its accumulator. One MMA stays in flight."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     stage = first_load % STAGES
     # The producer fills a stage once per lap of the ring: lap 0 is phase 0.
     mbarrier.wait(load_ready.index(stage), first_load // STAGES & 1)
     b_tile = b_smem.index(stage).permute((1, 0))  # stored [N, K]
     accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)
-    accumulator = warpgroup_mma_wait(1, deps=[accumulator])  # none is older: this one stays in flight
+    # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
+    accumulator = warpgroup_mma_wait(1, deps=[accumulator])
     for load in range(first_load + 1, first_load + k_steps):
         stage_in_flight = stage
         stage = load % STAGES
@@ -153,14 +156,15 @@ def store(d_desc, row, column, accumulator, d_smem):
         tma.store_wait(EPILOGUE_BUFFERS - 1)
         d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)
         d_subtile.store(subtiles[i].to(d_desc.dtype))
-        # Make the writes of this partition's threads visible to TMA, which reads through the async proxy.
+        # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
+        # follows, before one thread issues the store. TMA drops what lies outside D.
         fence_async_shared()
         tma.async_store(d_desc, [row, column + i * SUBTILE_N], d_subtile)
 
 
 @gluon.jit
 def consumer_partition(d_desc, a_smem, b_smem, d_smem, load_ready, load_empty, tiles_m, tiles_n, k_steps):
-    """Two warpgroups: multiply and store its rows of every tile."""
+    """Both consumer warpgroups: multiply and store every tile."""
     first_load = 0  # counts over all tiles, in step with the producer
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         accumulator = multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps)
@@ -239,11 +243,14 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
 
     Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. TMA also
     writes rows in units of 16 bytes: where N is not a whole number of them, `out` is refused, and the
-    result is the [M, N] view of padded rows. The kernel runs on the current stream and has no backward.
+    result is the [M, N] view of padded rows.
+
+    The kernel runs on the current stream of a GPU of compute capability 9.0, has no backward, and cannot be
+    traced by torch.compile. Call it once before a CUDA graph captures it: the first call compiles.
 
     Raises:
-        TypeError: An argument is no tensor or has the wrong dtype.
-        ValueError: A shape, a stride, an address or a device is not as above.
+        TypeError: An argument is no strided tensor or has the wrong dtype.
+        ValueError: A shape, a stride, an address or a device is not as above, or an operand requires grad.
     """
     m, n, k = _check_operands(a, b)
     if out is None:

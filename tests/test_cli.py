@@ -34,7 +34,7 @@ tile: {m: 128, n: 256, k: 64}
 """
 
 DIAGNOSTIC = re.compile(r"(?P<path>.+?)(?::\d+:\d+)?: error\[(?P<code>[a-z-]+)\].*: .+")
-PROGRESS = re.compile(r"(?:building|lowering) \S+")
+PROGRESS = re.compile(r"(?:building|lowering|simulating) \S+")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def test_the_help_lists_one_command_per_stage(gemmgen_: Gemmgen) -> None:
     ran = gemmgen_("--help")
     assert ran.code == 0
     assert re.findall(r"^  (\w+) {2,}[A-Z]", ran.stdout, re.MULTILINE) == COMMANDS
-    assert {"plan", "build", "check", "lower", "doctor", "schema", "list"} <= set(COMMANDS)
+    assert {"plan", "build", "check", "lower", "simulate", "doctor", "schema", "list"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,7 @@ def test_the_help_lists_one_command_per_stage(gemmgen_: Gemmgen) -> None:
         ["plan"],
         ["build"],
         ["lower"],
+        ["simulate"],
         ["plan", "--out", "x", "good.yaml"],
         ["build", "good.yaml", "--emit", "ptx,nonsense"],
         ["build", "good.yaml", "--emit", "ptx", "--no-lower"],
@@ -175,7 +176,9 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("command", [["plan"], ["build", "--no-lower"], ["check"], ["lower"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["plan"], ["build", "--no-lower"], ["check"], ["lower"], ["simulate"]], ids=" ".join
+)
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_input_is_diagnosed_on_stderr_and_exits_with_1(
     gemmgen_: Gemmgen, good: Path, command: list[str], bad: str
@@ -190,12 +193,12 @@ def test_bad_input_is_diagnosed_on_stderr_and_exits_with_1(
     assert not Path("generated").exists()
 
 
-@pytest.mark.parametrize("command", ["plan", "lower"])
+@pytest.mark.parametrize("command", ["plan", "lower", "simulate"])
 def test_nothing_is_printed_where_nothing_is_accepted(gemmgen_: Gemmgen, good: Path, command: str) -> None:
     assert gemmgen_(command, "absent.yaml").stdout == ""
 
 
-@pytest.mark.parametrize("command", ["plan", "lower", "check"])
+@pytest.mark.parametrize("command", ["plan", "lower", "simulate", "check"])
 def test_bad_input_leaves_valid_json(gemmgen_: Gemmgen, good: Path, command: str) -> None:
     ran = gemmgen_(command, "absent.yaml", "--json")
     assert ran.code == 1

@@ -209,7 +209,7 @@ def test_every_difference_between_plan_and_compiler_is_reported(plain: Product) 
         f"{prefix} has {plan.smem_bytes:,} bytes of shared memory, the compiler {plain.plan.smem_bytes:,}",
         f"{prefix} has 20 warps, the compiler 12",
         f"{prefix} multiplies with m64n128k16, the compiler with m64n256k16",
-        f"{prefix} has a partition with 24, 104, 144 registers per thread, the compiler none",
+        f"{prefix} has setmaxnreg 24, 56, 104, 144, 256, the compiler 40, 120, 232, 256",
         f"{prefix} has a multicast load, the compiler 0",
     ]
 

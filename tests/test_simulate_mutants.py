@@ -25,7 +25,7 @@ GROUP_WAIT = "mbarrier.wait(multicast_empty.index(stage), phase ^ 1)"
 MMA = "accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)"
 LAST_WAIT = "accumulator = warpgroup_mma_wait(0, deps=[accumulator])"
 FIRST_MMA_WAIT = (
-    "accumulator = warpgroup_mma_wait(1, deps=[accumulator])  # none is older: this one stays in flight"
+    "carry a tensor, as its own wait does.\n    accumulator = warpgroup_mma_wait(1, deps=[accumulator])"
 )
 RELEASE = "release(load_empty, multicast_empty, stage)"
 STORE_WAIT = "tma.store_wait(EPILOGUE_BUFFERS - 1)"

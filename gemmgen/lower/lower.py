@@ -160,10 +160,11 @@ def _differences(plan: Plan, found: Resources) -> Iterator[str]:
     if found.mma_shapes != (plan.mma_name,):
         shapes = ", ".join(found.mma_shapes) or "no wgmma"
         yield f"the plan multiplies with {plan.mma_name}, the compiler with {shapes}"
-    promised = {partition.registers for partition in plan.workers} | {plan.register_pool.default_registers}
-    if missing := promised - set(found.setmaxnreg):
-        counts = ", ".join(map(str, sorted(missing)))
-        yield f"the plan has a partition with {counts} registers per thread, the compiler none"
+    pool = plan.register_pool
+    promised = sorted({*pool.groups, pool.default_registers, *pool.setup_registers})
+    if tuple(promised) != found.setmaxnreg:
+        planned, compiled = (", ".join(map(str, counts)) or "none" for counts in (promised, found.setmaxnreg))
+        yield f"the plan has setmaxnreg {planned}, the compiler {compiled}"
     if bool(found.multicast_loads) != plan.multicast:
         planned = "a multicast load" if plan.multicast else "no multicast load"
         yield f"the plan has {planned}, the compiler {found.multicast_loads}"

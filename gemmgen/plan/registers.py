@@ -50,6 +50,19 @@ class RegisterPool:
         return min(self.architecture.setmaxnreg_max, share)
 
     @property
+    def setup_registers(self) -> tuple[int, int]:
+        """Registers per thread of the default partition and of the workers while no partition runs.
+
+        The default partition then runs the kernel's own code, with all that it can use; the workers wait.
+        """
+        worker_warps = self.total_warps - self.default_warps
+        pool = self.launch_registers * self.total_warps
+        rest = pool - self.architecture.setmaxnreg_max * self.default_warps
+        waiting = max(self.architecture.setmaxnreg_min, self._floor(rest // worker_warps))
+        default = self._floor((pool - waiting * worker_warps) // self.default_warps)
+        return min(self.architecture.setmaxnreg_max, default), waiting
+
+    @property
     def default_registers(self) -> int:
         """Registers per thread that the workers leave to the default partition."""
         pool = self.launch_registers * self.total_warps

@@ -54,10 +54,12 @@ class View:
         program = "SM" if plan.cluster_size == 1 else f"cluster of {plan.cluster_size} SMs"
         consumers = COUNT_WORDS.get(plan.consumers, f"{plan.consumers} consumer warpgroups")
         verbs = ("multiplies", "stores") if plan.consumers == 1 else ("multiply", "store")
-        sharing = " and shares each tile of B with the other by multicast" if plan.multicast else ""
+        loads = "loads tiles of A and B through TMA"
+        if plan.multicast:
+            loads = "loads tiles of A, and the lead CTA's also B for both by multicast, through TMA"
         return textwrap.fill(
-            f"One program per {program} walks over tiles of D. In each CTA one producer warp loads "
-            f"tiles of A and B through TMA into a ring of shared-memory stages{sharing}; {consumers} "
+            f"One program per {program} walks over tiles of D. In each CTA one producer warp {loads} "
+            f"into a ring of shared-memory stages; {consumers} "
             f"{verbs[0]} them with wgmma, and {verbs[1]} D through TMA while the loads of the next tile "
             f"are already in flight.",
             width=100,
@@ -65,8 +67,10 @@ class View:
 
     @property
     def consumer_summary(self) -> str:
-        """What runs one consumer."""
-        return "Two warpgroups" if self.plan.consumers == 1 else "One of the consumer warpgroups"
+        """The consumer's role in a sentence."""
+        if self.plan.consumers == 1:
+            return "Both consumer warpgroups: multiply and store every tile."
+        return "One of the consumer warpgroups: multiply and store its rows of every tile."
 
     @property
     def consumer_tile_comment(self) -> str:
@@ -79,7 +83,7 @@ class View:
     def arrivals_comment(self, barrier: Barrier) -> str:
         """Say whose arrivals a barrier counts."""
         if barrier.cluster_wide:
-            return f"  # from each of the {self.plan.cluster_size} CTAs"
+            return f"  # counted once per CTA: {barrier.arrivals} arrivals"
         return ""
 
     # --- signatures and calls

@@ -87,6 +87,7 @@ class Agent:
         self.values: dict[str, Any] = {}
         self.knowledge = Knowledge(self.key)
         self.mma = Lane(("mma", cta, partition))
+        self.tensor_core = Lane(("tensor-core", cta, partition))
         self.store_reads = Lane(("store-read", cta, partition))
         self.store_writes = Lane(("store-write", cta, partition))
         self.steps: Steps | None = None

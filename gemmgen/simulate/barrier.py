@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.simulate.clocks import Component, Knowledge, Released
+from gemmgen.simulate.clocks import Component, Knowledge, Released, join
 from gemmgen.simulate.location import UNKNOWN, Location
 
 
@@ -55,6 +55,15 @@ class Barrier:
         The hardware's behaviour is then undefined; here the surplus is lost, so that the run goes on.
         """
         knowledge.release_into(self._accumulating)
+        return self._count(count, who, location)
+
+    def arrive_later(self, who: str, location: Location, released: Released) -> bool:
+        """Count one arrival that publishes what was known when it was asked for; see `arrive`."""
+        join(self._accumulating.clock, released.clock)
+        join(self._accumulating.fenced, released.fenced)
+        return self._count(1, who, location)
+
+    def _count(self, count: int, who: str, location: Location) -> bool:
         self.arrivals.append(Arrival(count, who, location))
         self.pending -= count
         if self.pending < 0:

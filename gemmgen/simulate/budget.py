@@ -1,4 +1,4 @@
-"""What a kernel takes of an SM: shared memory and registers."""
+"""What a kernel takes of an SM: shared memory, tensor memory and registers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,25 @@ from gemmgen.target import Architecture
 
 
 def check_budget(module: Operation, function: Operation, machine: Architecture, findings: Findings) -> None:
-    """Report more shared memory than a CTA can have, and register requests that cannot be met."""
+    """Report more memory than a CTA can have, and register requests that cannot be met."""
     body = function.regions[0]
     smem_bytes: int = module.attributes["ttg.shared"]
-    if smem_bytes > machine.smem_bytes_per_cta:
-        allocations = [op for op in walk(body) if op.name == "ttg.local_alloc"]
-        largest = max(allocations, key=_local_bytes)
-        name = largest.location.name or "<unnamed buffer>"
-        limit = machine.smem_bytes_per_cta
+    if smem_bytes > (limit := machine.smem_bytes_per_cta):
         text = f"the kernel needs {smem_bytes:,} bytes of shared memory, a CTA has {limit:,}"
-        findings.add(Kind.SMEM_CAPACITY, name, (largest.location,), "launch", 0, text)
+        _blame_largest(body, "ttg.local_alloc", Kind.SMEM_CAPACITY, text, findings)
+    columns: int = module.attributes.get("ttg.tensor_memory_size", 0)
+    if columns > (limit := machine.tmem_columns):
+        text = f"the kernel needs {columns} columns of tensor memory, an SM has {limit}"
+        _blame_largest(body, "ttng.tmem_alloc", Kind.TMEM_CAPACITY, text, findings)
     for op in walk(body):
         if op.name == "ttg.warp_specialize":
             _check_registers(op, module, machine, findings)
+
+
+def _blame_largest(body: Block, name: str, kind: Kind, text: str, findings: Findings) -> None:
+    largest = max((op for op in walk(body) if op.name == name), key=_local_bytes)
+    variable = largest.location.name or "<unnamed buffer>"
+    findings.add(kind, variable, (largest.location,), "launch", 0, text)
 
 
 def walk(block: Block) -> Iterator[Operation]:

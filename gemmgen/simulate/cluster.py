@@ -13,8 +13,9 @@ from gemmgen.simulate.clocks import Clock, Component, Released, join
 from gemmgen.simulate.errors import refusal
 from gemmgen.simulate.findings import Findings, Kind
 from gemmgen.simulate.global_memory import GlobalMemory
+from gemmgen.simulate.grid import Grid
 from gemmgen.simulate.location import UNKNOWN, Location
-from gemmgen.simulate.memory import Access, SharedMemory
+from gemmgen.simulate.memory import Access, Memory
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.place import Layout
 from gemmgen.simulate.registry import TERMINATORS, Entry
@@ -29,17 +30,14 @@ class Kernel:
     function: Operation
     entries: Mapping[Operation, Entry]
     layout: Layout
+    """Of shared memory."""
+    tensor_layout: Layout
+    """Of tensor memory."""
     ctas: int
+    pairs: bool
+    """Whether two CTAs issue each tcgen05 operation together: the even one, for both."""
     roles: Mapping[int, str]
     """Name of the function that each source line is in."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The programs of a launch; with clusters, a program is a cluster."""
-
-    programs: tuple[int, int, int]
-    program: tuple[int, int, int]
 
 
 @dataclass
@@ -99,8 +97,10 @@ class Cluster:
         self.globals = memory
         self.findings = findings
         self.trace = trace
-        self.memories = [SharedMemory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]
+        self.memories = [Memory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]
         kernel.layout.sharers = list(self.memories)
+        self.tensor_memories = [Memory(cta, kernel.tensor_layout, findings) for cta in range(kernel.ctas)]
+        kernel.tensor_layout.sharers = list(self.tensor_memories)
         self.agents: list[Agent] = []
         self.barriers: dict[tuple[int, int], Barrier] = {}
         """By owner CTA and byte offset."""
@@ -108,6 +108,8 @@ class Cluster:
         self.loads: dict[Component, tuple[int, Access, str, int]] = {}
         """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
         self.load_count = 0
+        self.refusals: list[tuple[Component, int]] = []
+        """Requests for another program that were refused."""
         self.rendezvous: dict[int, Rendezvous] = {}
         """Newest meeting of the CTAs, by partition."""
         self.here = UNKNOWN

@@ -24,6 +24,8 @@ class Kind(StrEnum):
     WORK_IN_FLIGHT = "work-in-flight"
     GLOBAL_RACE = "global-race"
     SMEM_CAPACITY = "smem-capacity"
+    TMEM_CAPACITY = "tmem-capacity"
+    CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
 
 

@@ -1,4 +1,4 @@
-"""Shared memory of the CTAs of a cluster: data, and who touched it last."""
+"""Shared and tensor memory of the CTAs of a cluster: data, and who touched it last."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.simulate.clocks import Clock, Component
+from gemmgen.simulate.errors import refusal
 from gemmgen.simulate.findings import Findings, Kind, Severity
 from gemmgen.simulate.location import Location
 from gemmgen.simulate.parse import Operation
@@ -66,13 +67,23 @@ class _Record:
 
 @dataclass(eq=False)
 class View:
-    """A part of one CTA's shared memory."""
+    """A part of one CTA's memory."""
 
-    memory: SharedMemory
+    memory: Memory
     place: Place
-    data: Tensor
+    held: Tensor | None
+    """The data; None where torch cannot express the view without a copy."""
     _views: dict[Hashable, View] = field(default_factory=dict[Hashable, "View"])
     _path: tuple[tuple[Hashable, Type], ...] = ()
+    _base: View | None = None
+
+    @property
+    def data(self) -> Tensor:
+        """What the memory holds now."""
+        if self.held is not None:
+            return self.held
+        assert self._base is not None
+        return apply_view(self._base.data, *self._path[-1])
 
     def view(self, how: Hashable, type_: Type) -> View:
         """Return a view of this view."""
@@ -80,12 +91,18 @@ class View:
         if known is None:
             place = self.place.view(how, type_)
             path = (*self._path, (how, type_))
-            known = View(self.memory, place, apply_view(self.data, how, type_), _path=path)
+            base = self.data
+            data = apply_view(base, how, type_)
+            same = (
+                self.held is not None
+                and data.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+            )
+            known = View(self.memory, place, data if same else None, _path=path, _base=self)
             self._views[how] = known
         return known
 
-    def on(self, memory: SharedMemory) -> View:
-        """Return the same part of another CTA's shared memory."""
+    def on(self, memory: Memory) -> View:
+        """Return the same part of another CTA's memory."""
         found = memory.allocations[self.place.allocation]
         for how, type_ in self._path:
             found = found.view(how, type_)
@@ -97,8 +114,8 @@ class View:
         return self.place.name
 
 
-class SharedMemory:
-    """What one CTA holds while one program runs."""
+class Memory:
+    """Shared or tensor memory of one CTA while one program runs."""
 
     def __init__(self, cta: int, layout: Layout, findings: Findings) -> None:
         self.cta = cta
@@ -133,6 +150,8 @@ class SharedMemory:
 
     def write(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
         """Judge a write that is issued with a clock, and remember it."""
+        if view.held is None:
+            raise refusal(f"a write to {view.name} through a view that moves elements is not known")
         for record in self._touched(view.place):
             if record.write is not None:
                 self._judge(Kind.WRITE_AFTER_WRITE, view, access, record.write, clock, fenced)

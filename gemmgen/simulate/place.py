@@ -1,4 +1,4 @@
-"""Where views lie in shared memory: the same for every CTA, program and schedule."""
+"""Where views lie in a CTA's memory: the same for every CTA, program and schedule."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ GRANULE_BYTES = 4
 class Place:
     """The granules of an allocation, or of a view of one, in the view's shape."""
 
-    def __init__(self, allocation: Operation, index: Tensor, element_bytes: int) -> None:
+    def __init__(
+        self, allocation: Operation, index: Tensor, element_bytes: int, slot: int | None = None
+    ) -> None:
         self.allocation = allocation
         self.index = index
         """First byte of each element; any view of the data is also a view of this."""
         self.element_bytes = element_bytes
+        self._slot = slot
+        """Of the ring that the allocation is, where the view is within one."""
         self._views: dict[Hashable, Place] = {}
 
     @cached_property
@@ -41,25 +45,34 @@ class Place:
         """Byte at which the view begins."""
         return int(self.index.reshape(-1)[0])
 
-    def view(self, how: Hashable, type_: Type) -> Place:
+    def view(self, how: Any, type_: Type) -> Place:
         """Return a view; one that was asked for before is the same object."""
         if how not in self._views:
             index = apply_view(self.index, how, type_)
-            self._views[how] = Place(self.allocation, index, self.element_bytes)
+            slot = self._slot
+            if slot is None and how[0] == "ttg.memdesc_index":
+                slot = how[1]
+            self._views[how] = Place(self.allocation, index, self.element_bytes, slot)
         return self._views[how]
 
     @property
     def name(self) -> str:
         """The variable of the allocation, and the slot of a ring where the view is within one."""
         name = self.allocation.location.name or "<unnamed buffer>"
-        type_ = self.allocation.result_types[0]
-        assert isinstance(type_, MemDescType)
-        slot_bytes = self.element_bytes
-        for extent in type_.local_shape[1:]:
-            slot_bytes *= extent
-        if len(type_.local_shape) < 2 or self.index.numel() * self.element_bytes > slot_bytes:
-            return name
-        return f"{name}[{(self.offset - self.allocation.attributes['allocation.offset']) // slot_bytes}]"
+        return name if self._slot is None else f"{name}[{self._slot}]"
+
+
+def shared_memory_index(operation: Operation) -> Tensor:
+    """Return the first byte of each element of an allocation, at the offset that the compiler chose.
+
+    Swizzling permutes the bytes of a tile among themselves, so it makes no difference to who touches what.
+    """
+    type_ = operation.result_types[0]
+    assert isinstance(type_, MemDescType)
+    start = int(operation.attributes["allocation.offset"])
+    count = type_.local_bytes // type_.element_bytes
+    index = torch.arange(count, dtype=torch.int64) * type_.element_bytes + start
+    return index.reshape(type_.local_shape)
 
 
 def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
@@ -71,19 +84,14 @@ def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
         return tensor.permute(numbers)
     assert isinstance(type_, MemDescType)
     if kind == "ttg.memdesc_reshape":
-        return tensor.view(type_.local_shape) if tensor.is_contiguous() else _reshape(tensor, type_)
+        return tensor.reshape(type_.local_shape)
     if kind == "ttg.memdesc_subslice":
         for dim, (start, extent) in enumerate(zip(*numbers, strict=True)):
             tensor = tensor.narrow(dim, start, extent)
         return tensor
+    if kind == "ttng.tmem_subslice":
+        return tensor.narrow(*numbers)
     raise refusal(f"view {kind} is not known to the simulator", code="unknown-operation")
-
-
-def _reshape(tensor: Tensor, type_: MemDescType) -> Tensor:
-    try:
-        return tensor.view(type_.local_shape)
-    except RuntimeError as error:  # a write through a copy would be lost
-        raise refusal(f"cannot view {list(tensor.shape)} as {list(type_.local_shape)}") from error
 
 
 class Divisible(Protocol):
@@ -108,18 +116,13 @@ class Layout:
         self.version = 0
         self._atoms: dict[Place, tuple[int, list[int]]] = {}
         self.sharers: list[Divisible] = []
-        """The shared memories of the program that runs: they follow every division."""
+        """The memories of the program that runs: they follow every division."""
 
-    def add(self, operation: Operation) -> None:
-        """Place one allocation at the offset that the compiler chose."""
+    def add(self, operation: Operation, index: Tensor) -> None:
+        """Place one allocation; the index has the first byte of each element."""
         type_ = operation.result_types[0]
         assert isinstance(type_, MemDescType)
-        element_bytes = type_.dtype.itemsize
-        shape = type_.local_shape
-        start = int(operation.attributes["allocation.offset"])
-        count = type_.local_bytes // element_bytes
-        index = (torch.arange(count, dtype=torch.int64) * element_bytes + start).reshape(shape)
-        place = self.places[operation] = Place(operation, index, element_bytes)
+        place = self.places[operation] = Place(operation, index, type_.element_bytes)
         end = int(place.granules[-1]) + 1
         if end > len(self.atom_of):
             self.atom_of = numpy.zeros(end, dtype=numpy.int64)

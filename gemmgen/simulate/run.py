@@ -6,7 +6,7 @@ import ast
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,16 +15,18 @@ from torch import Tensor
 
 from gemmgen.simulate import operations
 from gemmgen.simulate.budget import check_budget, walk
-from gemmgen.simulate.cluster import Cluster, Grid, Kernel
+from gemmgen.simulate.cluster import Cluster, Kernel
 from gemmgen.simulate.errors import refusal
 from gemmgen.simulate.findings import Finding, Findings
 from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
+from gemmgen.simulate.grid import Grid, Pending, program_at
 from gemmgen.simulate.lowering import Lowered, lower_kernel
 from gemmgen.simulate.operations.memory import Pointer
 from gemmgen.simulate.parse import parse
-from gemmgen.simulate.place import Layout
+from gemmgen.simulate.place import Layout, shared_memory_index
 from gemmgen.simulate.registry import entries
 from gemmgen.simulate.schedule import DEFAULT_SCHEDULES, POLICIES, Policy, policy_of
+from gemmgen.simulate.tensor_memory import tensor_memory_index
 from gemmgen.simulate.trace import Trace
 from gemmgen.simulate.types import DescriptorType
 from gemmgen.target import HOPPER, Architecture
@@ -42,7 +44,8 @@ class Result:
     trace: Trace
     """Timeline of the first schedule."""
     phases: Mapping[str, int]
-    """For each barrier that completed a phase, the fewest that it did in any CTA of the busiest program."""
+    """For each barrier that completed a phase, the fewest that it did in any CTA of the busiest program of
+    any schedule."""
     deterministic: bool
     """Whether all schedules left the same bytes in every tensor."""
 
@@ -98,7 +101,12 @@ def run(
     findings = Findings()
     check_budget(module, compiled.function, target, findings)
     programs = cast("tuple[int, int, int]", (*map(int, grid), 1, 1)[:3])
-    return _run_schedules(compiled, lowered, programs, findings, policies)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
+    try:
+        return _run_schedules(compiled, lowered, programs, findings, policies)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _run_schedules(
@@ -119,7 +127,8 @@ def _run_schedules(
             tensor.copy_(before)
         launch = _Launch(kernel, programs, arguments, findings, trace if policy is policies[0] else None)
         launch.run(policy)
-        phases = launch.phases
+        for name, count in launch.phases.items():
+            phases[name] = max(count, phases.get(name, 0))
         outcomes.append([tensor.clone() for tensor in tensors])
     same = all(all(map(torch.equal, outcomes[0], outcome)) for outcome in outcomes[1:])
     return Result(findings.all(), trace, phases, same)
@@ -150,11 +159,12 @@ class _Launch:
     def run(self, policy: Policy) -> None:
         """Run every program; stop at one that hangs."""
         memory = GlobalMemory(self._findings)
-        x, y, z = self._programs
-        for number, (k, j, i) in enumerate(product(range(z), range(y), range(x))):
+        pending = Pending(prod(self._programs), policy)
+        while (number := pending.launch()) is not None:
             memory.program = number
             trace = self._trace if number == 0 else None
-            cluster = Cluster(self._kernel, Grid(self._programs, (i, j, k)), memory, self._findings, trace)
+            grid = Grid(self._programs, program_at(self._programs, number), pending)
+            cluster = Cluster(self._kernel, grid, memory, self._findings, trace)
             finished = cluster.run(self._arguments, policy)
             self._count_phases(cluster)
             if not finished:
@@ -174,12 +184,16 @@ def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
     if len(functions) != 1 or len(public) != 1:
         raise refusal("functions that are not inlined are not known to the simulator")
     function = public[0]
-    layout = Layout()
+    known = entries(function.regions[0], operations.FAMILIES)
+    layout, tensor_layout = Layout(), Layout()
     for op in walk(function.regions[0]):
         if op.name == "ttg.local_alloc":
-            layout.add(op)
+            layout.add(op, shared_memory_index(op))
+        elif op.name == "ttng.tmem_alloc":
+            tensor_layout.add(op, tensor_memory_index(op))
     ctas = module.attributes["ttg.num-ctas"]
-    return Kernel(function, entries(function.regions[0], operations.FAMILIES), layout, ctas, roles)
+    pairs = bool(module.attributes.get("ttng.two-ctas"))
+    return Kernel(function, known, layout, tensor_layout, ctas, pairs, roles)
 
 
 def _roles(kernel: Any) -> dict[int, str]:

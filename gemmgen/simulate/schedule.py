@@ -21,8 +21,18 @@ class Policy(Protocol):
         """Return one of the steps; there is at least one, and events are in the order of issue."""
         ...
 
+    def refuses(self) -> bool:
+        """Whether a program that could be cancelled is not: the hardware may have other plans for the SM."""
+        ...
 
-class Lazy:
+
+class _Generous:
+    def refuses(self) -> bool:
+        """See `Policy`."""
+        return False
+
+
+class Lazy(_Generous):
     """Asynchronous work completes when nothing else can go on, the oldest first."""
 
     def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
@@ -30,7 +40,7 @@ class Lazy:
         return agents[0] if agents else events[0]
 
 
-class Eager:
+class Eager(_Generous):
     """Asynchronous work completes at once, and partitions take turns."""
 
     def __init__(self) -> None:
@@ -42,7 +52,7 @@ class Eager:
         return events[0] if events else agents[self._turn % len(agents)]
 
 
-class Lifo:
+class Lifo(_Generous):
     """As lazy, but the youngest work completes first and the last partition goes on first."""
 
     def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
@@ -63,6 +73,10 @@ class Random:
         self._event_chance = 0.5
         self._favourite = 0
         self._loyalty = 0.0
+
+    def refuses(self) -> bool:
+        """See `Policy`."""
+        return self._random.random() < 0.1
 
     def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
         """See `Policy`."""

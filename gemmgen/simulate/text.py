@@ -12,6 +12,8 @@ from typing import Any
 from gemmgen.simulate.errors import refusal
 from gemmgen.simulate.types import (
     DTYPES,
+    SHARED_MEMORY,
+    TENSOR_MEMORY,
     DescriptorType,
     Encoding,
     MemDescType,
@@ -76,14 +78,18 @@ class Vocabulary:
     def encoding(self, text: str) -> Encoding:
         """Read a layout, or the alias of one."""
         text = self.aliases.get(text, text)
-        match = re.match(r"#([\w.]+)<\{(.*)\}>$", text, re.DOTALL)
+        match = re.match(r"#([\w.]+)<(.*)>$", text, re.DOTALL)
         if match is None:
             raise refusal(f"cannot read the layout {text}")
-        fields: dict[str, Any] = {}
-        for piece in pieces(match.group(2)):
+        return Encoding(match.group(1), dict(self._fields(match.group(2))))
+
+    def _fields(self, text: str) -> Iterator[tuple[str, Any]]:
+        for piece in pieces(text):
+            if piece.startswith("{"):
+                yield from self._fields(piece[1:-1])
+                continue
             name, value = split_pair(piece)
-            fields[name] = self._field(value or "true")
-        return Encoding(match.group(1), fields)
+            yield name, self._field(value or "true")
 
     def _field(self, text: str) -> Any:
         if text.startswith("#"):
@@ -101,7 +107,7 @@ class Vocabulary:
         return known
 
     def _read_type(self, text: str) -> Type:
-        if text in DTYPES or text.startswith("!tt.ptr<") or text == "!ttg.async.token":
+        if text in DTYPES or text.startswith("!tt.ptr<") or text in ("!ttg.async.token", "i128"):
             return ScalarType(text)
         match = re.match(r"(tensor|!ttg\.memdesc|!tt\.tensordesc)<(.*)>$", text, re.DOTALL)
         if match is None:
@@ -116,7 +122,7 @@ class Vocabulary:
         if match.group(1) == "!tt.tensordesc":
             return DescriptorType(shape, first, encoding)
         space = self.aliases.get(rest[1], rest[1]).lstrip("#")
-        if space != "ttg.shared_memory":
+        if space not in (SHARED_MEMORY, TENSOR_MEMORY):
             raise refusal(f"memory space {space} is not known to the simulator", code="unknown-type")
         return MemDescType(shape, first, encoding, space)
 

@@ -25,7 +25,11 @@ DTYPES: dict[str, torch.dtype] = {
     "f64": torch.float64,
     "f8E4M3FN": torch.float8_e4m3fn,
     "f8E5M2": torch.float8_e5m2,
+    "ui8": torch.uint8,  # of descriptors only
 }
+
+SHARED_MEMORY = "ttg.shared_memory"
+TENSOR_MEMORY = "ttng.tensor_memory"
 
 
 @dataclass(frozen=True)
@@ -121,9 +125,19 @@ class Distributed:
         return dtype_of(self.element)
 
     @property
+    def fp4_padded(self) -> bool:
+        """Whether each byte, two numbers of four bits, takes two bytes of shared memory."""
+        return self.encoding is not None and bool(self.encoding.fields.get("fp4Padded"))
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of memory that an element takes."""
+        return self.dtype.itemsize * (2 if self.fp4_padded else 1)
+
+    @property
     def local_bytes(self) -> int:
-        """Bytes that one CTA holds."""
-        return prod(self.local_shape) * self.dtype.itemsize
+        """Bytes of memory that one CTA's part takes."""
+        return prod(self.local_shape) * self.element_bytes
 
 
 @dataclass(frozen=True)
@@ -133,9 +147,9 @@ class TensorType(Distributed):
 
 @dataclass(frozen=True)
 class MemDescType(Distributed):
-    """A view of shared memory."""
+    """A view of shared memory, or of tensor memory."""
 
-    space: str = "ttg.shared_memory"
+    space: str = SHARED_MEMORY
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Architecture:
     smem_bytes_per_cta: int = 232_448  # [guide] 227 KiB, after opting in
     smem_bytes_per_sm: int = 233_472  # [guide] 228 KiB
     smem_reserved_bytes_per_cta: int = 1_024  # [guide] taken by the system from the SM's 228 KiB
+    tmem_columns: int = 0  # [ptx] per SM, of 32 bits in each of 128 lanes; only tcgen05 has them
 
     mma_16bit_fma_per_cycle: int = 2_048  # [wp] dense, per SM: 989.4 TFLOP/s / 2 / 132 SMs / 1.83 GHz
     smem_bytes_per_cycle: int = 128  # [wp] per SM
@@ -60,5 +61,5 @@ class Wgmma:
 
 
 HOPPER = Architecture(name="sm_90a", compute_capability=90, mma="wgmma")
-BLACKWELL = Architecture(name="sm_100a", compute_capability=100, mma="tcgen05")
+BLACKWELL = Architecture(name="sm_100a", compute_capability=100, mma="tcgen05", tmem_columns=512)
 WGMMA = Wgmma()

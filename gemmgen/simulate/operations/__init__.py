@@ -1,5 +1,17 @@
 """What each operation does, a family a file: importing this package makes the operations known."""
 
-from gemmgen.simulate.operations import arith, barrier, control, convert, memory, tensor, tma, wgmma
+from gemmgen.simulate.operations import (
+    arith,
+    barrier,
+    clc,
+    control,
+    convert,
+    memory,
+    tcgen05,
+    tensor,
+    tensor_memory,
+    tma,
+    wgmma,
+)
 
-FAMILIES = (arith, barrier, control, convert, memory, tensor, tma, wgmma)
+FAMILIES = (arith, barrier, clc, control, convert, memory, tcgen05, tensor, tensor_memory, tma, wgmma)

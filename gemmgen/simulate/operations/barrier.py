@@ -106,10 +106,15 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
             barrier.expect(size, agent.label, op.location)
         earlier = str(barrier)
         if not barrier.arrive(count, who, op.location, agent.knowledge):
-            base = view.place.allocation.location.name or "<unnamed>"
-            text = f"{view.name}: an arrival too many; before it, {earlier}"
-            agent.report(Kind.ARRIVAL_OVERFLOW, base, (op.location,), text)
+            report_overflow(agent, view, op, earlier)
         agent.cluster.settle(barrier)
+
+
+def report_overflow(agent: Agent, view: View, op: Operation, earlier: str) -> None:
+    """Report an arrival too many at a barrier that was in a certain state before it."""
+    base = view.place.allocation.location.name or "<unnamed>"
+    text = f"{view.name}: an arrival too many; before it, {earlier}"
+    agent.report(Kind.ARRIVAL_OVERFLOW, base, (op.location,), text)
 
 
 def _targets(agent: Agent, op: Operation) -> list[int]:

@@ -47,6 +47,20 @@ def load(agent: Agent, op: Operation) -> Steps:
     yield
 
 
+def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
+    """Judge an asynchronous write into shared memory; return its lane and its number there."""
+    loads = agent.cluster.loads
+    component: Component = ("load", view.memory.cta, view.place)
+    number = loads[component][0] + 1 if component in loads else 1
+    access = agent.asynchronous(component, number, what, op.location)
+    loads[component] = (number, access, view.name, view.memory.cta)
+    knowledge = agent.knowledge
+    # The lowering of try_cancel emits the fence that orders it after generic accesses.
+    fenced = knowledge.clock if op.name == "ttng.clc_try_cancel" else knowledge.fenced
+    view.memory.write(view, access, knowledge.clock, fenced)
+    return component, number
+
+
 def _load_into(
     agent: Agent,
     op: Operation,
@@ -56,15 +70,11 @@ def _load_into(
     barrier: Barrier | None,
 ) -> None:
     cluster = agent.cluster
-    component: Component = ("load", view.memory.cta, view.place)
-    number = cluster.loads[component][0] + 1 if component in cluster.loads else 1
-    clock, fenced = agent.knowledge.clock, agent.knowledge.fenced
-    access = agent.asynchronous(component, number, "TMA load", op.location)
-    cluster.loads[component] = (number, access, view.name, view.memory.cta)
-    view.memory.write(view, access, clock, fenced)
+    component, number = destination(agent, op, view, "TMA load")
+    _, access, _, _ = cluster.loads[component]
     shape = tuple(view.data.shape[-len(origin) :])
     region, _ = descriptor.region(origin, shape)
-    cluster.globals.read(region, descriptor.name, access, clock)
+    cluster.globals.read(region, descriptor.name, access, agent.knowledge.clock)
     size = view.data.numel() * view.data.element_size()  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
     identity, begin = cluster.load_count, cluster.step
@@ -72,7 +82,8 @@ def _load_into(
         barrier.in_flight[identity] = size
 
     def complete() -> None:
-        view.data.copy_(descriptor.load(origin, shape).view(view.data.shape))
+        box = descriptor.load(origin, shape).view(view.data.dtype)  # bits are bits, whatever their sign
+        view.data.copy_(box.view(view.data.shape))
         if barrier:
             barrier.receive(size, identity, component, number)
             cluster.settle(barrier)

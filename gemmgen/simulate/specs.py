@@ -1,0 +1,249 @@
+"""From a spec's product to a simulation of its module, and what that says is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.module import import_generated
+from gemmgen.product import Product, staged
+from gemmgen.simulate.findings import Finding, Kind, Severity
+from gemmgen.simulate.launches import Launch, counted
+from gemmgen.simulate.run import PHASES_TO_COVER, Result, run
+from gemmgen.simulate.trace import Trace
+from gemmgen.verify.checks import Case, once
+from gemmgen.verify.matrix import Matrix, random_operands
+from gemmgen.verify.verification import shape_text
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a kernel: a finding of the simulator, or a result that is not what it must be."""
+
+    kind: str
+    """A `Kind`, or ``wrong-numbers``, ``not-deterministic`` or ``ring-coverage``."""
+    severity: Severity
+    name: str
+    """The variable of the buffer, barrier, accumulator or tensor."""
+    text: str
+    lines: tuple[int, ...] = ()
+    """Lines of the module, the one that shows the fault first."""
+    partition: str | None = None
+    cta: int | None = None
+
+    @classmethod
+    def of(cls, finding: Finding) -> Problem:
+        """Return what the simulator found."""
+        return cls(
+            finding.kind.value,
+            finding.severity,
+            finding.name,
+            finding.text,
+            finding.lines,
+            finding.partition,
+            finding.cta,
+        )
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What the launches of one module showed."""
+
+    spec: str
+    module: str
+    """File name of the module."""
+    source: str
+    """Text of the module, to which lines refer."""
+    launches: tuple[Launch, ...]
+    problems: tuple[Problem, ...]
+    """Each fault once; empty when the kernel is clean."""
+    notes: tuple[str, ...]
+    """What a launch that was asked for cannot show."""
+    trace: Trace
+    """Timeline of the first launch under its first schedule."""
+
+    @property
+    def schedules(self) -> int:
+        """Runs of the kernel."""
+        return sum(len(launch.schedules) for launch in self.launches)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """The problems as messages for the user, each with the lines of the module that it is about."""
+        return tuple(self._diagnostic(problem) for problem in self.problems)
+
+    def _diagnostic(self, problem: Problem) -> Diagnostic:
+        text = self.source.splitlines()
+        where = [f"{problem.partition} of CTA {problem.cta}"] if problem.partition else []
+        if problem.severity is Severity.LINT:
+            where.append("a lint: today's compiler repairs it")
+        for line in dict.fromkeys(problem.lines):
+            quoted = text[line - 1].strip() if 0 < line <= len(text) else ""
+            where.append(f"{self.module}:{line} `{quoted}`")
+        message = f"{problem.text} ({'; '.join(where)})" if where else problem.text
+        line = problem.lines[0] if problem.lines else None
+        return Diagnostic(self.module, problem.kind, message, field=problem.name, line=line)
+
+    def __str__(self) -> str:
+        found = counted(len(self.problems), "finding")
+        return f"simulated: {counted(self.schedules, 'schedule')}, {found}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        return {
+            "module": self.module,
+            "launches": [asdict(launch) for launch in self.launches],
+            "findings": [asdict(problem) for problem in self.problems],
+            "notes": list(self.notes),
+        }
+
+
+def simulate(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> Simulation:
+    """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
+
+    Raises:
+        GemmgenError: The compiler refuses the module, or the simulator does not know something in it.
+    """
+    problems: dict[tuple[object, ...], Problem] = {}
+    notes: dict[str, None] = {}
+    trace: Trace | None = None
+    with staged(product) as path, _one_thread(), _refusals_of(path):
+        module = import_generated(path)
+        for launch in launches:
+            simulated = _Simulated(module, product, launch, seed)
+            for problem in simulated.problems():
+                problems.setdefault((problem.kind, problem.name, problem.lines), problem)
+            trace = trace or simulated.result.trace
+            if simulated.result.uncovered and launch.inputs == "integers" and not launch.wraps:
+                notes[f"{shape_text(launch.shape)}: {_uncovered_text(simulated.result)}"] = None
+    return Simulation(
+        product.source.path,
+        path.name,
+        product.module,
+        tuple(launches),
+        tuple(problems.values()),
+        tuple(notes),
+        trace or Trace(),
+    )
+
+
+class _Simulated:
+    """A generated module's kernel under the schedules of one launch, called as its wrapper is."""
+
+    def __init__(self, module: ModuleType, product: Product, launch: Launch, seed: int) -> None:
+        self._module = module
+        self._operands = product.source.spec.operands
+        self._target = product.plan.gpu.architecture
+        self._launch = launch
+        self._seed = seed
+        self.result = Result((), Trace(), {}, deterministic=True)
+
+    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+        """Run the kernel on a [M, K] and b [K, N], and return d [M, N] as the last schedule left it."""
+        from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+            TensorDescriptor,
+        )
+
+        m, n, _ = self._launch.shape
+        d = Matrix.poisoned(m, n, self._operands.d.dtype, a.device).view if out is None else out
+        rows = (
+            a.T if self._operands.a.major == "mn" else a,
+            b if self._operands.b.major == "mn" else b.T,
+            d,
+        )
+        boxes: Mapping[str, tuple[list[int], Any]] = self._module.TMA_BOXES
+        descriptors = [
+            TensorDescriptor.from_tensor(matrix, box, layout)
+            for matrix, (box, layout) in zip(rows, boxes.values(), strict=True)
+        ]
+        options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
+        self.result = run(
+            self._module.matmul_kernel,
+            (self._launch.programs,),
+            descriptors,
+            target=self._target,
+            schedules=self._launch.schedules,
+            seed=self._seed,
+            **options,
+        )
+        return d
+
+    def problems(self) -> Iterator[Problem]:
+        """Run the launch, and yield everything that is wrong in it."""
+        generator = torch.Generator().manual_seed(self._seed)
+        if self._launch.inputs == "normal":
+            case = Case(self, self._launch.shape, self._operands, generator, repeats=1)
+            wrong = [str(check) for check in once(case) if not check.passed]
+        else:
+            wrong = list(self._inexact(generator))
+        yield from map(Problem.of, self.result.findings)
+        if any(finding.kind is Kind.DEADLOCK for finding in self.result.findings):
+            return  # what a kernel that hangs leaves behind is no result
+        name = self._module.matmul_kernel.arg_names[len(self._module.TMA_BOXES) - 1]
+        for text in wrong:
+            yield Problem("wrong-numbers", Severity.ERROR, name, text)
+        if not self.result.deterministic:
+            text = f"{shape_text(self._launch.shape)}: schedules differ in the bits of the result"
+            yield Problem("not-deterministic", Severity.ERROR, name, text)
+        if self._launch.wraps and self.result.uncovered and not self.result.findings:
+            text = f"{shape_text(self._launch.shape)}: {_uncovered_text(self.result)}"
+            yield Problem("ring-coverage", Severity.ERROR, self.result.uncovered[0], text)
+
+    def _inexact(self, generator: torch.Generator) -> Iterator[str]:
+        """Run on small integers; say which elements are not the exact product."""
+        a, b = random_operands(self._launch.shape, self._operands, generator)
+        for operand in (a, b):
+            operand.random_(-3, 4, generator=generator)
+        d = self(a, b)
+        expected = (a.double() @ b.double()).to(d.dtype)
+        wrong = (d != expected).nonzero()
+        if len(wrong):
+            row, column = map(int, wrong[0])
+            count = f"{len(wrong):,} of {d.numel():,} elements are wrong"
+            first = f"{d[row, column].item():g}, not {expected[row, column].item():g}"
+            yield f"{shape_text(self._launch.shape)}: {count}, the first at [{row}, {column}]: {first}"
+
+
+def _uncovered_text(result: Result) -> str:
+    """Name the barriers of `result.uncovered` by ring, each with its fewest phases."""
+    rings: dict[str, int] = {}
+    for barrier in result.uncovered:
+        ring, phases = barrier.partition("[")[0], result.phases[barrier]
+        rings[ring] = min(phases, rings.get(ring, phases))
+    listed = ", ".join(f"{ring} ({phases})" for ring, phases in rings.items())
+    return f"faults may hide in barriers that complete fewer than {PHASES_TO_COVER} phases: {listed}"
+
+
+@contextmanager
+def _one_thread() -> Generator[None]:
+    """Keep torch to one thread: its tiles are too small to divide, and the child that compiles is a fork."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _refusals_of(path: Path) -> Generator[None]:
+    """Let a refusal take one line, and name the module's file and not the place where it is staged."""
+    try:
+        yield
+    except GemmgenError as error:
+        raise GemmgenError(
+            replace(
+                diagnostic,
+                path=path.name if diagnostic.path in ("<kernel>", str(path)) else diagnostic.path,
+                message=diagnostic.message.partition("\n")[0].replace(str(path), path.name),
+            )
+            for diagnostic in error.diagnostics
+        ) from error

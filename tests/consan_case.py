@@ -1,0 +1,203 @@
+"""One kernel in the simulator and on a GPU, in a process of its own: a fault ends its CUDA context.
+
+``python tests/consan_case.py verdict NAME FILE`` simulates the module in FILE, launches it under ConSan (the
+environment says so before Triton is imported) and, where that shows nothing, once more without;
+``numbers NAME FILE`` compares the simulator's results with those of the GPU. Each stage is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from simulate_launch import FIXED
+from test_simulate_mutants import LAST_WAIT, MUTANTS, SHAPES
+from torch import Tensor
+
+from gemmgen.module import import_generated
+from gemmgen.simulate import Result, Severity, run
+
+GENERATED = Path(__file__).parent.parent / "generated"
+RELEASE = "release(load_empty, stage)"
+DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"
+LATE = {
+    "arrive_before_the_mma_retired": (
+        (
+            f"        {LAST_WAIT}\n        {RELEASE}",
+            f"        {RELEASE}\n        {DELAY}\n        {LAST_WAIT}",
+        ),
+    ),
+    "mma_wait_leaves_one_in_flight": (
+        (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,")),
+        (f"        {RELEASE}\n", f"        {RELEASE}\n        {DELAY}\n"),
+    ),
+}
+"""The same faults, with time between the release of a stage and the wait for the MMA that still reads it."""
+LAUNCHES = 3
+"""Of each kernel under ConSan, for a race need not show in the first."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module as generated, or a mutant of one, and the shape that it runs on in one program."""
+
+    name: str
+    stem: str
+    changes: tuple[tuple[str, str], ...] = ()
+    planted: str = ""
+    """Kind and name of the finding that the changes are made for."""
+
+    @property
+    def source(self) -> str:
+        """The module's text."""
+        text = (GENERATED / f"{self.stem}.py").read_text(encoding="utf-8")
+        for old, new in self.changes:
+            assert old in text, f"{self.stem} has no {old!r}"
+            text = text.replace(old, new)
+        return text
+
+    def shape(self, module: ModuleType) -> tuple[int, int, int]:
+        """Return M, N and K: four tiles, the last ones ragged, and two laps of the ring and two steps."""
+        if self.stem in SHAPES:
+            return SHAPES[self.stem]
+        k_steps = 2 * module.STAGES.value + 2
+        return (
+            2 * module.PROGRAM_TILE_M.value - 48,
+            2 * module.PROGRAM_TILE_N.value - 96,
+            k_steps * module.PROGRAM_TILE_K.value,
+        )
+
+
+def _cases() -> Iterator[Case]:
+    for path in sorted(GENERATED.glob("*.py")):
+        yield Case(path.stem, path.stem)
+    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    for name, mutant in MUTANTS.items():  # one change may be there twice, for two findings
+        if (key := (mutant.stem, mutant.changes)) not in seen:
+            seen.add(key)
+            yield Case(name, mutant.stem, mutant.changes, f"{mutant.kind} {mutant.name}")
+    for name, changes in LATE.items():
+        mutant = MUTANTS[name]
+        yield Case(f"{name}_late", mutant.stem, changes, f"{mutant.kind} {mutant.name}")
+
+
+CASES = {case.name: case for case in _cases()}
+UNMUTATED = tuple(name for name, case in CASES.items() if not case.changes)
+
+
+def small_integers(module: ModuleType, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Return a [M, K] and b [N, K] whose product is exact."""
+    generator = torch.Generator().manual_seed(0)
+    dtypes: list[torch.dtype] = list(module.DTYPES.values())
+    m, n, k = shape
+    a = torch.randint(-3, 4, (m, k), generator=generator).to(dtypes[0])
+    return a, torch.randint(-3, 4, (n, k), generator=generator).to(dtypes[1])
+
+
+def normals(module: ModuleType, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Return a [M, K] and b [N, K] of N(0, 1)."""
+    generator = torch.Generator().manual_seed(0)
+    dtypes: list[torch.dtype] = list(module.DTYPES.values())
+    m, n, k = shape
+    a = torch.randn((m, k), generator=generator).to(dtypes[0])
+    return a, torch.randn((n, k), generator=generator).to(dtypes[1])
+
+
+def arguments(module: ModuleType, a: Tensor, b: Tensor) -> tuple[Tensor, list[Any]]:
+    """Return a D of NaN on the operands' device, and the kernel's three descriptors."""
+    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+        TensorDescriptor,
+    )
+
+    d = torch.full((a.shape[0], b.shape[0]), float("nan"), dtype=module.DTYPES["out"], device=a.device)
+    boxes: list[tuple[list[int], Any]] = list(module.TMA_BOXES.values())
+    matrices = zip((a, b, d), boxes, strict=True)
+    return d, [TensorDescriptor.from_tensor(tensor, box, layout) for tensor, (box, layout) in matrices]
+
+
+def simulated(module: ModuleType, a: Tensor, b: Tensor, *schedules: str) -> tuple[Result, Tensor]:
+    """Return what the simulator found, and its D."""
+    d, descriptors = arguments(module, a, b)
+    return run(module.matmul_kernel, (1,), descriptors, schedules=schedules, **module.LAUNCH_OPTIONS), d
+
+
+def launched(module: ModuleType, a: Tensor, b: Tensor) -> Tensor:
+    """Return the GPU's D."""
+    d, descriptors = arguments(module, a.cuda(), b.cuda())
+    module.matmul_kernel[(1,)](*descriptors, **module.LAUNCH_OPTIONS)
+    return d.cpu()
+
+
+def say(stage: str, **what: object) -> None:
+    sys.stdout.write(json.dumps({"stage": stage, **what}) + "\n")
+    sys.stdout.flush()
+
+
+def verdict(case: Case, path: Path) -> None:
+    """Say what the simulator and the GPU show."""
+    module = import_generated(path)
+    a, b = small_integers(module, case.shape(module))
+    result, _ = simulated(module, a, b, *FIXED, "random")
+    found = {f"{finding.kind} {finding.name}" for finding in result.findings}
+    ordered = [case.planted] * (case.planted in found) + sorted(found - {case.planted})
+    error = any(finding.severity is Severity.ERROR for finding in result.findings)
+    say("simulator", fault=error, findings=ordered, shape=list(case.shape(module)))
+    expected = (a.float() @ b.float().T).to(module.DTYPES["out"])
+    if compare("consan", module, a, b, expected):
+        import triton  # pyright: ignore[reportMissingTypeStubs]
+
+        cast(Any, triton).knobs.compilation.instrumentation_mode = ""
+        compare("bare", import_generated(path), a, b, expected)
+
+
+def compare(stage: str, module: ModuleType, a: Tensor, b: Tensor, expected: Tensor) -> bool:
+    """Launch a kernel; say how many elements are wrong or what stopped it, and return whether all is well."""
+    try:
+        wrong = [int((launched(module, a, b) != expected).sum().item()) for _ in range(LAUNCHES)]
+    except Exception as error:  # whatever the compiler, the launcher or the driver raises is the verdict
+        lines = str(error).splitlines() or [""]
+        say(stage, raised=type(error).__name__, text=lines[0])
+        return False
+    say(stage, wrong=max(wrong))
+    return not any(wrong)
+
+
+def numbers(case: Case, path: Path) -> None:
+    """Say how the simulator's D and the GPU's differ on small integers and on normals."""
+    module = import_generated(path)
+    shape = case.shape(module)
+    exact, random = small_integers(module, shape), normals(module, shape)
+    simulated_exact, simulated_random = (simulated(module, *pair, "random")[1] for pair in (exact, random))
+    gpu_exact, gpu_random = launched(module, *exact), launched(module, *random)
+    integers = torch.int16 if gpu_exact.dtype.itemsize == 2 else torch.int32
+    error = gpu_random.double() - simulated_random.double()
+    rms = simulated_random.double().square().mean().sqrt()
+    say(
+        "numbers",
+        shape=list(shape),
+        different_bits=int((simulated_exact.view(integers) != gpu_exact.view(integers)).sum().item()),
+        elements=gpu_exact.numel(),
+        relative=(error.square().mean().sqrt() / rms).item(),
+        worst_element=(error.abs().max() / rms).item(),
+    )
+
+
+def main(what: str, name: str, file: str) -> None:
+    torch.set_num_threads(1)
+    import triton  # pyright: ignore[reportMissingTypeStubs]
+
+    def allocate(size: int, alignment: int, stream: int | None) -> Tensor:
+        return torch.empty(size, device="cuda", dtype=torch.int8)
+
+    cast(Any, triton).set_allocator(allocate)
+    {"verdict": verdict, "numbers": numbers}[what](CASES[name], Path(file))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

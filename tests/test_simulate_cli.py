@@ -1,0 +1,283 @@
+"""simulate and build on the command line: every fault is told in the module's own names and lines."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gemmgen.build
+import gemmgen.cli
+from gemmgen.build import build
+from gemmgen.cli import main
+from gemmgen.errors import GemmgenError
+from gemmgen.lower import Lowered, Resources
+from gemmgen.product import Product, make
+
+ROOT = Path(__file__).parent.parent
+SPEC = ROOT / "specs" / "h100_bf16.yaml"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command has done."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def diagnostics(self) -> list[str]:
+        """The lines on stderr that tell of no progress."""
+        return [line for line in self.stderr.splitlines() if not re.match(r"simulating|building", line)]
+
+
+Gemmgen = Callable[..., Ran]
+
+
+@pytest.fixture
+def gemmgen_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Gemmgen:
+    """Runs the command line in this process, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        written = capsys.readouterr()
+        return Ran(int(caught.value.code or 0), written.out, written.err)
+
+    return run
+
+
+def mutant(*changes: tuple[str, str]) -> Product:
+    """The product of a spec with a fault in its module."""
+    product = make(SPEC)
+    module = product.module
+    for old, new in changes:
+        assert old in module, f"{product.source.stem} has no {old!r}"
+        module = module.replace(old, new)
+    return replace(product, module=module)
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Product], None]:
+    """Lets every stage find a product in place of the spec's own."""
+
+    def plant(product: Product) -> None:
+        def make(path: Path) -> Product:
+            return product
+
+        monkeypatch.setattr(gemmgen.cli, "make", make)
+        monkeypatch.setattr(gemmgen.build, "make", make)
+
+    return plant
+
+
+# --- the command
+
+
+def test_a_clean_kernel_is_reported_on_stdout(gemmgen_: Gemmgen) -> None:
+    ran = gemmgen_("simulate", SPEC, "--schedules", 1)
+    assert (ran.code, ran.diagnostics) == (0, [])
+    # 4 stages: 10 steps of 64, and 2 x 2 tiles of 128 x 256, the last third of each left out.
+    # Groups are 16 tiles high: 17 x 3 tiles.
+    assert ran.stdout.splitlines() == [
+        f"{SPEC}: simulated: 5 schedules, 0 findings",
+        "  214x427x619, integers, 1 program, 4 schedules",
+        "  2134x683x43, normal, 2 programs, 1 schedule",
+    ]
+    assert list(Path().iterdir()) == []
+
+
+def test_a_pinned_shape_that_wraps_no_ring_is_a_note(gemmgen_: Gemmgen) -> None:
+    ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--shape", "128x256x256")
+    assert (ran.code, ran.diagnostics) == (0, [])
+    # Four steps of K fill each of four stages once.
+    note = "faults may hide in barriers that complete fewer than 3 phases: load_ready (1), load_empty (1)"
+    assert ran.stdout.splitlines()[1:] == [
+        "  128x256x256, integers, 1 program, 3 schedules",
+        "  128x256x256, normal, 2 programs, 1 schedule",
+        f"  note: 128x256x256: {note}",
+    ]
+
+
+def test_a_report_can_be_json(gemmgen_: Gemmgen) -> None:
+    ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--shape", "64x64x64", "--json")
+    (report,) = json.loads(ran.stdout).values()
+    assert (ran.code, report["module"], report["findings"]) == (0, "h100_bf16.py", [])
+    assert [launch["shape"] for launch in report["launches"]] == [[64, 64, 64]] * 2
+
+
+FAULTS = {
+    # The consumer waits for the phase before: what the stage holds then is not the tile's.
+    "a flipped phase": (
+        ("load_ready.index(stage), load // STAGES & 1", "load_ready.index(stage), load // STAGES & 1 ^ 1"),
+        r"h100_bf16\.py:(\d+): error\[uninitialised-read\] (a_smem_0|a_smem_1|b_smem): .+",
+        "warpgroup_mma(a_smem.index(stage)",
+    ),
+    "a release that is missing": (
+        ("        release(load_empty, stage)\n", ""),
+        r"h100_bf16\.py:(\d+): error\[deadlock\] load_empty: nothing can go on\. .+ 0 of 2 arrivals .+",
+        "mbarrier.wait(load_empty.index(stage), phase ^ 1)",
+    ),
+    "an MMA that is not awaited": (
+        ("warpgroup_mma_wait(0, deps", "warpgroup_mma_wait(1, deps"),
+        r"h100_bf16\.py:(\d+): error\[write-after-read\] (a_smem_0|a_smem_1|b_smem): .+",
+        "tma.async_load(",
+    ),
+    "a column that is wrong": (
+        ("[row, column + i * SUBTILE_N]", "[row, column + SUBTILE_N]"),
+        r"h100_bf16\.py: error\[wrong-numbers\] d_desc: 214x427x619: [\d,]+ of 91,378 .+: nan, not .+",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_told_with_its_lines_and_exits_with_1(
+    gemmgen_: Gemmgen, planted: Callable[[Product], None], fault: str
+) -> None:
+    change, expected, quoted = FAULTS[fault]
+    product = mutant(change)
+    planted(product)
+    ran = gemmgen_("simulate", SPEC, "--schedules", 1)
+    assert ran.code == 1
+    matches = [match for line in ran.diagnostics if (match := re.fullmatch(expected, line))]
+    assert matches, ran.stderr
+    if quoted is not None:
+        line = int(matches[0][1])
+        assert quoted in product.module.splitlines()[line - 1]
+        assert re.search(rf"\(partition \d \(\w+\) of CTA 0; h100_bf16\.py:{line} `", matches[0][0])
+        assert quoted in matches[0][0]
+
+
+def test_faults_are_json_too(gemmgen_: Gemmgen, planted: Callable[[Product], None]) -> None:
+    planted(mutant(("        release(load_empty, stage)\n", "")))
+    ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--json")
+    (report,) = json.loads(ran.stdout).values()
+    finding = report["findings"][0]
+    assert ran.code == 1
+    assert {"kind": "deadlock", "severity": "error", "cta": 0}.items() <= finding.items()
+    assert all(isinstance(line, int) for line in finding["lines"])
+
+
+def test_what_the_simulator_does_not_know_is_told_by_the_modules_name(
+    gemmgen_: Gemmgen, planted: Callable[[Product], None]
+) -> None:
+    planted(mutant(("    tma.store_wait(0)\n", "    tma.store_wait(nothing)\n")))
+    ran = gemmgen_("simulate", SPEC)
+    (diagnostic,) = ran.diagnostics
+    assert (ran.code, ran.stdout) == (1, "")
+    assert diagnostic.startswith("h100_bf16.py: error[lowering-failed]: Triton refuses the kernel: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        [SPEC, "--shape", "128x256"],
+        [SPEC, "--shape", "0x1x1"],
+        [SPEC, "--shape", "8192x8192x8192"],
+        [SPEC, "--schedules", "-1"],
+        [SPEC, "--seed", "-1"],
+        [SPEC, SPEC, "--trace", "trace.json"],
+        [SPEC, "--trace", "."],
+        [SPEC, "--trace", "nowhere/trace.json"],
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments[1:])) or "nothing",
+)
+def test_wrong_usage_exits_with_2(gemmgen_: Gemmgen, arguments: list[object]) -> None:
+    ran = gemmgen_("simulate", *arguments)
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "Error: " in ran.stderr
+
+
+# --- the timeline
+
+
+def test_a_timeline_shows_the_pipeline(gemmgen_: Gemmgen) -> None:
+    spec = ROOT / "specs" / "h100_bf16_cluster2.yaml"
+    assert gemmgen_("simulate", spec, "--schedules", 0, "--trace", "trace.json").code == 0
+    events: list[dict[str, Any]] = json.loads(Path("trace.json").read_text())["traceEvents"]
+    processes = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    rows = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert processes == {"CTA 0", "CTA 1"}
+    assert {"partition 0 (consumer_partition)", "partition 2 (producer_partition) loads"} <= rows
+
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            spans[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for line in spans.values():
+        line.sort()
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(line))
+
+    assert {event["cat"] for event in events if event["ph"] == "X"} == {
+        *("load", "mma", "store", "wait"),
+        "arrive",  # the last one of a phase, where an arrow begins
+    }
+    # Perfetto binds each end of an arrow to the span that it lies in.
+    arrows = [event for event in events if event["ph"] in "sf"]
+    assert len(arrows) > 100
+    for event in arrows:
+        line = spans[event["pid"], event["tid"]]
+        assert any(begin < event["ts"] < end for begin, end in line)
+
+
+# --- build
+
+
+def nothing_lowered(*arguments: object, **options: object) -> Lowered:
+    return Lowered({}, Resources(0, 0, 0, 0, 0, (), (), 0, ()))
+
+
+def test_a_build_simulates_before_it_writes(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gemmgen.build, "lower", nothing_lowered)
+    ran = gemmgen_("build", SPEC)
+    assert ran.code == 0
+    assert "\n\nsimulated: 3 schedules, 0 findings\n\nwrote generated/h100_bf16.py\n" in ran.stdout
+    (report,) = json.loads(gemmgen_("build", SPEC, "--json").stdout)
+    assert report["simulation"]["launches"][0]["schedules"] == ["lazy", "eager", "random"]
+
+
+def test_a_fault_that_the_simulation_finds_keeps_the_module_from_being_written(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch, planted: Callable[[Product], None]
+) -> None:
+    monkeypatch.setattr(gemmgen.build, "lower", nothing_lowered)
+    planted(mutant(("        release(load_empty, stage)\n", "")))
+    ran = gemmgen_("build", SPEC)
+    assert (ran.code, ran.stdout) == (1, "")
+    assert "error[deadlock] load_empty: nothing can go on." in ran.stderr
+    assert not Path("generated").exists()
+
+
+@pytest.mark.parametrize("option", ["--no-simulate", "--no-lower"])
+def test_a_build_can_do_without_the_simulation(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch, planted: Callable[[Product], None], option: str
+) -> None:
+    monkeypatch.setattr(gemmgen.build, "lower", nothing_lowered)
+    planted(mutant(("        release(load_empty, stage)\n", "")))
+    ran = gemmgen_("build", SPEC, option)
+    assert (ran.code, ran.diagnostics) == (0, [])
+    assert "simulated" not in ran.stdout
+    assert Path("generated/h100_bf16.py").exists()
+
+
+def test_what_the_compiler_refuses_is_told_in_its_words_not_the_simulators(
+    tmp_path: Path, planted: Callable[[Product], None]
+) -> None:
+    planted(mutant(("    tma.store_wait(0)\n", "    tma.store_wait(nothing)\n")))
+    with pytest.raises(GemmgenError) as caught:
+        build(SPEC, tmp_path)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.path == str(SPEC)
+    assert list(tmp_path.iterdir()) == []
