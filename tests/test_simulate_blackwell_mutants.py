@@ -23,8 +23,6 @@ ACC_EMPTY_WAIT = "mbarrier.wait(acc_empty.index(slot), turn // ACCUMULATORS & 1 
 ACC_READY_WAIT = "mbarrier.wait(acc_ready.index(slot), turn // ACCUMULATORS & 1)"
 LOAD_EMPTY_WAIT = "mbarrier.wait(load_empty.index(stage), load // STAGES & 1 ^ 1)"
 LOAD_READY_WAIT = "mbarrier.wait(load_ready.index(stage), load // STAGES & 1)"
-CLC_EMPTY_WAIT = "mbarrier.wait(clc_empty.index(slot), turn // CLC_STAGES & 1 ^ 1)"
-CLC_READY_WAIT = "mbarrier.wait(clc_ready.index(slot), turn // CLC_STAGES & 1)"
 RELEASE = "        mbarrier.arrive(acc_empty.index(slot))\n"
 ACCUMULATOR = "        accumulator = accumulators.index(slot)\n        for i in"
 SUBTILE = "subtile = accumulator.slice("
@@ -140,7 +138,7 @@ MUTANTS = {
     "ready_of_one_cta": Mutant(
         "scaled",
         (("(batch=STAGES, two_ctas=True)", "(batch=STAGES)"),),
-        K.UNINITIALISED_READ,
+        K.READ_AFTER_WRITE,
         "a_smem",
         SCALED_MMA,
     ),
@@ -198,16 +196,6 @@ MUTANTS = {
         K.WRITE_AFTER_READ,
         "clc_results",
         TRY_CANCEL,
-    ),
-    "answer_not_awaited": Mutant(
-        "scaled",
-        ((CLC_READY_WAIT, NOTHING),),
-        K.UNINITIALISED_READ,
-        "clc_results",
-        "answer = clc.load_result(",
-    ),
-    "no_wait_before_the_next_request": Mutant(
-        "scaled", ((CLC_EMPTY_WAIT, NOTHING),), K.WRITE_AFTER_READ, "clc_results", TRY_CANCEL
     ),
     "half_of_the_answer_expected": Mutant(
         "scaled",
