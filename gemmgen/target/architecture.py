@@ -29,15 +29,12 @@ class Architecture:
     warps_per_warpgroup: int = 4  # [ptx] wgmma is issued by four consecutive warps
     threads_per_cta: int = 1024  # [guide]
     registers_per_sm: int = 65_536  # [guide] 32-bit registers
-    registers_per_thread: int = 255  # [guide]
     smem_bytes_per_cta: int = 232_448  # [guide] 227 KiB, after opting in
-    smem_bytes_per_sm: int = 233_472  # [guide] 228 KiB
-    smem_reserved_bytes_per_cta: int = 1_024  # [guide] taken by the system from the SM's 228 KiB
     tmem_columns: int = 0  # [ptx] per SM, of 32 bits in each of 128 lanes; only tcgen05 has them
 
     mma_16bit_fma_per_cycle: int = 2_048  # [wp] dense, per SM: 989.4 TFLOP/s / 2 / 132 SMs / 1.83 GHz
     smem_bytes_per_cycle: int = 128  # [wp] per SM
-    # [derived] 128 x 128 tiles, which need 64, are no slower than with half of B's traffic by multicast.
+    # [derived] 128 x 128 tiles, which need 64, were no slower than with half of B's traffic (no record kept).
     l2_bytes_per_cycle_and_sm: int = 64
 
     setmaxnreg_granularity: int = 8  # [ptx]
