@@ -10,7 +10,7 @@ from gemmgen.plan.plan import Plan
 TILE_OVERHEAD_CYCLES = 1_000
 """Per tile: the first loads' latency and the part of the epilogue that no load covers.
 
-An assumption of the right size, 0.7 us at 1.4 GHz: it only has to make many small tiles dearer than few.
+An assumption, 0.7 us at 1.4 GHz: it only has to make many small tiles dearer than few large ones.
 """
 
 
