@@ -41,7 +41,7 @@ DERIVED = {"stages": 1, "consumer_registers": 0}
 """Placeholders, until the other decisions are there to derive these from."""
 
 DEFAULTS = {"cluster_n": 1, "producer_registers": 40, "order": "snake", "width": 16}
-"""Decisions that no rule couples to another one, with values that ran well on an H200; no record isolates them."""
+"""Decisions that no rule couples to another one, with values that ran well; no record isolates them."""
 
 
 def pinned(spec: Spec) -> dict[str, object]:
