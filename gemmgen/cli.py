@@ -95,7 +95,7 @@ def plan(specs: Specs, as_json: Json = False) -> None:
     if as_json:
         _print_json({product.source.path: ledger(product.plan).as_dict() for product in products})
     elif products:
-        print("\n\n".join(f"{p.source.path}: {p.plan.title}\n\n{ledger(p.plan).as_text()}" for p in products))
+        print("\n\n".join(f"{p.source.path}: {p.plan.problem.title}\n\n{ledger(p.plan).as_text()}" for p in products))
     _exit(failed)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Violation:
 class Diagnostic:
     """One message for the user, with the place in the input that it is about.
 
-    Its text form is the one that editors and CI parse: ``path:line:column: error[code] field: message``.
+    Its text form is the one that editors and CI parse: ``path:line:column: error[code] field: message``,
+    or ``warning[code]`` where nothing is broken yet.
     """
 
     path: str
@@ -40,11 +44,12 @@ class Diagnostic:
     """1-based; ``None`` when the problem is the file as a whole."""
     column: int | None = None
     """1-based."""
+    severity: Severity = "error"
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
         subject = f" {self.field}" if self.field else ""
-        return f"{place}: error[{self.code}]{subject}: {self.message}"
+        return f"{place}: {self.severity}[{self.code}]{subject}: {self.message}"
 
 
 class GemmgenError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 
 
 class Matmul(Protocol):
-    """The one function that a generated module offers: D[M, N] = A[M, K] @ B[K, N] on logical shapes."""
+    """The one function that a generated module offers: D[M, N] from A[M, K] and B[K, N], logical shapes.
 
-    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Return D, which is ``out`` where that was given."""
+    Everything else is a keyword: ``out``, optional, and, required exactly if the spec uses it, ``c`` [M, N],
+    ``row_scale`` and ``row_bias`` [M], ``column_scale`` and ``column_bias`` [N], and ``tensor_scale`` [1].
+    """
+
+    def __call__(self, a: Tensor, b: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
+        """Return D, which is ``out`` where that was given. There is no third positional argument."""
         ...
 
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 from consan_case import CASES, LAUNCHES, UNMUTATED
 
-from gemmgen.verify.tolerance import TOLERANCES
+from gemmgen.problem.tolerance import TOLERANCES
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "tests" / "records" / "consan.json"
@@ -48,16 +48,16 @@ DIFFERENCES = {
     ),
     "no_final_store_wait": NO_WORK_AT_EXIT,
     "no_final_store_wait_in_the_cluster": NO_WORK_AT_EXIT,
-    "unpayable_registers": (
-        "Triton 3.9 drops a request that is too large and emits no `setmaxnreg`, as it never does under "
-        "ConSan: every thread has the registers that ptxas chooses, and the numbers are right."
-    ),
 }
 """Cases in which the two do not agree on whether there is a fault, and why."""
 BY_DESIGN = {
     "no_fence_in_the_partition": (
         "differs by design: a lint, since Triton 3.9 inserts the missing fence of a partition's own store. "
         "The kernel that it compiles has no fault, and ConSan shows none."
+    ),
+    "unpayable_registers": (
+        "a lint, since Triton 3.9 drops a request that is too large and emits no `setmaxnreg`, as it never "
+        "does under ConSan: every thread has the registers that ptxas chooses, and the numbers are right."
     ),
 }
 """Cases in which the simulator tells more than a verdict, and why."""

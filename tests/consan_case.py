@@ -21,7 +21,13 @@ from test_simulate_mutants import LAST_WAIT, MUTANTS, SHAPES
 from torch import Tensor
 
 from gemmgen.module import import_generated
+from gemmgen.problem.arguments import kernel_arguments
+from gemmgen.problem.dtype import TORCH_DTYPES, bits, rounded
+from gemmgen.problem.inputs import Inputs, integer_inputs, random_inputs
+from gemmgen.problem.matrix import Matrix
+from gemmgen.problem.reference import reference
 from gemmgen.simulate import Result, Severity, run
+from gemmgen.spec import Spec, load_spec
 
 GENERATED = Path(__file__).parent.parent / "generated"
 RELEASE = "release(load_empty, stage)"
@@ -62,6 +68,11 @@ class Case:
             text = text.replace(old, new)
         return text
 
+    @property
+    def spec(self) -> Spec:
+        """What the module was made from."""
+        return load_spec(GENERATED.parent / "specs" / f"{self.stem}.yaml").spec
+
     def shape(self, module: ModuleType) -> tuple[int, int, int]:
         """Return M, N and K: four tiles, the last ones ragged, and two laps of the ring and two steps."""
         if self.stem in SHAPES:
@@ -91,47 +102,29 @@ CASES = {case.name: case for case in _cases()}
 UNMUTATED = tuple(name for name, case in CASES.items() if not case.changes)
 
 
-def small_integers(module: ModuleType, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Return a [M, K] and b [N, K] whose product is exact."""
-    generator = torch.Generator().manual_seed(0)
-    dtypes: list[torch.dtype] = list(module.DTYPES.values())
-    m, n, k = shape
-    a = torch.randint(-3, 4, (m, k), generator=generator).to(dtypes[0])
-    return a, torch.randint(-3, 4, (n, k), generator=generator).to(dtypes[1])
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
-def normals(module: ModuleType, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Return a [M, K] and b [N, K] of N(0, 1)."""
-    generator = torch.Generator().manual_seed(0)
-    dtypes: list[torch.dtype] = list(module.DTYPES.values())
-    m, n, k = shape
-    a = torch.randn((m, k), generator=generator).to(dtypes[0])
-    return a, torch.randn((n, k), generator=generator).to(dtypes[1])
-
-
-def arguments(module: ModuleType, a: Tensor, b: Tensor) -> tuple[Tensor, list[Any]]:
-    """Return a D of NaN on the operands' device, and the kernel's three descriptors."""
-    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
-        TensorDescriptor,
-    )
-
-    d = torch.full((a.shape[0], b.shape[0]), float("nan"), dtype=module.DTYPES["out"], device=a.device)
-    boxes: list[tuple[list[int], Any]] = list(module.TMA_BOXES.values())
-    matrices = zip((a, b, d), boxes, strict=True)
-    return d, [TensorDescriptor.from_tensor(tensor, box, layout) for tensor, (box, layout) in matrices]
-
-
-def simulated(module: ModuleType, a: Tensor, b: Tensor, *schedules: str) -> tuple[Result, Tensor]:
+def simulated(module: ModuleType, spec: Spec, inputs: Inputs, *schedules: str) -> tuple[Result, Tensor]:
     """Return what the simulator found, and its D."""
-    d, descriptors = arguments(module, a, b)
-    return run(module.matmul_kernel, (1,), descriptors, schedules=schedules, **module.LAUNCH_OPTIONS), d
+    d, arguments = prepared(module, spec, inputs)
+    return run(module.matmul_kernel, (1,), arguments, schedules=schedules, **module.LAUNCH_OPTIONS), d
 
 
-def launched(module: ModuleType, a: Tensor, b: Tensor) -> Tensor:
+def launched(module: ModuleType, spec: Spec, inputs: Inputs) -> Tensor:
     """Return the GPU's D."""
-    d, descriptors = arguments(module, a.cuda(), b.cuda())
-    module.matmul_kernel[(1,)](*descriptors, **module.LAUNCH_OPTIONS)
+    extras = {name: tensor.cuda() for name, tensor in inputs.extras.items()}
+    d, arguments = prepared(module, spec, Inputs(inputs.a.cuda(), inputs.b.cuda(), extras))
+    module.matmul_kernel[(1,)](*arguments, **module.LAUNCH_OPTIONS)
     return d.cpu()
+
+
+def prepared(module: ModuleType, spec: Spec, inputs: Inputs) -> tuple[Tensor, list[Any]]:
+    """Return a poisoned D on the inputs' device, and the kernel's arguments."""
+    m, n, _ = inputs.shape
+    d = Matrix.poisoned(m, n, spec.operands.d.dtype, inputs.a.device).view
+    return d, kernel_arguments(module, spec, inputs, d)
 
 
 def say(stage: str, **what: object) -> None:
@@ -142,24 +135,25 @@ def say(stage: str, **what: object) -> None:
 def verdict(case: Case, path: Path) -> None:
     """Say what the simulator and the GPU show."""
     module = import_generated(path)
-    a, b = small_integers(module, case.shape(module))
-    result, _ = simulated(module, a, b, *FIXED, "random")
+    inputs = integer_inputs(case.shape(module), case.spec, generator())
+    result, _ = simulated(module, case.spec, inputs, *FIXED, "random")
     found = {f"{finding.kind} {finding.name}" for finding in result.findings}
     ordered = [case.planted] * (case.planted in found) + sorted(found - {case.planted})
     error = any(finding.severity is Severity.ERROR for finding in result.findings)
     say("simulator", fault=error, findings=ordered, shape=list(case.shape(module)))
-    expected = (a.float() @ b.float().T).to(module.DTYPES["out"])
-    if compare("consan", module, a, b, expected):
+    if compare("consan", module, case.spec, inputs):
         import triton  # pyright: ignore[reportMissingTypeStubs]
 
         cast(Any, triton).knobs.compilation.instrumentation_mode = ""
-        compare("bare", import_generated(path), a, b, expected)
+        compare("bare", import_generated(path), case.spec, inputs)
 
 
-def compare(stage: str, module: ModuleType, a: Tensor, b: Tensor, expected: Tensor) -> bool:
+def compare(stage: str, module: ModuleType, spec: Spec, inputs: Inputs) -> bool:
     """Launch a kernel; say how many elements are wrong or what stopped it, and return whether all is well."""
+    expected = rounded(reference(inputs, spec), TORCH_DTYPES[spec.operands.d.dtype])
     try:
-        wrong = [int((launched(module, a, b) != expected).sum().item()) for _ in range(LAUNCHES)]
+        results = [launched(module, spec, inputs) for _ in range(LAUNCHES)]
+        wrong = [int((result != expected).sum().item()) for result in results]
     except Exception as error:  # whatever the compiler, the launcher or the driver raises is the verdict
         lines = str(error).splitlines() or [""]
         say(stage, raised=type(error).__name__, text=lines[0])
@@ -170,18 +164,19 @@ def compare(stage: str, module: ModuleType, a: Tensor, b: Tensor, expected: Tens
 
 def numbers(case: Case, path: Path) -> None:
     """Say how the simulator's D and the GPU's differ on small integers and on normals."""
-    module = import_generated(path)
+    module, spec = import_generated(path), case.spec
     shape = case.shape(module)
-    exact, random = small_integers(module, shape), normals(module, shape)
-    simulated_exact, simulated_random = (simulated(module, *pair, "random")[1] for pair in (exact, random))
-    gpu_exact, gpu_random = launched(module, *exact), launched(module, *random)
-    integers = torch.int16 if gpu_exact.dtype.itemsize == 2 else torch.int32
+    exact, random = integer_inputs(shape, spec, generator()), random_inputs(shape, spec, generator())
+    simulated_exact, simulated_random = (
+        simulated(module, spec, inputs, "random")[1] for inputs in (exact, random)
+    )
+    gpu_exact, gpu_random = launched(module, spec, exact), launched(module, spec, random)
     error = gpu_random.double() - simulated_random.double()
     rms = simulated_random.double().square().mean().sqrt()
     say(
         "numbers",
         shape=list(shape),
-        different_bits=int((simulated_exact.view(integers) != gpu_exact.view(integers)).sum().item()),
+        different_bits=int((bits(simulated_exact) != bits(gpu_exact)).sum().item()),
         elements=gpu_exact.numel(),
         relative=(error.square().mean().sqrt() / rms).item(),
         worst_element=(error.abs().max() / rms).item(),

@@ -440,6 +440,42 @@ def scaled_kernel(
 
 
 @gluon.jit
+def pairs_kernel(a_desc, b_desc, d_desc, block: gl.constexpr, bases: gl.constexpr, acc_dtype: gl.constexpr):
+    """D[M, N] = A[M, K] @ B[N, K].T, a tile per cluster: of one CTA, of a pair, or of two pairs."""
+    tile_m: gl.constexpr = a_desc.block_type.shape[0]
+    tile_k: gl.constexpr = a_desc.block_type.shape[1]
+    tile_n: gl.constexpr = b_desc.block_type.shape[0]
+    paired: gl.constexpr = gl.num_ctas() > 1
+    row = gl.program_id(0) * tile_m
+    column = gl.program_id(1) * tile_n
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, a_desc.block_type.shape, a_desc.layout)
+    b_smem = gl.allocate_shared_memory(b_desc.dtype, b_desc.block_type.shape, b_desc.layout)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, d_desc.block_type.shape, d_desc.layout)
+    col_stride: gl.constexpr = 32 // acc_dtype.primitive_bitwidth
+    layout: gl.constexpr = TensorMemoryLayout(block, col_stride=col_stride, cga_layout=bases, two_ctas=paired)
+    accumulator = allocate_tensor_memory(acc_dtype, [tile_m, tile_n], layout)
+    # Of the pair: the even CTA's MMA reads the shared memory of both.
+    ready = mbarrier.allocate_mbarrier(two_ctas=paired)
+    mbarrier.init(ready, count=1)
+    # Every CTA that a multicast fills must have read its operands.
+    commits: gl.constexpr = tcgen05_mma_barrier_count([a_smem, b_smem], multicast=True, two_ctas=paired)
+    done = mbarrier.allocate_mbarrier()
+    mbarrier.init(done, count=commits)
+    for step in range(a_desc.shape[1] // tile_k):
+        mbarrier.expect(ready, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
+        tma.async_load(a_desc, [row, step * tile_k], ready, a_smem, multicast=True)
+        tma.async_load(b_desc, [column, step * tile_k], ready, b_smem, multicast=True)
+        mbarrier.wait(ready, step & 1)
+        b_tile = b_smem.permute((1, 0))
+        tcgen05_mma(a_smem, b_tile, accumulator, use_acc=step > 0, multicast=True, mbarriers=[done])
+        mbarrier.wait(done, step & 1)
+    d_smem.store(accumulator.load().to(d_desc.dtype))
+    fence_async_shared()
+    tma.async_store(d_desc, [row, column], d_smem)
+    tma.store_wait(0)
+
+
+@gluon.jit
 def registers_kernel(a_ptr, b_ptr, d_ptr, rows: gl.constexpr, columns: gl.constexpr, depth: gl.constexpr):
     """D = A @ B with A by way of tensor memory; the right half of D is doubled there."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])

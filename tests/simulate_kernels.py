@@ -129,6 +129,25 @@ def overlong_wait_kernel(out_ptr):
 
 
 @gluon.jit
+def spinner(flag_ptr):
+    while gl.load(flag_ptr, volatile=True) == 0:
+        pass
+
+
+@gluon.jit
+def sleeper(full):
+    mbarrier.wait(full, 0)  # asleep
+
+
+@gluon.jit
+def endless_kernel(flag_ptr):
+    """Waits for a flag that nobody sets."""
+    full = mbarrier.allocate_mbarrier()
+    mbarrier.init(full, count=1)
+    gl.warp_specialize([(spinner, (flag_ptr,)), (sleeper, (full,))], [1], [24])
+
+
+@gluon.jit
 def pipelined_multicast_kernel(a_desc, b_desc, d_desc, k_steps, meet: gl.constexpr):
     """Two CTAs share B by multicast, without partitions: they meet before each reuse of the ring."""
     stages: gl.constexpr = 2
@@ -163,8 +182,70 @@ def pipelined_multicast_kernel(a_desc, b_desc, d_desc, k_steps, meet: gl.constex
 
 
 @gluon.jit
-def convert_kernel(x_ptr, out_ptr):
-    """out = x in the type of out."""
+def tensor_integers_kernel(a_ptr, b_ptr, out_ptr, unsigned: gl.constexpr):
+    """What the device's integer operations make of 32 pairs of numbers, 32 results for each operation."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
-    offsets = gl.arange(0, 256, layout)
+    offsets = gl.arange(0, 32, layout)
+    a = gl.load(a_ptr + offsets)
+    b = gl.load(b_ptr + offsets)
+    shift = b & (a_ptr.dtype.element_ty.primitive_bitwidth - 1)
+    if unsigned:
+        a = a.to(gl.uint32, bitcast=True)
+        b = b.to(gl.uint32, bitcast=True)
+        shift = shift.to(gl.uint32, bitcast=True)
+    results = (
+        a + b,
+        a - b,
+        a * b,
+        a // b,
+        a % b,
+        a & b,
+        a | b,
+        a ^ b,
+        a >> shift,
+        a << shift,
+        gl.minimum(a, b),
+        gl.maximum(a, b),
+        gl.where(a < b, a, b),
+    )
+    for i in gl.static_range(13):
+        gl.store(out_ptr + i * 32 + offsets, results[i].to(out_ptr.dtype.element_ty, bitcast=True))
+
+
+@gluon.jit
+def views_kernel(
+    x_ptr,
+    out_ptr,
+    shape: gl.constexpr,
+    order: gl.constexpr,
+    slot: gl.constexpr,
+    start: gl.constexpr,
+    extent: gl.constexpr,
+):
+    """A slot of a buffer of three dimensions, permuted and cut; shape is the slot's."""
+    blocked: gl.constexpr = gl.BlockedLayout([1, 1, 1], [1, 1, 32], [1, 1, 4], [2, 1, 0])
+    shared: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    i = gl.arange(0, shape[0], gl.SliceLayout(1, gl.SliceLayout(2, blocked)))[:, None, None]
+    j = gl.arange(0, shape[1], gl.SliceLayout(0, gl.SliceLayout(2, blocked)))[None, :, None]
+    k = gl.arange(0, shape[2], gl.SliceLayout(0, gl.SliceLayout(1, blocked)))[None, None, :]
+    offsets = (i * shape[1] + j) * shape[2] + k
+    buffers = gl.allocate_shared_memory(gl.int32, [2, shape[0], shape[1], shape[2]], shared)
+    for number in gl.static_range(2):
+        buffers.index(number).store(gl.load(x_ptr + number * shape[0] * shape[1] * shape[2] + offsets))
+    view = buffers.index(slot).permute(order).slice(start, extent, dim=0)
+    tile = view.load(blocked)
+    rows: gl.constexpr = view.shape[0]
+    columns: gl.constexpr = view.shape[1]
+    depth: gl.constexpr = view.shape[2]
+    p = gl.arange(0, rows, gl.SliceLayout(1, gl.SliceLayout(2, blocked)))[:, None, None]
+    q = gl.arange(0, columns, gl.SliceLayout(0, gl.SliceLayout(2, blocked)))[None, :, None]
+    r = gl.arange(0, depth, gl.SliceLayout(0, gl.SliceLayout(1, blocked)))[None, None, :]
+    gl.store(out_ptr + (p * columns + q) * depth + r, tile)
+
+
+@gluon.jit
+def convert_kernel(x_ptr, out_ptr):
+    """out = x in the type of out, 256 elements a program."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offsets = gl.program_id(0) * 256 + gl.arange(0, 256, layout)
     gl.store(out_ptr + offsets, gl.load(x_ptr + offsets).to(out_ptr.dtype.element_ty))

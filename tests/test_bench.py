@@ -36,8 +36,10 @@ from gemmgen.bench.record import Environment, GpuState, Spread
 from gemmgen.bench.roofline import H200, ceilings_of, flops, moved_bytes
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.problem import Shape
+from gemmgen.problem.inputs import Inputs, random_inputs
+from gemmgen.problem.reference import deviation
 from gemmgen.spec import Spec, load_spec
-from gemmgen.verify import Shape
 from gemmgen.verify.gpu import require_hopper
 
 ROOT = Path(__file__).parent.parent
@@ -139,9 +141,12 @@ def run(
         machine.spend("o", ours, 3e-6)
         return d
 
-    def baseline(a: Tensor, b: Tensor, d: Tensor) -> Tensor:
-        machine.spend("b", theirs, 7e-6)
-        return product(a, b, d)
+    def baseline(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+        def call() -> Tensor:
+            machine.spend("b", theirs, 7e-6)
+            return product(inputs.a, inputs.b, d)
+
+        return call
 
     module = ModuleType("fake")
     module.__dict__["matmul"] = matmul
@@ -316,16 +321,16 @@ def test_a_protocol_is_positive(wrong: dict[str, Any]) -> None:
 
 
 def test_the_baseline_is_stated_exactly() -> None:
-    assert cublas(spec_of().operands).text == (
+    assert cublas(spec_of()).text == (
         "cuBLAS's default choice: torch.matmul(a, b, out=d), bf16, reduced-precision reduction True"
     )
-    assert cublas(spec_of("fp32").operands).text == (
+    assert cublas(spec_of("fp32")).text == (
         "cuBLAS's default choice: torch.mm(a, b, out_dtype=torch.float32, out=d), bf16"
     )
     with pytest.raises(
         GemmgenError, match=r"error\[no-baseline\]: torch has no cuBLAS matmul of bf16 and bf16"
     ):
-        cublas(spec_of("fp16").operands)
+        cublas(spec_of("fp16"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -397,7 +402,7 @@ def put(document: Any, path: str, value: object) -> None:
         ("subject", [], "subject: must be an object, not []"),
         ("subject.spec_sha256", "abc", "subject: a sha256 is 64 hexadecimal digits"),
         ("environment.gpu", None, "environment.gpu: must be a string, not null"),
-        ("dtypes.a", "fp8", 'dtypes.a: must be one of bf16, fp16, fp32, not "fp8"'),
+        ("dtypes.a", "fp8", 'dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, not "fp8"'),
         ("ceilings.flops_per_second", 0, "ceilings: a ceiling must be positive"),
         ("measurements", {}, "measurements: must be a list, not {}"),
         ("measurements.0.shape", [1, 2], "measurements.0.shape: must have 3 elements, not 2"),

@@ -20,9 +20,10 @@ from gemmgen.bench import Ceilings, Record, Subject, from_json, plain_table, to_
 from gemmgen.bench.session import read_record, time_spec, write_record
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.problem import Check, Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec
-from gemmgen.verify import Check, Shape, Verification
+from gemmgen.verify import Verification
 
 ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "h100_bf16.yaml"

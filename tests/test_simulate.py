@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -26,6 +28,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.simulate import POLICIES, Kind, Severity, run
+from gemmgen.simulate.lowering import Lowered, lower_kernel
 from gemmgen.simulate.operations.wgmma import product
 
 kernels = cast(Any, kernels_)
@@ -213,6 +216,17 @@ def test_a_deadlock_names_the_barrier_and_its_arrivals() -> None:
     assert "1 of 2 arrivals" in finding.text
 
 
+def test_a_program_without_end_is_ended_and_every_partition_named() -> None:
+    flag = torch.zeros(1, dtype=torch.int32)
+    result = run(kernels.endless_kernel, (1,), (flag,), schedules=("eager",), max_idle_operations=1000)
+    (finding,) = result.findings
+    (spin,), (sleep,) = lines_of(KERNELS, "while gl.load(flag_ptr,"), lines_of(KERNELS, "(full, 0)  # asleep")
+    assert (finding.kind, finding.name) == (Kind.LIVELOCK, "endless_kernel")
+    assert finding.lines == (spin, sleep)
+    assert f"partition 0 (spinner) of CTA 0 is at line {spin} (spinner)" in finding.text
+    assert f"partition 1 (sleeper) of CTA 0 waits at line {sleep} (sleeper)" in finding.text
+
+
 def test_an_unknown_operation_is_an_error_with_its_line() -> None:
     with pytest.raises(GemmgenError) as error:
         run(kernels.unknown_operation_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
@@ -220,6 +234,22 @@ def test_an_unknown_operation_is_an_error_with_its_line() -> None:
     assert diagnostic.code == "unknown-operation"
     assert "tt.atomic_rmw" in diagnostic.message
     assert diagnostic.line in lines_of(KERNELS, "gl.atomic_add(out_ptr, 1)")
+
+
+def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lower(*arguments: Any) -> Lowered:
+        lowered = lower_kernel(*arguments)
+        text = lowered.text.replace('"tt.make_range"() <{', '"tt.make_range"() <{surprise = 1 : i32, ')
+        return replace(lowered, text=text)
+
+    monkeypatch.setattr(sys.modules["gemmgen.simulate.run"], "lower_kernel", lower)
+    x = small(128, dtype=torch.int32)
+    with pytest.raises(GemmgenError) as error:
+        run(kernels.increment_kernel, (1,), (x, x, 128, 128))
+    (diagnostic,) = error.value.diagnostics
+    assert diagnostic.code == "unknown-attribute"
+    assert diagnostic.message == "attribute surprise of operation tt.make_range is not known to the simulator"
+    assert diagnostic.line in lines_of(KERNELS, "gl.program_id(0) * stride + gl.arange(0, 128, layout)")
 
 
 def test_another_triton_is_an_error_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,6 +266,11 @@ def test_an_unknown_schedule_is_an_error() -> None:
 def test_no_schedule_is_an_error() -> None:
     with pytest.raises(GemmgenError, match="no schedule to run"):
         run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),), schedules=())
+
+
+def test_no_patience_is_an_error() -> None:
+    with pytest.raises(GemmgenError, match="max_idle_operations is 0: it must be positive"):
+        run(kernels.endless_kernel, (1,), (torch.zeros(1, dtype=torch.int32),), max_idle_operations=0)
 
 
 def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words() -> None:

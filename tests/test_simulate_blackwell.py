@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import simulate_blackwell_kernels as kernels_
 import torch
-from simulate_blackwell_launch import FORMATS, dense, scaled
+from simulate_blackwell_launch import FORMATS, Bases, dense, paired, scaled
 
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate import POLICIES, run
@@ -110,6 +110,22 @@ def test_the_scaled_kernel_is_clean_and_right(kind: str) -> None:
 
 def test_only_the_last_e8m0_code_is_no_number() -> None:
     assert e8m0(torch.tensor([255, 127], dtype=torch.uint8)).isnan().equal(torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize("accumulator", ["fp32", "fp16"])
+@pytest.mark.parametrize(
+    "bases",
+    [[], [[1, 0]], [[1, 0], [2, 0]], [[1, 0], [0, 1]]],
+    ids=["one CTA", "a pair", "two pairs that share B", "two pairs that share A"],
+)
+def test_clusters_of_pairs_multiply_into_either_accumulator(bases: Bases, accumulator: str) -> None:
+    for rows in (64, 128):
+        result, found, expected = paired(
+            kernels_, rows, bases, accumulator=accumulator, schedules=(*POLICIES, "random")
+        )
+        assert result.findings == ()
+        assert result.uncovered == ()
+        assert found.equal(expected)
 
 
 @pytest.mark.parametrize("rows", [64, 128])

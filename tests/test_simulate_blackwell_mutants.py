@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from simulate_blackwell_launch import dense, scaled
+from simulate_blackwell_launch import dense, paired, scaled
 from simulate_launch import FIXED, lines_of
 
 from gemmgen.simulate import Kind
@@ -18,6 +18,8 @@ from gemmgen.simulate import Kind
 KERNELS = Path(__file__).parent / "simulate_blackwell_kernels.py"
 SCHEDULES = (*FIXED, "random")
 NOTHING = "pass  # removed"
+ENOUGH = 30_000
+"""Operations without progress, after which a run is ended: five programs take fewer in all."""
 
 ACC_EMPTY_WAIT = "mbarrier.wait(acc_empty.index(slot), turn // ACCUMULATORS & 1 ^ 1)"
 ACC_READY_WAIT = "mbarrier.wait(acc_ready.index(slot), turn // ACCUMULATORS & 1)"
@@ -28,9 +30,13 @@ ACCUMULATOR = "        accumulator = accumulators.index(slot)\n        for i in"
 SUBTILE = "subtile = accumulator.slice("
 DENSE_MMA = "tcgen05_mma(a_smem"
 DENSE_COMMIT = "tcgen05_commit(load_empty.index(stage), descs=[a_smem.index(stage), b_smem.index(stage)])"
+END_OF_DENSE_MMA = "\n\n@gluon.jit\ndef dense_epilogue_partition("
+LAST_MMA = "tcgen05_mma(a_smem.index(0), b_smem.index(0).permute((1, 0)), accumulators.index(0))"
 SCALED_MMA = "tcgen05_mma_scaled("
 ACC_COMMIT = "        tcgen05_commit(acc_ready.index(slot))\n"
 TRY_CANCEL = "clc.try_cancel("
+CLC_READY_WAIT = "mbarrier.wait(clc_ready.index(slot), turn // CLC_STAGES & 1)"
+CLC_EMPTY_WAIT = "mbarrier.wait(clc_empty.index(slot), turn // CLC_STAGES & 1 ^ 1)"
 LOAD_B = "tma.async_load(b_desc, [column, k]"
 NEXT_IN_MMA = (
     "        _, working = next_tile(clc_results, clc_ready, clc_empty, turn)\n"
@@ -41,6 +47,7 @@ NEXT_UNSIGNALLED = (
     "        working = clc.load_result(clc_results.index(turn % CLC_STAGES)).is_canceled()\n"
     "        turn += 1\n\n\n@gluon.jit\ndef scaled_epilogue"
 )
+ASK_ONCE = "_, working = next_tile(clc_results, clc_ready, clc_empty, turn)"
 ASK_AGAIN = "        turn += 1\n\n\n@gluon.jit\ndef scaled_load_partition("
 
 
@@ -49,7 +56,7 @@ class Mutant:
     """One fault: what is replaced, and what the simulator must say."""
 
     kernel: str
-    """dense, shared (dense, two CTAs that share B), scaled."""
+    """dense, shared (dense, two CTAs that share B), pairs (two of them), scaled."""
     changes: tuple[tuple[str, str], ...]
     kind: Kind
     name: str
@@ -116,6 +123,20 @@ MUTANTS = {
     "no_final_store_wait": Mutant(
         "dense", (("\n    tma.store_wait(0)\n", "\n"),), K.WORK_IN_FLIGHT, "d_smem", "tma.async_store("
     ),
+    "mma_after_the_last_commit": Mutant(
+        "dense",
+        ((END_OF_DENSE_MMA, f"    {LAST_MMA}\n{END_OF_DENSE_MMA}"),),
+        K.WORK_IN_FLIGHT,
+        "accumulators",
+        LAST_MMA,
+    ),
+    "mma_committed_that_nobody_awaits": Mutant(
+        "dense",
+        ((END_OF_DENSE_MMA, f"    {LAST_MMA}\n    tcgen05_commit(load_ready.index(0))\n{END_OF_DENSE_MMA}"),),
+        K.WORK_IN_FLIGHT,
+        "accumulators",
+        LAST_MMA,
+    ),
     # Two CTAs that share B.
     "multicast_without_a_cluster_wide_empty": Mutant(
         "shared",
@@ -133,6 +154,21 @@ MUTANTS = {
         K.DEADLOCK,
         "load_empty",
         LOAD_EMPTY_WAIT,
+    ),
+    # Two pairs that share B.
+    "one_pair_is_awaited": Mutant(
+        "pairs",
+        (("mbarrier.init(done, count=commits)", "mbarrier.init(done, count=1)"),),
+        K.WRITE_AFTER_READ,
+        "b_smem",
+        "tma.async_load(b_desc, [column, step * tile_k]",
+    ),
+    "pairs_arm_one_cta": Mutant(
+        "pairs",
+        (("allocate_mbarrier(two_ctas=paired)", "allocate_mbarrier()"),),
+        K.READ_AFTER_WRITE,
+        "a_smem",
+        "tcgen05_mma(a_smem, b_tile",
     ),
     # Pairs of CTAs, block-scaled, cluster launch control.
     "ready_of_one_cta": Mutant(
@@ -204,6 +240,12 @@ MUTANTS = {
         "clc_ready",
         "mbarrier.expect(clc_ready",
     ),
+    "answer_not_awaited": Mutant(
+        "scaled", ((CLC_READY_WAIT, NOTHING),), K.READ_AFTER_WRITE, "clc_results", "answer = clc.load_result("
+    ),
+    "no_wait_before_the_next_request": Mutant(
+        "scaled", ((CLC_EMPTY_WAIT, NOTHING),), K.WRITE_AFTER_WRITE, "clc_results", TRY_CANCEL
+    ),
     "asked_again_after_a_refusal": Mutant(
         "scaled",
         (
@@ -256,7 +298,9 @@ def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
     path = mutated(tmp_path / f"{name}.py", *mutant.changes)
     module = imported(path)
     if mutant.kernel == "scaled":
-        result, _, _ = scaled(module, (768, 256, 1024), schedules=SCHEDULES)
+        result, _, _ = scaled(module, (768, 256, 1024), schedules=SCHEDULES, max_idle_operations=ENOUGH)
+    elif mutant.kernel == "pairs":
+        result, _, _ = paired(module, 128, [[1, 0], [2, 0]], schedules=SCHEDULES)
     else:
         ctas = 2 if mutant.kernel == "shared" else 1
         result, _, _ = dense(module, (768 * ctas, 64, 512), ctas=ctas, schedules=SCHEDULES)
@@ -267,6 +311,19 @@ def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
         (finding.kind, finding.name) == (mutant.kind, mutant.name) and finding.lines[0] in expected
         for finding in result.findings
     ), told
+
+
+def test_a_kernel_that_asks_for_programs_for_ever_is_ended_and_told_where_it_was(tmp_path: Path) -> None:
+    path = mutated(tmp_path / "endless.py", (CLC_READY_WAIT, NOTHING))
+    result, _, _ = scaled(imported(path), (768, 256, 1024), schedules=SCHEDULES, max_idle_operations=ENOUGH)
+    (finding,) = (finding for finding in result.findings if finding.kind is Kind.LIVELOCK)
+    assert finding.name == "scaled_kernel"
+    assert finding.partition == "partition 3 (scaled_clc_partition)"
+    asking = range(min(lines_of(path, "def scaled_clc_partition(")), min(lines_of(path, ASK_ONCE)))
+    assert finding.lines[0] in asking
+    (empty_wait,) = lines_of(path, LOAD_EMPTY_WAIT) - {min(lines_of(path, LOAD_EMPTY_WAIT))}
+    where = f"waits at line {empty_wait} (scaled_load_partition)"
+    assert f"partition 2 (scaled_load_partition) of CTA 0 {where}" in finding.text
 
 
 @pytest.mark.parametrize(

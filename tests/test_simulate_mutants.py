@@ -142,11 +142,13 @@ MUTANTS = {
         TMA_STORE,
         Severity.LINT,
     ),
-    "unpayable_registers": one(
+    "unpayable_registers": Mutant(
+        "h100_bf16",
+        (("worker_num_regs=[232, 40]", "worker_num_regs=[256, 256]"),),
         K.REGISTER_BUDGET,
         "worker_num_regs",
         "def matmul_kernel(",
-        ("worker_num_regs=[232, 40]", "worker_num_regs=[256, 256]"),
+        Severity.LINT,
     ),
     # Two CTAs that share B by multicast; one MMA stays in flight.
     "multicast_without_a_cluster_wide_empty": two(

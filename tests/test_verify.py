@@ -18,15 +18,19 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import Matmul, import_generated
+from gemmgen.problem import Check
+from gemmgen.problem.case import Case
+from gemmgen.problem.dtype import TORCH_DTYPES, DType, not_finite, rounded
+from gemmgen.problem.inputs import Inputs, random_inputs
+from gemmgen.problem.matrix import Matrix, takes_out
+from gemmgen.problem.reference import deviation, reference
+from gemmgen.problem.tolerance import TOLERANCES, tolerance
 from gemmgen.spec import Spec, load_spec
-from gemmgen.verify import ACCEPTANCE_SHAPES, Check, Verification, default_shapes, verify, verify_numbers
-from gemmgen.verify.checks import Case, given_output
+from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
+from gemmgen.verify.checks import given_output
 from gemmgen.verify.gpu import require_hopper
-from gemmgen.verify.matrix import TORCH_DTYPES, Matrix, normal, not_finite, takes_out
-from gemmgen.verify.reference import deviation
 from gemmgen.verify.run import run_checks
-from gemmgen.verify.shapes import LARGE_SHAPE
-from gemmgen.verify.tolerance import TOLERANCES, DType
+from gemmgen.verify.shapes import LARGE_SHAPE, acceptance_shapes, fitting, large_shape, single_tile
 
 ROOT = Path(__file__).parent.parent
 GENERATED = sorted((ROOT / "generated").glob("*.py"))
@@ -36,12 +40,14 @@ NO_OUT = (13, 21, 40)
 CPU = torch.device("cpu")
 
 
-def spec_of(d: str = "bf16", operand: str = "bf16", **fields: object) -> Spec:
-    operands = {
+def spec_of(d: str = "bf16", operand: str = "bf16", *, b: str = "", c: str = "", **fields: object) -> Spec:
+    operands: dict[str, object] = {
         "a": {"dtype": operand, "major": "k"},
-        "b": {"dtype": operand, "major": "k"},
+        "b": {"dtype": b or operand, "major": "k"},
         "d": {"dtype": d},
     }
+    if c:
+        operands["c"] = {"dtype": c}
     return Spec.model_validate({"title": "t", "target": "h200", "operands": operands, **fields})
 
 
@@ -104,8 +110,9 @@ def test_a_right_module_passes(d: DType) -> None:
     verification = verify(module_of(matmul), spec_of(d), shapes, repeats=3, device="cpu")
     assert verification.failures == ()
     assert verification.passed
-    # Own output 2 + 3, out= 1 + 3, strided 1 + 3, repeated 1; where there is no out=: 2 + 3, 2, 3, 1.
-    assert len(verification.checks) == 2 * 14 + 11
+    # Own output 2 + 3, out= 1 + 3, strided 1 + 3, special values 3, repeated 1; where there is no out=:
+    # 2 + 3, 2, 3, 3, 1.
+    assert len(verification.checks) == 2 * 17 + 14
 
 
 def test_an_operand_that_the_spec_wants_mn_major_arrives_so() -> None:
@@ -198,11 +205,11 @@ def test_where_no_out_is_taken_one_is_offered_and_all_other_runs_are_without() -
         return right_matmul(a, b, out=out)
 
     assert failures(module_of(matmul), NO_OUT, repeats=5) == set()
-    # Own output; out=; strided; repeated, 1 + 5.
-    assert given == [False, True, False, *[False] * 6]
+    # Own output; out=; strided; special values; repeated, 1 + 5.
+    assert given == [False, True, False, False, *[False] * 6]
     given.clear()
     assert failures(module_of(matmul), RAGGED, repeats=5) == set()
-    assert given == [False, True, True, *[True] * 6]
+    assert given == [False, True, True, True, *[True] * 6]
 
 
 def test_an_out_that_is_accepted_and_written_past_is_found() -> None:
@@ -257,7 +264,7 @@ def test_an_out_that_tma_can_write_must_not_be_refused() -> None:
             raise ValueError("no out")
         return right_matmul(a, b)
 
-    assert failures(module_of(matmul), RAGGED) == {"out=", "strided", "repeated"}
+    assert failures(module_of(matmul), RAGGED) == {"out=", "strided", "special values", "repeated"}
     assert failures(module_of(matmul), NO_OUT) == set()
 
 
@@ -316,7 +323,7 @@ def test_nothing_runs_on_a_lost_device() -> None:
 
     def cases() -> Iterator[Case]:
         for shape in (RAGGED, (8, 8, 8)):
-            yield Case(matmul, shape, spec_of().operands, torch.Generator().manual_seed(0), repeats=1)
+            yield Case(matmul, shape, spec_of(), torch.Generator().manual_seed(0), repeats=1)
 
     told: list[str] = []
     groups = (("first", given_output), ("second", given_output))
@@ -340,32 +347,35 @@ def test_every_check_gets_other_inputs() -> None:
 
 
 def test_the_same_seed_draws_the_same_inputs() -> None:
-    first, second = (normal(3, 5, "bf16", torch.Generator().manual_seed(7)) for _ in range(2))
-    assert torch.equal(first, second)
+    spec = spec_of(c="bf16", epilogue={"ops": ["row_scale", "column_bias"]})
+    first, second = (random_inputs((3, 5, 7), spec, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert len(first.tensors) == 5
+    assert all(map(torch.equal, first.tensors, second.tensors))
 
 
 def test_tolerances_lie_between_rounding_and_a_wrong_result() -> None:
     exact = torch.randn(1000, 1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     eye = torch.eye(1000, dtype=torch.float64)
     for dtype, tolerance in TOLERANCES.items():
-        rounding = deviation(exact.to(TORCH_DTYPES[dtype]), exact, eye).relative
+        rounding = deviation(exact.to(TORCH_DTYPES[dtype]), Inputs(exact, eye), spec_of(dtype)).relative
         assert rounding * 2 < tolerance < 1e-2
 
 
 def test_a_nan_passes_no_limit() -> None:
-    found = deviation(torch.tensor([[math.nan]]), torch.ones(1, 1), torch.ones(1, 1))
+    found = deviation(torch.tensor([[math.nan]]), Inputs(torch.ones(1, 1), torch.ones(1, 1)), spec_of())
     assert math.isnan(found.relative)
     assert math.isnan(found.worst_element)
     assert not Check((1, 1, 1), "relative error", math.nan, math.inf).passed
 
 
 def test_the_reference_does_not_depend_on_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    a, b = normal(17, 40, "bf16", generator), normal(24, 40, "bf16", generator).T
-    out = right_matmul(a, b)
-    whole = deviation(out, a, b)
-    monkeypatch.setattr("gemmgen.verify.reference.CHUNK_BYTES", 5 * 24 * 8)  # five rows at a time
-    chunked = deviation(out, a, b)
+    spec = spec_of(c="fp32", epilogue={"ops": ["row_scale", "row_bias", "column_scale", "gelu_erf"]})
+    inputs = random_inputs((17, 24, 40), spec, torch.Generator().manual_seed(0))
+    out = reference(inputs, spec).bfloat16()
+    whole = deviation(out, inputs, spec)
+    assert whole.relative < 4e-3
+    monkeypatch.setattr("gemmgen.problem.reference.CHUNK_BYTES", 5 * 24 * 8)  # five rows at a time
+    chunked = deviation(out, inputs, spec)
     assert chunked.relative == pytest.approx(whole.relative, rel=1e-12)
     assert chunked.worst_element == pytest.approx(whole.worst_element, rel=1e-12)
 
@@ -465,8 +475,8 @@ def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, m
 
 # --- On a GPU: every generated module, each in a process of its own, so that none can harm or stall the next.
 
-# On each acceptance shape: an own D, a given one, operands and D with strided rows, 50 repeats bit by bit, a
-# graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be refused untouched, and
+# On each acceptance shape: an own D, a given one, operands and D with strided rows, NaN and infinities, 50
+# repeats bit by bit, a graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be refused untouched, and
 # D is poisoned where the wrapper will allocate it, in a block of its size that is freed just before the call.
 # POISON shows that the wrapper does get that block.
 VERIFY = """
@@ -474,17 +484,23 @@ import sys
 from pathlib import Path
 from gemmgen.module import import_generated
 from gemmgen.spec import load_spec
-from gemmgen.verify import ACCEPTANCE_SHAPES, verify, verify_large
+from gemmgen.problem.dtype import TORCH_DTYPES
+from gemmgen.problem.matrix import takes_out
+from gemmgen.verify import verify, verify_large
+from gemmgen.verify.shapes import acceptance_shapes
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
 whole = verify(module, spec, repeats=50)
 for verification in (whole, verify_large(module, spec)):
     if not verification.passed:
         sys.exit("\\n".join(map(str, verification.failures)))
 made = {(check.shape, check.what) for check in whole.checks}
-for shape in ACCEPTANCE_SHAPES:
+exact = spec.operands.a.dtype == "int8"
+for shape in acceptance_shapes(spec):
+    taken = takes_out(shape[1], TORCH_DTYPES[spec.operands.d.dtype])
     for what in (
         "own output: worst element",
-        "out=: worst element" if shape[1] % 8 == 0 else "out=: accepted, though TMA cannot write it alone",
+        "out=: worst element" if taken else "out=: accepted, though TMA cannot write it alone",
+        *([] if exact else ["special values: NaN or no NaN unlike torch"]),
         "strided: worst element",
         "repeated: runs of 50 that differ",
         "cuda graph: runs of 50 that differ",
@@ -498,15 +514,19 @@ from pathlib import Path
 import torch
 from gemmgen.module import import_generated
 from gemmgen.spec import load_spec
-from gemmgen.verify.checks import Case
+from gemmgen.problem.case import Case
+from gemmgen.verify.shapes import fitting, single_tile
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
-for shape in ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64)):
-    case = Case(module.matmul, shape, spec.operands, torch.Generator("cuda").manual_seed(0), repeats=1)
+shapes = ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64))
+for shape in fitting(shapes, single_tile(spec)):
+    case = Case(module.matmul, shape, spec, torch.Generator("cuda").manual_seed(0), repeats=1)
     for guarded in (False, True):
-        a, b = case.inputs(guarded=guarded)
-        for run in (case.matmul, case.run, case.run_alone) * 3:
+        inputs = case.inputs(guarded=guarded)
+        def bare(inputs):
+            return inputs.call(case.matmul)
+        for run in (bare, case.run, case.run_alone) * 3:
             poison = case.output().storage.data_ptr()
-            assert run(a, b).data_ptr() == poison, shape
+            assert run(inputs).data_ptr() == poison, shape
 """
 # The last shape has more tiles than an H200 has SMs or pairs of SMs, and more K steps than a ring has stages.
 CONSAN = """
@@ -517,9 +537,11 @@ import triton
 from gemmgen.module import import_generated
 from gemmgen.spec import load_spec
 from gemmgen.verify import verify_numbers
+from gemmgen.verify.shapes import acceptance_shapes, single_tile
 triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
-verification = verify_numbers(module, spec, [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)])
+shapes = [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)]
+verification = verify_numbers(module, spec, acceptance_shapes(spec) if single_tile(spec) else shapes)
 if not verification.passed:
     sys.exit("\\n".join(map(str, verification.failures)))
 """

@@ -10,7 +10,7 @@ from typing import Any, Final
 from gemmgen.bench.record import Measurement, Record
 from gemmgen.bench.table import rate_text
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.verify import shape_text
+from gemmgen.problem import shape_text
 
 METADATA: Final = {"svg": {"Date": None, "Creator": "gemmgen"}, "png": {"Software": "gemmgen"}}
 """By file type; without a date and matplotlib's version."""

@@ -9,33 +9,38 @@ import torch
 from torch import Tensor
 
 from gemmgen.bench.protocol import Protocol
-from gemmgen.bench.record import DTYPE_BYTES
-from gemmgen.bench.roofline import moved_bytes
-from gemmgen.spec.model import Operands
-from gemmgen.verify import Shape
-from gemmgen.verify.matrix import Matrix, random_operands
+from gemmgen.bench.record import Dtypes
+from gemmgen.problem import Shape
+from gemmgen.problem.inputs import Inputs, random_inputs
+from gemmgen.problem.matrix import Matrix
+from gemmgen.spec.model import Spec
 
 
 @dataclass(frozen=True)
 class InputSet:
-    """Operands a [M, K] and b [K, N], and d [M, N] for the result."""
+    """What one call takes, and d [M, N] for its result."""
 
-    a: Tensor
-    b: Tensor
+    inputs: Inputs
     d: Tensor
 
 
+def dtypes_of(spec: Spec) -> Dtypes:
+    """Return the element types as the spec has them."""
+    operands = spec.operands
+    return Dtypes(
+        operands.a.dtype, operands.b.dtype, operands.d.dtype, operands.c.dtype if operands.c else None
+    )
+
+
 def input_sets(
-    shape: Shape, operands: Operands, l2_bytes: int, generator: torch.Generator, protocol: Protocol
+    shape: Shape, spec: Spec, l2_bytes: int, generator: torch.Generator, protocol: Protocol
 ) -> tuple[InputSet, ...]:
-    """Return the sets that calls are rotated over: N(0, 1), A scaled by 1 / sqrt(K), d poisoned with NaN."""
-    set_bytes = moved_bytes(shape, DTYPE_BYTES[operands.a.dtype], DTYPE_BYTES[operands.d.dtype])
+    """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
+    set_bytes = dtypes_of(spec).moved_bytes(shape)
     count = min(protocol.max_input_sets, math.ceil(protocol.l2_multiple * l2_bytes / set_bytes))
-    return tuple(_input_set(shape, operands, generator) for _ in range(count))
+    return tuple(_input_set(shape, spec, generator) for _ in range(count))
 
 
-def _input_set(shape: Shape, operands: Operands, generator: torch.Generator) -> InputSet:
-    m, n, k = shape
-    a, b = random_operands(shape, operands, generator)
-    a.mul_(k**-0.5)
-    return InputSet(a, b, Matrix.poisoned(m, n, operands.d.dtype, generator.device).view)
+def _input_set(shape: Shape, spec: Spec, generator: torch.Generator) -> InputSet:
+    d = Matrix.poisoned(*shape[:2], spec.operands.d.dtype, generator.device).view
+    return InputSet(random_inputs(shape, spec, generator, normalized=True), d)

@@ -13,12 +13,11 @@ from typing import Final, Literal
 
 from gemmgen.bench.protocol import Protocol
 from gemmgen.bench.roofline import Ceilings, flops, moved_bytes
-from gemmgen.verify import Shape, shape_text
-from gemmgen.verify.tolerance import DType
+from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.dtype import DType, bytes_of
 
 SCHEMA: Final = 1
 DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
-DTYPE_BYTES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 Samples = tuple[tuple[float, ...], ...]
 """Seconds per call of each sample, by repetition."""
@@ -82,6 +81,13 @@ class Dtypes:
     a: DType
     b: DType
     d: DType
+    c: DType | None = None
+    """None without a C; then a file does not mention it."""
+
+    def moved_bytes(self, shape: Shape) -> int:
+        """Return the fewest bytes through device memory of a problem [M, N, K]."""
+        c_bytes = bytes_of(self.c) if self.c else 0
+        return moved_bytes(shape, bytes_of(self.a), bytes_of(self.d), c_bytes)
 
 
 @dataclass(frozen=True)
@@ -187,7 +193,7 @@ class Record:
     """What the kernel was compared with, exactly."""
     protocol: Protocol
     ceilings: Ceilings | None
-    """None for a GPU that they were not measured on."""
+    """None for a GPU and operands that they were not measured on: then there is no roofline."""
     measurements: tuple[Measurement, ...]
 
     def __post_init__(self) -> None:
@@ -215,8 +221,7 @@ class Record:
     def _least_seconds(self, measurement: Measurement) -> float | None:
         if self.ceilings is None:
             return None
-        moved = moved_bytes(measurement.shape, DTYPE_BYTES[self.dtypes.a], DTYPE_BYTES[self.dtypes.d])
-        return self.ceilings.seconds(measurement.shape, moved)
+        return self.ceilings.seconds(measurement.shape, self.dtypes.moved_bytes(measurement.shape))
 
 
 def utc_now() -> str:

@@ -12,25 +12,25 @@ import torch
 from torch import Tensor
 
 from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.call import Call
 from gemmgen.bench.cuda import CudaMachine
 from gemmgen.bench.machine import Machine
 from gemmgen.bench.measure import measure
-from gemmgen.bench.problem import InputSet, input_sets
+from gemmgen.bench.problem import InputSet, dtypes_of, input_sets
 from gemmgen.bench.protocol import Protocol
-from gemmgen.bench.record import SCHEMA, Dtypes, Environment, Measurement, Record, Subject, utc_now
+from gemmgen.bench.record import SCHEMA, Environment, Measurement, Record, Subject, utc_now
 from gemmgen.bench.roofline import Ceilings, ceilings_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import Matmul, matmul_of
-from gemmgen.spec.model import Operands, Spec
-from gemmgen.verify import Shape, shape_text
+from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.dtype import poison
+from gemmgen.problem.matrix import Matrix, takes_out
+from gemmgen.problem.reference import Deviation, deviation
+from gemmgen.problem.tolerance import tolerance
+from gemmgen.spec.model import Spec
 from gemmgen.verify.gpu import require_hopper
-from gemmgen.verify.matrix import Matrix, takes_out
-from gemmgen.verify.reference import Deviation, deviation
-from gemmgen.verify.tolerance import TOLERANCES, WORST_ELEMENT_FACTOR
 
 Progress = Callable[[str], None]
-Call = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Enqueues d = a @ b and returns d, or another tensor of the product where it cannot write d."""
 
 
 def bench(
@@ -49,7 +49,8 @@ def bench(
 
     Where the module's matmul takes no ``out``, its result is one that it allocates in each call.
 
-    Left out: the default protocol, the ceilings measured on this product, the current GPU, cuBLAS.
+    Left out: the default protocol, the ceilings measured on this product for these operands (without any,
+    there is no roofline, and progress says so), the current GPU, what a user of torch would call.
 
     Raises GemmgenError: ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
     to be timed, and then it is not timed; ``kernel-failed`` when a call of either arm raises.
@@ -57,21 +58,25 @@ def bench(
     machine = machine or CudaMachine(require_hopper())
     contest = _Contest(
         spec_path=subject.spec_path,
-        operands=spec.operands,
+        spec=spec,
         matmul=matmul_of(module),
-        baseline=baseline or cublas(spec.operands),
+        baseline=baseline or cublas(spec),
         protocol=protocol or Protocol(),
         machine=machine,
         environment=machine.environment(),
     )
+    ceilings = ceilings or ceilings_of(contest.environment.gpu, spec.operands.a.dtype)
+    if ceilings is None:
+        what = f"{spec.operands.a.dtype} on {contest.environment.gpu}"
+        progress(f"no ceiling was measured for {what}: there is no roofline")
     return Record(
         schema=SCHEMA,
         subject=subject,
         environment=contest.environment,
-        dtypes=contest.dtypes,
+        dtypes=dtypes_of(spec),
         baseline=contest.baseline.text,
         protocol=contest.protocol,
-        ceilings=ceilings or ceilings_of(contest.environment.gpu),
+        ceilings=ceilings,
         measurements=tuple(contest.measurement(shape, progress) for shape in shapes),
         date=utc_now(),  # evaluated last: when it ended
     )
@@ -82,31 +87,26 @@ class _Contest:
     """The two arms and the rules."""
 
     spec_path: str
-    operands: Operands
+    spec: Spec
     matmul: Matmul
     baseline: Baseline
     protocol: Protocol
     machine: Machine
     environment: Environment
 
-    @property
-    def dtypes(self) -> Dtypes:
-        """As the spec has them."""
-        return Dtypes(self.operands.a.dtype, self.operands.b.dtype, self.operands.d.dtype)
-
     def measurement(self, shape: Shape, progress: Progress) -> Measurement:
         """Judge both arms on one shape, and time them if ours is right."""
         tell = partial(_tell, progress, shape_text(shape))
         tell("checking the numbers")
-        with self._failures(shape):
+        with self._failures(shape), self.baseline.settings():
             generator = torch.Generator(self.machine.device).manual_seed(self.protocol.seed)
-            sets = input_sets(shape, self.operands, self.environment.l2_bytes, generator, self.protocol)
-            call = _ours(self.matmul, sets[0].d)
-            ours, baseline = (self._judged(arm, shape, sets[0]) for arm in (call, self.baseline.call))
+            sets = input_sets(shape, self.spec, self.environment.l2_bytes, generator, self.protocol)
+            bind = _ours(self.matmul, sets[0].d)
+            ours, baseline = (self._judged(arm, sets[0]) for arm in (bind, self.baseline.bind))
             self._refuse_wrong(shape, ours)
             timing = measure(
-                _arm(call, sets),
-                _arm(self.baseline.call, sets),
+                _arm(bind, sets),
+                _arm(self.baseline.bind, sets),
                 len(sets),
                 self.machine,
                 self.protocol,
@@ -114,17 +114,19 @@ class _Contest:
             )
         return Measurement(shape, len(sets), ours.relative, baseline.relative, timing)
 
-    def _judged(self, call: Call, shape: Shape, inputs: InputSet) -> Deviation:
-        inputs.d.fill_(torch.nan)
+    def _judged(self, bind: Call, inputs_and_d: InputSet) -> Deviation:
+        inputs, d = inputs_and_d.inputs, inputs_and_d.d
+        call = bind(inputs, d)
+        d.fill_(poison(d.dtype))
         # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
-        Matrix.poisoned(*shape[:2], self.operands.d.dtype, self.machine.device)
-        return deviation(call(inputs.a, inputs.b, inputs.d), inputs.a, inputs.b)
+        Matrix.poisoned(d.shape[0], d.shape[1], self.spec.operands.d.dtype, self.machine.device)
+        return deviation(call(), inputs, self.spec)
 
     def _refuse_wrong(self, shape: Shape, found: Deviation) -> None:
-        tolerance = TOLERANCES[self.operands.d.dtype]
+        allowed = tolerance(self.spec, shape[2])
         limits = (
-            ("relative error", found.relative, tolerance),
-            ("worst element", found.worst_element, WORST_ELEMENT_FACTOR * tolerance),
+            ("relative error", found.relative, allowed.relative),
+            ("worst element", found.worst_element, allowed.worst_element),
         )
         for what, measured, limit in limits:
             if not measured <= limit:  # NaN is not
@@ -147,19 +149,19 @@ class _Contest:
 
 
 def _ours(matmul: Matmul, d: Tensor) -> Call:
-    """Return the call for tensors like ``d``, decided here: what it costs the host is measured."""
+    """Return how our arm is called, decided here by one ``d``: what a call costs the host is measured."""
     if takes_out(d.shape[1], d.dtype):
-        return lambda a, b, d: matmul(a, b, out=d)
-    return lambda a, b, _: matmul(a, b)
+        return lambda inputs, d: partial(matmul, inputs.a, inputs.b, **inputs.extras, out=d)
+    return lambda inputs, _: partial(matmul, inputs.a, inputs.b, **inputs.extras)
 
 
-def _arm(call: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
-    tensors = tuple((inputs.a, inputs.b, inputs.d) for inputs in sets)
-    results = [inputs.d for inputs in sets]
+def _arm(bind: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
+    calls = tuple(bind(each.inputs, each.d) for each in sets)
+    results = [each.d for each in sets]
 
     def enqueue(index: int) -> None:
         # Kept until the set's next turn: results that a call allocates are then rotated like the sets.
-        results[index] = call(*tensors[index])
+        results[index] = calls[index]()
 
     return enqueue
 

@@ -10,8 +10,8 @@ from gemmgen.bench.run import bench
 from gemmgen.bench.store import from_json, to_json
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.problem import Shape
 from gemmgen.product import make, staged
-from gemmgen.verify import Shape
 
 
 def time_spec(path: Path, shapes: Sequence[Shape] | None, progress: Callable[[str], None]) -> Record:

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.verify import Shape
+from gemmgen.problem import Shape
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 

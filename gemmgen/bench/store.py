@@ -14,8 +14,11 @@ from gemmgen.errors import Diagnostic, GemmgenError
 
 
 def to_json(record: Record) -> str:
-    """Return the record as a JSON document, the samples of a repetition on one line."""
-    return _layout(dataclasses.asdict(record), "") + "\n"
+    """Return the record as a JSON document, the samples of a repetition on one line.
+
+    A member that is None by default and None here is left out: older records do not know it.
+    """
+    return _layout(_encoded(record), "") + "\n"
 
 
 def from_json(text: str, path: str) -> Record:
@@ -51,6 +54,19 @@ def _check_schema(document: object) -> None:
         version = cast("dict[str, object]", document).get("schema", SCHEMA)
         if version != SCHEMA:
             raise _BadFieldError("schema", f"is {_shown(version)}; this gemmgen reads version {SCHEMA}")
+
+
+def _encoded(value: object) -> object:
+    """Return a dataclass as a dict of its members, and theirs likewise."""
+    if isinstance(value, tuple):
+        return tuple(map(_encoded, cast("tuple[object, ...]", value)))
+    if not dataclasses.is_dataclass(value):
+        return value
+    return {
+        member.name: _encoded(getattr(value, member.name))
+        for member in dataclasses.fields(value)
+        if member.default is not None or getattr(value, member.name) is not None
+    }
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -100,13 +116,15 @@ def _decode_members(kind: Any, value: object, field: str) -> object:
         raise _BadFieldError(field, f"must be an object, not {_shown(value)}")
     members = cast("dict[str, object]", value)
     hints = typing.get_type_hints(kind)
-    names = [member.name for member in dataclasses.fields(kind)]
-    for name in (*names, *members):
-        if name not in members:
-            raise _BadFieldError(_join(field, name), "is missing")
-        if name not in names:
+    optional = {member.name: member.default is None for member in dataclasses.fields(kind)}
+    for name in (*optional, *members):
+        if name not in optional:
             raise _BadFieldError(_join(field, name), "is not known")
-    decoded = {name: _decode(hints[name], members[name], _join(field, name)) for name in names}
+        if name not in members and not optional[name]:
+            raise _BadFieldError(_join(field, name), "is missing")
+    decoded = {
+        name: _decode(hints[name], members[name], _join(field, name)) for name in optional if name in members
+    }
     try:
         return kind(**decoded)
     except ValueError as error:

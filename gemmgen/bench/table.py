@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gemmgen.bench.record import Measurement, Record
-from gemmgen.verify import shape_text
+from gemmgen.problem import shape_text
 
 HEADER = ("spec", "M x N x K", "gemmgen TFLOP/s", "cuBLAS TFLOP/s", "ratio [quartiles]")
 TEXT_COLUMNS = 2

@@ -78,7 +78,7 @@ def disassemble(cubin: bytes) -> bytes:
 def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) -> Lowered:
     module_path = directory / f"{stem}.py"
     module_path.write_text(source)
-    capability = plan.gpu.architecture.compute_capability
+    capability = plan.architecture.compute_capability
     environment = os.environ | {
         # A cache of its own: the ptxas report is printed on a cache miss only.
         "TRITON_CACHE_DIR": str(directory / "cache"),
@@ -160,12 +160,11 @@ def _differences(plan: Plan, found: Resources) -> Iterator[str]:
     if found.mma_shapes != (plan.mma_name,):
         shapes = ", ".join(found.mma_shapes) or "no wgmma"
         yield f"the plan multiplies with {plan.mma_name}, the compiler with {shapes}"
-    pool = plan.register_pool
-    promised = sorted({*pool.groups, pool.default_registers, *pool.setup_registers})
-    if tuple(promised) != found.setmaxnreg:
+    promised = plan.register_pool.requests
+    if promised != found.setmaxnreg:
         planned, compiled = (", ".join(map(str, counts)) or "none" for counts in (promised, found.setmaxnreg))
         yield f"the plan has setmaxnreg {planned}, the compiler {compiled}"
-    if bool(found.multicast_loads) != plan.multicast:
+    if bool(found.multicast_loads) != bool(plan.multicast):
         planned = "a multicast load" if plan.multicast else "no multicast load"
         yield f"the plan has {planned}, the compiler {found.multicast_loads}"
     if found.spill_store_bytes or found.spill_load_bytes or found.stack_bytes:
@@ -174,4 +173,5 @@ def _differences(plan: Plan, found: Resources) -> Iterator[str]:
             f"{found.stack_bytes} of stack"
         )
     for note in found.ptxas_notes:
-        yield f"ptxas: {note}"
+        if note[1:6] not in plan.ptxas_notes:  # a note begins with its number in parentheses
+            yield f"ptxas: {note}"

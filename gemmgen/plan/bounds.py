@@ -48,15 +48,15 @@ def threads_of(plan: Plan, consumers: int) -> int:
 
     The plan's own figure is the same, but takes a partition for each consumer.
     """
-    architecture = plan.gpu.architecture
-    warps = consumers * plan.consumer_warps + architecture.warps_per_warpgroup
-    return warps * architecture.threads_per_warp
+    architecture = plan.architecture
+    producer_warps = architecture.warps_per_warpgroup if plan.specialized else 0
+    return (consumers * plan.consumer_warps + producer_warps) * architecture.threads_per_warp
 
 
 def most_consumers(plan: Plan) -> int:
     """Return the most consumers that a CTA has threads for."""
     others = threads_of(plan, 0)
-    return (plan.gpu.architecture.threads_per_cta - others) // (threads_of(plan, 1) - others)
+    return (plan.architecture.threads_per_cta - others) // (threads_of(plan, 1) - others)
 
 
 # --- registers
@@ -64,39 +64,48 @@ def most_consumers(plan: Plan) -> int:
 
 def most_consumer_registers(plan: Plan) -> int:
     """Return the most registers per thread that all consumers can have beside the plan's producer."""
+    architecture = plan.architecture
     if plan.consumers > most_consumers(plan):
-        return plan.gpu.architecture.setmaxnreg_min
+        return architecture.setmaxnreg_min
+    if not plan.specialized:
+        return min(architecture.registers_per_thread, plan.register_pool.launch_registers)
     return balanced_consumer_registers(
-        plan.gpu.architecture, plan.consumers, plan.consumer_warps, plan.producer_registers
+        architecture, plan.consumers, plan.consumer_warps, plan.producer_registers, plan.occupancy
     )
 
 
 def working_registers(plan: Plan) -> int:
-    """Return the registers that a consumer thread needs beside its accumulator."""
-    rows = WGMMA.rows_per_warp * plan.consumer_warps  # of one instruction to each of the warpgroups
-    _, n, k = plan.mma_shape
-    mmas = (plan.cta_consumer_tile_m // rows) * (plan.cta_tile_n // n) * (plan.cta_tile_k // k)
-    return WORKING_REGISTERS if mmas <= LONG_STEP_MMAS else WORKING_REGISTERS_OF_LONG_STEPS
+    """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
+    return WORKING_REGISTERS if plan.mmas_per_step <= LONG_STEP_MMAS else WORKING_REGISTERS_OF_LONG_STEPS
 
 
 def needed_registers(plan: Plan) -> int:
     """Return the registers per thread that a consumer needs, in multiples that can be asked for."""
-    needed = plan.accumulator_registers + working_registers(plan)
-    return round_up(needed, plan.gpu.architecture.setmaxnreg_granularity)
+    needed = plan.accumulator_registers + plan.operand_registers + working_registers(plan)
+    return round_up(needed, plan.architecture.setmaxnreg_granularity)
 
 
 # --- shared memory
 
 
 def fits(plan: Plan) -> bool:
-    """Whether a CTA's shared memory holds all that the plan puts there."""
-    return plan.smem_bytes <= plan.gpu.architecture.smem_bytes_per_cta
+    """Whether a CTA's share of shared memory holds all that the plan puts there."""
+    return plan.smem_bytes <= smem_limit(plan)
+
+
+def smem_limit(plan: Plan) -> int:
+    """Return the bytes of shared memory that each of the CTAs on an SM can have."""
+    architecture = plan.architecture
+    share = architecture.smem_bytes_per_sm // plan.occupancy - architecture.smem_reserved_bytes_per_cta
+    return min(share, architecture.smem_bytes_per_cta)
 
 
 def most_stages(plan: Plan) -> int:
     """Return the most stages that fit, 0 if not even one does."""
     if plan.consumers > most_consumers(plan):
         return 0
-    limit = plan.gpu.architecture.smem_bytes_per_cta
+    if plan.schedule_kind == "single_tile":
+        return int(fits(replace(plan, stages=1)))
+    limit = smem_limit(plan)
     depths = range(1, limit // plan.stage_bytes + 1)
     return bisect_right(depths, limit, key=lambda stages: replace(plan, stages=stages).smem_bytes)

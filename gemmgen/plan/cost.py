@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gemmgen.plan.bounds import most_consumers, working_registers
+from gemmgen.plan.bounds import most_consumers, smem_limit, working_registers
 from gemmgen.plan.plan import Plan
 
 TILE_OVERHEAD_CYCLES = 1_000
@@ -16,8 +16,9 @@ An assumption, 0.7 us at 1.4 GHz: it only has to make many small tiles dearer th
 
 def step_cycles(plan: Plan) -> float:
     """Return the cycles of one K step of a CTA tile: the slowest of tensor cores, shared memory and L2."""
-    architecture = plan.gpu.architecture
-    mma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / architecture.mma_16bit_fma_per_cycle
+    architecture = plan.architecture
+    fma_per_cycle = architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
+    mma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / fma_per_cycle
     # Every instruction reads its own 64 rows of A and all its columns of B.
     instruction_m, instruction_n, _ = plan.mma_shape
     rows = (
@@ -25,8 +26,8 @@ def step_cycles(plan: Plan) -> float:
         * (plan.cta_tile_n / instruction_n)
         * (instruction_m + instruction_n)
     )
-    smem = rows * plan.cta_tile_k * plan.a_dtype.bytes / architecture.smem_bytes_per_cycle
-    l2_bytes = plan.a_tile_bytes + plan.b_tile_bytes / plan.cluster_m
+    smem = rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / architecture.smem_bytes_per_cycle
+    l2_bytes = plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
     return max(mma, smem, l2_bytes / architecture.l2_bytes_per_cycle_and_sm)
 
 
@@ -55,7 +56,7 @@ def overdraft(plan: Plan) -> float:
     if plan.consumers > most_consumers(plan):
         return 0.0  # nothing can be summed up over that many consumers
     used_of_limits = (
-        (plan.smem_bytes, plan.gpu.architecture.smem_bytes_per_cta),
+        (plan.smem_bytes, smem_limit(plan)),
         (plan.accumulator_registers + working_registers(plan), plan.consumer_registers),
         (plan.subtile_n, plan.cta_tile_n),
         (plan.epilogue_buffers, plan.subtiles),

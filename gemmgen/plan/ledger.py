@@ -51,7 +51,7 @@ def _kernel(plan: Plan) -> Section:
     mmas = plan.cta_consumer_tile_m * plan.cta_tile_n // (plan.mma_shape[0] * plan.mma_shape[1])
     per_step = mmas * plan.cta_tile_k // plan.mma_shape[2]
     return Section(
-        f"kernel for {plan.gpu.name} ({plan.gpu.architecture.name})",
+        f"kernel for {plan.problem.gpu.name} ({plan.architecture.name})",
         (
             Entry(
                 "CTA tile m",
@@ -83,12 +83,12 @@ def _multicast(plan: Plan) -> str:
 def _shared_memory(plan: Plan) -> Section:
     memory = plan.shared_memory
     rows = {
-        "a": (plan.cta_consumer_tile_m, plan.cta_tile_k, plan.a_dtype, plan.stages, plan.a_swizzle_bytes),
-        "b": (plan.cta_tile_n, plan.cta_tile_k, plan.b_dtype, plan.stages, plan.b_swizzle_bytes),
+        "a": (plan.cta_consumer_tile_m, plan.cta_tile_k, plan.problem.a.dtype, plan.stages, plan.a_swizzle_bytes),
+        "b": (plan.cta_tile_n, plan.cta_tile_k, plan.problem.b.dtype, plan.stages, plan.b_swizzle_bytes),
         "d": (
             plan.cta_consumer_tile_m,
             plan.subtile_n,
-            plan.d_dtype,
+            plan.problem.d,
             plan.epilogue_buffers,
             plan.d_swizzle_bytes,
         ),
@@ -106,7 +106,7 @@ def _shared_memory(plan: Plan) -> Section:
         Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
         Entry("padding", memory.padding_bytes, "bytes", "alignment to 16 bytes"),
     )
-    limit = plan.gpu.architecture.smem_bytes_per_cta
+    limit = plan.architecture.smem_bytes_per_cta
     total = Entry(
         "total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: one CTA per SM"
     )
@@ -129,7 +129,7 @@ def _registers(plan: Plan) -> Section:
         Entry("accumulator", plan.accumulator_registers, "registers", f"{share:.0%} of a consumer thread's")
     )
     launched = pool.launch_registers * plan.threads
-    file = plan.gpu.architecture.registers_per_sm
+    file = plan.architecture.registers_per_sm
     total = Entry(
         "total", launched, "registers", f"{plan.threads} threads x {pool.launch_registers}, {file:,} per SM"
     )
@@ -142,7 +142,7 @@ def _barriers(plan: Plan) -> Section:
 
 
 def _problems(plan: Plan) -> tuple[Section, ...]:
-    return tuple(_problem(plan, shape) for shape in plan.bench_shapes)
+    return tuple(_problem(plan, shape) for shape in plan.problem.bench_shapes)
 
 
 def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
@@ -150,8 +150,8 @@ def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
     tiles_m, tiles_n = plan.tiles(shape)
     waves = plan.waves(shape)
     flops = 2 * m * n * k
-    moved = (m * k) * plan.a_dtype.bytes + (n * k) * plan.b_dtype.bytes + (m * n) * plan.d_dtype.bytes
-    bound = "tensor cores" if flops / moved > plan.gpu.ridge_flops_per_byte else "DRAM"
+    moved = (m * k) * plan.problem.a.dtype.bytes + (n * k) * plan.problem.b.dtype.bytes + (m * n) * plan.problem.d.bytes
+    bound = "tensor cores" if flops / moved > plan.problem.gpu.ridge_flops_per_byte else "DRAM"
     return Section(
         f"problem {m} x {n} x {k}",
         (

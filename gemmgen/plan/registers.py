@@ -19,6 +19,8 @@ class RegisterPool:
     architecture: Architecture
     default_warps: int
     workers: tuple[tuple[int, int], ...]
+    occupancy: int = 1
+    """CTAs that share the register file."""
 
     @cached_property
     def groups(self) -> tuple[int, ...]:
@@ -45,7 +47,7 @@ class RegisterPool:
     @property
     def launch_registers(self) -> int:
         """Registers per thread with which the kernel starts: an equal share of the SM's file."""
-        threads = self.total_warps * self.architecture.threads_per_warp
+        threads = self.total_warps * self.architecture.threads_per_warp * self.occupancy
         share = self._floor(self.architecture.registers_per_sm // threads)
         return min(self.architecture.setmaxnreg_max, share)
 
@@ -63,6 +65,13 @@ class RegisterPool:
         return min(self.architecture.setmaxnreg_max, default), waiting
 
     @property
+    def requests(self) -> tuple[int, ...]:
+        """The distinct register counts in the kernel's ``setmaxnreg``, ascending; none without workers."""
+        if not self.workers:
+            return ()
+        return tuple(sorted({*self.groups, self.default_registers, *self.setup_registers}))
+
+    @property
     def default_registers(self) -> int:
         """Registers per thread that the workers leave to the default partition."""
         pool = self.launch_registers * self.total_warps
@@ -72,7 +81,11 @@ class RegisterPool:
 
 @cache
 def balanced_consumer_registers(
-    architecture: Architecture, consumers: int, consumer_warps: int, producer_registers: int
+    architecture: Architecture,
+    consumers: int,
+    consumer_warps: int,
+    producer_registers: int,
+    occupancy: int = 1,
 ) -> int:
     """Return the most registers per thread that every consumer can have at the same time.
 
@@ -82,7 +95,7 @@ def balanced_consumer_registers(
     step, top = architecture.setmaxnreg_granularity, architecture.setmaxnreg_max
     for registers in range(top, architecture.setmaxnreg_min, -step):
         workers = ((consumer_warps, registers),) * (consumers - 1) + ((1, producer_registers),)
-        pool = RegisterPool(architecture, consumer_warps, workers)
+        pool = RegisterPool(architecture, consumer_warps, workers, occupancy)
         if pool.default_registers >= registers:
             return registers
     return architecture.setmaxnreg_min

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 MBARRIER_BYTES = 8  # [ptx] an mbarrier object is 64 bits
-ALIGNMENT_BYTES = 16  # [gluon] of mbarriers; tiles, which are larger, lie before all that could displace them
+BARRIER_ALIGNMENT_BYTES = 16  # [gluon]
+TILE_ALIGNMENT_BYTES = 128  # [gluon] of what TMA writes without a swizzle
+SWIZZLE_ROWS = 8  # [gluon] a swizzled tile is aligned to the rows after which its pattern repeats
 CAPTURE_ALIGNMENT_BYTES = 8  # [gluon] that of a pointer
 WORKER_STATE_BYTES = 1  # [gluon] per worker warp: which partition it runs
 WORKER_STATE_ALIGNMENT_BYTES = 4  # [gluon]
@@ -22,32 +24,43 @@ class SharedBuffer:
 
     name: str
     operand: str
-    """``a``, ``b`` or ``d``: fixes element type and layout."""
+    """``a``, ``b``, ``c``, ``d`` or a vector of the epilogue: fixes element type and layout."""
     shape: tuple[str, ...]
     """The names of its extents over all CTAs of a program, ring first."""
     bytes: int
     """In one CTA."""
+    swizzle_bytes: int = 0
+
+    @property
+    def alignment_bytes(self) -> int:
+        """What its address is a multiple of."""
+        return max(TILE_ALIGNMENT_BYTES, SWIZZLE_ROWS * self.swizzle_bytes)
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """A ring of mbarriers for one handshake."""
+    """One mbarrier, or a ring of them, for one handshake."""
 
     name: str
-    stages: int
+    depth: int
+    """Barriers of the ring, 1 without one."""
+    ring: str
+    """The constant that holds the depth; empty for a single barrier."""
     arrivals: int
     """Arrivals that complete a phase."""
     arrives: str
     """The count per CTA as the kernel writes it."""
     meaning: str
     """Who tells whom what when a phase completes."""
-    cluster_wide: bool = False
-    """Whether one barrier of the lead CTA collects the arrivals of all CTAs."""
+    groups: int = 0
+    """Groups of CTAs that each share one ring, in the lowest CTA of the group; 0 where every CTA has its own."""
+    bases: tuple[tuple[int, ...], ...] = ()
+    """CGA bases that map the CTAs of a group to its barrier."""
 
     @property
     def bytes(self) -> int:
         """In one CTA."""
-        return self.stages * MBARRIER_BYTES
+        return self.depth * MBARRIER_BYTES
 
 
 @dataclass(frozen=True)
@@ -62,7 +75,7 @@ class Capture:
         """Size the capture `name`; `ranks` holds the rank of each memory descriptor."""
         if name in ranks:
             return cls(name, POINTER_BYTES + OFFSET_BYTES * ranks[name])
-        return cls(name, POINTER_BYTES if name.endswith("_desc") else SCALAR_BYTES)
+        return cls(name, POINTER_BYTES if name.endswith(("_desc", "_ptr")) else SCALAR_BYTES)
 
 
 @dataclass(frozen=True)
@@ -92,9 +105,11 @@ class SharedMemory:
     @property
     def total_bytes(self) -> int:
         """The compiler's figure: one allocation behind the other, the largest first, each aligned."""
-        allocations = [(item.bytes, ALIGNMENT_BYTES) for item in (*self.buffers, *self.barriers)]
-        allocations.append((self.capture_bytes, CAPTURE_ALIGNMENT_BYTES))
-        allocations.append((self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES))
+        allocations = [(buffer.bytes, buffer.alignment_bytes) for buffer in self.buffers]
+        allocations += [(barrier.bytes, BARRIER_ALIGNMENT_BYTES) for barrier in self.barriers]
+        if self.worker_warps:
+            allocations.append((self.capture_bytes, CAPTURE_ALIGNMENT_BYTES))
+            allocations.append((self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES))
         end = 0
         for size, alignment in sorted(allocations, key=itemgetter(0), reverse=True):
             end = -(-end // alignment) * alignment + size

@@ -7,18 +7,20 @@ from collections.abc import Sequence
 LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]
 
 
-def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0) -> str:
+def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: int | None = None) -> str:
     """Return ``head`` + comma-separated items + ``tail`` in as few lines as the line length allows.
 
     ``head`` ends with the opening bracket and ``tail`` begins with the closing one. The text starts behind
     `indent` columns that the caller has already written. An item may have lines of its own, which are
-    indented by one level more than `indent`.
+    indented by one level more than `indent`. Further lines are indented by `margin` columns, as many as
+    `indent` if left out: none where a template indents the whole block.
     """
-    margin, inner = " " * indent, " " * (indent + 4)
+    margin = indent if margin is None else margin
+    outer, inner = " " * margin, " " * (margin + 4)
     joined = ", ".join(items)
     if "\n" not in joined and indent + len(head + joined + tail) <= LINE_LENGTH:
         return head + joined + tail
-    if len(items) == 1 or ("\n" not in joined and len(inner + joined) <= LINE_LENGTH):
-        return f"{head}\n{inner}{joined}\n{margin}{tail}"
+    if len(items) == 1 or ("\n" not in joined and indent + 4 + len(joined) <= LINE_LENGTH):
+        return f"{head}\n{inner}{joined}\n{outer}{tail}"
     lines = "".join(f"{inner}{item},\n" for item in items)
-    return f"{head}\n{lines}{margin}{tail}"
+    return f"{head}\n{lines}{outer}{tail}"

@@ -28,7 +28,7 @@ def _environment() -> jinja2.Environment:
 
 def render(plan: Plan, *, spec_name: str, spec_sha256: str) -> str:
     """Return the source of the plan's module: the same bytes on every machine."""
-    template = _environment().get_template(MODULE_TEMPLATES[plan.gpu.architecture.mma])
+    template = _environment().get_template(MODULE_TEMPLATES[plan.architecture.mma])
     return template.render(
         plan=plan, view=View(plan), version=__version__, spec_name=spec_name, spec_sha256=spec_sha256
     )

@@ -5,18 +5,28 @@ from __future__ import annotations
 import re
 import textwrap
 from dataclasses import dataclass
+from functools import cached_property
 
-from gemmgen.plan.dtype import DType
-from gemmgen.plan.plan import Partition, Plan
+from gemmgen.plan.plan import Plan
+from gemmgen.plan.roles import SCHEDULE, Partition, release_barriers
 from gemmgen.plan.storage import Barrier, SharedBuffer
+from gemmgen.plan.tiles import rows_name
+from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.fit import LINE_LENGTH, fit
-from gemmgen.target import WGMMA
+from gemmgen.render.layouts import LayoutView
+from gemmgen.render.order import OrderView
+from gemmgen.render.overview import OverviewView
+from gemmgen.render.wrapper import WrapperView
 
-COUNT_WORDS = {
-    1: "one consumer of two warpgroups",
-    2: "two consumer warpgroups",
-    4: "four consumer warpgroups",
-}
+
+@dataclass(frozen=True)
+class LoadedOperand:
+    """A or B as one K step loads it."""
+
+    name: str
+    multicast: bool
+    boxes: tuple[tuple[str, str], ...]
+    """Each buffer with the coordinates of what it receives."""
 
 
 @dataclass(frozen=True)
@@ -25,91 +35,274 @@ class View:
 
     plan: Plan
 
+    @cached_property
+    def epilogue(self) -> EpilogueView:
+        """What lies between accumulator and store."""
+        return EpilogueView(self.plan)
+
+    @cached_property
+    def order(self) -> OrderView:
+        """How tiles follow one another."""
+        return OrderView(self.plan)
+
+    @cached_property
+    def layouts(self) -> LayoutView:
+        """How tensors lie in memory and registers."""
+        return LayoutView(self.plan)
+
+    @cached_property
+    def overview(self) -> OverviewView:
+        """The kernel in words."""
+        return OverviewView(self.plan)
+
+    @cached_property
+    def wrapper(self) -> WrapperView:
+        """The module's public function."""
+        return WrapperView(self.plan)
+
     # --- parts
 
     @property
     def device_functions(self) -> tuple[str, ...]:
         """The parts of the module's device code, callees first."""
         plan = self.plan
-        return (
-            f"tile_order_{plan.order}.py.j2",
-            "producer_multicast.py.j2" if plan.multicast else "producer.py.j2",
-            "release_multicast.py.j2" if plan.multicast else "release.py.j2",
-            "multiply_overlapped.py.j2" if plan.outstanding_mmas else "multiply_in_order.py.j2",
-            "store_subtiled.py.j2" if plan.subtiles > 1 else "store_whole.py.j2",
-            "consumer.py.j2",
-        )
-
-    # --- words
+        parts = [] if plan.schedule_kind == "single_tile" else [f"tile_order_{plan.order}"]
+        if plan.specialized:
+            parts += ["producer", "release"]
+        elif not plan.synchronous:
+            parts += [f"load_stage_{plan.schedule_kind}", "refill"]
+        parts.append("mma_registers" if plan.a_source == "registers" else "mma")
+        parts.append(self._multiply)
+        parts += ["load_c"] if plan.problem.c else []
+        parts += ["load_vectors"] if plan.problem.vectors else []
+        parts += [f"activation_{name}" for name in self.epilogue.activations]
+        if self.epilogue.steps:
+            parts.append("epilogue")
+        parts.append("store_subtiled" if plan.subtiles > 1 else "store_whole")
+        if plan.specialized:
+            parts.append("consumer_ping_pong" if plan.ping_pong else "consumer")
+        return tuple(f"{part}.py.j2" for part in parts)
 
     @property
-    def title(self) -> str:
-        """The spec's title as a docstring's first line."""
-        return self.plan.title.rstrip(".") + "."
-
-    @property
-    def overview(self) -> str:
-        """The kernel in one paragraph, wrapped for the module's docstring."""
+    def _multiply(self) -> str:
         plan = self.plan
-        program = "SM" if plan.cluster_size == 1 else f"cluster of {plan.cluster_size} SMs"
-        consumers = COUNT_WORDS.get(plan.consumers, f"{plan.consumers} consumer warpgroups")
-        verbs = ("multiplies", "stores") if plan.consumers == 1 else ("multiply", "store")
-        loads = "loads tiles of A and B through TMA"
-        if plan.multicast:
-            loads = "loads tiles of A, and the lead CTA's also B for both by multicast, through TMA"
-        return textwrap.fill(
-            f"One program per {program} walks over tiles of D. In each CTA one producer warp {loads} "
-            f"into a ring of shared-memory stages; {consumers} "
-            f"{verbs[0]} them with wgmma, and {verbs[1]} D through TMA while the loads of the next tile "
-            f"are already in flight.",
-            width=100,
-        )
+        if plan.schedule_kind == "single_tile":
+            return "multiply_once"
+        if plan.synchronous:
+            return "multiply_synchronous"
+        if plan.promote_k:
+            return "multiply_promoted"
+        return "multiply_overlapped" if plan.outstanding_mmas else "multiply_in_order"
 
     @property
-    def consumer_summary(self) -> str:
-        """The consumer's role in a sentence."""
-        if self.plan.consumers == 1:
-            return "Both consumer warpgroups: multiply and store every tile."
-        return "One of the consumer warpgroups: multiply and store its rows of every tile."
+    def kernel(self) -> str:
+        """The part that holds the kernel."""
+        kind = "specialized" if self.plan.specialized else self.plan.schedule_kind
+        return f"kernel_{kind}.py.j2"
+
+    # --- functions and calls
+
+    def define(self, name: str, arguments: tuple[str, ...]) -> str:
+        """Return a function's head."""
+        return fit(f"def {name}(", arguments, "):")
+
+    def call(self, name: str, arguments: tuple[str, ...], *, indent: int, **passed: str) -> str:
+        """Return a call that passes each argument under its own name, or what `passed` says."""
+        items = [self._passed(argument, passed) for argument in arguments]
+        return fit(f"{name}(", items, ")", indent=indent)
+
+    @staticmethod
+    def _passed(argument: str, passed: dict[str, str]) -> str:
+        name = argument.partition(":")[0]
+        return passed.get(name, name)
+
+    def define_kernel(self) -> str:
+        """Return the kernel's head and docstring."""
+        head = fit("def matmul_kernel(", self.plan.kernel_arguments, "):")
+        return f'@gluon.jit\n{head}\n    """{self.overview.kernel}"""'
+
+    # --- loads
+
+    @property
+    def ready(self) -> str:
+        """The barrier of the stage that is loaded."""
+        return "load_ready" if self.plan.synchronous else "ready"
+
+    @property
+    def expected_bytes(self) -> str:
+        """What one phase of it awaits."""
+        a = "a_desc.nbytes_per_cta"
+        return f"{f'CONSUMERS * {a}' if self.plan.row_shares > 1 else a} + b_desc.nbytes_per_cta"
+
+    @property
+    def loaded_operands(self) -> tuple[LoadedOperand, ...]:
+        """A, then B, with the boxes of one stage; an operand that is multicast comes last."""
+        plan = self.plan
+        k = "0" if plan.schedule_kind == "single_tile" else "k"
+        row, column = ("0", "0") if plan.schedule_kind == "single_tile" else ("row", "column")
+        ring = "" if plan.synchronous else ".index(stage)"
+
+        def coordinates(major: str, place: str) -> str:
+            return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
+
+        a_boxes = tuple(
+            (f"{buffer}{ring}", coordinates(plan.problem.a.major, row + self.row_offset(share)))
+            for share, buffer in enumerate(plan.per_share("a_smem"))
+        )
+        b_boxes = ((f"b_smem{ring}", coordinates(plan.problem.b.major, column)),)
+        operands = (
+            LoadedOperand("a", "a" in plan.multicast, a_boxes),
+            LoadedOperand("b", "b" in plan.multicast, b_boxes),
+        )
+        return tuple(sorted(operands, key=lambda operand: operand.multicast))
+
+    @staticmethod
+    def row_offset(share: int) -> str:
+        """Return the offset of a consumer's rows where its number is known."""
+        return ("", " + CONSUMER_TILE_M")[share] if share < 2 else f" + {share} * CONSUMER_TILE_M"
+
+    @property
+    def load_stage_arguments(self) -> tuple[str, ...]:
+        """What starting the loads of one stage takes, without warps of their own for it."""
+        where = (*SCHEDULE,) if self.plan.persistent else ("row", "column")
+        return ("a_desc", "b_desc", *where, "load", "a_smem", "b_smem", "load_ready")
+
+    @property
+    def loads(self) -> str:
+        """The loads of all that a program computes."""
+        return "loads" if self.plan.persistent else "k_steps"
+
+    @property
+    def refill_arguments(self) -> tuple[str, ...]:
+        """What loading into a freed stage takes."""
+        return (*self.load_stage_arguments, self.loads)
+
+    @property
+    def release_barriers(self) -> tuple[str, ...]:
+        """The barriers on which a stage is released."""
+        return release_barriers(self.plan)
+
+    @property
+    def release_arguments(self) -> str:
+        """The same as a list."""
+        return ", ".join(self.release_barriers)
+
+    @property
+    def release_audience(self) -> str:
+        """Who is told."""
+        if self.plan.multicast:
+            return "this CTA's producer, and those that multicast into it,"
+        return "the producer"
+
+    def free_stage(self, load: str, stage: str, *, indent: int) -> str:
+        """Return the statement that gives a stage back: to the producer, or to the next load."""
+        if self.plan.specialized:
+            return self.call("release", (*self.release_barriers, "stage"), indent=indent, stage=stage)
+        return self.call("refill", self.refill_arguments, indent=indent, load=load)
+
+    # --- the K loop
+
+    @property
+    def b_stored_transposed(self) -> bool:
+        """Whether B's tile is stored [N, K]."""
+        return self.plan.problem.b.major == "k"
+
+    @property
+    def a_tile(self) -> str:
+        """A's tile as [M, K]."""
+        return "a_smem" if self.plan.problem.a.major == "k" else "a_smem.permute((1, 0))"
+
+    @property
+    def b_tile(self) -> str:
+        """B's tile as [K, N]."""
+        return "b_tile" if self.b_stored_transposed else "b_smem"
+
+    @property
+    def zeros(self) -> str:
+        """An accumulator of nothing."""
+        rows, dtype = rows_name(self.plan), self.plan.problem.accumulator.gluon
+        return f"gl.zeros(({rows}, PROGRAM_TILE_N), {dtype}, ACCUMULATOR_LAYOUT)"
+
+    @property
+    def multiply_arguments(self) -> tuple[str, ...]:
+        """What the K loop of a tile needs."""
+        plan = self.plan
+        operands = ("a_smem", "b_smem", "load_ready")
+        if plan.specialized:
+            return (*operands, *self.release_barriers, "first_load", "k_steps")
+        if plan.schedule_kind == "single_tile":
+            return ("a_desc", "b_desc", *operands)
+        if plan.persistent:
+            return ("a_desc", "b_desc", *SCHEDULE, *operands, "first_load", "loads")
+        return ("a_desc", "b_desc", "row", "column", *operands, "k_steps")
+
+    def call_multiply(self, indent: int, margin: int | None = None) -> str:
+        """Return the call of the K loop."""
+        return fit("accumulator = multiply(", self.multiply_arguments, ")", indent=indent, margin=margin)
+
+    @property
+    def _continues(self) -> bool:
+        """Whether a tile's loads follow those of another one."""
+        return self.plan.persistent
+
+    @property
+    def loads_of_tile(self) -> str:
+        """The numbers of a tile's loads."""
+        return "range(first_load, first_load + k_steps)" if self._continues else "range(k_steps)"
+
+    @property
+    def later_loads_of_tile(self) -> str:
+        """The same without the first."""
+        return "range(first_load + 1, first_load + k_steps)" if self._continues else "range(1, k_steps)"
+
+    @property
+    def first_stage(self) -> str:
+        """The stage of a tile's first load."""
+        return "first_load % STAGES" if self._continues else "0"
+
+    @property
+    def first_phase(self) -> str:
+        """The phase in which it arrives."""
+        return "first_load // STAGES & 1" if self._continues else "0"
+
+    # --- the epilogue
+
+    @property
+    def store_arguments(self) -> tuple[str, ...]:
+        """What converting and storing a tile takes."""
+        return ("d_desc", "row", "column", "accumulator", "d_smem", *self.epilogue.store_arguments)
+
+    @property
+    def consumer_row(self) -> str:
+        """Where a consumer's rows begin."""
+        return "row + consumer * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
+
+    def call_store(self, indent: int, margin: int | None = None) -> str:
+        """Return the call that stores a tile."""
+        items = [self._passed(name, {"row": self.consumer_row}) for name in self.store_arguments]
+        return fit("store(", items, ")", indent=indent, margin=margin)
+
+    def epilogue_loads(self, indent: int, margin: int | None = None) -> tuple[str, ...]:
+        """Return the statements that start loading what a tile's epilogue needs."""
+        return self.epilogue.load_calls(indent, self.consumer_row, margin)
+
+    @property
+    def epilogue_buffers_meaning(self) -> str:
+        """What there are so many of."""
+        return "C and D sub-tiles" if self.plan.problem.c else "D sub-tiles"
+
+    # --- partitions
 
     @property
     def consumer_tile_comment(self) -> str:
         """How a consumer's rows lie in its program's."""
         plan = self.plan
-        if plan.cluster_size > 1:
-            return f"  # {plan.cta_consumer_tile_m} rows in each CTA"
-        return ""
-
-    def arrivals_comment(self, barrier: Barrier) -> str:
-        """Say whose arrivals a barrier counts."""
-        if barrier.cluster_wide:
-            return f"  # counted once per CTA: {barrier.arrivals} arrivals"
-        return ""
-
-    # --- signatures and calls
-
-    @property
-    def release_arguments(self) -> str:
-        """The barriers on which a stage is released."""
-        return ", ".join(self.plan.release_arguments)
-
-    @property
-    def multiply_arguments(self) -> tuple[str, ...]:
-        """What the K loop of a tile needs."""
-        return ("a_smem", "b_smem", "load_ready", *self.plan.release_arguments, "first_load", "k_steps")
-
-    def define_multiply(self) -> str:
-        """Return the head of the K loop's function."""
-        return fit("def multiply(", self.multiply_arguments, "):")
-
-    def call_multiply(self, indent: int) -> str:
-        """Return the consumer's call of the K loop."""
-        return fit("accumulator = multiply(", self.multiply_arguments, ")", indent=indent)
+        return f"  # {plan.cta_consumer_tile_m} rows in each CTA" if plan.cluster_m > 1 else ""
 
     def define_consumer(self) -> str:
         """Return the head of the consumer's function: parameters without the number of the consumer."""
         parameters = [
-            re.sub(r"_smem_\d+$", "_smem", name) for name in self.plan.consumer_partitions[0].arguments
+            re.sub(r"_\d+$", "", name) for name in self.plan.consumer_partitions[0].arguments
         ]
         named = ["consumer: gl.constexpr" if name.isdecimal() else name for name in parameters]
         return fit("def consumer_partition(", named, "):")
@@ -127,24 +320,6 @@ class View:
         margin = " " * indent
         return f"(\n{margin}    {partition.function},\n{margin}    {arguments},\n{margin})"
 
-    def allocate(self, buffer: SharedBuffer, indent: int) -> str:
-        """Return the allocation of a ring of tiles."""
-        arguments = (
-            f"{buffer.operand}_desc.dtype",
-            f"[{', '.join(buffer.shape)}]",
-            f"{buffer.operand.upper()}_LAYOUT",
-        )
-        return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=indent)
-
-    @property
-    def consumer_row(self) -> str:
-        """The offset of a consumer's rows, inside its partition."""
-        return " + consumer * CONSUMER_TILE_M" if self.plan.consumers > 1 else ""
-
-    def row_offset(self, consumer: int) -> str:
-        """Return the offset of a consumer's rows where its number is known."""
-        return ("", " + CONSUMER_TILE_M")[consumer] if consumer < 2 else f" + {consumer} * CONSUMER_TILE_M"
-
     @property
     def worker_warps(self) -> str:
         """Warps of each worker partition."""
@@ -155,70 +330,73 @@ class View:
         """Registers per thread of each worker partition."""
         return str([worker.registers for worker in self.plan.workers])
 
-    # --- layouts
-
-    def define_shared_layout(self, operand: str) -> str:
-        """Return the layout of an operand's tiles: a program's CTAs divide the rows of A and D, not of B."""
-        plan = self.plan
-        swizzle_bytes, dtype, bases = {
-            "a": (plan.a_swizzle_bytes, plan.a_dtype, plan.m_bases),
-            "b": (plan.b_swizzle_bytes, plan.b_dtype, plan.shared_bases),
-            "d": (plan.d_swizzle_bytes, plan.d_dtype, plan.m_bases),
-        }[operand]
-        arguments = [f"swizzle_byte_width={swizzle_bytes}", f"element_bitwidth={dtype.bits}", "rank=2"]
-        return self._constant(f"{operand.upper()}_LAYOUT", "gl.NVMMASharedLayout", arguments, bases)
-
-    def define_accumulator_layout(self) -> str:
-        """Return the accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
-        _, n, k = self.plan.mma_shape
-        arguments = [
-            "version=[3, 0]",
-            f"warps_per_cta=[{self.plan.consumer_warps}, 1]",
-            f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
-        ]
-        return self._constant("ACCUMULATOR_LAYOUT", "gl.NVMMADistributedLayout", arguments, self.plan.m_bases)
-
-    def _constant(self, name: str, constructor: str, arguments: list[str], bases: list[list[int]]) -> str:
-        arguments = [*arguments, f"cga_layout={bases}"] if bases else arguments
-        line = fit(f"{name} = gl.constexpr({constructor}(", arguments, "))")
-        if "\n" not in line:
-            return line
-        return fit(f"{name} = gl.constexpr(", [fit(f"{constructor}(", arguments, ")", indent=4)], ")")
+    # --- what the kernel allocates
 
     @property
-    def lead_bases(self) -> str:
-        """CGA bases that map every CTA's barrier to the lead CTA's."""
-        return str([[0] for _ in self.plan.m_bases])
+    def k_extent(self) -> str:
+        """K, as A's descriptor has it."""
+        return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
 
-    # --- wrapper
+    def allocate(self, buffer: SharedBuffer) -> str:
+        """Return the allocation of a ring of tiles."""
+        extents = f"[{', '.join(buffer.shape)}]"
+        arguments = (f"{buffer.operand}_desc.dtype", extents, f"{buffer.operand.upper()}_LAYOUT")
+        return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4, margin=0)
+
+    def allocate_group_barrier(self, barrier: Barrier) -> str:
+        """Return the allocation of a ring of barriers that groups of CTAs share."""
+        bases = [list(basis) for basis in barrier.bases]
+        arguments = ("gl.int64", f"[STAGES, {barrier.groups}]", f"mbarrier.MBarrierLayout({bases})")
+        return fit(f"{barrier.name} = gl.allocate_shared_memory(", arguments, ")", indent=4, margin=0)
 
     @property
-    def boxes(self) -> tuple[tuple[str, str, str, str], ...]:
-        """Each argument of `matmul` with its operand and the names of its TMA box's extents."""
-        columns = "SUBTILE_N" if self.plan.subtiles > 1 else "PROGRAM_TILE_N"
-        return (
-            ("a", "a", "CONSUMER_TILE_M", "PROGRAM_TILE_K"),
-            ("b", "b", "PROGRAM_TILE_N", "PROGRAM_TILE_K"),
-            ("out", "d", "CONSUMER_TILE_M", columns),
+    def rings(self) -> tuple[tuple[str, tuple[Barrier, ...]], ...]:
+        """The barriers by the constant that holds their number; single ones under an empty name."""
+        names = dict.fromkeys(barrier.ring for barrier in self.plan.barriers)
+        return tuple((name, tuple(b for b in self.plan.barriers if b.ring == name)) for name in names)
+
+    @staticmethod
+    def ring_index(ring: str) -> str:
+        """Return the loop variable over a ring."""
+        return {"STAGES": "stage", "EPILOGUE_BUFFERS": "buffer", "CONSUMERS": "consumer"}[ring]
+
+    @staticmethod
+    def barrier_comment(barrier: Barrier) -> str:
+        """Return who tells whom what, and for a barrier that CTAs share where it is and how it counts."""
+        text = f"{barrier.name}, {barrier.meaning}."
+        if barrier.groups:
+            text += (
+                " There is one for each group of CTAs that share a tile, in the group's first: a basis [0] maps"
+                f" a CTA to the barrier of its neighbour. Each CTA of the group counts: {barrier.arrivals}"
+                " arrivals in all."
+            )
+        return textwrap.fill(text, width=104, initial_indent="# ", subsequent_indent="# ")
+
+    # --- words
+
+    @property
+    def title(self) -> str:
+        """The spec's title as a docstring's first line."""
+        return self.plan.problem.title.rstrip(".") + "."
+
+    @property
+    def consumer_summary(self) -> str:
+        """The consumer's role in a sentence."""
+        if self.plan.ping_pong:
+            return "One of two consumers that take turns: multiply and store every other tile."
+        if self.plan.consumers == 1:
+            return f"{self.overview.lone_consumer}: multiply and store every tile."
+        return "One of the consumer warpgroups: multiply and store its rows of every tile."
+
+    @property
+    def producer_summary(self) -> str:
+        """The producer's role."""
+        if not self.plan.multicast:
+            return "One warp: keep the ring of A and B tiles full."
+        shared = " and ".join(f"of {operand.upper()}" for operand in self.plan.multicast)
+        text = (
+            f"A tile {shared} is the same for several CTAs of a cluster: the first of them loads it once and "
+            "multicasts it into the shared memory of each."
         )
-
-    def torch_dtype(self, operand: str) -> str:
-        """Return an operand's torch dtype."""
-        return self._dtype(operand).torch
-
-    def triton_dtype(self, operand: str) -> str:
-        """Return an operand's dtype as a Triton signature spells it."""
-        return self._dtype(operand).name
-
-    def _dtype(self, operand: str) -> DType:
-        return {"a": self.plan.a_dtype, "b": self.plan.b_dtype, "d": self.plan.d_dtype}[operand]
-
-    @property
-    def max_overhang(self) -> int:
-        """Elements by which a tile's last coordinate can exceed an extent."""
-        return max(self.plan.program_tile_m, self.plan.program_tile_n, self.plan.cta_tile_k)
-
-    @property
-    def compute_capability(self) -> tuple[int, int]:
-        """Major and minor."""
-        return divmod(self.plan.gpu.architecture.compute_capability, 10)
+        body = textwrap.fill(text, width=100, initial_indent="    ", subsequent_indent="    ")
+        return f"One warp in each CTA: keep the ring of A and B tiles full.\n\n{body}\n    "

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gemmgen.simulate.clocks import Component, Knowledge
 from gemmgen.simulate.findings import Kind
-from gemmgen.simulate.location import Location
+from gemmgen.simulate.location import UNKNOWN, Location
 from gemmgen.simulate.memory import Access, Proxy
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Agent:
         self.store_writes = Lane(("store-write", cta, partition))
         self.steps: Steps | None = None
         self.waiting: Wait | None = None
+        self.here = UNKNOWN
+        """Where its newest operation comes from."""
         self.done = False
 
     def get(self, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.simulate.findings import Findings, Kind
+from gemmgen.simulate.findings import Findings, Kind, Severity
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.types import MemDescType
 from gemmgen.target import Architecture
@@ -52,8 +52,12 @@ def _check_registers(op: Operation, module: Operation, machine: Architecture, fi
         return
     actual: tuple[int, ...] | None = op.attributes.get("actualRegisters")
     if actual is None:
+        # Every thread keeps the registers of the launch then: slower perhaps, and right.
         text = f"the compiler drops the request for {', '.join(map(str, requested))} registers: too many"
-        findings.add(Kind.REGISTER_BUDGET, "worker_num_regs", (op.location,), "launch", 0, text)
+        where = (op.location,)
+        findings.add(
+            Kind.REGISTER_BUDGET, "worker_num_regs", where, "launch", 0, text, severity=Severity.LINT
+        )
         return
     # Partitions share groups of four warps, and setmaxnreg is a group's: count each group once.
     starts: tuple[int, ...] = op.attributes["warpGroupStartIds"]

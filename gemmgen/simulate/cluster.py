@@ -81,6 +81,14 @@ class Rendezvous:
         return self.arrived == self.expected
 
 
+class _IdleError(Exception):
+    """A program goes on and gets nowhere."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        self.agent = agent
+
+
 class Cluster:
     """The state of one running program."""
 
@@ -91,6 +99,7 @@ class Cluster:
         memory: GlobalMemory,
         findings: Findings,
         trace: Trace | None,
+        max_idle_operations: int,
     ) -> None:
         self.kernel = kernel
         self.grid = grid
@@ -115,6 +124,9 @@ class Cluster:
         self.here = UNKNOWN
         """Where the operation that runs now comes from."""
         self.step = 0
+        self._max_idle_operations = max_idle_operations
+        self._operations_left = max_idle_operations
+        self._progress = (0, 0)
 
     def spawn(self, cta: int, partition: int, label: str) -> Agent:
         """Add a partition to a CTA."""
@@ -123,29 +135,38 @@ class Cluster:
         return agent
 
     def run(self, arguments: Mapping[str, Any], policy: Policy) -> bool:
-        """Run to the end; False when the program hangs, which is reported."""
+        """Run to the end; False when the program has none, which is reported."""
         body = self.kernel.function.regions[0]
         for cta in range(self.kernel.ctas):
             agent = self.spawn(cta, 0, "partition 0")
             agent.values.update(arguments)
             agent.steps = self._whole(agent, body)
+        try:
+            self._run_agents(policy)
+        except _IdleError as error:
+            self._report_livelock(error.agent)
+            return False
+        finished = all(agent.done for agent in self.agents)
+        if finished:
+            self._check_loads()
+            self._check_tensor_cores()
+        else:
+            self._report_deadlock()
+        return finished
+
+    def _run_agents(self, policy: Policy) -> None:
+        """Take steps for as long as there are any."""
         while True:
             runnable = [a for a in self.agents if not a.done and (a.waiting is None or a.waiting.ready())]
             events = [event for event in self.events if event.lane[0] is event]
             if not runnable and not events:
-                break
+                return
             chosen = policy.choose(runnable, events)
             self.step += 1
             if isinstance(chosen, Event):
                 self.finish(chosen)
             else:
                 self._advance(chosen)
-        finished = all(agent.done for agent in self.agents)
-        if finished:
-            self._check_loads()
-        else:
-            self._report_deadlock()
-        return finished
 
     def role(self, partition: int, block: Block) -> str:
         """Name a partition by the function that it runs, where the source says so."""
@@ -199,7 +220,10 @@ class Cluster:
             if op.name in TERMINATORS:
                 return [values[name] for name in op.operands]
             entry = entries[op]
-            self.here = op.location
+            self.here = agent.here = op.location
+            self._operations_left -= 1
+            if self._operations_left == 0:
+                self._demand_progress(agent)
             try:
                 result = entry.run(agent, op)
                 if entry.blocking:
@@ -225,19 +249,63 @@ class Cluster:
         except StopIteration:
             agent.done = True
 
+    def _demand_progress(self, agent: Agent) -> None:
+        """Begin another stretch of operations, if something new came of the last one.
+
+        What is new can come only so often: each region of global memory is touched for the first time once,
+        and each program of the grid is taken over once. So a program that has no end comes here in vain.
+        """
+        progress = (self.globals.regions, self.grid.pending.left)
+        if progress == self._progress:
+            raise _IdleError(agent)
+        self._progress = progress
+        self._operations_left = self._max_idle_operations
+
     def _check_loads(self) -> None:
         """Report loads into shared memory that its CTA has not awaited: it may end before they do."""
         for component, (number, access, name, cta) in self.loads.items():
-            known: Clock = {}
-            for agent in self.agents:
-                if agent.cta == cta:
-                    join(known, agent.knowledge.clock)
-            if known.get(component, 0) < number:
+            if self._known(cta).get(component, 0) < number:
                 text = f"{name}: CTA {cta} ends without having awaited {access}"
                 base = name.partition("[")[0]
                 self.findings.add(
                     Kind.WORK_IN_FLIGHT, base, (access.location,), access.partition, access.cta, text
                 )
+
+    def _check_tensor_cores(self) -> None:
+        """Report tcgen05 work in memory of a CTA that has not awaited it: it may end before the work does."""
+        for agent in self.agents:
+            lane = agent.tensor_core
+            ctas = (agent.cta, agent.cta | 1) if self.kernel.pairs else (agent.cta,)
+            for cta in dict.fromkeys(ctas):
+                done = self._known(cta).get(lane.component, 0)
+                for _, name, issued in [work for work in lane.unawaited if work[0] > done][:1]:
+                    text = f"{name}: CTA {cta} ends without having awaited the tcgen05 operation into it"
+                    agent.report(Kind.WORK_IN_FLIGHT, name.partition("[")[0], (issued,), text)
+
+    def _known(self, cta: int) -> Clock:
+        """Return what the partitions of a CTA know together."""
+        known: Clock = {}
+        for agent in self.agents:
+            if agent.cta == cta:
+                join(known, agent.knowledge.clock)
+        return known
+
+    def _report_livelock(self, running: Agent) -> None:
+        alive = [agent for agent in self.agents if not agent.done]
+        text = (
+            f"{self._max_idle_operations:,} operations touch no global memory that was not touched before, "
+            f"and take over no program. {'; '.join(map(self._place, alive))}"
+        )
+        locations = dict.fromkeys((running.here, *(agent.here for agent in alive)))
+        name: str = self.kernel.function.attributes["sym_name"]
+        running.report(Kind.LIVELOCK, name, tuple(locations), text)
+
+    def _place(self, agent: Agent) -> str:
+        who = f"{agent.label} of CTA {agent.cta}"
+        if agent.here.line is None:
+            return f"{who} has not begun"
+        does = "is" if agent.waiting is None else "waits"
+        return f"{who} {does} at {agent.here} ({self.kernel.roles.get(agent.here.line, 'no known function')})"
 
     def _report_deadlock(self) -> None:
         waiters = [

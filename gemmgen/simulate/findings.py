@@ -17,6 +17,7 @@ class Kind(StrEnum):
     WRITE_AFTER_WRITE = "write-after-write"
     MISSING_FENCE = "missing-fence"
     DEADLOCK = "deadlock"
+    LIVELOCK = "livelock"
     BYTE_COUNT = "byte-count"
     ARRIVAL_OVERFLOW = "arrival-overflow"
     UNINITIALISED_BARRIER = "uninitialised-barrier"
@@ -30,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Severity(StrEnum):
-    """An error is a fault on the device; a lint is one that the compiler of today repairs."""
+    """An error is a fault on the device; a lint is one that the compiler of today repairs or disregards."""
 
     ERROR = "error"
     LINT = "lint"
@@ -77,6 +78,10 @@ class Findings:
         lines = tuple(location.line for location in locations if location.line is not None)
         finding = Finding(kind, severity, name, lines, partition, cta, text)
         self._found.setdefault((kind, name, lines, severity), finding)
+
+    def has(self, kind: Kind) -> bool:
+        """Whether a fault of this kind was added."""
+        return any(finding.kind is kind for finding in self._found.values())
 
     def all(self) -> tuple[Finding, ...]:
         """Return every fault that was added."""

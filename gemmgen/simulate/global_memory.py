@@ -39,13 +39,19 @@ class GlobalMemory:
         self._trackers: dict[int, _Tracker] = {}
         self._reads: dict[int, list[tuple[Tensor, int]]] = {}
         """Reads of storages that nobody has written yet: most operands stay so, and cost nothing."""
+        self._regions: set[tuple[int, int, torch.Size, tuple[int, ...]]] = set()
         self.program = 0
+
+    @property
+    def regions(self) -> int:
+        """Different regions that the programs have touched so far."""
+        return len(self._regions)
 
     def read(self, region: Tensor, name: str, access: Access, clock: Clock) -> None:
         """Judge a read of a region of a tensor, a view into it, and remember it."""
         if region.numel() == 0:
             return
-        key = region.untyped_storage().data_ptr()
+        key = self._remember(region)
         tracker = self._trackers.get(key)
         number = self._touch(access, atomic=False)
         if tracker is None:
@@ -58,12 +64,19 @@ class GlobalMemory:
         """Judge a write of a region of a tensor, a view into it, and remember it."""
         if region.numel() == 0:
             return
+        self._remember(region)
         tracker = self._tracker(region)
         number = self._touch(access, atomic=atomic)
         writers, readers = _same(tracker.writers, region), _same(tracker.readers, region)
         self._judge(writers, name, access, clock, atomic, "writes", "wrote")
         self._judge(readers, name, access, clock, False, "writes", "read")
         writers.fill_(number)
+
+    def _remember(self, region: Tensor) -> int:
+        """Note that a region is touched, and return its storage's key."""
+        key = region.untyped_storage().data_ptr()
+        self._regions.add((key, int(region.storage_offset()), region.shape, region.stride()))
+        return key
 
     def _tracker(self, region: Tensor) -> _Tracker:
         storage = region.untyped_storage()

@@ -15,6 +15,11 @@ class Pending:
         self._programs = deque(range(programs))
         self._policy = policy
 
+    @property
+    def left(self) -> int:
+        """Programs that have not begun."""
+        return len(self._programs)
+
     def launch(self) -> int | None:
         """Begin the next program; None when all have begun."""
         return self._programs.popleft() if self._programs else None

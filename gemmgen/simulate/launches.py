@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import Plan
-from gemmgen.verify.verification import Shape, shape_text
+from gemmgen.problem import Shape, shape_text
 
 FIXED_SCHEDULES = ("lazy", "eager", "lifo")
 """The policies that have no seed."""
 QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""
+HILBERT_TILES = 5
+"""Along M, where there are no groups: no power of two, and more than four."""
 MAX_PRODUCTS = 4096**3
 """Of a problem: a schedule takes three seconds for 2048**3, and there are fourteen."""
 MAX_ELEMENTS = 1 << 28
@@ -31,11 +34,33 @@ class Launch:
     schedules: tuple[str, ...]
     wraps: bool = False
     """Whether every ring must come round in it."""
+    one_tile: bool = False
+    """Whether each program computes one tile only."""
 
     def __str__(self) -> str:
         programs = counted(self.programs, "program")
         under = counted(len(self.schedules), "schedule")
         return f"{shape_text(self.shape)}, {self.inputs}, {programs}, {under}"
+
+    def on(self, plan: Plan, module: str) -> Launch:
+        """Return the launch with the grid that the plan's kernel needs; ``module`` is for messages.
+
+        Raises:
+            GemmgenError: The kernel is of one tile, and the shape is larger (``shape-too-large``).
+        """
+        tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
+        too_large = any(extent > most for extent, most in zip(self.shape, tile, strict=True))
+        if plan.schedule_kind == "single_tile" and too_large:
+            message = f"{shape_text(self.shape)} is more than the one tile of {shape_text(tile)}"
+            raise GemmgenError([Diagnostic(module, "shape-too-large", message)])
+        programs = programs_of(plan, self.shape, self.programs)
+        return replace(self, programs=programs, one_tile=plan.schedule_kind != "persistent")
+
+
+def programs_of(plan: Plan, shape: Shape, resident: int) -> int:
+    """Return the programs of a launch: one for each tile, as many as are resident, or one."""
+    tiles_m, tiles_n = plan.tiles(shape)
+    return {"single_tile": 1, "tiled": tiles_m * tiles_n, "persistent": resident}[plan.schedule_kind]
 
 
 def counted(count: int, noun: str) -> str:
@@ -57,20 +82,37 @@ def ring_launch(plan: Plan, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Lau
     """Return the smallest launch in which every ring comes round twice and goes on, with ragged edges.
 
     One program computes every tile: two laps of the stages and two steps more in each, two laps of the
-    epilogue's buffers and a tile more in all.
+    epilogue's buffers and a tile more in all; with ping-pong, so many for each consumer. Where a program has
+    one tile, the stages come round three times in it, and the epilogue once; in a kernel of a single tile
+    there is one step, and no ring.
     """
-    tiles_n = max(2, ceil((2 * plan.epilogue_buffers + 1) / 2))
-    k_steps = 2 * plan.stages + 2
-    return Launch(_ragged(plan, 2, tiles_n, k_steps), 1, "integers", schedules, wraps=True)
+    if plan.schedule_kind == "single_tile":
+        return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
+    if plan.schedule_kind == "tiled":
+        return Launch(_ragged(plan, 2, 2, 3 * plan.stages + 2), 4, "integers", schedules, wraps=True)
+    takers = plan.consumers if plan.ping_pong else 1
+    tiles_n = max(2, ceil(takers * (2 * plan.epilogue_buffers + 1) / 2))
+    return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
 
 
 def order_launch(plan: Plan) -> Launch:
-    """Return a launch of two programs with more rows of tiles than a group has, and a single step of K."""
-    return Launch(_ragged(plan, plan.width + 1, 3, 1), 2, "normal", ("random",))
+    """Return a launch of two programs with more tiles along the minor dimension than a group has.
+
+    It has a single step of K. A kernel of a single tile computes all of it.
+    """
+    if plan.schedule_kind == "single_tile":
+        tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
+        return Launch(tile, 1, "normal", ("random",))
+    along = plan.width + 1 if plan.order in ("grouped", "snake") else HILBERT_TILES
+    tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
+    return Launch(_ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
 
 
 def pinned_launches(shape: Shape, seeds: int) -> tuple[Launch, ...]:
-    """Return launches of a given shape, with integers under every schedule and with normal inputs."""
+    """Return launches of a given shape, with integers under every schedule and with normal inputs.
+
+    Of a kernel that is not persistent, `Launch.on` says how many programs there are.
+    """
     return (Launch(shape, 1, "integers", schedules(seeds)), Launch(shape, 2, "normal", ("random",)))
 
 

@@ -17,7 +17,7 @@ from gemmgen.simulate import operations
 from gemmgen.simulate.budget import check_budget, walk
 from gemmgen.simulate.cluster import Cluster, Kernel
 from gemmgen.simulate.errors import refusal
-from gemmgen.simulate.findings import Finding, Findings
+from gemmgen.simulate.findings import Finding, Findings, Kind
 from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
 from gemmgen.simulate.grid import Grid, Pending, program_at
 from gemmgen.simulate.lowering import Lowered, lower_kernel
@@ -33,6 +33,12 @@ from gemmgen.target import HOPPER, Architecture
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
+
+MIN_IDLE_OPERATIONS = 1 << 18
+BYTES_PER_IDLE_OPERATION = 16
+"""A matmul reads again for one tile of D what it has read for others, and then stores the tile, which is new.
+On the way it executes fewer operations than one for so many bytes of its tensors: a step of K takes up to
+250, the partitions of two CTAs together, and brings 8,192 bytes of an operand or more."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ def run(
     enable_fp_fusion: bool | None = None,
     schedules: Sequence[str] = DEFAULT_SCHEDULES,
     seed: int = 0,
+    max_idle_operations: int | None = None,
 ) -> Result:
     """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
 
@@ -82,12 +89,17 @@ def run(
         schedules: Names of policies: lazy, eager, lifo, random. Each starts from the tensors as given, and
             they are left as the last one made them; at least one.
         seed: The random schedule at position i of `schedules` has the seed `seed + i`.
+        max_idle_operations: A program that executes so many operations, those of all its partitions counted,
+            without touching a part of a tensor that was not touched before is taken for one that has no end,
+            and the run ends with it. 262,144 and one for each 16 bytes of the tensors by default.
 
     Raises:
         GemmgenError: The compiler refuses the kernel, or the simulator does not know something in it.
     """
     if not schedules:
         raise refusal(f"no schedule to run: there are {', '.join(POLICIES)}")
+    if max_idle_operations is not None and max_idle_operations < 1:
+        raise refusal(f"max_idle_operations is {max_idle_operations}: it must be positive")
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     options = {
         "num_warps": num_warps,
@@ -104,7 +116,7 @@ def run(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
     try:
-        return _run_schedules(compiled, lowered, programs, findings, policies)
+        return _run_schedules(compiled, lowered, programs, findings, policies, max_idle_operations)
     finally:
         torch.set_num_threads(threads)
 
@@ -115,21 +127,28 @@ def _run_schedules(
     programs: tuple[int, int, int],
     findings: Findings,
     policies: Sequence[Policy],
+    max_idle_operations: int | None,
 ) -> Result:
     trace = Trace()
     arguments = _bind(kernel, lowered)
     tensors = _tensors(lowered.arguments.values())
     initial = [tensor.clone() for tensor in tensors]
+    if max_idle_operations is None:
+        size = sum(tensor.nbytes for tensor in tensors)
+        max_idle_operations = MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
     outcomes: list[list[Tensor]] = []
     phases: dict[str, int] = {}
     for policy in policies:
         for tensor, before in zip(tensors, initial, strict=True):
             tensor.copy_(before)
-        launch = _Launch(kernel, programs, arguments, findings, trace if policy is policies[0] else None)
+        seen = trace if policy is policies[0] else None
+        launch = _Launch(kernel, programs, arguments, findings, seen, max_idle_operations)
         launch.run(policy)
         for name, count in launch.phases.items():
             phases[name] = max(count, phases.get(name, 0))
         outcomes.append([tensor.clone() for tensor in tensors])
+        if findings.has(Kind.LIVELOCK):
+            break
     same = all(all(map(torch.equal, outcomes[0], outcome)) for outcome in outcomes[1:])
     return Result(findings.all(), trace, phases, same)
 
@@ -148,23 +167,26 @@ class _Launch:
         arguments: Mapping[str, Any],
         findings: Findings,
         trace: Trace | None,
+        max_idle_operations: int,
     ) -> None:
         self._kernel = kernel
         self._programs = programs
         self._arguments = arguments
         self._findings = findings
         self._trace = trace
+        self._max_idle_operations = max_idle_operations
         self.phases: dict[str, int] = {}
 
     def run(self, policy: Policy) -> None:
-        """Run every program; stop at one that hangs."""
+        """Run every program; stop at one that has no end."""
         memory = GlobalMemory(self._findings)
         pending = Pending(prod(self._programs), policy)
         while (number := pending.launch()) is not None:
             memory.program = number
             trace = self._trace if number == 0 else None
             grid = Grid(self._programs, program_at(self._programs, number), pending)
-            cluster = Cluster(self._kernel, grid, memory, self._findings, trace)
+            limit = self._max_idle_operations
+            cluster = Cluster(self._kernel, grid, memory, self._findings, trace, limit)
             finished = cluster.run(self._arguments, policy)
             self._count_phases(cluster)
             if not finished:

@@ -14,14 +14,21 @@ from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.problem import shape_text
+from gemmgen.problem.arguments import kernel_arguments
+from gemmgen.problem.case import Case, numbers, once
+from gemmgen.problem.dtype import rounded
+from gemmgen.problem.inputs import Inputs, integer_inputs, is_exact
+from gemmgen.problem.matrix import Matrix
+from gemmgen.problem.reference import reference
 from gemmgen.product import Product, staged
 from gemmgen.simulate.findings import Finding, Kind, Severity
 from gemmgen.simulate.launches import Launch, counted
 from gemmgen.simulate.run import PHASES_TO_COVER, Result, run
 from gemmgen.simulate.trace import Trace
-from gemmgen.verify.checks import Case, once
-from gemmgen.verify.matrix import Matrix, random_operands
-from gemmgen.verify.verification import shape_text
+
+D_ARGUMENT = "d_desc"
+"""What the kernel calls D."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +90,17 @@ class Simulation:
     def _diagnostic(self, problem: Problem) -> Diagnostic:
         text = self.source.splitlines()
         where = [f"{problem.partition} of CTA {problem.cta}"] if problem.partition else []
-        if problem.severity is Severity.LINT:
-            where.append("a lint: today's compiler repairs it")
         for line in dict.fromkeys(problem.lines):
             quoted = text[line - 1].strip() if 0 < line <= len(text) else ""
             where.append(f"{self.module}:{line} `{quoted}`")
+        if problem.severity is Severity.LINT:
+            where.append("today's compiler makes it harmless")
         message = f"{problem.text} ({'; '.join(where)})" if where else problem.text
         line = problem.lines[0] if problem.lines else None
-        return Diagnostic(self.module, problem.kind, message, field=problem.name, line=line)
+        severity = "warning" if problem.severity is Severity.LINT else "error"
+        return Diagnostic(
+            self.module, problem.kind, message, field=problem.name, line=line, severity=severity
+        )
 
     def __str__(self) -> str:
         found = counted(len(self.problems), "finding")
@@ -110,8 +120,10 @@ def simulate(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> 
     """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
 
     Raises:
-        GemmgenError: The compiler refuses the module, or the simulator does not know something in it.
+        GemmgenError: The compiler refuses the module, the simulator does not know something in it, or the
+            kernel is of one tile and a launch's shape is larger.
     """
+    launches = tuple(launch.on(product.plan, f"{product.source.stem}.py") for launch in launches)
     problems: dict[tuple[object, ...], Problem] = {}
     notes: dict[str, None] = {}
     trace: Trace | None = None
@@ -122,13 +134,13 @@ def simulate(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> 
             for problem in simulated.problems():
                 problems.setdefault((problem.kind, problem.name, problem.lines), problem)
             trace = trace or simulated.result.trace
-            if simulated.result.uncovered and launch.inputs == "integers" and not launch.wraps:
-                notes[f"{shape_text(launch.shape)}: {_uncovered_text(simulated.result)}"] = None
+            if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
+                notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
     return Simulation(
         product.source.path,
         path.name,
         product.module,
-        tuple(launches),
+        launches,
         tuple(problems.values()),
         tuple(notes),
         trace or Trace(),
@@ -140,35 +152,22 @@ class _Simulated:
 
     def __init__(self, module: ModuleType, product: Product, launch: Launch, seed: int) -> None:
         self._module = module
-        self._operands = product.source.spec.operands
-        self._target = product.plan.gpu.architecture
+        self._spec = product.source.spec
+        self._target = product.plan.architecture
         self._launch = launch
         self._seed = seed
         self.result = Result((), Trace(), {}, deterministic=True)
 
-    def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-        """Run the kernel on a [M, K] and b [K, N], and return d [M, N] as the last schedule left it."""
-        from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
-            TensorDescriptor,
-        )
-
-        m, n, _ = self._launch.shape
-        d = Matrix.poisoned(m, n, self._operands.d.dtype, a.device).view if out is None else out
-        rows = (
-            a.T if self._operands.a.major == "mn" else a,
-            b if self._operands.b.major == "mn" else b.T,
-            d,
-        )
-        boxes: Mapping[str, tuple[list[int], Any]] = self._module.TMA_BOXES
-        descriptors = [
-            TensorDescriptor.from_tensor(matrix, box, layout)
-            for matrix, (box, layout) in zip(rows, boxes.values(), strict=True)
-        ]
+    def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        """Run the kernel as ``matmul`` does, and return d [M, N] as the last schedule left it."""
+        inputs = Inputs(a, b, extras)
+        m, n, _ = inputs.shape
+        d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
         options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
         self.result = run(
             self._module.matmul_kernel,
             (self._launch.programs,),
-            descriptors,
+            kernel_arguments(self._module, self._spec, inputs, d),
             target=self._target,
             schedules=self._launch.schedules,
             seed=self._seed,
@@ -178,48 +177,58 @@ class _Simulated:
 
     def problems(self) -> Iterator[Problem]:
         """Run the launch, and yield everything that is wrong in it."""
-        generator = torch.Generator().manual_seed(self._seed)
+        case = Case(self, self._launch.shape, self._spec, torch.Generator().manual_seed(self._seed), 1)
         if self._launch.inputs == "normal":
-            case = Case(self, self._launch.shape, self._operands, generator, repeats=1)
             wrong = [str(check) for check in once(case) if not check.passed]
         else:
-            wrong = list(self._inexact(generator))
+            wrong = list(self._inexact(case))
         yield from map(Problem.of, self.result.findings)
-        if any(finding.kind is Kind.DEADLOCK for finding in self.result.findings):
-            return  # what a kernel that hangs leaves behind is no result
-        name = self._module.matmul_kernel.arg_names[len(self._module.TMA_BOXES) - 1]
+        if any(finding.kind in (Kind.DEADLOCK, Kind.LIVELOCK) for finding in self.result.findings):
+            return  # what a kernel that does not end leaves behind is no result
         for text in wrong:
-            yield Problem("wrong-numbers", Severity.ERROR, name, text)
+            yield Problem("wrong-numbers", Severity.ERROR, D_ARGUMENT, text)
         if not self.result.deterministic:
             text = f"{shape_text(self._launch.shape)}: schedules differ in the bits of the result"
-            yield Problem("not-deterministic", Severity.ERROR, name, text)
-        if self._launch.wraps and self.result.uncovered and not self.result.findings:
-            text = f"{shape_text(self._launch.shape)}: {_uncovered_text(self.result)}"
-            yield Problem("ring-coverage", Severity.ERROR, self.result.uncovered[0], text)
+            yield Problem("not-deterministic", Severity.ERROR, D_ARGUMENT, text)
+        if self._launch.wraps and self.uncovered and not self.result.findings:
+            text = f"{shape_text(self._launch.shape)}: {self.uncovered_text}"
+            yield Problem("ring-coverage", Severity.ERROR, self.uncovered[0], text)
 
-    def _inexact(self, generator: torch.Generator) -> Iterator[str]:
-        """Run on small integers; say which elements are not the exact product."""
-        a, b = random_operands(self._launch.shape, self._operands, generator)
-        for operand in (a, b):
-            operand.random_(-3, 4, generator=generator)
-        d = self(a, b)
-        expected = (a.double() @ b.double()).to(d.dtype)
-        wrong = (d != expected).nonzero()
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Barriers with too few phases to show all faults.
+
+        A program of one tile does once what it does once per tile: nothing could come round there.
+        """
+        once_per_tile = {name for name, phases in self.result.phases.items() if phases == 1}
+        without = once_per_tile if self._launch.one_tile else set[str]()
+        return tuple(name for name in self.result.uncovered if name not in without)
+
+    @property
+    def uncovered_text(self) -> str:
+        """The barriers of `uncovered` by ring, each with its fewest phases."""
+        rings: dict[str, int] = {}
+        for barrier in self.uncovered:
+            ring, phases = barrier.partition("[")[0], self.result.phases[barrier]
+            rings[ring] = min(phases, rings.get(ring, phases))
+        listed = ", ".join(f"{ring} ({phases})" for ring, phases in rings.items())
+        return f"faults may hide in barriers that complete fewer than {PHASES_TO_COVER} phases: {listed}"
+
+    def _inexact(self, case: Case) -> Iterator[str]:
+        """Run on small integers; say which elements are not exact, or too far off where none can be."""
+        inputs = integer_inputs(case.shape, self._spec, case.generator)
+        d = inputs.call(self, case.output().view)
+        if not is_exact(self._spec):
+            yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
+            return
+        expected = rounded(reference(inputs, self._spec), d.dtype).double()
+        found = d.double()  # 8-bit floats have no arithmetic
+        wrong = (found != expected).nonzero()
         if len(wrong):
             row, column = map(int, wrong[0])
             count = f"{len(wrong):,} of {d.numel():,} elements are wrong"
-            first = f"{d[row, column].item():g}, not {expected[row, column].item():g}"
-            yield f"{shape_text(self._launch.shape)}: {count}, the first at [{row}, {column}]: {first}"
-
-
-def _uncovered_text(result: Result) -> str:
-    """Name the barriers of `result.uncovered` by ring, each with its fewest phases."""
-    rings: dict[str, int] = {}
-    for barrier in result.uncovered:
-        ring, phases = barrier.partition("[")[0], result.phases[barrier]
-        rings[ring] = min(phases, rings.get(ring, phases))
-    listed = ", ".join(f"{ring} ({phases})" for ring, phases in rings.items())
-    return f"faults may hide in barriers that complete fewer than {PHASES_TO_COVER} phases: {listed}"
+            first = f"{found[row, column].item():g}, not {expected[row, column].item():g}"
+            yield f"{shape_text(case.shape)}: {count}, the first at [{row}, {column}]: {first}"
 
 
 @contextmanager

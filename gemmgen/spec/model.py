@@ -82,6 +82,7 @@ def _check_zero_or_one(count: object) -> object:
 
 Title = Annotated[str, AfterValidator(_check_title)]
 Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
+Factor = Annotated[float, Field(allow_inf_nan=False)]
 ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
 # A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
 Shape = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
@@ -102,26 +103,61 @@ class Model(BaseModel):
         return {key: value for key, value in members if value is not None or key not in cls.model_fields}
 
 
-class Operand(Model):
-    """An input matrix: A [M, K] or B [K, N]."""
+InputDType = Literal["bf16", "fp16", "tf32", "e4m3", "e5m2", "int8"]
+"""Of A and B; tf32 is what the tensor cores make of fp32 tensors."""
+OutputDType = Literal["bf16", "fp16", "fp32", "e4m3", "e5m2", "int32"]
+AccumulatorDType = Literal["fp32", "fp16", "int32"]
+EpilogueOp = Literal[
+    "tensor_scale",
+    "row_scale",
+    "column_scale",
+    "row_bias",
+    "column_bias",
+    "residual",
+    "relu",
+    "gelu_tanh",
+    "gelu_erf",
+    "silu",
+]
+"""What the epilogue can do to the product, element by element."""
 
-    dtype: Literal["bf16", "fp16"]
+
+class InputB(Model):
+    """The input matrix B [K, N]."""
+
+    dtype: InputDType = Field(description="tf32 takes torch.float32 tensors")
     major: Literal["k", "mn"] | None = Field(
         default=None, description="the dimension that is contiguous in memory"
     )
+    swizzle: Positive | None = Field(default=None, description="bytes of the shared-memory swizzle")
+
+
+class InputA(InputB):
+    """The input matrix A [M, K]."""
+
+    source: Literal["shared", "registers"] | None = Field(
+        default=None, description="where the MMA reads A"
+    )
+
+
+class Addend(Model):
+    """The matrix C [M, N], row-major, that is added to the product."""
+
+    dtype: Literal["bf16", "fp16", "fp32"]
 
 
 class Output(Model):
     """The output matrix D [M, N], row-major."""
 
-    dtype: Literal["bf16", "fp16", "fp32"]
+    dtype: OutputDType
 
 
 class Operands(Model):
-    """The matrices of D = A @ B."""
+    """The matrices of D = epilogue(alpha * A @ B + beta * C)."""
 
-    a: Operand
-    b: Operand
+    a: InputA
+    b: InputB
+    c: Addend | None = None
     d: Output
 
 
@@ -131,6 +167,22 @@ class Tile(Model):
     m: Positive | None = None
     n: Positive | None = None
     k: Positive | None = None
+
+
+class Mma(Model):
+    """The instruction, and the warps that issue it."""
+
+    n: Positive | None = Field(default=None, description="columns of one instruction")
+    promote_k: Positive | None = Field(
+        default=None, description="elements of K after which 8-bit floats' sums are added up in full fp32"
+    )
+
+
+class Warps(Model):
+    """Warps of one consumer along M and N of its tile."""
+
+    m: Positive | None = None
+    n: Positive | None = None
 
 
 class Cluster(Model):
@@ -147,7 +199,7 @@ class Buffering(Model):
     outstanding_mmas: ZeroOrOne | None = Field(
         default=None, description="MMAs of earlier K steps still running when a K step's MMA is issued"
     )
-    epilogue: Positive | None = Field(default=None, description="D sub-tile buffers per consumer")
+    epilogue: Positive | None = Field(default=None, description="C and D sub-tile buffers per consumer")
 
 
 class Registers(Model):
@@ -160,8 +212,10 @@ class Registers(Model):
 class WarpSpecialization(Model):
     """Roles of a CTA's warps: one producer warp that loads, and consumers that multiply and store."""
 
-    kind: Literal["cooperative"] | None = Field(
-        default=None, description="cooperative: the consumers share one CTA tile, split along M"
+    kind: Literal["none", "cooperative", "ping_pong"] | None = Field(
+        default=None,
+        description="none: all warps do everything; cooperative: the consumers share one CTA tile, split "
+        "along M; ping_pong: each has a tile of its own, and one multiplies while the other stores",
     )
     consumers: Positive | None = None
     registers: Registers = Registers()
@@ -170,16 +224,28 @@ class WarpSpecialization(Model):
 class Schedule(Model):
     """Which tile each program takes, and in which order."""
 
-    kind: Literal["persistent"] | None = None
-    order: Literal["grouped", "snake"] | None = None
+    kind: Literal["single_tile", "tiled", "persistent"] | None = Field(
+        default=None,
+        description="single_tile: one program for a problem of one tile; tiled: a program for each tile; "
+        "persistent: one program per SM or cluster, which walks over tiles",
+    )
+    order: Literal["row", "grouped", "snake", "hilbert"] | None = None
+    minor: Literal["m", "n"] | None = Field(
+        default=None, description="the dimension along which neighbouring tiles of a group follow"
+    )
     width: Positive | None = Field(
-        default=None, description="tiles along M that are visited per column of a group"
+        default=None, description="tiles along the minor dimension that are walked together"
     )
 
 
 class Epilogue(Model):
     """How an accumulator becomes D."""
 
+    alpha: Factor | None = Field(default=None, description="factor of A @ B, 1 if left out")
+    beta: Factor | None = Field(default=None, description="factor of C, 1 if left out")
+    ops: Annotated[tuple[EpilogueOp, ...], Field(strict=False)] = Field(
+        default=(), description="applied in this order after alpha and beta"
+    )
     subtile_n: Positive | None = Field(
         default=None, description="columns of D converted and stored at a time"
     )
@@ -192,17 +258,20 @@ class Runs(Model):
 
 
 class Spec(Model):
-    """One matmul: D[M, N] = A[M, K] @ B[K, N]."""
+    """One matmul: D[M, N] = epilogue(alpha * A[M, K] @ B[K, N] + beta * C[M, N])."""
 
     title: Title = Field(description="one line of plain text for the module's docstring")
     target: Literal["h100", "h200", "b200"]
     operands: Operands
-    accumulator: Literal["fp32"] | None = None
+    accumulator: AccumulatorDType | None = None
     tile: Tile = Tile()
+    mma: Mma = Mma()
+    warps: Warps = Warps()
     cluster: Cluster = Cluster()
     buffering: Buffering = Buffering()
     warp_specialization: WarpSpecialization = WarpSpecialization()
     schedule: Schedule = Schedule()
+    occupancy: Positive | None = Field(default=None, description="CTAs that share an SM")
     epilogue: Epilogue = Epilogue()
     check: Runs | None = None
     bench: Runs | None = None

@@ -29,6 +29,9 @@ class Architecture:
     warps_per_warpgroup: int = 4  # [ptx] wgmma is issued by four consecutive warps
     threads_per_cta: int = 1024  # [guide]
     registers_per_sm: int = 65_536  # [guide] 32-bit registers
+    registers_per_thread: int = 255  # [guide]
+    smem_bytes_per_sm: int = 233_472  # [guide] 228 KiB
+    smem_reserved_bytes_per_cta: int = 1_024  # [guide] taken by the system
     smem_bytes_per_cta: int = 232_448  # [guide] 227 KiB, after opting in
     tmem_columns: int = 0  # [ptx] per SM, of 32 bits in each of 128 lanes; only tcgen05 has them
 
@@ -52,6 +55,7 @@ class Wgmma:
     m: int = 64  # [ptx]
     n_min: int = 8  # [ptx]
     n_max: int = 256  # [ptx]; [gluon] only powers of two, other multiples of 8 abort the compiler
+    n_max_int8: int = 128  # [gluon] 256, which PTX has, aborts the compiler
     k_bytes: int = 32  # [ptx] 16 elements of 16 bits
 
     rows_per_warp: int = 16  # [ptx] warp i of the warpgroup holds rows 16*i to 16*i+15 of D

@@ -2,15 +2,12 @@
 
 from gemmgen.verify.run import default_shapes, verify, verify_large, verify_numbers
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES
-from gemmgen.verify.verification import Check, Shape, Verification, shape_text
+from gemmgen.verify.verification import Verification
 
 __all__ = [
     "ACCEPTANCE_SHAPES",
-    "Check",
-    "Shape",
     "Verification",
     "default_shapes",
-    "shape_text",
     "verify",
     "verify_large",
     "verify_numbers",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -10,9 +9,10 @@ import torch
 from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.verify.checks import Case, Group, compared
-from gemmgen.verify.matrix import bits
-from gemmgen.verify.verification import Check
+from gemmgen.problem import Check
+from gemmgen.problem.case import Case
+from gemmgen.problem.dtype import bits, poison
+from gemmgen.verify.checks import Group, compared
 
 HOPPER_CAPABILITY: Final = (9, 0)
 DELAY_BYTES: Final = 256 << 20
@@ -43,14 +43,14 @@ def context_lost() -> bool:
 
 def captured(case: Case) -> Iterator[Check]:
     """Check that a CUDA graph of one call replays to the bits of a call outside a graph."""
-    a, b = case.inputs()
-    first = case.run(a, b).clone()
+    inputs = case.inputs()
+    first = case.run(inputs).clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = case.matmul(a, b)
+        out = inputs.call(case.matmul)
 
     def replay() -> Tensor:
-        out.fill_(math.nan)
+        out.fill_(poison(out.dtype))
         graph.replay()
         return out
 
@@ -60,23 +60,23 @@ def captured(case: Case) -> Iterator[Check]:
 def streamed(case: Case) -> Iterator[Check]:
     """Check that a call under another stream runs on it.
 
-    The inputs become valid on that stream only after a delay; a kernel launched elsewhere would read NaN.
+    The inputs become valid on that stream only after a delay; a kernel launched elsewhere would read poison.
     """
-    a, b = case.inputs()
-    first = case.run(a, b).clone()
-    late_a, late_b = a.clone(), b.clone()
+    inputs = case.inputs()
+    first = case.run(inputs).clone()
+    late = [tensor.clone() for tensor in inputs.tensors]
     delay = torch.ones(DELAY_BYTES, dtype=torch.uint8, device=case.device)
-    for operand in (a, b):
-        operand.fill_(math.nan)
+    for tensor in inputs.tensors:
+        tensor.fill_(poison(tensor.dtype))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         case.output()  # the memory of d: to get it from the driver later could be to wait for the delay
         for _ in range(DELAY_PASSES):
             delay.bitwise_not_()
-        a.copy_(late_a)
-        b.copy_(late_b)
-        out = case.run(a, b)
+        for tensor, valid in zip(inputs.tensors, late, strict=True):
+            tensor.copy_(valid)
+        out = case.run(inputs)
     torch.cuda.current_stream().wait_stream(stream)
     count = int((bits(out) != bits(first)).sum().item())
     yield case.check("side stream: elements that differ", count, 0)

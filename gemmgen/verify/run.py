@@ -9,11 +9,13 @@ from typing import Literal
 import torch
 
 from gemmgen.module import matmul_of
+from gemmgen.problem import Check, Shape, shape_text
+from gemmgen.problem.case import Case, once
 from gemmgen.spec.model import Spec
-from gemmgen.verify.checks import PORTABLE, Case, Group, once
+from gemmgen.verify.checks import PORTABLE, Group
 from gemmgen.verify.gpu import GPU_ONLY, context_lost, require_hopper
-from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, LARGE_SHAPE
-from gemmgen.verify.verification import Check, Shape, Verification, shape_text
+from gemmgen.verify.shapes import acceptance_shapes, large_shape
+from gemmgen.verify.verification import Verification
 
 Device = Literal["cuda", "cpu"]
 Progress = Callable[[str], None]
@@ -35,8 +37,9 @@ def verify(
     device: Device = "cuda",
     progress: Progress = silent,
 ) -> Verification:
-    """Check the module's matmul on each shape [M, N, K]: numbers, writes, strides, and that it repeats.
+    """Check the module's matmul on each shape [M, N, K].
 
+    Its numbers, what it writes, strides, NaN and infinities, and that it repeats.
     Without ``shapes``, on those of the spec's ``check`` and then on the acceptance shapes. On ``cuda`` also
     under a CUDA graph and on a side stream; ``cpu`` is for modules that compute there. A kernel that
     raises, or takes the CUDA context down, is a failed check; one that never returns is beyond the reach
@@ -69,17 +72,21 @@ def verify_numbers(
 
 
 def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:
-    """Check every element of a D that has more than 2**31; needs up to 30 GB of GPU memory.
+    """Check every element of a D that has more than 2**31; needs up to 60 GB of GPU memory.
 
-    Raises GemmgenError (``no-gpu``) as ``verify`` does.
+    Of a kernel of a single tile, the largest D that it can compute. Raises GemmgenError (``no-gpu``) as
+    ``verify`` does.
     """
-    return verify_numbers(module, spec, (LARGE_SHAPE,), progress=progress)
+    return verify_numbers(module, spec, (large_shape(spec),), progress=progress)
 
 
 def default_shapes(spec: Spec) -> tuple[Shape, ...]:
-    """Return the spec's own shapes to check, then the acceptance shapes, each once."""
+    """Return the spec's own shapes to check, then the acceptance shapes, each once.
+
+    Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
+    """
     own = spec.check.shapes if spec.check else ()
-    return tuple(dict.fromkeys((*own, *ACCEPTANCE_SHAPES)))
+    return tuple(dict.fromkeys((*own, *acceptance_shapes(spec))))
 
 
 def run_checks(
@@ -114,7 +121,7 @@ def _cases(
         Case(
             matmul=matmul_of(module),
             shape=shape,
-            operands=spec.operands,
+            spec=spec,
             generator=torch.Generator(device).manual_seed(seed + index),
             repeats=repeats,
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from gemmgen.verify.verification import Shape
+from gemmgen.plan import plan_spec
+from gemmgen.problem import Shape
+from gemmgen.spec import SpecFile
+from gemmgen.spec.model import Spec
 
 ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
     {
@@ -24,6 +27,51 @@ ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
 LARGE_SHAPE: Final[Shape] = (65536, 33024, 64)
 """[M, N, K] with 2,164,260,864 elements of D, which a 32-bit index cannot count (2**31 is 2,147,483,648).
 
-K is one step, so the work is small: 4.3 GB of D in 16 bits and 8.7 GB in fp32, with B and one chunk of the
-reference beside it.
+K is one step, so the work is small: 4.3 GB of D in 16 bits and 8.7 GB in fp32, as much of C where there is
+one (and three times that while it is drawn), with B and one chunk of the reference beside it.
 """
+
+
+def acceptance_shapes(spec: Spec) -> tuple[Shape, ...]:
+    """Return the acceptance shapes, or for a kernel of a single tile those that fit it and some of its own.
+
+    Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
+    """
+    tile = single_tile(spec)
+    if tile is None:
+        return tuple(ACCEPTANCE_SHAPES)
+    m, n, k = tile
+    own = (
+        tile,
+        (m - m // 3, n - n // 3, k - k // 3),  # ends inside the tile along every dimension
+        (max(1, m - 1), max(1, n - 1), k),  # an N for which the wrapper must pad D
+    )
+    return tuple(dict.fromkeys((*own, *fitting(ACCEPTANCE_SHAPES, tile))))
+
+
+def large_shape(spec: Spec) -> Shape:
+    """Return a shape of more than 2**31 elements of D, or the tile of a kernel that computes no more."""
+    return single_tile(spec) or LARGE_SHAPE
+
+
+def fitting(shapes: Iterable[Shape], tile: Shape | None) -> tuple[Shape, ...]:
+    """Return the shapes [M, N, K] that are not larger than the tile anywhere; all of them without a tile."""
+    if tile is None:
+        return tuple(shapes)
+    return tuple(
+        shape for shape in shapes if all(extent <= most for extent, most in zip(shape, tile, strict=True))
+    )
+
+
+def single_tile(spec: Spec) -> Shape | None:
+    """Return the largest problem [M, N, K] of a kernel of a single tile; None where there is no limit.
+
+    What the spec leaves open of the tile is what its plan chooses. Raises GemmgenError if no plan is legal.
+    """
+    if spec.schedule.kind != "single_tile":
+        return None
+    m, n, k = spec.tile.m, spec.tile.n, spec.tile.k
+    if m and n and k:
+        return m * (spec.cluster.m or 1), n * (spec.cluster.n or 1), k
+    plan = plan_spec(SpecFile(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={}))
+    return plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k

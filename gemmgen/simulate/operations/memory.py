@@ -115,7 +115,7 @@ def load(agent: Agent, op: Operation) -> Any:
         agent.cluster.globals.read(part, pointer.name, access, agent.knowledge.clock)
     values = torch.zeros(offsets.shape, dtype=pointer.flat.dtype)
     if other_names:
-        values += torch.as_tensor(agent.get(other_names[0]), dtype=values.dtype)
+        values.copy_(torch.as_tensor(agent.get(other_names[0])))
     values[mask] = pointer.flat[offsets[mask]]
     return values if isinstance(op.result_types[0], Distributed) else values.item()
 

@@ -1,0 +1,70 @@
+"""What a kernel computes: the part of a plan that the spec states and nobody chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.plan.dtype import DTYPES, DType
+from gemmgen.target import Gpu
+
+Shape = tuple[int, int, int]
+"""[M, N, K]."""
+VECTORS = ("row_scale", "column_scale", "row_bias", "column_bias")
+"""Epilogue operations with an operand of one element for each row, or each column, of D."""
+VECTOR_BIAS_DTYPES = ("bf16", "fp16", "fp32")
+"""Types of D that a bias has too; beside another D it is fp32."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input matrix: A [M, K] or B [K, N]."""
+
+    dtype: DType
+    major: Literal["k", "mn"]
+    """The dimension that is contiguous in memory."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """D = ops(alpha * A @ B + beta * C), where for which shapes, and on what."""
+
+    title: str
+    gpu: Gpu
+    a: Operand
+    b: Operand
+    c: DType | None
+    d: DType
+    accumulator: DType
+    alpha: float
+    beta: float
+    """Of C; it has no meaning where C is added by the operation ``residual``."""
+    ops: tuple[str, ...]
+    """What the epilogue does to alpha * A @ B + beta * C, in order."""
+    check_shapes: tuple[Shape, ...]
+    bench_shapes: tuple[Shape, ...]
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The row and column operands of the epilogue, in the order of its operations."""
+        return tuple(op for op in self.ops if op in VECTORS)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the epilogue multiplies with a number in global memory."""
+        return "tensor_scale" in self.ops
+
+    @property
+    def residual(self) -> bool:
+        """Whether C is added by an operation, and not to the product."""
+        return "residual" in self.ops
+
+    def vector_dtype(self, name: str) -> DType:
+        """Return the type of a row or column operand: scales are fp32, a bias is what D is where it can."""
+        as_d = name.endswith("_bias") and self.d.name in VECTOR_BIAS_DTYPES
+        return self.d if as_d else DTYPES["fp32"]
+
+    @property
+    def transforms(self) -> bool:
+        """Whether the epilogue does more than convert the accumulator."""
+        return self.alpha != 1 or self.c is not None or bool(self.ops)

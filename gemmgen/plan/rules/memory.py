@@ -1,0 +1,142 @@
+"""Rules of shared memory: swizzles, rings, capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemmgen.errors import Violation
+from gemmgen.plan.bounds import fits, is_power_of_two, most_stages, smem_limit
+from gemmgen.plan.plan import Plan
+from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile
+from gemmgen.plan.rules.registers import accumulator_registers
+from gemmgen.plan.rules.roles import occupancy
+from gemmgen.plan.rules.rule import breaks, one_of, rule_id
+from gemmgen.plan.rules.tile import breaks_tile, mma_k
+from gemmgen.target import WGMMA
+
+
+def operand_swizzle(plan: Plan) -> Iterator[Violation]:
+    """A and B are swizzled, and no wider than their rows: Triton 3.9 reads no others with wgmma."""
+    if breaks_tile(plan):
+        return
+    widths = plan.architecture.tma_swizzle_bytes
+    for name, swizzle, row, operand in (
+        ("a", plan.a_swizzle_bytes, plan.a_row, plan.problem.a),
+        ("b", plan.b_swizzle_bytes, plan.b_row, plan.problem.b),
+    ):
+        legal = [width for width in widths if width <= row * operand.dtype.bytes]
+        if swizzle in legal:
+            continue
+        row_bytes = row * operand.dtype.bytes
+        if not legal:
+            extent = "k" if operand.major == "k" else {"a": "m", "b": "n"}[name]
+            yield Violation(
+                rule_id(operand_swizzle),
+                f"tile.{extent}",
+                f"rows of {row_bytes} bytes in the tiles of {name.upper()}",
+                f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
+                f"use at least {widths[-1] // operand.dtype.bytes}",
+            )
+            continue
+        limit = f"wgmma reads operands swizzled over {', '.join(map(str, widths))} bytes, no more than the"
+        yield Violation(
+            rule_id(operand_swizzle),
+            f"operands.{name}.swizzle",
+            f"a swizzle of {swizzle:,} bytes",
+            f"{limit} {row_bytes} of a tile's row",
+            one_of(legal),
+        )
+
+
+def ring_depth(plan: Plan) -> Iterator[Violation]:
+    """A stage is free to load into while outstanding MMAs read theirs; else both sides wait forever."""
+    if plan.schedule_kind == "single_tile":
+        if plan.stages > 1:
+            yield Violation(
+                rule_id(ring_depth),
+                "buffering.stages",
+                f"{plan.stages:,} stages for a single tile",
+                "all of K is one step, which needs one",
+                "use 1",
+            )
+        return
+    if plan.persistent and not plan.specialized and plan.stages < 2:
+        yield Violation(
+            rule_id(ring_depth),
+            "buffering.stages",
+            f"{plan.stages} stage for warps that load and multiply over many tiles",
+            "a second one lets a step load while another is multiplied",
+            "use at least 2",
+        )
+    elif plan.stages <= plan.outstanding_mmas:
+        yield Violation(
+            rule_id(ring_depth),
+            "buffering.stages",
+            f"{plan.stages} stage with {plan.outstanding_mmas} outstanding MMA",
+            "the MMA in flight keeps its stage until the next one is issued, which needs a stage of its own",
+            f"use at least {plan.outstanding_mmas + 1}",
+        )
+
+
+def outstanding_mmas(plan: Plan) -> Iterator[Violation]:
+    """An MMA can only stay in flight where another one follows it."""
+    if plan.schedule_kind == "single_tile" and plan.outstanding_mmas:
+        yield Violation(
+            rule_id(outstanding_mmas),
+            "buffering.outstanding_mmas",
+            f"{plan.outstanding_mmas} outstanding MMA for a single tile",
+            "all of K is one step, and no MMA follows its own",
+            "use 0",
+        )
+
+
+def smem_capacity(plan: Plan) -> Iterator[Violation]:
+    """All buffers, barriers and compiler state fit into a CTA's shared memory."""
+    if breaks_tile(plan) or breaks(plan, occupancy, accumulator_registers, epilogue_subtile, epilogue_buffers):
+        return
+    if not is_power_of_two(plan.subtile_n) or fits(plan):
+        return
+    if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)):
+        field, largest = "buffering.stages", stages
+        found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
+    else:
+        field, largest = _smaller_tile(plan)
+        found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
+        plan = replace(plan, stages=1)
+    share = f" of each of {plan.occupancy} CTAs" if plan.occupancy > 1 else ""
+    yield Violation(
+        rule_id(smem_capacity),
+        field,
+        f"{found} {plan.smem_bytes:,} bytes",
+        f"the limit{share} is {smem_limit(plan):,}",
+        f"use at most {largest}",
+    )
+
+
+def _smaller_tile(plan: Plan) -> tuple[str, int]:
+    """Return the field that has to shrink for a single stage to fit, and its largest value that does it.
+
+    Where no field will do alone, the others are taken at their smallest.
+    """
+    single = replace(plan, stages=1)
+    one_buffer = replace(single, epilogue_buffers=1)
+    for base, name, field in (
+        (single, "epilogue_buffers", "buffering.epilogue"),
+        (single, "subtile_n", "epilogue.subtile_n"),
+        (single, "cta_tile_k", "tile.k"),
+        (one_buffer, "subtile_n", "epilogue.subtile_n"),
+        (replace(one_buffer, subtile_n=WGMMA.n_min), "cta_tile_k", "tile.k"),
+        (single, "cta_tile_n", "tile.n"),
+    ):
+        value: int = getattr(plan, name)
+        while value > 1:
+            value //= 2
+            smaller = replace(base, **{name: value})
+            if name == "cta_tile_n":
+                smaller = replace(smaller, subtile_n=min(value, plan.subtile_n))
+            if breaks(smaller, mma_k, epilogue_subtile, epilogue_buffers):
+                break
+            if fits(smaller):
+                return field, value
+    raise AssertionError("an accumulator that fits into registers leaves a stage of k = 16 enough memory")

@@ -1,0 +1,135 @@
+"""Rules of registers: what roles ask for, and what accumulators take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.errors import Violation
+from gemmgen.plan.bounds import (
+    most_consumer_registers,
+    needed_registers,
+    power_of_two_below,
+    round_up,
+    working_registers,
+)
+from gemmgen.plan.plan import Plan
+from gemmgen.plan.rules.roles import consumer_count, occupancy, warp_layout
+from gemmgen.plan.rules.rule import breaks, nearest, rule_id
+from gemmgen.plan.rules.tile import breaks_tile
+from gemmgen.target import WGMMA
+
+
+def role_registers(plan: Plan) -> Iterator[Violation]:
+    """Without roles there is nobody to ask for registers."""
+    if plan.specialized or breaks(plan, consumer_count, warp_layout):
+        return
+    most = most_consumer_registers(plan)
+    for role, registers, had in (
+        ("producer", plan.producer_registers, 0),
+        ("consumer", plan.consumer_registers, most),
+    ):
+        if registers != had:
+            yield Violation(
+                rule_id(role_registers),
+                f"warp_specialization.registers.{role}",
+                f"{registers:,} registers per {role} thread without warp specialization",
+                f"all threads then have what the launch gives them, up to {most}",
+                "use a kind of warp specialization, or leave it out",
+            )
+
+
+def register_granularity(plan: Plan) -> Iterator[Violation]:
+    """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
+    if not plan.specialized:
+        return
+    architecture = plan.architecture
+    step, low, high = (
+        architecture.setmaxnreg_granularity,
+        architecture.setmaxnreg_min,
+        architecture.setmaxnreg_max,
+    )
+
+    def expressible(registers: int) -> bool:
+        return registers % step == 0 and low <= registers <= high
+
+    requests = [("producer", plan.producer_registers, high)]
+    if plan.consumers > 1:  # a lone consumer makes no request
+        most = most_consumer_registers(plan) if expressible(plan.producer_registers) else high
+        requests.append(("consumer", plan.consumer_registers, most))
+    for role, registers, most in requests:
+        if not expressible(registers):
+            yield Violation(
+                rule_id(register_granularity),
+                f"warp_specialization.registers.{role}",
+                f"{registers:,} registers per {role} thread",
+                f"setmaxnreg takes multiples of {step} from {low} to {high}",
+                nearest(registers // step * step, round_up(registers, step), low=low, high=most),
+            )
+
+
+def register_pool(plan: Plan) -> Iterator[Violation]:
+    """The first consumer, which gets what the workers leave, has as many registers as are asked for."""
+    if not plan.specialized or breaks(plan, consumer_count, warp_layout, occupancy, register_granularity):
+        return
+    pool = plan.register_pool
+    field, registers = "warp_specialization.registers.consumer", pool.launch_registers * plan.threads
+    if plan.consumers == 1 and pool.default_registers != plan.consumer_registers:
+        yield Violation(
+            rule_id(register_pool),
+            field,
+            f"{plan.consumer_registers} registers per thread of a lone consumer",
+            f"it gets all that the producer leaves of {registers:,}, {pool.default_registers} per thread",
+            f"use {pool.default_registers}",
+        )
+    elif pool.default_registers < plan.consumer_registers:
+        yield Violation(
+            rule_id(register_pool),
+            field,
+            f"{plan.consumer_registers} per consumer and {plan.producer_registers} per producer thread "
+            f"leave the first consumer {max(pool.default_registers, 0)}",
+            f"the {plan.threads} threads share {registers:,} registers",
+            f"use at most {most_consumer_registers(plan)}",
+        )
+
+
+def accumulator_registers(plan: Plan) -> Iterator[Violation]:
+    """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
+    if breaks_tile(plan) or breaks(plan, occupancy, register_granularity):
+        return
+    most = most_consumer_registers(plan)
+    if needed_registers(plan) <= most:
+        return
+    accumulator, working = plan.accumulator_registers, working_registers(plan) + plan.operand_registers
+    room = most - working
+    narrowest = WGMMA.n_min * plan.warps_n
+    if plan.cta_tile_n > narrowest:
+        columns = power_of_two_below(max(1, plan.cta_tile_n * room // accumulator))
+        field, largest = "tile.n", max(columns, narrowest)
+    else:
+        field, largest = "tile.m", power_of_two_below(max(1, plan.cta_tile_m * room // accumulator))
+    partial = " with its partial sums" if plan.promote_k else ""
+    yield Violation(
+        rule_id(accumulator_registers),
+        field,
+        f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n}{partial} takes {accumulator} "
+        f"registers of each consumer thread",
+        f"{most} less {working} to work with leave {room}",
+        f"use at most {largest}",
+    )
+
+
+def consumer_registers(plan: Plan) -> Iterator[Violation]:
+    """A consumer asks for enough registers to hold its accumulator and to work with it."""
+    if breaks_tile(plan) or breaks(plan, register_granularity, accumulator_registers):
+        return
+    needed = needed_registers(plan)
+    if plan.consumers > 1 and needed > plan.consumer_registers:  # a lone consumer gets what there is
+        yield Violation(
+            rule_id(consumer_registers),
+            "warp_specialization.registers.consumer",
+            f"{plan.consumer_registers} registers per consumer thread",
+            f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n} takes "
+            f"{plan.accumulator_registers}, and the kernel "
+            f"{working_registers(plan) + plan.operand_registers} more to work with",
+            f"use at least {needed}",
+        )

@@ -1,0 +1,191 @@
+"""Rules of CTAs and their warps: clusters, consumers, schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.errors import Violation
+from gemmgen.plan.bounds import is_power_of_two, most_consumers, power_of_two_below, threads_of
+from gemmgen.plan.plan import Plan
+from gemmgen.plan.rules.rule import nearest, rule_id
+
+MAX_CLUSTER = 4
+"""CTAs of a program; 8 are portable, but no tile of this family gains by sharing among more than 4."""
+MAX_OCCUPANCY = 2
+"""A third CTA would have a third of the registers, too few for an accumulator worth sharing an SM for."""
+MAX_WIDTH = 4_096
+"""[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
+MAX_SQUARE = 64
+"""[derived] The curve takes five selects per halving of the square: 64 tiles, six halvings, fill any L2."""
+
+
+def schedule_kind(plan: Plan) -> Iterator[Violation]:
+    """Roles of their own pay off over many tiles, and are generated for those only."""
+    if plan.specialized and not plan.persistent:
+        kind = plan.schedule_kind.replace("_", " ")
+        yield Violation(
+            rule_id(schedule_kind),
+            "warp_specialization.kind",
+            f"{plan.specialization} consumers in a {kind} schedule",
+            "a producer of its own keeps loads going from tile to tile, and such a program has but one",
+            "use none, or persistent as schedule.kind",
+        )
+
+
+def cluster_shape(plan: Plan) -> Iterator[Violation]:
+    """A program is a power of two of CTAs, up to four, and several of them have producers to share tiles."""
+    for field, ctas, others in (("m", plan.cluster_m, plan.cluster_n), ("n", plan.cluster_n, plan.cluster_m)):
+        if not plan.specialized and ctas > 1:
+            yield Violation(
+                rule_id(cluster_shape),
+                f"cluster.{field}",
+                f"{ctas:,} CTAs along {field.upper()} without warp specialization",
+                "only producers of their own wait for the consumers of other CTAs before a multicast",
+                "use 1",
+            )
+        elif not is_power_of_two(ctas) or ctas > MAX_CLUSTER:
+            below = power_of_two_below(ctas)
+            yield Violation(
+                rule_id(cluster_shape),
+                f"cluster.{field}",
+                f"{ctas:,} CTAs along {field.upper()}",
+                f"a cluster has a power of two of CTAs along each dimension, and at most {MAX_CLUSTER} in all",
+                nearest(below, 2 * below, high=MAX_CLUSTER),
+            )
+        elif ctas > 1 and ctas * others > MAX_CLUSTER and is_power_of_two(others) and others <= MAX_CLUSTER:
+            yield Violation(
+                rule_id(cluster_shape),
+                f"cluster.{field}",
+                f"{ctas} of {plan.cluster_m} x {plan.cluster_n} CTAs along {field.upper()}",
+                f"a cluster has at most {MAX_CLUSTER} in all",
+                f"use at most {MAX_CLUSTER // others}",
+            )
+
+
+def consumer_count(plan: Plan) -> Iterator[Violation]:
+    """The consumers share the tile's rows in power-of-two parts, and their CTA has threads for them all."""
+    field, most = "warp_specialization.consumers", most_consumers(plan)
+    if not plan.specialized:
+        if plan.consumers != 1:
+            yield Violation(
+                rule_id(consumer_count),
+                field,
+                f"{plan.consumers:,} consumers without warp specialization",
+                "then all warps do the same, and are one",
+                "use 1",
+            )
+    elif plan.ping_pong and plan.consumers != 2:
+        yield Violation(
+            rule_id(consumer_count),
+            field,
+            f"{plan.consumers:,} consumers in ping-pong",
+            "two take turns, one at the tensor cores and one at its epilogue",
+            "use 2",
+        )
+    elif plan.consumers > most:
+        threads, limit = threads_of(plan, plan.consumers), plan.architecture.threads_per_cta
+        yield Violation(
+            rule_id(consumer_count),
+            field,
+            f"{plan.consumers:,} consumers and the producer are {threads:,} threads",
+            f"a CTA has at most {limit:,}",
+            f"use at most {power_of_two_below(most)}",
+        )
+    elif not is_power_of_two(plan.consumers):
+        below = power_of_two_below(plan.consumers)
+        yield Violation(
+            rule_id(consumer_count),
+            field,
+            f"{plan.consumers} consumers",
+            "this version generates kernels whose number of consumers is a power of two",
+            nearest(below, 2 * below, high=power_of_two_below(most)),
+        )
+
+
+def warp_layout(plan: Plan) -> Iterator[Violation]:
+    """A consumer is whole warpgroups, each of four warps along M: Gluon accepts others, which are wrong."""
+    warpgroup = plan.architecture.warps_per_warpgroup
+    if plan.warps_m not in (warpgroup, 2 * warpgroup):
+        yield Violation(
+            rule_id(warp_layout),
+            "warps.m",
+            f"{plan.warps_m:,} warps along M",
+            f"the four warps of a warpgroup hold 16 rows each of an instruction, and there are {warpgroup} or "
+            f"{2 * warpgroup} of them along M",
+            f"use {warpgroup} or {2 * warpgroup}",
+        )
+    elif plan.warps_n not in (1, 2) or plan.consumer_warps > 2 * warpgroup:
+        most = 2 * warpgroup // plan.warps_m
+        yield Violation(
+            rule_id(warp_layout),
+            "warps.n",
+            f"{plan.warps_m} x {plan.warps_n:,} warps",
+            f"a consumer has {warpgroup} or {2 * warpgroup}",
+            f"use {'1 or 2' if most == 2 else most}",
+        )
+
+
+def occupancy(plan: Plan) -> Iterator[Violation]:
+    """At most two CTAs share an SM, and those of a cluster have one each."""
+    most = 1 if plan.cluster_size > 1 else MAX_OCCUPANCY
+    if plan.occupancy > most:
+        threads = f"a {plan.cluster_m} x {plan.cluster_n} cluster" if most == 1 else "this version"
+        limit = "its CTAs one on each SM" if most == 1 else f"kernels for at most {MAX_OCCUPANCY}"
+        yield Violation(
+            rule_id(occupancy),
+            "occupancy",
+            f"{plan.occupancy:,} CTAs on each SM",
+            f"{threads} {'has' if most == 1 else 'generates'} {limit}",
+            f"use at most {most}",
+        )
+
+
+def group_width(plan: Plan) -> Iterator[Violation]:
+    """The tiles of a group fit into the integers that count them, and a curve fills a square."""
+    field = "schedule.width"
+    if plan.schedule_kind == "single_tile":
+        return
+    if plan.order == "row":
+        if plan.width > 1:
+            yield Violation(
+                rule_id(group_width),
+                field,
+                f"groups of {plan.width:,} in the order row",
+                "it walks over one row of tiles at a time",
+                "use 1",
+            )
+    elif plan.order == "hilbert":
+        if not is_power_of_two(plan.width) or not 2 <= plan.width <= MAX_SQUARE:
+            below = power_of_two_below(plan.width)
+            yield Violation(
+                rule_id(group_width),
+                field,
+                f"squares of {plan.width:,} tiles",
+                f"a Hilbert curve fills those whose sides are powers of two, here from 2 to {MAX_SQUARE}",
+                nearest(below, 2 * below, low=2, high=MAX_SQUARE),
+            )
+    elif plan.width > MAX_WIDTH:
+        lines = "rows" if plan.minor == "m" else "columns"
+        yield Violation(
+            rule_id(group_width),
+            field,
+            f"groups of {plan.width:,} {lines} of tiles",
+            f"their tiles are counted in 32 bits, which hold those of {MAX_WIDTH:,}",
+            f"use at most {MAX_WIDTH}",
+        )
+
+
+def minor_dimension(plan: Plan) -> Iterator[Violation]:
+    """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
+    fixed = {"row": ("n", "tiles of a row follow one another"), "hilbert": ("m", "a curve has no minor dimension")}
+    if plan.order not in fixed or plan.schedule_kind == "single_tile":
+        return
+    minor, reason = fixed[plan.order]
+    if plan.minor != minor:
+        yield Violation(
+            rule_id(minor_dimension),
+            "schedule.minor",
+            f"{plan.minor} in the order {plan.order}",
+            reason,
+            f"use {minor}, or leave it out",
+        )

@@ -1,0 +1,32 @@
+"""What a rule is, and the words that rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gemmgen.errors import Violation
+from gemmgen.plan.plan import Plan
+
+Rule = Callable[[Plan], Iterator[Violation]]
+
+
+def rule_id(rule: Rule) -> str:
+    """Return the id under which a rule's violations are reported."""
+    return rule.__name__.replace("_", "-")
+
+
+def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) -> str:
+    """Name the legal values around an illegal one, of which those outside `low` to `high` are none."""
+    inside = (max(low, value if high is None else min(value, high)) for value in (below, above))
+    return f"use {' or '.join(map(str, dict.fromkeys(inside)))}"
+
+
+def one_of(values: Sequence[object]) -> str:
+    """Name all legal values: ``use a``, ``use a or b``, ``use a, b or c``."""
+    *others, last = map(str, values)
+    return f"use {', '.join(others)} or {last}" if others else f"use {last}"
+
+
+def breaks(plan: Plan, *rules: Rule) -> bool:
+    """Whether a plan violates one of the rules, on which another rule relies."""
+    return any(True for rule in rules for _ in rule(plan))

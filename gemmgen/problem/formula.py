@@ -1,0 +1,86 @@
+"""What a spec computes: D = ops(alpha * A @ B + beta * C), and which inputs that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.problem.dtype import DType
+from gemmgen.spec.model import AccumulatorDType, EpilogueOp, Spec
+
+ROW_VECTORS: Final = ("row_scale", "row_bias")
+COLUMN_VECTORS: Final = ("column_scale", "column_bias")
+SCALES: Final = ("tensor_scale", "row_scale", "column_scale")
+BIASES: Final = ("row_bias", "column_bias")
+KEYWORDS: Final = ("c", "row_scale", "column_scale", "tensor_scale", "row_bias", "column_bias")
+"""What a generated ``matmul`` takes besides A and B if its spec names it, in the order of its signature."""
+
+ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "relu": "torch.nn.functional.relu({})",
+        "gelu_tanh": "torch.nn.functional.gelu({}, approximate='tanh')",
+        "gelu_erf": "torch.nn.functional.gelu({})",
+        "silu": "torch.nn.functional.silu({})",
+    }
+)
+"""The operations that take nothing but the number, as torch spells them."""
+
+
+def accumulator_of(spec: Spec) -> AccumulatorDType:
+    """Return the type in which products are summed: as stated, or else int32 for int8 and fp32 for floats."""
+    return spec.accumulator or ("int32" if spec.operands.a.dtype == "int8" else "fp32")
+
+
+def alpha_of(spec: Spec) -> float:
+    """Return the factor of A @ B."""
+    return 1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha
+
+
+def beta_of(spec: Spec) -> float:
+    """Return the factor of the C that is added before the ops, 0 where none is."""
+    if spec.operands.c is None or "residual" in spec.epilogue.ops:
+        return 0.0
+    return 1.0 if spec.epilogue.beta is None else spec.epilogue.beta
+
+
+def dtype_of(spec: Spec, keyword: str) -> DType:
+    """Return the element type of an input besides A and B: scales are fp32, biases are D's type or fp32."""
+    if keyword == "c":
+        assert spec.operands.c is not None
+        return spec.operands.c.dtype
+    d = spec.operands.d.dtype
+    return d if keyword in BIASES and d in ("bf16", "fp16", "fp32") else "fp32"
+
+
+def keywords_of(spec: Spec) -> Iterator[str]:
+    """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
+    for keyword in KEYWORDS:
+        if keyword in spec.epilogue.ops or (keyword == "c" and spec.operands.c is not None):
+            yield keyword
+
+
+def apply(op: EpilogueOp, x: Tensor, extras: Mapping[str, Tensor], rows: slice) -> Tensor:
+    """Return an operation's result for some rows x [rows, N] of the result, in x's own precision."""
+    if op in ACTIVATIONS:
+        return activated(op, x)
+    other = extras["c" if op == "residual" else op]
+    if op == "tensor_scale":
+        other = other.reshape(())
+    elif op == "residual":
+        other = other[rows]
+    elif op in ROW_VECTORS:
+        other = other[rows, None]
+    return x * other.to(x.dtype) if op in SCALES else x + other.to(x.dtype)
+
+
+def activated(op: str, x: Tensor) -> Tensor:
+    """Return what ``torch.nn.functional`` makes of x."""
+    if op == "relu":
+        return torch.nn.functional.relu(x)
+    if op == "silu":
+        return torch.nn.functional.silu(x)
+    return torch.nn.functional.gelu(x, approximate="tanh" if op == "gelu_tanh" else "none")

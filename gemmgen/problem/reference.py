@@ -1,0 +1,87 @@
+"""The exact result, and how far a computed one is from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.problem.dtype import TORCH_DTYPES, rounded_to_tf32, saturated
+from gemmgen.problem.formula import alpha_of, apply, beta_of
+from gemmgen.problem.inputs import Inputs
+from gemmgen.problem.tolerance import HALF_ULP
+from gemmgen.spec.model import Spec
+
+CHUNK_BYTES: Final = 256 << 20
+"""Of reference rows that exist at a time."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far a result is from the exact one; NaN when the result holds one."""
+
+    relative: float
+    """||out - ref|| / ||ref||, Frobenius norms."""
+    worst_element: float
+    """Largest |out - ref|, less what rounding that element to D's type may cost, over the root mean square
+    of the reference."""
+
+
+def references(inputs: Inputs, spec: Spec) -> Iterator[tuple[slice, Tensor]]:
+    """Yield rows of the exact D [M, N] in float64, on the inputs' device, and which rows they are.
+
+    tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64 and a
+    sum of K of them loses at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose
+    nothing at all. A D of 8-bit floats saturates. Rows are computed in chunks, so that besides B in float64
+    only one chunk, and what the ops make of it, needs memory.
+    """
+    b_exact = _exact(inputs.b, spec)
+    count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
+    for first in range(0, inputs.a.shape[0], count):
+        rows = slice(first, first + count)
+        d = _exact(inputs.a[rows], spec) @ b_exact
+        if (alpha := alpha_of(spec)) != 1:
+            d = alpha * d
+        if beta := beta_of(spec):
+            d = d + beta * inputs.extras["c"][rows].double()
+        for op in spec.epilogue.ops:
+            d = apply(op, d, inputs.extras, rows)
+        yield rows, saturated(d, TORCH_DTYPES[spec.operands.d.dtype])
+
+
+def reference(inputs: Inputs, spec: Spec) -> Tensor:
+    """Return the whole exact D [M, N] in float64."""
+    return torch.cat([rows for _, rows in references(inputs, spec)])
+
+
+def deviation(out: Tensor, inputs: Inputs, spec: Spec) -> Deviation:
+    """Compare out [M, N] with the exact result of its inputs."""
+    zero = torch.zeros((), dtype=torch.float64, device=out.device)
+    square_error, square_reference, worst = zero, zero, zero
+    rounding = HALF_ULP[spec.operands.d.dtype]
+    for rows, exact in references(inputs, spec):
+        error = (out[rows].double() - exact).abs_()
+        square_reference = square_reference + exact.square().sum()
+        worst = torch.maximum(worst, (error - rounding * exact.abs_()).max())
+        square_error = square_error + error.square_().sum()
+    mean_square = square_reference / out.numel()
+    return Deviation(
+        relative=_ratio(math.sqrt(square_error.item()), math.sqrt(square_reference.item())),
+        worst_element=_ratio(worst.item(), math.sqrt(mean_square.item())),
+    )
+
+
+def _exact(operand: Tensor, spec: Spec) -> Tensor:
+    """Return what the tensor cores see of an operand, in float64."""
+    return (rounded_to_tf32(operand) if spec.operands.a.dtype == "tf32" else operand).double()
+
+
+def _ratio(error: float, size: float) -> float:
+    """Return their quotient; a result that must be 0 everywhere is right or infinitely far off."""
+    if size == 0:
+        return 0.0 if error == 0 else math.inf
+    return error / size

@@ -1,0 +1,126 @@
+"""How far a right kernel may be from the exact result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from gemmgen.problem.dtype import FP8, DType, bytes_of
+from gemmgen.problem.formula import ACTIVATIONS, accumulator_of
+from gemmgen.spec.model import Spec
+from gemmgen.target import WGMMA
+
+TOLERANCES: Final[Mapping[DType, float]] = MappingProxyType({"bf16": 4e-3, "fp16": 1e-3, "fp32": 1e-5})
+"""Largest ||out - ref|| / ||ref|| (Frobenius norms) by D's dtype, for normal inputs and fp32 accumulation.
+
+Rounding D to p significant bits alone costs 0.43 * 2**-p: the error is uniform over 2**(1 - p) of the
+power of two below the value, and a normal value squared is on average 1.84 times that power squared. That
+is 1.7e-3 for bf16 (p = 8) and 2.1e-4 for fp16 (p = 11); the limits leave room for 2.4 and 4.8 times as
+much, and are far below what a wrong operand, tile or K step costs. For fp32 rounding is nothing (2.5e-8)
+and accumulation everything: the tensor core truncates its fp32 sums, an error that grows with K.
+"""
+
+TOLERANCES_OF_8_BITS: Final[Mapping[DType, float]] = MappingProxyType({"e4m3": 6.5e-2, "e5m2": 0.13})
+"""The same of 8-bit floats: p is 4 and 3, and rounding costs 2.7e-2 and 5.4e-2.
+
+Not more than 2.4 times as much, which every single element must stay within (2**-p), or a D of a few
+elements could fail by chance. A K step of 128 elements that is left out costs sqrt(128 / K): more than the
+limits up to a K of 30,000 and 7,500.
+"""
+
+HALF_ULP: Final[Mapping[DType, float]] = MappingProxyType(
+    {"bf16": 2**-8, "fp16": 2**-11, "fp32": 2**-24, "e4m3": 2**-4, "e5m2": 2**-3, "int32": 0.0}
+)
+"""The most that rounding to p significant bits costs a number, relative to it: 2**-p. Below the least normal
+number it is more, but that is nothing against a root mean square near 1 or above."""
+
+FP16_ACCUMULATION: Final = 1e-4
+"""Added for an fp16 accumulator, times sqrt(K).
+
+Each instruction adds 16 products and rounds the sum to 11 bits. After i of them the sum is sqrt(16 * i)
+large and the rounding 0.43 * 2**-11 of that; over K / 16 independent ones the errors' squares add up to
+(0.43 * 2**-11)**2 * K**2 / 32, which is 3.7e-5 * sqrt(K) of the result, sqrt(K): 3.4e-3 at K = 8192, where
+cuBLAS on an H200 was 3.3e-3 off. The limit leaves room for 2.7 times as much: 9.1e-3, where a K step of 64
+that is left out costs sqrt(64 / 8192) = 8.8e-2.
+"""
+
+FP8_ACCUMULATION: Final = 1e-4
+"""Added for 8-bit float operands, times the root of the K over which the tensor core sums by itself: all of
+it, or ``mma.promote_k``.
+
+An instruction aligns 32 products and the sum so far to the largest of them and keeps 14 bits. The sum is
+sqrt(32 * i) large after i instructions, and each of 33 terms loses up to 2**-13 of the power of two below
+that, 0.72 of it on average: an error of sqrt(33 / 3) * 0.72 * 2**-13 = 2.9e-4 of the sum. Over K / 32
+instructions the squares add up to (2.9e-4)**2 * K**2 / 64: 3.6e-5 * sqrt(K) of the result, 3.3e-3 at K =
+8192, where ``torch._scaled_mm`` on an H200 was 1.7e-3 off. The limit is 9.1e-3, and a K step of 128 that is
+left out costs 0.125. Promoted every 128 it is 1.1e-3 at any K; without fast accumulation torch was 1.0e-4
+off.
+"""
+
+FP32_ACCUMULATION: Final = 4e-8
+INSTRUCTIONS_TOLERATED: Final = 512
+"""Added to the tolerance for fp32 accumulation: so much for each instruction of a dot product beyond 512,
+which are a K of 8192 in 16 bits and of 4096 in tf32.
+
+Truncating the sum costs it half of 2**-23 of the power of two below, 0.72 of it: 4.3e-8. All errors point
+to zero, so they add up: the sum after i of n instructions is i / n of the last one, and the result loses
+2.15e-8 * n. On an H200 torch lost 1.8e-8 * n, 9.1e-6 in bf16 and 1.9e-5 in tf32 at K = 8192.
+"""
+
+ACTIVATION: Final = 5e-6
+"""Added for each of gelu and silu, which take a few dozen roundings in fp32 of 2**-24 = 6e-8 each."""
+
+ROUNDING_FACTOR: Final = 4.0
+ACCUMULATION_FACTOR: Final = 8.0
+"""Largest |out - ref| of one element over the root mean square of the reference: what rounding D may cost
+that element, 4 tolerances of D's dtype, and 8 of what accumulation adds (8 of an fp32 D's, which is all
+accumulation).
+
+The norm of a large matrix hides a small wrong patch: a wrong 64 x 8 fragment of an 8192 x 8192 result
+changes it by sqrt(2 * 64 * 8) / 8192 = 3.9e-3. The limit of bf16 is 1.6e-2 beside rounding; of wrong
+elements, 98 in 100 are further off than that. Errors of accumulation are normal: 6 standard deviations of
+what the derivations above expect are less than 3 tolerances.
+"""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest deviations of a right kernel."""
+
+    relative: float
+    worst_element: float
+
+
+def tolerance(spec: Spec, k: int) -> Tolerance:
+    """Return how far the result of a spec may be from the exact one, for K = ``k``.
+
+    int8 into int32 must be exact. tf32 adds nothing for its short mantissa: the reference rounds the
+    operands as the kernel does, where truncation instead would cost 9e-4.
+    """
+    d = spec.operands.d.dtype
+    if d == "int32":
+        return Tolerance(0.0, 0.0)
+    rounding = TOLERANCES_OF_8_BITS[d] if d in FP8 else TOLERANCES[d]
+    accumulation = _accumulation(spec, k)
+    activations = sum(ACTIVATION for op in spec.epilogue.ops if op in ACTIVATIONS and op != "relu")
+    factor = ACCUMULATION_FACTOR if d == "fp32" else ROUNDING_FACTOR
+    return Tolerance(
+        relative=rounding + accumulation + activations,
+        worst_element=factor * rounding + ACCUMULATION_FACTOR * (accumulation + activations),
+    )
+
+
+def _accumulation(spec: Spec, k: int) -> float:
+    """Return what accumulation adds to the tolerance."""
+    accumulator, operand = accumulator_of(spec), spec.operands.a.dtype
+    if accumulator == "int32":
+        return 0.0
+    if accumulator == "fp16":
+        return FP16_ACCUMULATION * math.sqrt(k)
+    if operand in FP8:
+        return FP8_ACCUMULATION * math.sqrt(min(k, spec.mma.promote_k or k))
+    instructions = k * bytes_of(operand) / WGMMA.k_bytes
+    return FP32_ACCUMULATION * max(0.0, instructions - INSTRUCTIONS_TOLERATED)

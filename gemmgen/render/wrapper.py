@@ -1,0 +1,243 @@
+"""The public function of a module: what it takes, checks and says."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+from gemmgen.plan import Plan
+from gemmgen.plan.dtype import DTYPES, DType
+from gemmgen.plan.tiles import rows_name
+from gemmgen.render.fit import fit
+
+VECTOR_MEANING = {
+    "row_scale": "factors of the product's rows",
+    "column_scale": "factors of its columns",
+    "row_bias": "added to each row",
+    "column_bias": "added to each column",
+}
+
+
+@dataclass(frozen=True)
+class WrapperView:
+    """One plan's wrapper as its template sees it."""
+
+    plan: Plan
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """The keyword arguments beside `out`, in the order of the kernel's."""
+        problem = self.plan.problem
+        scalar = ("tensor_scale",) if problem.scalar else ()
+        return (*(("c",) if problem.c else ()), *problem.vectors, *scalar)
+
+    @property
+    def matrices(self) -> tuple[str, ...]:
+        """The arguments that are matrices."""
+        return ("a", "b", *(("c",) if self.plan.problem.c else ()), "out")
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The arguments that are vectors."""
+        return self.plan.problem.vectors
+
+    def dtype(self, name: str) -> DType:
+        """Return an argument's element type."""
+        problem = self.plan.problem
+        matrices = {"a": problem.a.dtype, "b": problem.b.dtype, "c": problem.c, "out": problem.d}
+        if name in matrices and (dtype := matrices[name]):
+            return dtype
+        return DTYPES["fp32"] if name == "tensor_scale" else problem.vector_dtype(name)
+
+    def define(self) -> str:
+        """Return the head of `matmul`."""
+        extras = [f"{name}: torch.Tensor" for name in self.extras]
+        arguments = ["a: torch.Tensor", "b: torch.Tensor", "*", *extras, "out: torch.Tensor | None = None"]
+        return fit("def matmul(", arguments, ") -> torch.Tensor:")
+
+    @property
+    def dtypes(self) -> str:
+        """The constant that holds the torch dtypes."""
+        names = ("a", "b", *self.extras, "out")
+        return fit("DTYPES = {", [f'"{name}": {self.dtype(name).torch}' for name in names], "}")
+
+    @property
+    def boxes(self) -> tuple[tuple[str, str, str], ...]:
+        """Each argument that TMA moves, with the extents of its box and the name of its layout."""
+        problem, rows = self.plan.problem, f"{rows_name(self.plan)}.value"
+        columns, k = "PROGRAM_TILE_N.value", "PROGRAM_TILE_K.value"
+        stored = f"{'SUBTILE_N' if self.plan.subtiles > 1 else 'PROGRAM_TILE_N'}.value"
+        a = f"[{rows}, {k}]" if problem.a.major == "k" else f"[{k}, {rows}]"
+        b = f"[{columns}, {k}]" if problem.b.major == "k" else f"[{k}, {columns}]"
+        c = ((("c", f"[{rows}, {stored}]", "C_LAYOUT"),)) if problem.c else ()
+        vectors = tuple(
+            (name, f"[{rows if name.startswith('row') else columns}]", f"{name.upper()}_LAYOUT")
+            for name in self.vectors
+        )
+        return (("a", a, "A_LAYOUT"), ("b", b, "B_LAYOUT"), *c, *vectors, ("out", f"[{rows}, {stored}]", "D_LAYOUT"))
+
+    @property
+    def transposed(self) -> tuple[str, ...]:
+        """The matrices that are passed as the transposed views of what lies in memory row by row."""
+        problem = self.plan.problem
+        a, b = ("a",) if problem.a.major == "mn" else (), ("b",) if problem.b.major == "k" else ()
+        return (*a, *b)
+
+    @property
+    def contiguity(self) -> tuple[tuple[str, str], ...]:
+        """What each matrix's strides must be."""
+        problem = self.plan.problem
+        a = "K contiguous, stride(1) == 1"
+        if problem.a.major == "mn":
+            a = "M contiguous, stride(0) == 1: pass the transposed view of a K x M tensor"
+        b = "K contiguous, stride(0) == 1: pass the transposed view of an N x K tensor"
+        if problem.b.major == "mn":
+            b = "N contiguous, stride(1) == 1"
+        rows = "N contiguous, stride(1) == 1"
+        return (("a", a), ("b", b), *((("c", rows),) if problem.c else ()), ("out", rows))
+
+    @property
+    def argument_docs(self) -> str:
+        """The lines of the docstring's argument section."""
+        problem = self.plan.problem
+        a = "K contiguous" if problem.a.major == "k" else "M contiguous: the transposed view of a K x M tensor"
+        b = "K contiguous: the transposed view of an N x K tensor (``weight.T``)"
+        if problem.b.major == "mn":
+            b = "N contiguous"
+        docs = [f"a: [M, K], {problem.a.dtype.torch}, {a}.", f"b: [K, N], {problem.b.dtype.torch}, {b}."]
+        if problem.c:
+            docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
+        for name in self.vectors:
+            extent = "M" if name.startswith("row") else "N"
+            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {VECTOR_MEANING[name]}.")
+        if problem.scalar:
+            docs.append("tensor_scale: one element, torch.float32: factor of the product.")
+        docs.append(
+            f"out: [M, N], {problem.d.torch}, N contiguous, on the operands' device, sharing no memory with "
+            "them; allocated if not given."
+        )
+        return "\n".join(
+            textwrap.fill(doc, width=103, initial_indent=" " * 8, subsequent_indent=" " * 12) for doc in docs
+        )
+
+    @property
+    def summary(self) -> str:
+        """What `matmul` returns."""
+        if not self.plan.problem.transforms:
+            return "Return a @ b."
+        return "Return the epilogue of a @ b that the module's docstring gives."
+
+    @property
+    def limits(self) -> str:
+        """The extents that a kernel for a single tile takes."""
+        plan = self.plan
+        return f"M up to {plan.cta_tile_m}, N up to {plan.cta_tile_n}, K up to {plan.cta_tile_k}"
+
+    @property
+    def launch_options(self) -> tuple[tuple[str, object, str], ...]:
+        """The options of a launch, each with its meaning."""
+        plan = self.plan
+        options: list[tuple[str, object, str]] = [
+            ("num_warps", plan.consumer_warps, "of the first partition" if plan.specialized else "of each CTA"),
+            ("num_ctas", plan.cluster_size, "of a cluster"),
+        ]
+        if plan.launch_register_limit:
+            options.append(("maxnreg", plan.launch_register_limit, f"so that {plan.occupancy} CTAs share an SM"))
+        fusion = "Triton 3.9 warns when it is left open"
+        options.append(("enable_fp_fusion", True, fusion))
+        return tuple(options)
+
+    @property
+    def signature(self) -> tuple[tuple[str, str], ...]:
+        """Each kernel argument with the expression of its type."""
+
+        def typed(argument: str) -> str:
+            name = _passed_as(argument)
+            triton = self.dtype(name).triton
+            return f'"*{triton}"' if argument.endswith("_ptr") else f'_described("{name}", "{triton}")'
+
+        return tuple((argument, typed(argument)) for argument in self.plan.kernel_arguments)
+
+    @property
+    def launch_arguments(self) -> tuple[str, ...]:
+        """The expressions of the kernel's arguments for a call's tensors."""
+
+        def expression(argument: str) -> str:
+            name = _passed_as(argument)
+            if argument.endswith("_ptr"):
+                return name
+            if name in self.vectors:
+                return f'_vector_descriptor("{name}", {name}.data_ptr(), {name}.shape[0])'
+            return f'_descriptor("{name}", {name}.data_ptr(), *_rows("{name}", {name}.shape, {name}.stride()))'
+
+        return tuple(map(expression, self.plan.kernel_arguments))
+
+    @property
+    def any_arguments(self) -> tuple[str, ...]:
+        """The expressions of arguments to compile for."""
+
+        def expression(argument: str) -> str:
+            name = _passed_as(argument)
+            if argument.endswith("_ptr"):
+                return f'torch.empty(1, dtype=DTYPES["{name}"], device=device)'
+            if name in self.vectors:
+                return f'_vector_descriptor("{name}", 0, 1)'
+            return f'_descriptor("{name}", 0, 1, 1, TMA_ALIGNMENT_BYTES)'
+
+        return tuple(map(expression, self.plan.kernel_arguments))
+
+    @property
+    def launch_call(self) -> str:
+        """What the launch is passed."""
+        return "arguments" if self.plan.schedule_kind == "single_tile" else "tiles, arguments"
+
+    @property
+    def resident_programs(self) -> str:
+        """How many programs the SMs hold."""
+        held = "sm_count" if self.plan.occupancy == 1 else f"sm_count * {self.plan.occupancy}"
+        return f'{held} // LAUNCH_OPTIONS["num_ctas"]'
+
+    @property
+    def zero_operands(self) -> str:
+        """Operands whose product is zero, for a K of 0."""
+        problem = self.plan.problem
+        a = "a.new_zeros((m, k))" if problem.a.major == "k" else "a.new_zeros((k, _aligned(m, a.itemsize)))[:, :m].T"
+        b = "b.new_zeros((n, k)).T" if problem.b.major == "k" else "b.new_zeros((k, _aligned(n, b.itemsize)))[:, :n]"
+        return f"{a}, {b}"
+
+    @property
+    def rounds(self) -> bool:
+        """Whether A and B are fp32 matrices, of which the tensor cores use a part."""
+        return self.plan.problem.a.dtype.name == "tf32"
+
+    @property
+    def is_transposed(self) -> str:
+        """Whether the matrix called `name` is one of those."""
+        names = self.transposed
+        return f'name == "{names[0]}"' if len(names) == 1 else f"name in {names}".replace("'", '"')
+
+    @property
+    def rows_docstring(self) -> str:
+        """The docstring of what reads a matrix's rows, and whose rows these are."""
+        remarks = {"a": "a's rows are those of the K x M tensor", "b": "b's rows are those of the N x K tensor"}
+        remarks = [remarks[name] for name in self.transposed]
+        text = "Return the rows, columns and row stride that TMA is told"
+        if len(remarks) < 2:
+            return f'"""{"; ".join([text, *remarks])}."""'
+        return f'"""{text}.\n\n    {remarks[0].capitalize()}, {remarks[1]}.\n    """'
+
+    @property
+    def max_overhang(self) -> int:
+        """Elements by which a tile's last coordinate can exceed an extent."""
+        return max(self.plan.program_tile_m, self.plan.program_tile_n, self.plan.cta_tile_k)
+
+    @property
+    def compute_capability(self) -> tuple[int, int]:
+        """Major and minor."""
+        return divmod(self.plan.architecture.compute_capability, 10)
+
+
+def _passed_as(argument: str) -> str:
+    """Return the name under which `matmul` takes what the kernel has under this one."""
+    name = argument.removesuffix("_desc").removesuffix("_ptr")
+    return "out" if name == "d" else name
