@@ -32,15 +32,15 @@ from gemmgen.bench import (
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.cuda import query_gpu, state_of
 from gemmgen.bench.machine import Work
-from gemmgen.bench.record import Environment, GpuState, Spread
-from gemmgen.bench.roofline import H200, ceilings_of, flops, moved_bytes
+from gemmgen.bench.record import Dtypes, Environment, GpuState, Spread
+from gemmgen.bench.roofline import H200, H200_FP8, ceilings_of, flops, moved_bytes
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.problem import Shape
-from gemmgen.problem.inputs import Inputs, random_inputs
-from gemmgen.problem.reference import deviation
+from gemmgen.problem.inputs import Inputs
 from gemmgen.spec import Spec, load_spec
 from gemmgen.verify.gpu import require_hopper
+from gemmgen.verify.shapes import single_tile
 
 ROOT = Path(__file__).parent.parent
 RECORD = Path(__file__).parent / "records" / "synthetic_bf16.json"
@@ -308,6 +308,61 @@ def test_the_roofline_is_the_larger_of_two_times() -> None:
     assert ceilings_of("NVIDIA H100 80GB HBM3") is None
 
 
+def test_every_type_has_its_bytes_and_its_roofline() -> None:
+    # 2 x 3 of C and D, 2 x 5 of A, 5 x 3 of B.
+    assert Dtypes("e4m3", "e5m2", "bf16").moved_bytes((2, 3, 5)) == 25 + 6 * 2
+    assert Dtypes("int8", "int8", "int32").moved_bytes((2, 3, 5)) == 25 + 6 * 4
+    assert Dtypes("tf32", "tf32", "fp32", "fp16").moved_bytes((2, 3, 5)) == 25 * 4 + 6 * (4 + 2)
+    assert ceilings_of("NVIDIA H200", "fp16") is H200
+    for operand in ("e4m3", "e5m2"):
+        assert ceilings_of("NVIDIA H200", operand) is H200_FP8
+    for operand in ("tf32", "int8"):
+        assert ceilings_of("NVIDIA H200", operand) is None
+    # 8192**3: 1.0995e12 operations / 1693e12 = 0.649 ms.
+    large = (8192, 8192, 8192)
+    assert H200_FP8.seconds(large, moved_bytes(large, 1, 2)) == pytest.approx(0.6494e-3, rel=1e-4)
+
+
+def test_without_a_ceiling_there_is_no_roofline_and_progress_says_so() -> None:
+    operand = {"dtype": "int8", "major": "k"}
+    operands = {"a": operand, "b": operand, "d": {"dtype": "int32"}}
+    spec = Spec.model_validate({"title": "t", "target": "h200", "operands": operands})
+    told: list[str] = []
+
+    def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+        machine.spend("o", 1e-3, 3e-6)
+        return out.copy_(a.double() @ b.double())
+
+    def baseline(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+        return lambda: matmul(inputs.a, inputs.b, out=d)
+
+    module, machine = ModuleType("fake"), FakeMachine()
+    module.__dict__["matmul"] = matmul
+    record = bench(
+        module,
+        SUBJECT,
+        spec,
+        [SHAPE],
+        protocol=Protocol(warm_up_seconds=0.1),
+        machine=machine,
+        baseline=Baseline("an invented baseline", baseline),
+        progress=told.append,
+    )
+    assert told[0] == "no ceiling was measured for int8 on Fake H200: there is no roofline"
+    assert record.ceilings is None
+    assert record.roofline_fraction(record.measurements[0]) is None
+    assert record.measurements[0].relative_error == 0
+    assert from_json(to_json(record), "r.json") == record
+
+
+def test_only_a_record_with_a_c_mentions_it() -> None:
+    record = from_json(RECORD.read_text(), "r.json")
+    assert "c" not in json.loads(to_json(record))["dtypes"]
+    with_c = replace(record, dtypes=replace(record.dtypes, c="fp32"))
+    assert json.loads(to_json(with_c))["dtypes"]["c"] == "fp32"
+    assert from_json(to_json(with_c), "r.json") == with_c
+
+
 def test_a_spread_is_the_median_the_quartiles_and_the_extremes() -> None:
     spread = Spread.of(((1.0, 2.0, 3.0), (4.0, 5.0)))
     assert spread == Spread(3.0, (2.0, 4.0), (1.0, 5.0), (2.0, 4.5))
@@ -402,7 +457,11 @@ def put(document: Any, path: str, value: object) -> None:
         ("subject", [], "subject: must be an object, not []"),
         ("subject.spec_sha256", "abc", "subject: a sha256 is 64 hexadecimal digits"),
         ("environment.gpu", None, "environment.gpu: must be a string, not null"),
-        ("dtypes.a", "fp8", 'dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, not "fp8"'),
+        (
+            "dtypes.a",
+            "fp8",
+            'dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, not "fp8"',
+        ),
         ("ceilings.flops_per_second", 0, "ceilings: a ceiling must be positive"),
         ("measurements", {}, "measurements: must be a list, not {}"),
         ("measurements.0.shape", [1, 2], "measurements.0.shape: must have 3 elements, not 2"),
@@ -585,6 +644,24 @@ def test_a_bad_shape_file_is_refused(
         parse_shapes("s.yaml")
 
 
+def shapes_to_time(spec: Spec) -> dict[Shape, str]:
+    """Problems that the spec's kernel and its baseline can both compute, and how each is to be timed.
+
+    One is long enough for events and one is not; then the same with an N for which ``out`` is refused, if
+    torch can do that: in 8 bits, N and K must be whole units of 16.
+    """
+    if tile := single_tile(spec):
+        return {tile: "graph"}
+    if spec.operands.a.dtype in ("e4m3", "e5m2", "int8"):
+        return {(4096, 4096, 16384): "events", (1000, 1008, 992): "graph"}
+    return {
+        (4096, 4096, 4096): "events",
+        (1024, 1024, 1024): "graph",
+        (4096, 4097, 4096): "events",
+        (1000, 1001, 1000): "graph",
+    }
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
 def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,14 +671,16 @@ def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyP
         pytest.skip(str(error))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # left unset, Triton 3.9 warns
     spec_path = ROOT / "specs" / f"{path.stem}.yaml"
+    spec = load_spec(spec_path).spec
+    shapes = shapes_to_time(spec)
     record = bench(
         import_generated(path),
         Subject.of(spec_path, path),
-        load_spec(spec_path).spec,
-        [(4096, 4096, 4096), (1024, 1024, 1024), (4096, 4097, 4096), (1000, 1001, 1000)],
+        spec,
+        shapes,
         protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
     )
     assert record.errors == ()
-    methods = [measurement.timing.method for measurement in record.measurements]
-    assert methods == ["events", "graph", "events", "graph"]
+    methods = {measurement.shape: measurement.timing.method for measurement in record.measurements}
+    assert methods == shapes
     assert from_json(to_json(record), "r.json") == record

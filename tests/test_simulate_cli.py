@@ -122,7 +122,7 @@ FAULTS = {
     "a flipped phase": (
         ("load_ready.index(stage), load // STAGES & 1", "load_ready.index(stage), load // STAGES & 1 ^ 1"),
         r"h100_bf16\.py:(\d+): error\[uninitialised-read\] (a_smem_0|a_smem_1|b_smem): .+",
-        "warpgroup_mma(a_smem.index(stage)",
+        "warpgroup_mma(a_smem, b_tile",
     ),
     "a release that is missing": (
         ("        release(load_empty, stage)\n", ""),

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
+import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
 
+from gemmgen.errors import GemmgenError
+from gemmgen.problem.arguments import kernel_arguments
+from gemmgen.problem.inputs import random_inputs
 from gemmgen.product import Product, make
 from gemmgen.simulate.launches import all_launches, order_launch, parse_shape, pinned_launches, ring_launch
 from gemmgen.simulate.specs import simulate
+from gemmgen.spec import Spec
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
 SEEDS = 10
@@ -24,20 +31,143 @@ def test_every_spec_is_clean_under_all_policies_and_ten_seeds(product: Product) 
 
 
 def test_the_ring_launch_wraps_every_ring_at_ragged_edges(product: Product) -> None:
-    plan, launch = product.plan, ring_launch(product.plan)
+    plan = product.plan
+    launch = ring_launch(plan).on(plan, "x.py")
     m, n, k = launch.shape
-    tiles_m, tiles_n = plan.tiles(launch.shape)
-    assert -(-k // plan.cta_tile_k) >= 2 * plan.stages + 2
-    assert tiles_m * tiles_n >= launch.programs * (2 * plan.epilogue_buffers + 1)
     assert m % plan.program_tile_m
     assert n % plan.program_tile_n
     assert k % plan.cta_tile_k
+    if plan.schedule_kind == "single_tile":
+        return  # there is no ring
+    tiles_m, tiles_n = plan.tiles(launch.shape)
+    laps = 2 if plan.persistent else 3
+    assert -(-k // plan.cta_tile_k) >= laps * plan.stages + 2
+    if plan.persistent:
+        assert tiles_m * tiles_n >= launch.programs * (2 * plan.epilogue_buffers + 1)
 
 
 def test_the_order_launch_ends_a_group_of_tiles(product: Product) -> None:
-    tiles_m, tiles_n = product.plan.tiles(order_launch(product.plan).shape)
-    assert tiles_m > product.plan.width
-    assert tiles_n > 2
+    plan = product.plan
+    tiles_m, tiles_n = plan.tiles(order_launch(plan).shape)
+    if plan.schedule_kind == "single_tile":
+        assert (tiles_m, tiles_n) == (1, 1)
+        return
+    along, across = (tiles_n, tiles_m) if plan.minor == "n" else (tiles_m, tiles_n)
+    assert across > 2
+    assert along > (plan.width if plan.order in ("grouped", "snake") else 4)
+
+
+def planned(tmp_path: Path, lines: str = "", dtypes: tuple[str, str, str] = ("bf16", "bf16", "")) -> Product:
+    """The product of a spec that says little else: the types of A and B, of D, and of C if there is one."""
+    ab, d, c = dtypes
+    path = tmp_path / "little.yaml"
+    path.write_text(
+        f"title: t\ntarget: h100\noperands:\n  a: {{dtype: {ab}}}\n  b: {{dtype: {ab}}}\n"
+        + (f"  c: {{dtype: {c}}}\n" if c else "")
+        + f"  d: {{dtype: {d}}}\n{lines}\n"
+    )
+    return make(path)
+
+
+SINGLE_TILE = "schedule: {kind: single_tile}\ntile: {m: 64, n: 128, k: 64}"
+
+
+def test_a_tiled_kernel_is_launched_with_a_program_for_each_tile(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "schedule: {kind: tiled}").plan
+    ring, order = (launch.on(plan, "x.py") for launch in (ring_launch(plan), order_launch(plan)))
+    for launch in (ring, order):
+        tiles_m, tiles_n = plan.tiles(launch.shape)
+        assert launch.programs == tiles_m * tiles_n > 2
+        assert launch.one_tile
+    # The stages come round three times within the one tile.
+    assert -(-ring.shape[2] // plan.cta_tile_k) == 3 * plan.stages + 2
+    assert [launch.on(plan, "x.py").programs for launch in pinned_launches((1, 1, 1), 0)] == [1, 1]
+
+
+def test_a_kernel_of_a_single_tile_is_launched_on_parts_of_it_and_on_all_of_it(tmp_path: Path) -> None:
+    plan = planned(tmp_path, SINGLE_TILE).plan
+    ring, order = (launch.on(plan, "x.py") for launch in (ring_launch(plan), order_launch(plan)))
+    assert (ring.shape, ring.programs, ring.wraps) == ((43, 86, 43), 1, False)  # a third is left out
+    assert (order.shape, order.programs) == ((64, 128, 64), 1)
+
+
+def test_a_shape_of_more_than_the_single_tile_is_refused(tmp_path: Path) -> None:
+    product = planned(tmp_path, SINGLE_TILE)
+    message = r"^little\.py: error\[shape-too-large\]: 65x1x1 is more than the one tile of 64x128x64$"
+    with pytest.raises(GemmgenError, match=message):
+        simulate(product, pinned_launches((65, 1, 1), 0))
+
+
+def test_with_ping_pong_each_consumer_has_tiles_enough_to_wrap_its_buffers(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "warp_specialization: {kind: ping_pong}").plan
+    tiles_m, tiles_n = plan.tiles(ring_launch(plan).shape)
+    assert tiles_m * tiles_n >= plan.consumers * (2 * plan.epilogue_buffers + 1)
+
+
+def test_a_group_along_n_ends_in_the_order_launch(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "schedule: {kind: persistent, order: snake, minor: n, width: 4}").plan
+    assert plan.tiles(order_launch(plan).shape) == (3, 5)
+
+
+KINDS = {
+    "single tile": (SINGLE_TILE, ("bf16", "bf16", "")),
+    "tiled": ("schedule: {kind: tiled}", ("fp16", "fp32", "")),
+    "C and factors": ("epilogue: {alpha: -1.0, beta: 0.5}", ("bf16", "bf16", "bf16")),
+    "exact operations": ("epilogue: {ops: [row_scale, residual, relu]}", ("e4m3", "e4m3", "fp16")),
+    "a curve": ("epilogue: {ops: [column_bias, gelu_erf]}", ("bf16", "bf16", "")),
+    "integers": ("", ("int8", "int32", "")),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kernel_of_every_kind_is_called_as_its_wrapper_does(tmp_path: Path, kind: str) -> None:
+    product = planned(tmp_path, *KINDS[kind])
+    simulation = simulate(product, (ring_launch(product.plan, ("lazy",)),))
+    assert simulation.diagnostics == ()
+    assert simulation.notes == ()
+
+
+def test_a_wrong_operation_is_found_on_integers_and_within_the_tolerance_of_a_curve(tmp_path: Path) -> None:
+    for lines, told in (
+        ("epilogue: {alpha: -1.0}", "elements are wrong, the first at [0, 0]"),
+        ("epilogue: {alpha: -1.0, ops: [silu]}", "integers: relative error"),
+    ):
+        product = planned(tmp_path, lines)
+        other = planned(tmp_path, lines.replace("-1.0", "-0.5"))
+        wrong = replace(product, module=other.module)
+        simulation = simulate(wrong, (ring_launch(product.plan, ("lazy",)),))
+        texts = [problem.text for problem in simulation.problems if problem.kind == "wrong-numbers"]
+        assert any(told in text for text in texts), texts
+
+
+def test_arguments_are_found_by_their_names() -> None:
+    layouts = {rank: gl.NVMMASharedLayout(128 if rank == 2 else 0, 32, rank) for rank in (1, 2)}
+    module = ModuleType("fake")
+    module.__dict__["matmul_kernel"] = SimpleNamespace(
+        arg_names=["a_desc", "b_desc", "row_bias_desc", "tensor_scale_ptr", "d_desc"]
+    )
+    module.__dict__["TMA_BOXES"] = {
+        "out": ([64, 32], layouts[2]),
+        "row_bias": ([64], layouts[1]),
+        "a": ([64, 32], layouts[2]),
+        "b": ([32, 32], layouts[2]),
+    }
+    operands = {"a": {"dtype": "tf32"}, "b": {"dtype": "tf32"}, "d": {"dtype": "fp32"}}
+    epilogue = {"ops": ["tensor_scale", "row_bias"]}
+    spec = Spec.model_validate({"title": "t", "target": "h100", "operands": operands, "epilogue": epilogue})
+    inputs = random_inputs((24, 36, 44), spec, torch.Generator().manual_seed(0))
+    d = torch.empty(24, 36)
+    a_desc, b_desc, bias_desc, scale, d_desc = kernel_arguments(module, spec, inputs, d)
+    assert scale is inputs.extras["tensor_scale"]
+    described = [
+        (list(x.shape), x.block_shape, x.round_f32_to_tf32) for x in (a_desc, b_desc, bias_desc, d_desc)
+    ]
+    assert described == [
+        ([24, 44], [64, 32], True),
+        ([36, 44], [32, 32], True),  # N x K
+        ([24], [64], False),
+        ([24, 36], [64, 32], False),
+    ]
 
 
 def test_a_chosen_shape_that_wraps_no_ring_is_a_finding() -> None:

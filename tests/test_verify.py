@@ -20,11 +20,11 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import Matmul, import_generated
 from gemmgen.problem import Check
 from gemmgen.problem.case import Case
-from gemmgen.problem.dtype import TORCH_DTYPES, DType, not_finite, rounded
+from gemmgen.problem.dtype import TORCH_DTYPES, DType, not_finite
 from gemmgen.problem.inputs import Inputs, random_inputs
 from gemmgen.problem.matrix import Matrix, takes_out
 from gemmgen.problem.reference import deviation, reference
-from gemmgen.problem.tolerance import TOLERANCES, tolerance
+from gemmgen.problem.tolerance import TOLERANCES
 from gemmgen.spec import Spec, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.checks import given_output
@@ -416,6 +416,31 @@ def test_the_acceptance_shapes_are_these() -> None:
     assert no_out == (4095, 4097, 4104)
 
 
+def test_a_kernel_of_a_single_tile_is_verified_on_what_fits_the_tile() -> None:
+    spec = spec_of(schedule={"kind": "single_tile"}, tile={"m": 64, "n": 128, "k": 64})
+    assert single_tile(spec) == large_shape(spec) == (64, 128, 64)
+    assert acceptance_shapes(spec) == (
+        (64, 128, 64),
+        (43, 86, 43),  # 64 - 21, 128 - 42
+        (63, 127, 64),
+        (1, 8, 16),
+        (64, 64, 64),
+    )
+    assert single_tile(spec_of()) is None
+    assert acceptance_shapes(spec_of()) == tuple(ACCEPTANCE_SHAPES)
+    assert large_shape(spec_of()) == LARGE_SHAPE
+    assert fitting([(64, 64, 64), (65, 1, 1)], (64, 128, 64)) == ((64, 64, 64),)
+    assert fitting([(65, 1, 1)], None) == ((65, 1, 1),)
+
+
+def test_what_a_single_tile_leaves_open_is_as_its_plan_has_it() -> None:
+    spec = spec_of(schedule={"kind": "single_tile"}, tile={"m": 64})
+    tile = single_tile(spec)
+    assert tile is not None
+    assert tile[0] == 64
+    assert default_shapes(spec)[0] == tile
+
+
 def test_a_verification_without_checks_has_not_passed() -> None:
     assert not Verification("cpu", ()).passed
 
@@ -476,9 +501,9 @@ def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, m
 # --- On a GPU: every generated module, each in a process of its own, so that none can harm or stall the next.
 
 # On each acceptance shape: an own D, a given one, operands and D with strided rows, NaN and infinities, 50
-# repeats bit by bit, a graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be refused untouched, and
-# D is poisoned where the wrapper will allocate it, in a block of its size that is freed just before the call.
-# POISON shows that the wrapper does get that block.
+# repeats bit by bit, a graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be
+# refused untouched, and D is poisoned where the wrapper will allocate it, in a block of its size that is
+# freed just before the call. POISON shows that the wrapper does get that block.
 VERIFY = """
 import sys
 from pathlib import Path

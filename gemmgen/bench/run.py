@@ -65,10 +65,6 @@ def bench(
         machine=machine,
         environment=machine.environment(),
     )
-    ceilings = ceilings or ceilings_of(contest.environment.gpu, spec.operands.a.dtype)
-    if ceilings is None:
-        what = f"{spec.operands.a.dtype} on {contest.environment.gpu}"
-        progress(f"no ceiling was measured for {what}: there is no roofline")
     return Record(
         schema=SCHEMA,
         subject=subject,
@@ -76,10 +72,19 @@ def bench(
         dtypes=dtypes_of(spec),
         baseline=contest.baseline.text,
         protocol=contest.protocol,
-        ceilings=ceilings,
+        ceilings=ceilings or _ceilings(contest.environment.gpu, spec, progress),
         measurements=tuple(contest.measurement(shape, progress) for shape in shapes),
         date=utc_now(),  # evaluated last: when it ended
     )
+
+
+def _ceilings(gpu: str, spec: Spec, progress: Progress) -> Ceilings | None:
+    """Return what was measured for the spec's operands, or say that nothing was."""
+    operand = spec.operands.a.dtype
+    found = ceilings_of(gpu, operand)
+    if found is None:
+        progress(f"no ceiling was measured for {operand} on {gpu}: there is no roofline")
+    return found
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _decode(kind: Any, value: object, field: str) -> object:
         return _decode_members(kind, value, field)
     if origin is tuple:
         return _decode_elements(arguments, value, field)
-    if origin is types.UnionType:  # only ``X | None`` occurs
+    if origin in (types.UnionType, typing.Union):  # only ``X | None`` occurs
         return None if value is None else _decode(arguments[0], value, field)
     if origin is typing.Literal:
         if value in arguments and isinstance(value, str):

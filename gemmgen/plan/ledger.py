@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from gemmgen.plan.bounds import smem_limit
 from gemmgen.plan.plan import Plan
 
 
@@ -47,87 +48,94 @@ def ledger(plan: Plan) -> Ledger:
 
 
 def _kernel(plan: Plan) -> Section:
-    bytes_per_stage = f"{plan.a_tile_bytes:,} of A + {plan.b_tile_bytes:,} of B"
-    mmas = plan.cta_consumer_tile_m * plan.cta_tile_n // (plan.mma_shape[0] * plan.mma_shape[1])
-    per_step = mmas * plan.cta_tile_k // plan.mma_shape[2]
+    bytes_per_stage = f"{plan.a_tile_bytes:,} of A + {plan.b_tile_bytes:,} of B bytes per stage"
+    shares = f"{plan.row_shares} x {plan.cta_consumer_tile_m} by consumer"
+    if plan.row_shares == 1:
+        shares = "all of them of each consumer" if plan.consumers > 1 else "all of one consumer"
     return Section(
         f"kernel for {plan.problem.gpu.name} ({plan.architecture.name})",
         (
-            Entry(
-                "CTA tile m",
-                plan.cta_tile_m,
-                "rows",
-                f"{plan.consumers} x {plan.cta_consumer_tile_m} by consumer",
-            ),
+            Entry("CTA tile m", plan.cta_tile_m, "rows", shares),
             Entry("CTA tile n", plan.cta_tile_n, "columns", f"stored as {plan.subtiles} x {plan.subtile_n}"),
-            Entry("CTA tile k", plan.cta_tile_k, "elements", f"{bytes_per_stage} bytes per stage"),
-            Entry(
-                "cluster",
-                plan.cluster_size,
-                "CTAs",
-                f"{plan.cluster_m} x {plan.cluster_n}" + _multicast(plan),
-            ),
+            Entry("CTA tile k", plan.cta_tile_k, "elements", bytes_per_stage),
+            Entry("cluster", plan.cluster_size, "CTAs", _cluster(plan)),
+            Entry("occupancy", plan.occupancy, "CTAs", "per SM"),
             Entry("stages", plan.stages, "tiles", f"{plan.stages * plan.cta_tile_k} of K in flight"),
             Entry("outstanding", plan.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
-            Entry("instructions", per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"),
-            Entry("order", plan.width, "tiles", f"{plan.order}: rows of tiles walked together"),
+            Entry(
+                "instructions", plan.mmas_per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"
+            ),
+            *_order(plan),
             Entry("intensity", round(plan.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"),
         ),
     )
 
 
-def _multicast(plan: Plan) -> str:
-    return ", B loaded once and multicast" if plan.multicast else ""
+def _order(plan: Plan) -> tuple[Entry, ...]:
+    if plan.schedule_kind == "single_tile":
+        return ()
+    lines = {"row": "rows of tiles", "hilbert": "tiles along a square's side"}
+    walked = lines.get(plan.order, f"{'rows' if plan.minor == 'm' else 'columns'} of tiles walked together")
+    return (Entry("order", plan.width, "tiles", f"{plan.order}: {walked}"),)
+
+
+def _cluster(plan: Plan) -> str:
+    shared = " and ".join(operand.upper() for operand in plan.multicast)
+    return f"{plan.cluster_m} x {plan.cluster_n}" + (f", {shared} loaded once and multicast" if shared else "")
 
 
 def _shared_memory(plan: Plan) -> Section:
-    memory = plan.shared_memory
-    rows = {
-        "a": (plan.cta_consumer_tile_m, plan.cta_tile_k, plan.problem.a.dtype, plan.stages, plan.a_swizzle_bytes),
-        "b": (plan.cta_tile_n, plan.cta_tile_k, plan.problem.b.dtype, plan.stages, plan.b_swizzle_bytes),
-        "d": (
-            plan.cta_consumer_tile_m,
-            plan.subtile_n,
-            plan.problem.d,
-            plan.epilogue_buffers,
-            plan.d_swizzle_bytes,
-        ),
+    memory, problem = plan.shared_memory, plan.problem
+    tiles = {
+        "a": (plan.stages, plan.cta_consumer_tile_m, plan.cta_tile_k, problem.a.dtype),
+        "b": (plan.stages, plan.cta_tile_n, plan.cta_tile_k, problem.b.dtype),
+        "c": (plan.epilogue_buffers, plan.cta_consumer_tile_m, plan.subtile_n, problem.c),
+        "d": (plan.epilogue_buffers, plan.cta_consumer_tile_m, plan.subtile_n, problem.d),
     }
     buffers: list[Entry] = []
     for buffer in memory.buffers:
-        height, width, dtype, depth, swizzle = rows[buffer.operand]
-        derivation = f"{depth} x {height} x {width} {dtype.name}, swizzle {swizzle}"
+        if buffer.operand in tiles:
+            depth, height, width, dtype = tiles[buffer.operand]
+            assert dtype is not None  # a plan without C has no buffer for it
+            derivation = f"{depth} x {height} x {width} {dtype.name}, swizzle {buffer.swizzle_bytes}"
+        else:
+            dtype = problem.vector_dtype(buffer.operand)
+            derivation = f"{buffer.bytes // dtype.bytes} {dtype.name}"
         buffers.append(Entry(buffer.name, buffer.bytes, "bytes", derivation))
-    barriers = (Entry(b.name, b.bytes, "bytes", f"{b.stages} mbarriers") for b in memory.barriers)
+    barriers = (
+        Entry(b.name, b.bytes, "bytes", f"{b.depth} mbarrier{'s' * (b.depth > 1)}") for b in memory.barriers
+    )
+    captures = f"{len(memory.captures)} values handed to the workers"
     compiler = (
-        Entry(
-            "captures", memory.capture_bytes, "bytes", f"{len(memory.captures)} values handed to the workers"
-        ),
+        Entry("captures", memory.capture_bytes, "bytes", captures),
         Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
-        Entry("padding", memory.padding_bytes, "bytes", "alignment to 16 bytes"),
     )
-    limit = plan.architecture.smem_bytes_per_cta
-    total = Entry(
-        "total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: one CTA per SM"
-    )
-    return Section("shared memory per CTA", (*buffers, *barriers, *compiler), total)
+    padding = Entry("padding", memory.padding_bytes, "bytes", "alignment")
+    limit = smem_limit(plan)
+    share = "one CTA" if plan.occupancy == 1 else f"{plan.occupancy} CTAs"
+    total = Entry("total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: {share} per SM")
+    entries = (*buffers, *barriers, *(compiler if plan.specialized else ()), padding)
+    return Section("shared memory per CTA", entries, total)
 
 
 def _registers(plan: Plan) -> Section:
     pool = plan.register_pool
+    partitions = plan.partitions if plan.specialized else plan.consumer_partitions
     entries = [
         Entry(
             partition.name,
-            pool.default_registers if i == 0 else partition.registers,
+            pool.default_registers if i == 0 and plan.specialized else partition.registers,
             "registers",
-            f"per thread, {partition.warps} warp{'s' * (partition.warps > 1)}",
+            f"{'' if plan.specialized else 'at most, '}per thread, {partition.warps} warp{'s' * (partition.warps > 1)}",
         )
-        for i, partition in enumerate(plan.partitions)
+        for i, partition in enumerate(partitions)
     ]
     share = plan.accumulator_registers / plan.consumer_registers
     entries.append(
         Entry("accumulator", plan.accumulator_registers, "registers", f"{share:.0%} of a consumer thread's")
     )
+    if plan.operand_registers:
+        entries.append(Entry("A", plan.operand_registers, "registers", "a K step of a consumer thread's rows"))
     launched = pool.launch_registers * plan.threads
     file = plan.architecture.registers_per_sm
     total = Entry(
@@ -150,7 +158,7 @@ def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
     tiles_m, tiles_n = plan.tiles(shape)
     waves = plan.waves(shape)
     flops = 2 * m * n * k
-    moved = (m * k) * plan.problem.a.dtype.bytes + (n * k) * plan.problem.b.dtype.bytes + (m * n) * plan.problem.d.bytes
+    moved = m * k * plan.problem.a.dtype.bytes + n * k * plan.problem.b.dtype.bytes + m * n * plan.problem.d.bytes
     bound = "tensor cores" if flops / moved > plan.problem.gpu.ridge_flops_per_byte else "DRAM"
     return Section(
         f"problem {m} x {n} x {k}",

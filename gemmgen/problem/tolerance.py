@@ -61,13 +61,13 @@ off.
 """
 
 FP32_ACCUMULATION: Final = 4e-8
-INSTRUCTIONS_TOLERATED: Final = 512
-"""Added to the tolerance for fp32 accumulation: so much for each instruction of a dot product beyond 512,
-which are a K of 8192 in 16 bits and of 4096 in tf32.
+K_TOLERATED: Final[Mapping[DType, int]] = MappingProxyType({"bf16": 8192, "fp16": 8192, "tf32": 2048})
+"""Added for fp32 accumulation: so much for each instruction that a K beyond these takes, 16 elements or 8 of
+tf32.
 
 Truncating the sum costs it half of 2**-23 of the power of two below, 0.72 of it: 4.3e-8. All errors point
 to zero, so they add up: the sum after i of n instructions is i / n of the last one, and the result loses
-2.15e-8 * n. On an H200 torch lost 1.8e-8 * n, 9.1e-6 in bf16 and 1.9e-5 in tf32 at K = 8192.
+2.15e-8 * n. On an H200 torch and gemmgen lost 1.8e-8 * n: 9.1e-6 in bf16 and 1.9e-5 in tf32 at K = 8192.
 """
 
 ACTIVATION: Final = 5e-6
@@ -122,5 +122,5 @@ def _accumulation(spec: Spec, k: int) -> float:
         return FP16_ACCUMULATION * math.sqrt(k)
     if operand in FP8:
         return FP8_ACCUMULATION * math.sqrt(min(k, spec.mma.promote_k or k))
-    instructions = k * bytes_of(operand) / WGMMA.k_bytes
-    return FP32_ACCUMULATION * max(0.0, instructions - INSTRUCTIONS_TOLERATED)
+    beyond = max(0, k - K_TOLERATED[operand])
+    return FP32_ACCUMULATION * beyond * bytes_of(operand) / WGMMA.k_bytes

@@ -1,0 +1,129 @@
+"""Limits that right kernels keep and wrong ones exceed; NaN, infinities and zeros where torch has them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from right_kernel import CHAINS, FLOATS, SHAPE, generator, kernel, spec_of
+from torch import Tensor
+
+from gemmgen.module import Matmul
+from gemmgen.problem.case import Case
+from gemmgen.problem.dtype import (
+    TORCH_DTYPES,
+    DType,
+    rounded,
+)
+from gemmgen.problem.inputs import Inputs, random_inputs
+from gemmgen.problem.reference import deviation, reference
+from gemmgen.problem.special import special_values
+from gemmgen.problem.tolerance import tolerance
+from gemmgen.spec import Spec
+
+# --- limits
+
+
+def limit(spec: Spec, k: int = 8192) -> float:
+    return tolerance(spec, k).relative
+
+
+def test_limits_of_known_kinds_have_not_moved() -> None:
+    assert (limit(spec_of()), limit(spec_of("fp16", "fp16")), limit(spec_of("bf16", "fp32"))) == (
+        4e-3,
+        1e-3,
+        1e-5,
+    )
+    # At most four standard deviations of the result may be rounded: 4 * 2**-8 of bf16, as much as before.
+    assert tolerance(spec_of(), 8192).worst_element + 4 * 2**-8 <= 8 * 4e-3
+
+
+def test_limits_grow_with_what_the_accumulator_sums() -> None:
+    # sqrt(8192) = 90.5, sqrt(128) = 11.3.
+    assert limit(spec_of("e4m3", "bf16")) == pytest.approx(4e-3 + 9.05e-3, rel=1e-3)
+    assert limit(spec_of("e4m3", "bf16", promote_k=128)) == pytest.approx(4e-3 + 1.13e-3, rel=1e-2)
+    assert limit(spec_of("e4m3", "bf16", promote_k=128), 64) == pytest.approx(4e-3 + 8e-4)
+    assert limit(spec_of("fp16", "fp16", accumulator="fp16")) == pytest.approx(1e-3 + 9.05e-3, rel=1e-3)
+    # 1,024 instructions of tf32, 2,048 of bf16; 256 and 512 are in the tolerance of an fp32 D.
+    assert limit(spec_of("tf32", "fp32")) == pytest.approx(1e-5 + 768 * 4e-8)
+    assert limit(spec_of("bf16", "fp32"), 32768) == pytest.approx(1e-5 + 1536 * 4e-8)
+    assert limit(spec_of("int8", "int32")) == 0
+    assert limit(spec_of("int8", "fp32")) == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("spec", "measured"),
+    [
+        (spec_of("e4m3", "fp32", b="e5m2"), {512: 2.7e-4, 2048: 7.0e-4, 8192: 1.74e-3, 32768: 4.2e-3}),
+        (spec_of("e4m3", "fp32", promote_k=128), {128: 1.03e-4, 32768: 1.02e-4}),
+        (spec_of("fp16", "fp16", accumulator="fp16"), {128: 4.4e-4, 2048: 1.67e-3, 8192: 3.3e-3}),
+        (spec_of("tf32", "fp32"), {128: 3.3e-7, 2048: 4.8e-6, 4104: 9.7e-6, 8192: 1.86e-5}),
+        (spec_of("bf16", "fp32"), {128: 1.2e-7, 2048: 2.1e-6, 8192: 9.1e-6}),
+    ],
+    ids=["fp8", "promoted", "fp16", "tf32", "bf16"],
+)
+def test_limits_lie_between_cublas_and_a_step_left_out(spec: Spec, measured: dict[int, float]) -> None:
+    """Measured on an H200 with torch 2.11, M = N = 1024, inputs of N(0, 1), operands rounded before."""
+    for k, relative in measured.items():
+        step = 128 // torch.empty((), dtype=TORCH_DTYPES[spec.operands.a.dtype]).element_size()
+        assert relative < limit(spec, k) < math.sqrt(step / k) / 3
+
+
+@pytest.mark.parametrize("d", ["e4m3", "e5m2"])
+def test_rounding_to_8_bits_is_within_its_limit(d: DType) -> None:
+    spec = spec_of("e4m3", d)
+    inputs = random_inputs((256, 256, 128), spec, generator())
+    found = deviation(rounded(reference(inputs, spec), TORCH_DTYPES[d]), inputs, spec)
+    assert found.relative * 2 < limit(spec, 128) < found.relative * 3
+    assert found.worst_element < 1e-3  # rounding is not counted
+
+
+def test_a_zero_result_is_right_or_infinitely_wrong() -> None:
+    inputs = Inputs(torch.zeros(2, 2), torch.ones(2, 2))
+    assert deviation(torch.zeros(2, 2), inputs, spec_of()).relative == 0
+    assert deviation(torch.ones(2, 2), inputs, spec_of()).relative == math.inf
+
+
+# --- NaN, infinities and zeros
+
+
+def specials(spec: Spec, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+    checks = special_values(Case(matmul, shape, spec, generator(), 1))
+    return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
+
+
+@pytest.mark.parametrize(("a", "d"), FLOATS)
+@pytest.mark.parametrize("ops", [(), *CHAINS], ids="-".join)
+def test_nan_and_infinities_are_where_torch_has_them(a: DType, d: DType, ops: tuple[str, ...]) -> None:
+    spec = spec_of(a, d, *ops)
+    for shape in (SHAPE, (1, 8, 16), (2, 8, 16)):
+        assert specials(spec, kernel(spec), shape) == set()
+
+
+def test_a_nan_that_is_lost_is_found() -> None:
+    def spoil(x: Tensor) -> Tensor:
+        return torch.where(x.isnan(), 0.0, x)
+
+    assert specials(spec_of(), kernel(spec_of(), spoil)) == {"NaN or no NaN unlike torch"}
+
+
+def test_an_infinity_of_the_other_sign_is_found() -> None:
+    def spoil(x: Tensor) -> Tensor:
+        return torch.where(x.isinf(), x.abs(), x)
+
+    assert specials(spec_of(), kernel(spec_of(), spoil)) == {"infinite or finite unlike torch"}
+
+
+def test_a_negative_zero_is_found_where_torch_has_a_positive_one() -> None:
+    def spoil(x: Tensor) -> Tensor:
+        return torch.where(x == 0, -0.0, x)
+
+    assert specials(spec_of(), kernel(spec_of(), spoil)) == {"zeros of another sign than torch's"}
+    negated = spec_of(alpha=-1.0)
+    assert specials(negated, kernel(negated)) == set()
+
+
+def test_integers_have_no_special_values() -> None:
+    spec = spec_of("int8", "int32")
+    assert list(special_values(Case(kernel(spec), SHAPE, spec, generator(), 1))) == []
