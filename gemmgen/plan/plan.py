@@ -355,7 +355,7 @@ class Plan:
     @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
-        return self.problem.gpu.sm_count * self.occupancy // self.cluster_size
+        return self.problem.gpu.clusters(self.cluster_size) * self.occupancy
 
     def waves(self, shape: Shape) -> float:
         """Return the tiles of a problem per resident program: the fraction above an integer is idle time."""

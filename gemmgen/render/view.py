@@ -218,6 +218,18 @@ class View:
         return "b_tile" if self.b_stored_transposed else "b_smem"
 
     @property
+    def mma_summary(self) -> str:
+        """What starting the MMAs of a K step does."""
+        if self.plan.promote_k:
+            return "Start the MMAs of one K step, a sum of its own that overwrites `accumulator`"
+        return "Start the MMAs of one K step"
+
+    @property
+    def use_acc(self) -> str:
+        """The argument that makes a sum start at zero, where it has to."""
+        return ", use_acc=False" if self.plan.promote_k else ""
+
+    @property
     def zeros(self) -> str:
         """An accumulator of nothing."""
         rows, dtype = rows_name(self.plan), self.plan.problem.accumulator.gluon

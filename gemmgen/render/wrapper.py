@@ -9,6 +9,7 @@ from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DTYPES, DType
 from gemmgen.plan.tiles import rows_name
 from gemmgen.render.fit import fit
+from gemmgen.target import SMS_PER_GPC_FOR_CLUSTERS
 
 VECTOR_MEANING = {
     "row_scale": "factors of the product's rows",
@@ -194,8 +195,23 @@ class WrapperView:
     @property
     def resident_programs(self) -> str:
         """How many programs the SMs hold."""
-        held = "sm_count" if self.plan.occupancy == 1 else f"sm_count * {self.plan.occupancy}"
-        return f'{held} // LAUNCH_OPTIONS["num_ctas"]'
+        plan = self.plan
+        if plan.cluster_size > 2:
+            sms = SMS_PER_GPC_FOR_CLUSTERS
+            return f"sm_count // {sms} * {sms // plan.cluster_size}"
+        if plan.cluster_size > 1:
+            return f"sm_count // {plan.cluster_size}"
+        return "sm_count" if plan.occupancy == 1 else f"sm_count * {plan.occupancy}"
+
+    @property
+    def residency_comment(self) -> str:
+        """Why not every SM has a program, where that is so."""
+        if self.plan.cluster_size <= 2:
+            return ""
+        return (
+            f"    # A cluster lies within a GPC, and GPCs have {SMS_PER_GPC_FOR_CLUSTERS} SMs or some more, "
+            "which hold no cluster.\n"
+        )
 
     @property
     def zero_operands(self) -> str:
