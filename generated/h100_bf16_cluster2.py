@@ -3,9 +3,9 @@
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
 One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of
-A, and the lead CTA's also B for both by multicast, through TMA into a ring of shared-memory stages;
-two consumer warpgroups multiply them with wgmma, and store D through TMA while the loads of the
-next tile are already in flight.
+A and B through TMA, those of B once for all CTAs that share them by multicast, into a ring of
+shared-memory stages; two consumer warpgroups multiply them with wgmma, and store D through TMA
+while the loads of the next tile are already in flight.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          2 x 1 CTAs
@@ -34,9 +34,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-# One program, a cluster of 2 CTAs, computes a PROGRAM_TILE_M x PROGRAM_TILE_N tile of D.
-# A tensor that the cluster shares is declared over all its CTAs: each basis of a cga_layout says how
-# the CTAs divide it, [1, 0] along its rows and [0, 0] not at all, every CTA holding it whole.
+# One program, a cluster of 2 CTAs, computes a PROGRAM_TILE_M x PROGRAM_TILE_N tile of D at a time.
+# A tensor that the cluster shares is declared over all its CTAs: each basis of a cga_layout says how the
+# CTAs of one bit of the rank divide it, [1, 0] along its first extent, [0, 1] along its second, and [0, 0]
+# not at all: each holds it whole.
 PROGRAM_TILE_M = gl.constexpr(256)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(64)
@@ -79,9 +80,9 @@ def tile_origin(tile, tiles_m, tiles_n):
     in_group = tile % (GROUP_TILES_M * tiles_n)
     column = in_group // rows
     row = in_group % rows
-    row = gl.where(column % 2 == 1, rows - 1 - row, row)
+    row = first_row + gl.where(column % 2 == 1, rows - 1 - row, row)
     column = gl.where(group % 2 == 1, tiles_n - 1 - column, column)
-    return (first_row + row) * PROGRAM_TILE_M, column * PROGRAM_TILE_N
+    return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
 @gluon.jit
@@ -93,15 +94,15 @@ def producer_partition(
     b_smem,
     load_ready,
     load_empty,
-    multicast_empty,
+    b_multicast_empty,
     tiles_m,
     tiles_n,
     k_steps,
 ):
     """One warp in each CTA: keep the ring of A and B tiles full.
 
-    Every CTA loads its own rows of A. The tile of B is the same for all of them, so the lead CTA loads
-    it once and multicasts it into the shared memory of each.
+    A tile of B is the same for several CTAs of a cluster: the first of them loads it once and
+    multicasts it into the shared memory of each.
     """
     load = 0  # counts over all tiles: the ring does not restart at a tile
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -109,56 +110,62 @@ def producer_partition(
         for k_step in range(k_steps):
             stage = load % STAGES
             # Each lap of the ring is one phase of its barriers. The wait is for the phase before this
-            # lap's, the release of the tile that the stage held by this CTA's consumers; a fresh barrier
-            # lets the first lap pass, for then every stage is empty.
+            # lap's, the consumers' release of the tile that the stage held; a fresh barrier lets the
+            # first lap pass, for then every stage is empty.
             phase = load // STAGES & 1
             mbarrier.wait(load_empty.index(stage), phase ^ 1)
             ready = load_ready.index(stage)
-            # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival, its
-            # A and its copy of B have come in. B may come before the arrival, which keeps the phase open.
+            k = k_step * PROGRAM_TILE_K
+            # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival and all
+            # of its tiles have come in. A tile may come before the arrival, which keeps the phase open.
             # The bytes are the same at an edge: TMA fills what lies outside the matrix with zeros.
             mbarrier.expect(ready, CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
-            k = k_step * PROGRAM_TILE_K
             tma.async_load(a_desc, [row, k], ready, a_smem_0.index(stage))
             tma.async_load(a_desc, [row + CONSUMER_TILE_M, k], ready, a_smem_1.index(stage))
-            # The multicast writes into the other CTAs too, so their consumers must have released the
-            # stage as well. Only the lead CTA waits here, for only it issues the load; the others pass,
-            # and it is the wait on `load_empty` that keeps them from arming `ready` a lap too early.
-            mbarrier.wait(multicast_empty.index(stage), phase ^ 1)
+            # The multicast writes into other CTAs too, so their consumers must have released the stage as
+            # well. Of the CTAs that share the tile only the lead one waits here, for only it issues the load;
+            # the others pass, and it is the wait on `load_empty` that keeps them from arming `ready` a lap
+            # too early.
+            mbarrier.wait(b_multicast_empty.index(stage), phase ^ 1)
             tma.async_load(b_desc, [column, k], ready, b_smem.index(stage), multicast=True)
             load += 1
 
 
 @gluon.jit
-def release(load_empty, multicast_empty, stage):
-    """Tell this CTA's producer, and the lead CTA's that multicasts B, that this consumer has read a stage."""
+def release(load_empty, b_multicast_empty, stage):
+    """Tell this CTA's producer, and those that multicast into it, that this consumer has read a stage."""
     # One arrival for all warps of the consumer: Triton synchronizes them first.
     mbarrier.arrive(load_empty.index(stage))
-    mbarrier.arrive(multicast_empty.index(stage))
+    mbarrier.arrive(b_multicast_empty.index(stage))
 
 
 @gluon.jit
-def multiply(a_smem, b_smem, load_ready, load_empty, multicast_empty, first_load, k_steps):
+def issue_mma(a_smem, b_smem, accumulator):
+    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    b_tile = b_smem.permute((1, 0))  # stored [N, K]
+    return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
+
+
+@gluon.jit
+def multiply(a_smem, b_smem, load_ready, load_empty, b_multicast_empty, first_load, k_steps):
     """The K loop of one tile, of at least one step: return its accumulator. One MMA stays in flight."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     stage = first_load % STAGES
-    # The producer fills a stage once per lap of the ring: lap 0 is phase 0.
+    # A stage is filled once per lap of the ring: lap 0 is phase 0.
     mbarrier.wait(load_ready.index(stage), first_load // STAGES & 1)
-    b_tile = b_smem.index(stage).permute((1, 0))  # stored [N, K]
-    accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)
+    accumulator = issue_mma(a_smem.index(stage), b_smem.index(stage), accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
     for load in range(first_load + 1, first_load + k_steps):
         stage_in_flight = stage
         stage = load % STAGES
         mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-        b_tile = b_smem.index(stage).permute((1, 0))
-        accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)
+        accumulator = issue_mma(a_smem.index(stage), b_smem.index(stage), accumulator)
         # An MMA reads its stage until it has retired. They retire in order: the older one now has.
         accumulator = warpgroup_mma_wait(1, deps=[accumulator])
-        release(load_empty, multicast_empty, stage_in_flight)
+        release(load_empty, b_multicast_empty, stage_in_flight)
     accumulator = warpgroup_mma_wait(0, deps=[accumulator])
-    release(load_empty, multicast_empty, stage)
+    release(load_empty, b_multicast_empty, stage)
     return accumulator
 
 
@@ -205,7 +212,7 @@ def consumer_partition(
     d_smem,
     load_ready,
     load_empty,
-    multicast_empty,
+    b_multicast_empty,
     tiles_m,
     tiles_n,
     k_steps,
@@ -213,7 +220,7 @@ def consumer_partition(
     """One of the consumer warpgroups: multiply and store its rows of every tile."""
     first_load = 0  # counts over all tiles, in step with the producer
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        accumulator = multiply(a_smem, b_smem, load_ready, load_empty, multicast_empty, first_load, k_steps)
+        accumulator = multiply(a_smem, b_smem, load_ready, load_empty, b_multicast_empty, first_load, k_steps)
         first_load += k_steps
         row, column = tile_origin(tile, tiles_m, tiles_n)
         store(d_desc, row + consumer * CONSUMER_TILE_M, column, accumulator, d_smem)
@@ -241,13 +248,14 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # multicast_empty, consumers of all CTAs to the lead CTA's producer: all have read the stage.
-    # There is one for all CTAs, in the lead CTA: the basis [0] maps every CTA to it.
-    multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
+    # b_multicast_empty, consumers of the CTAs that share a tile of B to their lead CTA's producer: all have
+    # read the stage. There is one for each group of CTAs that share a tile, in the group's first: a basis
+    # [0] maps a CTA to the barrier of its neighbour. Each CTA of the group counts: 4 arrivals in all.
+    b_multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
         mbarrier.init(load_empty.index(stage), count=CONSUMERS)
-        mbarrier.init(multicast_empty.index(stage), count=CONSUMERS)  # counted once per CTA: 4 arrivals
+        mbarrier.init(b_multicast_empty.index(stage), count=CONSUMERS)
 
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits: the last releases reach into the lead CTA.
@@ -263,7 +271,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
                     d_smem_0,
                     load_ready,
                     load_empty,
-                    multicast_empty,
+                    b_multicast_empty,
                     tiles_m,
                     tiles_n,
                     k_steps,
@@ -279,7 +287,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
                     d_smem_1,
                     load_ready,
                     load_empty,
-                    multicast_empty,
+                    b_multicast_empty,
                     tiles_m,
                     tiles_n,
                     k_steps,
@@ -295,7 +303,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
                     b_smem,
                     load_ready,
                     load_empty,
-                    multicast_empty,
+                    b_multicast_empty,
                     tiles_m,
                     tiles_n,
                     k_steps,
@@ -308,7 +316,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
 
 
 DTYPES = {"a": torch.bfloat16, "b": torch.bfloat16, "out": torch.bfloat16}
-# What TMA moves at a time: rows and columns, and their layout in shared memory.
+# What TMA moves at a time: the extents, and their layout in shared memory.
 TMA_BOXES = {
     "a": ([CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": ([PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
@@ -325,8 +333,8 @@ MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang 
 COMPUTE_CAPABILITY = (9, 0)
 LAUNCH_OPTIONS = {
     "num_warps": 4,  # of the first partition
-    "num_ctas": 2,
-    "enable_fp_fusion": True,  # nothing here to fuse, but Triton 3.9 warns when it is left open
+    "num_ctas": 2,  # of a cluster
+    "enable_fp_fusion": True,  # Triton 3.9 warns when it is left open
 }
 
 
@@ -359,17 +367,17 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
         return out
     if k == 0:
         return out.zero_()
-    descriptors = (
+    arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
         _descriptor("out", out.data_ptr(), *_rows("out", out.shape, out.stride())),
     )
     tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
     if a.device.index == torch.cuda.current_device():
-        _launch(tiles, descriptors)
+        _launch(tiles, arguments)
     else:
         with torch.cuda.device(a.device):
-            _launch(tiles, descriptors)
+            _launch(tiles, arguments)
     return out
 
 
@@ -393,7 +401,7 @@ def _descriptor(name: str, address: int, rows: int, columns: int, row_stride: in
 
 @functools.cache
 def _compiled(device: int):
-    """Compile the kernel for a device; return it and the number of programs that fill the device's SMs."""
+    """Compile the kernel for a device; return it and the number of programs that the device holds at once."""
     capability = torch.cuda.get_device_capability(device)
     if capability != COMPUTE_CAPABILITY:
         raise ValueError(
@@ -401,16 +409,20 @@ def _compiled(device: int):
             f"found {torch.cuda.get_device_name(device)} with {capability}"
         )
     # Any matrix will do: the kernel is specialized for boxes and layouts only.
-    descriptors = [_descriptor(name, 0, 1, 1, TMA_ALIGNMENT_BYTES) for name in TMA_BOXES]
-    kernel = matmul_kernel.warmup(*descriptors, grid=(1,), **LAUNCH_OPTIONS)
+    arguments = (
+        _descriptor("a", 0, 1, 1, TMA_ALIGNMENT_BYTES),
+        _descriptor("b", 0, 1, 1, TMA_ALIGNMENT_BYTES),
+        _descriptor("out", 0, 1, 1, TMA_ALIGNMENT_BYTES),
+    )
+    kernel = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS)
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-    return kernel, sm_count // LAUNCH_OPTIONS["num_ctas"]
+    return kernel, sm_count // 2
 
 
-def _launch(tiles: int, descriptors: tuple[TensorDescriptor, TensorDescriptor, TensorDescriptor]) -> None:
+def _launch(tiles: int, arguments: tuple) -> None:
     """Run the kernel on the current device and stream."""
     kernel, resident_programs = _compiled(torch.cuda.current_device())
-    kernel[(min(tiles, resident_programs), 1, 1)](*descriptors)
+    kernel[(min(tiles, resident_programs), 1, 1)](*arguments)
 
 
 def _check_operands(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
@@ -422,11 +434,24 @@ def _check_operands(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
         raise ValueError(f"a and b must agree in K, found a of shape {[m, k]} and b of shape {[b_k, n]}")
     if not a.is_cuda:
         raise ValueError(f"a must be on a CUDA device, found {a.device}")
-    if b.device != a.device:
-        raise ValueError(f"b must be on a's device {a.device}, found {b.device}")
-    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-        raise ValueError("this kernel has no backward: detach the operands, or use torch.no_grad()")
+    _check_place("b", b, a.device)
+    _check_grad("a", a)
     return m, n, k
+
+
+def _check_place(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Accept a tensor on the operands' device that takes no part in a backward."""
+    if tensor.device != device:
+        raise ValueError(f"{name} must be on a's device {device}, found {tensor.device}")
+    _check_grad(name, tensor)
+
+
+def _check_grad(name: str, tensor: torch.Tensor) -> None:
+    """Accept a tensor that takes no part in a backward."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"this kernel has no backward, and {name} requires grad: detach it, or use torch.no_grad()"
+        )
 
 
 def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> None:
@@ -442,26 +467,33 @@ def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> No
             f"overwrite what follows each row; found {n} columns, {row_bytes} bytes: call without out, and "
             f"the result is a view of padded rows"
         )
-    if out.device != device:
-        raise ValueError(f"out must be on a's device {device}, found {out.device}")
-    if out.requires_grad and torch.is_grad_enabled():
-        raise ValueError("this kernel has no backward: out must not require grad")
+    _check_place("out", out, device)
+
+
+def _check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Accept a strided tensor of the right dtype."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, found {tensor.layout}")
+    if tensor.dtype != DTYPES[name]:
+        raise TypeError(f"{name} must be {DTYPES[name]}, found {tensor.dtype}")
+
+
+def _check_address(name: str, tensor: torch.Tensor) -> None:
+    """Accept an address that TMA can read from."""
+    if tensor.data_ptr() % TMA_ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{name} must start at a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
+            f"found an address {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
+        )
 
 
 def _check_matrix(name: str, matrix: torch.Tensor) -> None:
     """Accept a matrix that TMA can address."""
-    if not isinstance(matrix, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(matrix).__name__}")
-    if matrix.layout != torch.strided:
-        raise TypeError(f"{name} must be a strided tensor, found {matrix.layout}")
-    if matrix.dtype != DTYPES[name]:
-        raise TypeError(f"{name} must be {DTYPES[name]}, found {matrix.dtype}")
+    _check_tensor(name, matrix)
     _rows(name, matrix.shape, matrix.stride())
-    if matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{name} must start at a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
-            f"found an address {matrix.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
-        )
+    _check_address(name, matrix)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -506,10 +538,14 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
 
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
-    dtypes = ("bf16", "bf16", "bf16")
     return {
-        argument: f"tensordesc<{dtype}[{box[0]},{box[1]}],{layout!r}>"
-        for argument, dtype, (box, layout) in zip(
-            matmul_kernel.arg_names, dtypes, TMA_BOXES.values(), strict=True
-        )
+        "a_desc": _described("a", "bf16"),
+        "b_desc": _described("b", "bf16"),
+        "d_desc": _described("out", "bf16"),
     }
+
+
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

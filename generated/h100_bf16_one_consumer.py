@@ -3,8 +3,8 @@
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; one consumer of two warpgroups multiplies them with
-wgmma, and stores D through TMA while the loads of the next tile are already in flight.
+through TMA into a ring of shared-memory stages; one consumer of 8 warps multiplies them with wgmma,
+and stores D through TMA while the loads of the next tile are already in flight.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
@@ -33,12 +33,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-# One program, a single CTA, computes a PROGRAM_TILE_M x PROGRAM_TILE_N tile of D.
+# One program, a single CTA, computes a PROGRAM_TILE_M x PROGRAM_TILE_N tile of D at a time.
 PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(64)
-CONSUMERS = gl.constexpr(1)
-CONSUMER_TILE_M = gl.constexpr(128)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
 SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
@@ -68,9 +66,9 @@ def tile_origin(tile, tiles_m, tiles_n):
     in_group = tile % (GROUP_TILES_M * tiles_n)
     column = in_group // rows
     row = in_group % rows
-    row = gl.where(column % 2 == 1, rows - 1 - row, row)
+    row = first_row + gl.where(column % 2 == 1, rows - 1 - row, row)
     column = gl.where(group % 2 == 1, tiles_n - 1 - column, column)
-    return (first_row + row) * PROGRAM_TILE_M, column * PROGRAM_TILE_N
+    return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
 @gluon.jit
@@ -87,10 +85,10 @@ def producer_partition(a_desc, b_desc, a_smem, b_smem, load_ready, load_empty, t
             phase = load // STAGES & 1
             mbarrier.wait(load_empty.index(stage), phase ^ 1)
             ready = load_ready.index(stage)
+            k = k_step * PROGRAM_TILE_K
             # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
             # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-            mbarrier.expect(ready, CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
-            k = k_step * PROGRAM_TILE_K
+            mbarrier.expect(ready, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
             tma.async_load(a_desc, [row, k], ready, a_smem.index(stage))
             tma.async_load(b_desc, [column, k], ready, b_smem.index(stage))
             load += 1
@@ -104,22 +102,27 @@ def release(load_empty, stage):
 
 
 @gluon.jit
+def issue_mma(a_smem, b_smem, accumulator):
+    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    b_tile = b_smem.permute((1, 0))  # stored [N, K]
+    return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
+
+
+@gluon.jit
 def multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps):
     """The K loop of one tile, of at least one step: return its accumulator. One MMA stays in flight."""
-    accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
+    accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     stage = first_load % STAGES
-    # The producer fills a stage once per lap of the ring: lap 0 is phase 0.
+    # A stage is filled once per lap of the ring: lap 0 is phase 0.
     mbarrier.wait(load_ready.index(stage), first_load // STAGES & 1)
-    b_tile = b_smem.index(stage).permute((1, 0))  # stored [N, K]
-    accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)
+    accumulator = issue_mma(a_smem.index(stage), b_smem.index(stage), accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
     for load in range(first_load + 1, first_load + k_steps):
         stage_in_flight = stage
         stage = load % STAGES
         mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-        b_tile = b_smem.index(stage).permute((1, 0))
-        accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)
+        accumulator = issue_mma(a_smem.index(stage), b_smem.index(stage), accumulator)
         # An MMA reads its stage until it has retired. They retire in order: the older one now has.
         accumulator = warpgroup_mma_wait(1, deps=[accumulator])
         release(load_empty, stage_in_flight)
@@ -182,16 +185,16 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
 
-    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
-        mbarrier.init(load_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(load_empty.index(stage), count=1)
 
     gl.warp_specialize(
         [
@@ -210,11 +213,11 @@ def matmul_kernel(a_desc, b_desc, d_desc):
 
 
 DTYPES = {"a": torch.bfloat16, "b": torch.bfloat16, "out": torch.bfloat16}
-# What TMA moves at a time: rows and columns, and their layout in shared memory.
+# What TMA moves at a time: the extents, and their layout in shared memory.
 TMA_BOXES = {
-    "a": ([CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
+    "a": ([PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": ([PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": ([CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+    "out": ([PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
 }
 CONTIGUITY = {
     "a": "K contiguous, stride(1) == 1",
@@ -227,8 +230,8 @@ MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang 
 COMPUTE_CAPABILITY = (9, 0)
 LAUNCH_OPTIONS = {
     "num_warps": 8,  # of the first partition
-    "num_ctas": 1,
-    "enable_fp_fusion": True,  # nothing here to fuse, but Triton 3.9 warns when it is left open
+    "num_ctas": 1,  # of a cluster
+    "enable_fp_fusion": True,  # Triton 3.9 warns when it is left open
 }
 
 
@@ -261,17 +264,17 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
         return out
     if k == 0:
         return out.zero_()
-    descriptors = (
+    arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
         _descriptor("out", out.data_ptr(), *_rows("out", out.shape, out.stride())),
     )
     tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
     if a.device.index == torch.cuda.current_device():
-        _launch(tiles, descriptors)
+        _launch(tiles, arguments)
     else:
         with torch.cuda.device(a.device):
-            _launch(tiles, descriptors)
+            _launch(tiles, arguments)
     return out
 
 
@@ -295,7 +298,7 @@ def _descriptor(name: str, address: int, rows: int, columns: int, row_stride: in
 
 @functools.cache
 def _compiled(device: int):
-    """Compile the kernel for a device; return it and the number of programs that fill the device's SMs."""
+    """Compile the kernel for a device; return it and the number of programs that the device holds at once."""
     capability = torch.cuda.get_device_capability(device)
     if capability != COMPUTE_CAPABILITY:
         raise ValueError(
@@ -303,16 +306,20 @@ def _compiled(device: int):
             f"found {torch.cuda.get_device_name(device)} with {capability}"
         )
     # Any matrix will do: the kernel is specialized for boxes and layouts only.
-    descriptors = [_descriptor(name, 0, 1, 1, TMA_ALIGNMENT_BYTES) for name in TMA_BOXES]
-    kernel = matmul_kernel.warmup(*descriptors, grid=(1,), **LAUNCH_OPTIONS)
+    arguments = (
+        _descriptor("a", 0, 1, 1, TMA_ALIGNMENT_BYTES),
+        _descriptor("b", 0, 1, 1, TMA_ALIGNMENT_BYTES),
+        _descriptor("out", 0, 1, 1, TMA_ALIGNMENT_BYTES),
+    )
+    kernel = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS)
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-    return kernel, sm_count // LAUNCH_OPTIONS["num_ctas"]
+    return kernel, sm_count
 
 
-def _launch(tiles: int, descriptors: tuple[TensorDescriptor, TensorDescriptor, TensorDescriptor]) -> None:
+def _launch(tiles: int, arguments: tuple) -> None:
     """Run the kernel on the current device and stream."""
     kernel, resident_programs = _compiled(torch.cuda.current_device())
-    kernel[(min(tiles, resident_programs), 1, 1)](*descriptors)
+    kernel[(min(tiles, resident_programs), 1, 1)](*arguments)
 
 
 def _check_operands(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
@@ -324,11 +331,24 @@ def _check_operands(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
         raise ValueError(f"a and b must agree in K, found a of shape {[m, k]} and b of shape {[b_k, n]}")
     if not a.is_cuda:
         raise ValueError(f"a must be on a CUDA device, found {a.device}")
-    if b.device != a.device:
-        raise ValueError(f"b must be on a's device {a.device}, found {b.device}")
-    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
-        raise ValueError("this kernel has no backward: detach the operands, or use torch.no_grad()")
+    _check_place("b", b, a.device)
+    _check_grad("a", a)
     return m, n, k
+
+
+def _check_place(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    """Accept a tensor on the operands' device that takes no part in a backward."""
+    if tensor.device != device:
+        raise ValueError(f"{name} must be on a's device {device}, found {tensor.device}")
+    _check_grad(name, tensor)
+
+
+def _check_grad(name: str, tensor: torch.Tensor) -> None:
+    """Accept a tensor that takes no part in a backward."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(
+            f"this kernel has no backward, and {name} requires grad: detach it, or use torch.no_grad()"
+        )
 
 
 def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> None:
@@ -344,26 +364,33 @@ def _check_output(out: torch.Tensor, m: int, n: int, device: torch.device) -> No
             f"overwrite what follows each row; found {n} columns, {row_bytes} bytes: call without out, and "
             f"the result is a view of padded rows"
         )
-    if out.device != device:
-        raise ValueError(f"out must be on a's device {device}, found {out.device}")
-    if out.requires_grad and torch.is_grad_enabled():
-        raise ValueError("this kernel has no backward: out must not require grad")
+    _check_place("out", out, device)
+
+
+def _check_tensor(name: str, tensor: torch.Tensor) -> None:
+    """Accept a strided tensor of the right dtype."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name} must be a strided tensor, found {tensor.layout}")
+    if tensor.dtype != DTYPES[name]:
+        raise TypeError(f"{name} must be {DTYPES[name]}, found {tensor.dtype}")
+
+
+def _check_address(name: str, tensor: torch.Tensor) -> None:
+    """Accept an address that TMA can read from."""
+    if tensor.data_ptr() % TMA_ALIGNMENT_BYTES:
+        raise ValueError(
+            f"{name} must start at a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
+            f"found an address {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
+        )
 
 
 def _check_matrix(name: str, matrix: torch.Tensor) -> None:
     """Accept a matrix that TMA can address."""
-    if not isinstance(matrix, torch.Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(matrix).__name__}")
-    if matrix.layout != torch.strided:
-        raise TypeError(f"{name} must be a strided tensor, found {matrix.layout}")
-    if matrix.dtype != DTYPES[name]:
-        raise TypeError(f"{name} must be {DTYPES[name]}, found {matrix.dtype}")
+    _check_tensor(name, matrix)
     _rows(name, matrix.shape, matrix.stride())
-    if matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
-        raise ValueError(
-            f"{name} must start at a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
-            f"found an address {matrix.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
-        )
+    _check_address(name, matrix)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -408,10 +435,14 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
 
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
-    dtypes = ("bf16", "bf16", "bf16")
     return {
-        argument: f"tensordesc<{dtype}[{box[0]},{box[1]}],{layout!r}>"
-        for argument, dtype, (box, layout) in zip(
-            matmul_kernel.arg_names, dtypes, TMA_BOXES.values(), strict=True
-        )
+        "a_desc": _described("a", "bf16"),
+        "b_desc": _described("b", "bf16"),
+        "d_desc": _described("out", "bf16"),
     }
+
+
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
