@@ -1,12 +1,12 @@
 """bf16 matmul with bias and GELU in the epilogue.
 
-D[M, N] = ops(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32. The ops,
-in order: a bias per column, GELU (tanh).
+D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32. The
+epilogue, in order: plus a bias for each column, GELU (tanh).
 
-One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of
-A and B through TMA, those of B once for all CTAs that share them by multicast, into a ring of
-shared-memory stages; two consumers take turns with whole tiles: one multiplies with wgmma while the
-other stores D through TMA.
+One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of A
+and B through TMA into a ring of stages; a tile of B is loaded once and multicast to the CTAs that share
+it. Two consumers take turns with whole tiles: one multiplies with wgmma while the other stores D through
+TMA.
 
     CTA tile         64 x 256, 64 of K per step, in 5 stages
     cluster          2 x 1 CTAs
@@ -44,10 +44,10 @@ PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 STAGES = gl.constexpr(5)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(8)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(8)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(3)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(32)
-EPILOGUE_BUFFERS = gl.constexpr(2)  # D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(
@@ -94,8 +94,8 @@ def producer_partition(
 ):
     """One warp in each CTA: keep the ring of A and B tiles full.
 
-    A tile of B is the same for several CTAs of a cluster: the first of them loads it once and
-    multicasts it into the shared memory of each.
+    Several CTAs of the cluster share a tile of B: the first of them loads it and multicasts it into
+    the shared memory of each.
     """
     load = 0  # counts over all tiles: the ring does not restart at a tile
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -133,7 +133,7 @@ def release(load_empty, b_multicast_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -163,9 +163,9 @@ def multiply(a_smem, b_smem, load_ready, load_empty, b_multicast_empty, first_lo
 
 @gluon.jit
 def load_vectors(column_bias_desc, column, column_bias_smem, vectors_ready):
-    """Start loading what the epilogue needs of a tile's rows and columns: it arrives during the K loop."""
-    # The threads have read the last tile's: order their reads before TMA's writes, which go through the
-    # async proxy; Triton's barrier follows, before one thread issues the loads.
+    """Start loading the epilogue's row and column operands: they arrive while A and B are multiplied."""
+    # The threads have read what the buffer held: order their reads before TMA's write, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
     mbarrier.expect(vectors_ready, column_bias_desc.nbytes_per_cta)
     tma.async_load(column_bias_desc, [column], vectors_ready, column_bias_smem)
@@ -208,9 +208,9 @@ def split_columns(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem, column_bias_smem, vectors_ready, tiles_done):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
-    mbarrier.wait(vectors_ready, tiles_done & 1)
+    mbarrier.wait(vectors_ready, tiles_done & 1)  # each tile is a phase of the barrier
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], i, column_bias_smem)
         # The store that last used this buffer must have read it. For the first sub-tiles that was the
@@ -264,7 +264,10 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, column_bias_desc, d_desc):
-    """D = ops(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = epilogue(A @ B).
+
+    The descriptors are over A [M, K], B stored as [N, K], column_bias [N], and D [M, N].
+    """
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -293,9 +296,8 @@ def matmul_kernel(a_desc, b_desc, column_bias_desc, d_desc):
     b_multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
     # mma_turn, from one consumer to the other: the tensor cores are yours.
     mma_turn = mbarrier.allocate_mbarrier(batch=CONSUMERS)
-    # vectors_ready_0, from TMA: the epilogue's row and column operands have arrived.
+    # vectors_ready_0 and vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_0 = mbarrier.allocate_mbarrier()
-    # vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_1 = mbarrier.allocate_mbarrier()
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
@@ -398,12 +400,12 @@ LAUNCH_OPTIONS = {
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, column_bias: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return epilogue(a @ b), as the module's docstring has it.
 
     Args:
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        column_bias: [N], torch.bfloat16, contiguous: added to each column.
+        column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

@@ -2,8 +2,8 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per tile of D. Its 8 warps load a K step of A and B through TMA, wait for it, and
-multiply it with wgmma; then comes the next one. Another program on the same SM can fill the waits.
+One program per tile of D. Its 8 warps load a K step of A and B through TMA, wait for it, multiply it
+with wgmma, and only then load the next one. Meanwhile the SM's other program can multiply.
 
     CTA tile         128 x 128, 128 of K per step
     cluster          1 x 1 CTAs
@@ -64,7 +64,7 @@ def tile_origin(tile, tiles_m, tiles_n):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -89,7 +89,7 @@ def multiply(a_desc, b_desc, row, column, a_smem, b_smem, load_ready, k_steps):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it; the store still runs on return."""
+    """Convert an accumulator and store it; the store still runs on return."""
     d_smem.store(accumulator.to(d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.

@@ -2,10 +2,10 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of
-A and B through TMA, those of A once for all CTAs that share them by multicast, into a ring of
-shared-memory stages; two consumer warpgroups multiply them with wgmma, and store D through TMA
-while the loads of the next tile are already in flight.
+One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of A
+and B through TMA into a ring of stages; a tile of A is loaded once and multicast to the CTAs that share
+it. Two consumer warpgroups multiply with wgmma and store D through TMA while the next tile is already
+loading.
 
     CTA tile         128 x 256, 64 of K per step, in 3 stages
     cluster          1 x 2 CTAs
@@ -97,8 +97,8 @@ def producer_partition(
 ):
     """One warp in each CTA: keep the ring of A and B tiles full.
 
-    A tile of A is the same for several CTAs of a cluster: the first of them loads it once and
-    multicasts it into the shared memory of each.
+    Several CTAs of the cluster share a tile of A: the first of them loads it and multicasts it into
+    the shared memory of each.
     """
     load = 0  # counts over all tiles: the ring does not restart at a tile
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -137,7 +137,7 @@ def release(load_empty, a_multicast_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -159,7 +159,7 @@ def multiply(a_smem, b_smem, load_ready, load_empty, a_multicast_empty, first_lo
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it; the store still runs on return."""
+    """Convert an accumulator and store it; the store still runs on return."""
     # The previous tile's store must have read the buffer; it had the whole K loop to do so.
     tma.store_wait(0)
     d_smem.store(accumulator.to(d_desc.dtype))

@@ -2,10 +2,10 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per cluster of 4 SMs walks over tiles of D. In each CTA one producer warp loads tiles of
-A and B through TMA, those of A and B once for all CTAs that share them by multicast, into a ring of
-shared-memory stages; one consumer of 8 warps multiplies them with wgmma, and stores D through TMA
-while the loads of the next tile are already in flight.
+One program per cluster of 4 SMs walks over tiles of D. In each CTA one producer warp loads tiles of A
+and B through TMA into a ring of stages; a tile of A or B is loaded once and multicast to the CTAs that
+share it. One consumer of 8 warps multiplies with wgmma and stores D through TMA while the next tile is
+already loading.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          2 x 2 CTAs
@@ -95,8 +95,8 @@ def producer_partition(
 ):
     """One warp in each CTA: keep the ring of A and B tiles full.
 
-    A tile of A and of B is the same for several CTAs of a cluster: the first of them loads it once
-    and multicasts it into the shared memory of each.
+    Several CTAs of the cluster share a tile of A, and several a tile of B: the first of them loads
+    it and multicasts it into the shared memory of each.
     """
     load = 0  # counts over all tiles: the ring does not restart at a tile
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -120,10 +120,7 @@ def producer_partition(
             # too early.
             mbarrier.wait(a_multicast_empty.index(stage), phase ^ 1)
             tma.async_load(a_desc, [row, k], ready, a_smem.index(stage), multicast=True)
-            # The multicast writes into other CTAs too, so their consumers must have released the stage as
-            # well. Of the CTAs that share the tile only the lead one waits here, for only it issues the load;
-            # the others pass, and it is the wait on `load_empty` that keeps them from arming `ready` a lap
-            # too early.
+            # The same for B, whose tile other CTAs of the cluster share.
             mbarrier.wait(b_multicast_empty.index(stage), phase ^ 1)
             tma.async_load(b_desc, [column, k], ready, b_smem.index(stage), multicast=True)
             load += 1
@@ -140,7 +137,7 @@ def release(load_empty, a_multicast_empty, b_multicast_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -172,7 +169,7 @@ def multiply(
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it; the store still runs on return."""
+    """Convert an accumulator and store it; the store still runs on return."""
     # The previous tile's store must have read the buffer; it had the whole K loop to do so.
     tma.store_wait(0)
     d_smem.store(accumulator.to(d_desc.dtype))
@@ -196,7 +193,7 @@ def consumer_partition(
     tiles_n,
     k_steps,
 ):
-    """Both consumer warpgroups: multiply and store every tile."""
+    """The consumer: multiply and store every tile."""
     first_load = 0  # counts over all tiles, in step with the producer
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         accumulator = multiply(
@@ -228,8 +225,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     # [0] maps a CTA to the barrier of its neighbour. Each CTA of the group counts: 2 arrivals in all.
     a_multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 2], mbarrier.MBarrierLayout([[1], [0]]))
     # b_multicast_empty, consumers of the CTAs that share a tile of B to their lead CTA's producer: all have
-    # read the stage. There is one for each group of CTAs that share a tile, in the group's first: a basis
-    # [0] maps a CTA to the barrier of its neighbour. Each CTA of the group counts: 2 arrivals in all.
+    # read the stage. Each CTA of the group counts: 2 arrivals in all.
     b_multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 2], mbarrier.MBarrierLayout([[0], [1]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
@@ -380,8 +376,9 @@ def _compiled(device: int):
     )
     kernel = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS)
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-    # A cluster lies within a GPC, and GPCs have 16 SMs or some more, which hold no cluster.
-    return kernel, sm_count // 16 * 4
+    # Clusters lie within GPCs, some of which lack SMs: an H200 holds 30 of four CTAs.
+    # One program more would begin when the others end, and double the kernel's time.
+    return kernel, min(sm_count // 4, 30)
 
 
 def _launch(tiles: int, arguments: tuple) -> None:

@@ -1,11 +1,11 @@
 """bf16 matmul with the exact GELU.
 
-D[M, N] = ops(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32. The ops,
-in order: GELU (erf).
+D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32. The
+epilogue: GELU (erf).
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumer warpgroups multiply them with wgmma,
-and store D through TMA while the loads of the next tile are already in flight.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
+next tile is already loading.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          1 x 1 CTAs
@@ -105,7 +105,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -140,7 +140,7 @@ def epilogue(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it; the store still runs on return."""
+    """Convert an accumulator and store it; the store still runs on return."""
     tile = epilogue(accumulator)
     # The previous tile's store must have read the buffer; it had the whole K loop to do so.
     tma.store_wait(0)
@@ -168,7 +168,7 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, d_desc):
-    """D = ops(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = epilogue(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -241,7 +241,7 @@ LAUNCH_OPTIONS = {
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return epilogue(a @ b), as the module's docstring has it.
 
     Args:
         a: [M, K], torch.bfloat16, K contiguous.

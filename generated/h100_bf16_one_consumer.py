@@ -2,9 +2,9 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; one consumer of 8 warps multiplies them with wgmma,
-and stores D through TMA while the loads of the next tile are already in flight.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. One consumer of 8 warps multiplies with wgmma and stores D through TMA while
+the next tile is already loading.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
@@ -38,10 +38,10 @@ PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(128)
-EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -103,7 +103,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -151,7 +151,7 @@ def split_columns(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
         # The store that last used this buffer must have read it. For the first sub-tiles that was the
@@ -167,7 +167,7 @@ def store(d_desc, row, column, accumulator, d_smem):
 
 @gluon.jit
 def consumer_partition(d_desc, a_smem, b_smem, d_smem, load_ready, load_empty, tiles_m, tiles_n, k_steps):
-    """Both consumer warpgroups: multiply and store every tile."""
+    """The consumer: multiply and store every tile."""
     first_load = 0  # counts over all tiles, in step with the producer
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         accumulator = multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps)

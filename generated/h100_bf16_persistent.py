@@ -2,9 +2,9 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per SM walks over tiles of D. Its 8 warps multiply K steps with wgmma from a ring of 4
-stages that TMA fills: one MMA stays in flight while the next is issued, over the borders of tiles
-too, so that D is stored while the next tile loads.
+One program per SM walks over tiles of D. Its 8 warps multiply K steps with wgmma out of a ring of 4
+stages that TMA fills: later steps load, and one MMA is in flight while the next is issued. The loads run
+on across tiles, so that the next tile is loading while D is stored.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
@@ -38,10 +38,10 @@ PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(128)
-EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight
 GROUP_TILES_N = gl.constexpr(8)  # columns of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -88,13 +88,14 @@ def load_stage(a_desc, b_desc, tiles_m, tiles_n, k_steps, load, a_smem, b_smem, 
 @gluon.jit
 def refill(a_desc, b_desc, tiles_m, tiles_n, k_steps, load, a_smem, b_smem, load_ready, loads):
     """Start loading into the stage that `load` has freed: the MMAs that read it have retired."""
+    # Triton's barrier follows, before one thread issues the loads: no warp still multiplies out of the stage.
     if load + STAGES < loads:
         load_stage(a_desc, b_desc, tiles_m, tiles_n, k_steps, load + STAGES, a_smem, b_smem, load_ready)
 
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -143,7 +144,7 @@ def split_columns(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
         # The store that last used this buffer must have read it. For the first sub-tiles that was the
@@ -172,7 +173,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
 
-    # The ring runs over the K steps of all of this program's tiles: while one is stored, the next one loads.
+    # The ring runs over the K steps of all of this program's tiles: the next tile loads while one is stored.
     loads = gl.cdiv(tiles_m * tiles_n - gl.program_id(0), gl.num_programs(0)) * k_steps
     for load in range(gl.minimum(STAGES, loads)):
         load_stage(a_desc, b_desc, tiles_m, tiles_n, k_steps, load, a_smem, b_smem, load_ready)

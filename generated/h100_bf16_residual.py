@@ -1,11 +1,11 @@
 """bf16 matmul with bias, SiLU and a residual added.
 
-D[M, N] = ops(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, C bf16, D bf16, accumulated in fp32.
-The ops, in order: a bias per column, SiLU, C.
+D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, C bf16, D bf16, accumulated in
+fp32. The epilogue, in order: plus a bias for each column, SiLU, plus C.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumer warpgroups multiply them with wgmma,
-and store D through TMA while the loads of the next tile are already in flight.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
+next tile is already loading.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          1 x 1 CTAs
@@ -41,10 +41,10 @@ PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(4)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(32)
-EPILOGUE_BUFFERS = gl.constexpr(2)  # C and D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of C and of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -111,7 +111,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -133,9 +133,9 @@ def multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps):
 
 @gluon.jit
 def load_c(c_desc, row, column, subtile: gl.constexpr, c_smem, c_ready):
-    """Start loading a sub-tile of C into its buffer."""
-    # The threads have read what the buffer held: order their reads before TMA's write, which goes through
-    # the async proxy; Triton's barrier follows, before one thread issues the load.
+    """Start loading a sub-tile of C into its buffer: the tile's first ones while A and B are multiplied."""
+    # The threads have read what the buffer held: order their reads before TMA's write, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
     buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS
     ready = c_ready.index(buffer)
@@ -145,9 +145,9 @@ def load_c(c_desc, row, column, subtile: gl.constexpr, c_smem, c_ready):
 
 @gluon.jit
 def load_vectors(column_bias_desc, column, column_bias_smem, vectors_ready):
-    """Start loading what the epilogue needs of a tile's rows and columns: it arrives during the K loop."""
-    # The threads have read the last tile's: order their reads before TMA's writes, which go through the
-    # async proxy; Triton's barrier follows, before one thread issues the loads.
+    """Start loading the epilogue's row and column operands: they arrive while A and B are multiplied."""
+    # The threads have read what the buffer held: order their reads before TMA's write, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
     mbarrier.expect(vectors_ready, column_bias_desc.nbytes_per_cta)
     tma.async_load(column_bias_desc, [column], vectors_ready, column_bias_smem)
@@ -167,6 +167,7 @@ def epilogue(tile, subtile: gl.constexpr, c_smem, c_ready, column_bias_smem, til
     tile += column_bias[None, :]
     tile = silu(tile)
     buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS
+    # Every sub-tile of C that a buffer receives is a phase of its barrier, over all tiles.
     lap = tiles_done * (SUBTILES // EPILOGUE_BUFFERS) + subtile // EPILOGUE_BUFFERS
     mbarrier.wait(c_ready.index(buffer), lap & 1)
     c = c_smem.index(buffer).load(tile.type.layout).to(gl.float32)
@@ -206,9 +207,9 @@ def store(
     vectors_ready,
     tiles_done,
 ):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
-    mbarrier.wait(vectors_ready, tiles_done & 1)
+    mbarrier.wait(vectors_ready, tiles_done & 1)  # each tile is a phase of the barrier
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], i, c_smem, c_ready, column_bias_smem, tiles_done)
         if i + EPILOGUE_BUFFERS < SUBTILES:
@@ -273,7 +274,10 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, c_desc, column_bias_desc, d_desc):
-    """D = ops(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = epilogue(A @ B).
+
+    The descriptors are over A [M, K], B stored as [N, K], C [M, N], column_bias [N], and D [M, N].
+    """
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -303,13 +307,11 @@ def matmul_kernel(a_desc, b_desc, c_desc, column_bias_desc, d_desc):
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # c_ready_0, from TMA: the buffer holds a part of C.
+    # c_ready_0 and c_ready_1, from TMA: the buffer holds a part of C.
     c_ready_0 = mbarrier.allocate_mbarrier(batch=EPILOGUE_BUFFERS)
-    # c_ready_1, from TMA: the buffer holds a part of C.
     c_ready_1 = mbarrier.allocate_mbarrier(batch=EPILOGUE_BUFFERS)
-    # vectors_ready_0, from TMA: the epilogue's row and column operands have arrived.
+    # vectors_ready_0 and vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_0 = mbarrier.allocate_mbarrier()
-    # vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_1 = mbarrier.allocate_mbarrier()
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
@@ -425,13 +427,13 @@ def matmul(
     column_bias: torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return epilogue(a @ b), as the module's docstring has it.
 
     Args:
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         c: [M, N], torch.bfloat16, N contiguous.
-        column_bias: [N], torch.bfloat16, contiguous: added to each column.
+        column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

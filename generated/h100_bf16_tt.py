@@ -2,9 +2,9 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumers take turns with whole tiles: one
-multiplies with wgmma while the other stores D through TMA.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with wgmma while the
+other stores D through TMA.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          1 x 1 CTAs
@@ -39,10 +39,10 @@ PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(64)
-EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -104,9 +104,10 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
+    a_tile = a_smem.permute((1, 0))  # stored [K, M]
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
-    return warpgroup_mma(a_smem.permute((1, 0)), b_tile, accumulator, is_async=True)
+    return warpgroup_mma(a_tile, b_tile, accumulator, is_async=True)
 
 
 @gluon.jit
@@ -152,7 +153,7 @@ def split_columns(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
         # The store that last used this buffer must have read it. For the first sub-tiles that was the

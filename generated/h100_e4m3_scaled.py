@@ -1,11 +1,11 @@
 """fp8 matmul with a scale for each row and column.
 
-D[M, N] = ops(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B e4m3, D bf16, accumulated in fp32. The ops,
-in order: a scale per row, a scale per column.
+D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B e4m3, D bf16, accumulated in fp32. The
+epilogue, in order: times a scale for each row, times a scale for each column.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumers take turns with whole tiles: one
-multiplies with wgmma while the other stores D through TMA.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with wgmma while the
+other stores D through TMA.
 
     CTA tile         128 x 128, 128 of K per step, in 6 stages
     cluster          1 x 1 CTAs
@@ -40,10 +40,10 @@ PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(128)
 CONSUMERS = gl.constexpr(2)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(64)
-EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
@@ -107,7 +107,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -139,9 +139,9 @@ def multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps):
 def load_vectors(
     row_scale_desc, column_scale_desc, row, column, row_scale_smem, column_scale_smem, vectors_ready
 ):
-    """Start loading what the epilogue needs of a tile's rows and columns: it arrives during the K loop."""
-    # The threads have read the last tile's: order their reads before TMA's writes, which go through the
-    # async proxy; Triton's barrier follows, before one thread issues the loads.
+    """Start loading the epilogue's row and column operands: they arrive while A and B are multiplied."""
+    # The threads have read what the buffer held: order their reads before TMA's write, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
     mbarrier.expect(vectors_ready, row_scale_desc.nbytes_per_cta + column_scale_desc.nbytes_per_cta)
     tma.async_load(row_scale_desc, [row], vectors_ready, row_scale_smem)
@@ -182,9 +182,9 @@ def split_columns(tile):
 def store(
     d_desc, row, column, accumulator, d_smem, row_scale_smem, column_scale_smem, vectors_ready, tiles_done
 ):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
-    mbarrier.wait(vectors_ready, tiles_done & 1)
+    mbarrier.wait(vectors_ready, tiles_done & 1)  # each tile is a phase of the barrier
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], i, row_scale_smem, column_scale_smem)
         # The store that last used this buffer must have read it. For the first sub-tiles that was the
@@ -251,7 +251,11 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
-    """D = ops(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = epilogue(A @ B).
+
+    The descriptors are over A [M, K], B stored as [N, K], row_scale [M], column_scale [N], and D [M,
+    N].
+    """
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -278,9 +282,8 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, d_desc):
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # mma_turn, from one consumer to the other: the tensor cores are yours.
     mma_turn = mbarrier.allocate_mbarrier(batch=CONSUMERS)
-    # vectors_ready_0, from TMA: the epilogue's row and column operands have arrived.
+    # vectors_ready_0 and vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_0 = mbarrier.allocate_mbarrier()
-    # vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_1 = mbarrier.allocate_mbarrier()
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
@@ -383,14 +386,14 @@ def matmul(
     column_scale: torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return epilogue(a @ b), as the module's docstring has it.
 
     Args:
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor
             (``weight.T``).
-        row_scale: [M], torch.float32, contiguous: factors of the product's rows.
-        column_scale: [N], torch.float32, contiguous: factors of its columns.
+        row_scale: [M], torch.float32, contiguous: a factor for each row.
+        column_scale: [N], torch.float32, contiguous: a factor for each column.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

@@ -1,11 +1,11 @@
 """fp8 matmul of mixed types to fp8.
 
-D[M, N] = ops(A[M, K] @ B[K, N]) on Hopper (sm_90a): A e5m2, B e4m3, D e4m3, accumulated in fp32. The
-ops, in order: a scale.
+D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A e5m2, B e4m3, D e4m3, accumulated in fp32.
+The epilogue: times a scale.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumer warpgroups multiply them with wgmma,
-and store D through TMA while the loads of the next tile are already in flight.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
+next tile is already loading.
 
     CTA tile         128 x 256, 128 of K per step, in 4 stages
     cluster          1 x 1 CTAs
@@ -41,10 +41,10 @@ PROGRAM_TILE_K = gl.constexpr(128)
 CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(2)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(128)
-EPILOGUE_BUFFERS = gl.constexpr(1)  # D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
@@ -109,7 +109,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -156,7 +156,7 @@ def split_columns(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem, tensor_scale):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], tensor_scale)
@@ -199,7 +199,7 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, tensor_scale_ptr, d_desc):
-    """D = ops(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = epilogue(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -307,13 +307,13 @@ LAUNCH_OPTIONS = {
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, tensor_scale: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return epilogue(a @ b), as the module's docstring has it.
 
     Args:
         a: [M, K], torch.float8_e5m2, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor
             (``weight.T``).
-        tensor_scale: one element, torch.float32: factor of the product.
+        tensor_scale: one element, torch.float32: a factor for all of D.
         out: [M, N], torch.float8_e4m3fn, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

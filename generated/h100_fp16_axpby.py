@@ -3,9 +3,9 @@
 D[M, N] = -A[M, K] @ B[K, N] + 0.5 * C[M, N] on Hopper (sm_90a): A and B fp16, C fp16, D fp16,
 accumulated in fp32.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumer warpgroups multiply them with wgmma,
-and store D through TMA while the loads of the next tile are already in flight.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
+next tile is already loading.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
@@ -41,10 +41,10 @@ PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILES = gl.constexpr(4)  # parts of a consumer's columns, stored one after the other
+SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(64)
-EPILOGUE_BUFFERS = gl.constexpr(1)  # C and D sub-tiles in flight per consumer
+EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of C and of D in flight per consumer
 BETA = gl.constexpr(0.5)  # factor of C
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
@@ -111,7 +111,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -133,9 +133,9 @@ def multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps):
 
 @gluon.jit
 def load_c(c_desc, row, column, subtile: gl.constexpr, c_smem, c_ready):
-    """Start loading a sub-tile of C into its buffer."""
-    # The threads have read what the buffer held: order their reads before TMA's write, which goes through
-    # the async proxy; Triton's barrier follows, before one thread issues the load.
+    """Start loading a sub-tile of C into its buffer: the tile's first ones while A and B are multiplied."""
+    # The threads have read what the buffer held: order their reads before TMA's write, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
     buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS
     ready = c_ready.index(buffer)
@@ -148,6 +148,7 @@ def epilogue(tile, subtile: gl.constexpr, c_smem, c_ready, tiles_done):
     """What becomes of a sub-tile of A @ B before it is converted and stored."""
     tile = -tile
     buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS
+    # Every sub-tile of C that a buffer receives is a phase of its barrier, over all tiles.
     lap = tiles_done * (SUBTILES // EPILOGUE_BUFFERS) + subtile // EPILOGUE_BUFFERS
     mbarrier.wait(c_ready.index(buffer), lap & 1)
     c = c_smem.index(buffer).load(tile.type.layout).to(gl.float32)
@@ -175,7 +176,7 @@ def split_columns(tile):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem, c_smem, c_ready, c_desc, tiles_done):
-    """Convert a consumer's accumulator and store it by sub-tiles; the last stores still run on return."""
+    """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], i, c_smem, c_ready, tiles_done)
@@ -235,7 +236,7 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
-    """D = -A @ B + 0.5 * C; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = -A @ B + 0.5 * C; the descriptors are over A [M, K], B stored as [N, K], C [M, N], and D [M, N]."""
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -259,9 +260,8 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # c_ready_0, from TMA: the buffer holds a part of C.
+    # c_ready_0 and c_ready_1, from TMA: the buffer holds a part of C.
     c_ready_0 = mbarrier.allocate_mbarrier(batch=EPILOGUE_BUFFERS)
-    # c_ready_1, from TMA: the buffer holds a part of C.
     c_ready_1 = mbarrier.allocate_mbarrier(batch=EPILOGUE_BUFFERS)
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
@@ -357,7 +357,7 @@ LAUNCH_OPTIONS = {
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, c: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return -a @ b + 0.5 * c.
 
     Args:
         a: [M, K], torch.float16, K contiguous.

@@ -3,8 +3,8 @@
 D[M, N] = A[M, K] @ B[K, N] + C[M, N] on Hopper (sm_90a): A and B fp16, C fp16, D fp16, accumulated in
 fp32.
 
-One program for a problem of a single tile. Its 4 warps load A and B whole through TMA, multiply
-them with wgmma, and store D through TMA.
+One program computes the single tile of D. Its 4 warps load all of A and B through TMA, multiply them
+with wgmma with A from registers, and store D through TMA.
 
     CTA tile         64 x 64, 128 of K per step
     cluster          1 x 1 CTAs
@@ -50,8 +50,10 @@ A_REGISTER_LAYOUT = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=ACC
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step with A from registers; they read B's tile until they have retired."""
+    """Start the MMAs of one K step; they read B's tile until they have retired."""
     a_tile = a_smem.load(A_REGISTER_LAYOUT)
+    # TMA will overwrite the tile through the async proxy: order these reads before it.
+    fence_async_shared()
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_tile, b_tile, accumulator, is_async=True)
 
@@ -72,9 +74,9 @@ def multiply(a_desc, b_desc, a_smem, b_smem, load_ready):
 
 @gluon.jit
 def load_c(c_desc, row, column, c_smem, c_ready):
-    """Start loading the tile of C: it arrives during the K loop."""
-    # The threads have read what the buffer held: order their reads before TMA's write, which goes through
-    # the async proxy; Triton's barrier follows, before one thread issues the load.
+    """Start loading the tile of C: it arrives while A and B are multiplied."""
+    # Order whatever the threads did in shared memory before TMA's write to it, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
     mbarrier.expect(c_ready, c_desc.nbytes_per_cta)
     tma.async_load(c_desc, [row, column], c_ready, c_smem)
@@ -83,6 +85,7 @@ def load_c(c_desc, row, column, c_smem, c_ready):
 @gluon.jit
 def epilogue(tile, c_smem, c_ready):
     """What becomes of the tile of A @ B before it is converted and stored."""
+    # The barrier's first phase, of the only load into this buffer.
     mbarrier.wait(c_ready, 0)
     c = c_smem.load(tile.type.layout).to(gl.float32)
     tile += c
@@ -91,7 +94,7 @@ def epilogue(tile, c_smem, c_ready):
 
 @gluon.jit
 def store(d_desc, row, column, accumulator, d_smem, c_smem, c_ready):
-    """Convert a consumer's accumulator and store it; the store still runs on return."""
+    """Convert an accumulator and store it; the store still runs on return."""
     tile = epilogue(accumulator, c_smem, c_ready)
     d_smem.store(tile.to(d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -102,7 +105,7 @@ def store(d_desc, row, column, accumulator, d_smem, c_smem, c_ready):
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
-    """D = A @ B + C; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = A @ B + C; the descriptors are over A [M, K], B stored as [N, K], C [M, N], and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
     c_smem = gl.allocate_shared_memory(c_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_N], C_LAYOUT)
@@ -150,7 +153,7 @@ LAUNCH_OPTIONS = {
 def matmul(
     a: torch.Tensor, b: torch.Tensor, *, c: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return a @ b + c.
 
     Args:
         a: [M, K], torch.float16, K contiguous.

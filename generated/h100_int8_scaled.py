@@ -1,11 +1,12 @@
 """int8 matmul to bf16 with a scale for each row and column and a bias.
 
-D[M, N] = ops(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B int8, D bf16, accumulated in int32. The ops,
-in order: a scale per row, a scale per column, a bias per column.
+D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B int8, D bf16, accumulated in int32. The
+epilogue, in order: times a scale for each row, times a scale for each column, plus a bias for each
+column.
 
-One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B
-through TMA into a ring of shared-memory stages; two consumer warpgroups multiply them with wgmma,
-and store D through TMA while the loads of the next tile are already in flight.
+One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
+TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
+next tile is already loading.
 
     CTA tile         128 x 128, 128 of K per step, in 6 stages
     cluster          1 x 1 CTAs
@@ -108,7 +109,7 @@ def release(load_empty, stage):
 
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step, which read their tiles until they have retired."""
+    """Start the MMAs of one K step; they read their tiles until they have retired."""
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_smem, b_tile, accumulator, is_async=True)
 
@@ -140,9 +141,9 @@ def load_vectors(
     column_bias_smem,
     vectors_ready,
 ):
-    """Start loading what the epilogue needs of a tile's rows and columns: it arrives during the K loop."""
-    # The threads have read the last tile's: order their reads before TMA's writes, which go through the
-    # async proxy; Triton's barrier follows, before one thread issues the loads.
+    """Start loading the epilogue's row and column operands: they arrive while A and B are multiplied."""
+    # The threads have read what the buffer held: order their reads before TMA's write, which goes
+    # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
     mbarrier.expect(
         vectors_ready,
@@ -181,8 +182,8 @@ def store(
     vectors_ready,
     tiles_done,
 ):
-    """Convert a consumer's accumulator and store it; the store still runs on return."""
-    mbarrier.wait(vectors_ready, tiles_done & 1)
+    """Convert an accumulator and store it; the store still runs on return."""
+    mbarrier.wait(vectors_ready, tiles_done & 1)  # each tile is a phase of the barrier
     tile = epilogue(accumulator, row_scale_smem, column_scale_smem, column_bias_smem)
     # The previous tile's store must have read the buffer; it had the whole K loop to do so.
     tma.store_wait(0)
@@ -250,7 +251,11 @@ def consumer_partition(
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, column_bias_desc, d_desc):
-    """D = ops(A @ B); the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = epilogue(A @ B).
+
+    The descriptors are over A [M, K], B stored as [N, K], row_scale [M], column_scale [N], column_bias
+    [N], and D [M, N].
+    """
     tiles_m = gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M)
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
@@ -278,9 +283,8 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, column_scale_desc, column_bias
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # vectors_ready_0, from TMA: the epilogue's row and column operands have arrived.
+    # vectors_ready_0 and vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_0 = mbarrier.allocate_mbarrier()
-    # vectors_ready_1, from TMA: the epilogue's row and column operands have arrived.
     vectors_ready_1 = mbarrier.allocate_mbarrier()
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
@@ -397,14 +401,14 @@ def matmul(
     column_bias: torch.Tensor,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the epilogue of a @ b that the module's docstring gives.
+    """Return epilogue(a @ b), as the module's docstring has it.
 
     Args:
         a: [M, K], torch.int8, K contiguous.
         b: [K, N], torch.int8, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        row_scale: [M], torch.float32, contiguous: factors of the product's rows.
-        column_scale: [N], torch.float32, contiguous: factors of its columns.
-        column_bias: [N], torch.bfloat16, contiguous: added to each column.
+        row_scale: [M], torch.float32, contiguous: a factor for each row.
+        column_scale: [N], torch.float32, contiguous: a factor for each column.
+        column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

@@ -63,7 +63,7 @@ def blocked_matmul_kernel(a_desc, b_desc, d_desc, steps_per_program):
     ready = mbarrier.allocate_mbarrier()
     mbarrier.init(ready, count=1)
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, block_n, 16]
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, block_n, 16]
     )
     total = gl.zeros((block_m, block_n), gl.float32, layout)
     first = gl.program_id(2) * steps_per_program

@@ -82,9 +82,12 @@ class EpilogueView:
         if plan.subtiles > 1:
             yield "    buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS"
             yield from self._lap
+            if not self._laps:
+                yield f"    # {self.c_phases}"
             yield f"    mbarrier.wait(c_ready.index(buffer), {self.c_phase})"
             yield f"    c = c_smem.index(buffer).load(tile.type.layout){widened}"
         else:
+            yield f"    # {self.c_phases}"
             yield f"    mbarrier.wait(c_ready, {self.c_phase})"
             yield f"    c = c_smem.load(tile.type.layout){widened}"
         beta = 1.0 if plan.problem.residual else plan.problem.beta
@@ -106,7 +109,8 @@ class EpilogueView:
     def arguments(self) -> tuple[str, ...]:
         """What the function that does it takes."""
         problem = self.plan.problem
-        numbered = self.plan.subtiles > 1 and (problem.c or any(v.startswith("column") for v in problem.vectors))
+        columns = any(vector.startswith("column") for vector in problem.vectors)
+        numbered = self.plan.subtiles > 1 and (problem.c or columns)
         return (
             "tile",
             *(("subtile: gl.constexpr",) if numbered else ()),
@@ -119,15 +123,16 @@ class EpilogueView:
     def call(self, tile: str, indent: int) -> str:
         """Return the call on a part of the accumulator."""
         passed = {"tile": tile, "subtile: gl.constexpr": "i"}
-        return fit("tile = epilogue(", [passed.get(name, name) for name in self.arguments], ")", indent=indent)
+        items = [passed.get(name, name) for name in self.arguments]
+        return fit("tile = epilogue(", items, ")", indent=indent)
 
     @property
     def store_arguments(self) -> tuple[str, ...]:
         """What the store passes on, and what it waits for and refills itself."""
         problem = self.plan.problem
-        own = tuple(name for name in self.arguments if name not in ("tile", "subtile: gl.constexpr", "tiles_done"))
+        others = ("tile", "subtile: gl.constexpr", "tiles_done")
         return (
-            *own,
+            *(name for name in self.arguments if name not in others),
             *(("c_desc",) if self.refills else ()),
             *(("vectors_ready",) if problem.vectors else ()),
             *(("tiles_done",) if self.loads and self.plan.persistent else ()),
@@ -155,7 +160,10 @@ class EpilogueView:
         """The statement that counts the rounds of a buffer over all tiles."""
         if not self._laps:
             return ()
-        return ("    lap = tiles_done * (SUBTILES // EPILOGUE_BUFFERS) + subtile // EPILOGUE_BUFFERS",)
+        return (
+            "    # Every sub-tile of C that a buffer receives is a phase of its barrier, over all tiles.",
+            "    lap = tiles_done * (SUBTILES // EPILOGUE_BUFFERS) + subtile // EPILOGUE_BUFFERS",
+        )
 
     @property
     def c_phase(self) -> str:
@@ -167,11 +175,27 @@ class EpilogueView:
         return "subtile // EPILOGUE_BUFFERS & 1" if self.refills else "0"
 
     @property
-    def load_c_summary(self) -> str:
-        """What the function that loads C does."""
-        if self.plan.subtiles > 1:
-            return "Start loading a sub-tile of C into its buffer."
-        return "Start loading the tile of C: it arrives during the K loop."
+    def c_phases(self) -> str:
+        """What the phases of C's barriers are, where a buffer comes round at most once in a tile."""
+        if self.plan.persistent:
+            return "Each tile is a phase of the barrier."
+        if self.refills:
+            return "Each sub-tile that a buffer receives is a phase of its barrier."
+        return "The barrier's first phase, of the only load into this buffer."
+
+    @property
+    def vectors_phases(self) -> str:
+        """What the phases of the row and column operands' barrier are."""
+        return "each tile is a phase of the barrier" if self.plan.persistent else "they are loaded once"
+
+    @property
+    def earlier_reads(self) -> str:
+        """What a load of the epilogue's operands must come after."""
+        if self.plan.persistent or self.refills:
+            return (
+                "The threads have read what the buffer held: order their reads before TMA's write, which goes"
+            )
+        return "Order whatever the threads did in shared memory before TMA's write to it, which goes"
 
     @property
     def load_c_arguments(self) -> tuple[str, ...]:

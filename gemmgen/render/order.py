@@ -72,4 +72,7 @@ class OrderView:
     def turns(self) -> str:
         """Where a snake turns, for a docstring whose line has already begun."""
         back, out = ("up", "left") if self._down else ("left", "up")
-        return f"Every other {self.across} goes {back}, and\n    every other group goes {out}: a turn begins with the rows and columns that were used last."
+        return (
+            f"Every other {self.across} goes {back}, and\n    every other group goes {out}: "
+            "a turn begins with the rows and columns that were used last."
+        )

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from gemmgen.plan import Plan
 
-COUNTS = {1: "one", 2: "two", 4: "four"}
+COUNTS = {2: "two", 3: "three", 4: "four"}
 OPS = {
-    "tensor_scale": "a scale",
-    "row_scale": "a scale per row",
-    "column_scale": "a scale per column",
-    "row_bias": "a bias per row",
-    "column_bias": "a bias per column",
-    "residual": "C",
+    "tensor_scale": "times a scale",
+    "row_scale": "times a scale for each row",
+    "column_scale": "times a scale for each column",
+    "row_bias": "plus a bias for each row",
+    "column_bias": "plus a bias for each column",
+    "residual": "plus C",
     "relu": "ReLU",
     "gelu_tanh": "GELU (tanh)",
     "gelu_erf": "GELU (erf)",
@@ -28,18 +28,15 @@ class OverviewView:
 
     plan: Plan
 
-    @property
-    def formula(self) -> str:
-        """What D is, in a line."""
+    def formula(self, a: str, b: str, c: str) -> str:
+        """Return what D is in terms of these operands."""
         problem = self.plan.problem
         factor = {1.0: "", -1.0: "-"}.get(problem.alpha, f"{problem.alpha:g} * ")
-        text = f"{factor}A[M, K] @ B[K, N]"
+        text = f"{factor}{a} @ {b}"
         if problem.c and not problem.residual:
             sign, factor = ("-" if problem.beta < 0 else "+"), abs(problem.beta)
-            text += f" {sign} {'' if factor == 1 else f'{factor:g} * '}C[M, N]"
-        if problem.ops:
-            text = f"ops({text})"
-        return f"D[M, N] = {text}"
+            text += f" {sign} {'' if factor == 1 else f'{factor:g} * '}{c}"
+        return f"epilogue({text})" if problem.ops else text
 
     @property
     def dtypes(self) -> str:
@@ -47,16 +44,20 @@ class OverviewView:
         problem = self.plan.problem
         a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
+        inputs += " (fp32 in memory)" if a == "tf32" else ""
         c = f", C {problem.c.name}" if problem.c else ""
-        return f"{inputs}{c}, D {d}, accumulated in {problem.accumulator.name}"
+        promoted = f" after every {self.plan.promote_k} of K" if self.plan.promote_k else ""
+        return f"{inputs}{c}, D {d}, accumulated in {problem.accumulator.name}{promoted}"
 
     @property
     def formula_paragraph(self) -> str:
         """Formula, place and types, wrapped."""
         architecture = self.plan.architecture.name
-        text = f"{self.formula} on Hopper ({architecture}): {self.dtypes}."
+        formula = self.formula("A[M, K]", "B[K, N]", "C[M, N]")
+        text = f"D[M, N] = {formula} on Hopper ({architecture}): {self.dtypes}."
         if ops := self.plan.problem.ops:
-            text += f" The ops, in order: {', '.join(OPS[op] for op in ops)}."
+            order = ", in order" if len(ops) > 1 else ""
+            text += f" The epilogue{order}: {', '.join(OPS[op] for op in ops)}."
         return textwrap.fill(text, width=105)
 
     @property
@@ -64,66 +65,107 @@ class OverviewView:
         """What the kernel takes, name by name."""
         plan = self.plan
         ring = "" if plan.synchronous else f", in {plan.stages} stages"
-        registers = f"{plan.consumer_registers} per consumer thread ({plan.accumulator_registers} hold the accumulator)"
-        if plan.specialized:
-            registers += f", {plan.producer_registers} per producer thread"
-        else:
-            registers = f"at most {plan.consumer_registers} per thread ({plan.accumulator_registers} hold the accumulator)"
-        shared = f"{plan.smem_bytes:,} bytes per CTA" + (f", {plan.occupancy} CTAs per SM" if plan.occupancy > 1 else "")
+        shared = f", {plan.occupancy} CTAs per SM" if plan.occupancy > 1 else ""
         return (
             ("CTA tile", f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step{ring}"),
             ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
             ("instruction", f"wgmma {plan.mma_name}"),
-            ("shared memory", shared),
+            ("shared memory", f"{plan.smem_bytes:,} bytes per CTA{shared}"),
             ("threads", f"{plan.threads} per CTA"),
-            ("registers", registers),
+            ("registers", self._registers),
         )
 
     @property
-    def lone_consumer(self) -> str:
-        """Who multiplies where there is one consumer."""
-        warpgroups = self.plan.consumer_warps // self.plan.architecture.warps_per_warpgroup
-        return "The consumer warpgroup" if warpgroups == 1 else "Both consumer warpgroups"
+    def _registers(self) -> str:
+        """Registers per thread, role by role."""
+        plan = self.plan
+        held = "accumulator and partial sum" if plan.promote_k else "the accumulator"
+        held = f"({plan.accumulator_registers} hold {held})"
+        if not plan.specialized:
+            return f"at most {plan.consumer_registers} per thread {held}"
+        producer = f"{plan.producer_registers} per producer thread"
+        return f"{plan.consumer_registers} per consumer thread {held}, {producer}"
 
     @property
     def kernel(self) -> str:
-        """The kernel's docstring."""
+        """The kernel's docstring, with the quotes that end it."""
         problem = self.plan.problem
-        a = "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]"
-        b = "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]"
-        return f"{self.formula.replace('[M, K]', '').replace('[K, N]', '').replace('[M, N]', '')}; the descriptors are over {a}, {b}, and D [M, N]."
+        stored = [
+            "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
+            "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]",
+            *(["C [M, N]"] if problem.c else []),
+            *(f"{name} [{'M' if name.startswith('row') else 'N'}]" for name in problem.vectors),
+        ]
+        formula = f"D = {self.formula('A', 'B', 'C')}"
+        descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
+        if len(line := f'    """{formula}; {descriptors}"""') <= 110:
+            return line
+        body = textwrap.fill(
+            descriptors[0].upper() + descriptors[1:],
+            width=104,
+            initial_indent="    ",
+            subsequent_indent="    ",
+        )
+        return f'    """{formula}.\n\n{body}\n    """'
 
     @property
     def structure(self) -> str:
         """How the kernel goes about it, in one paragraph."""
-        return textwrap.fill(self._structure(), width=100)
+        text = self._specialized() if self.plan.specialized else self._unspecialized()
+        return textwrap.fill(text, width=105)
 
-    def _structure(self) -> str:
+    @property
+    def _operands(self) -> str:
+        """Where wgmma takes its operands from, where that is not shared memory alone."""
+        return " with A from registers" if self.plan.a_source == "registers" else ""
+
+    def _unspecialized(self) -> str:
         plan = self.plan
-        if plan.specialized:
-            return self._specialized()
-        warps = f"Its {plan.consumer_warps} warps"
+        warps, wgmma = f"Its {plan.consumer_warps} warps", f"wgmma{self._operands}"
         if plan.schedule_kind == "single_tile":
-            return f"One program for a problem of a single tile. {warps} load A and B whole through TMA, multiply them with wgmma, and store D through TMA."
+            loads = "load all of A and B through TMA"
+            return (
+                f"One program computes the single tile of D. {warps} {loads}, multiply them with {wgmma}, and "
+                "store D through TMA."
+            )
         if plan.synchronous:
-            return f"One program per tile of D. {warps} load a K step of A and B through TMA, wait for it, and multiply it with wgmma; then comes the next one. Another program on the same SM can fill the waits."
-        ring = f"a ring of {plan.stages} stages that TMA fills"
-        flight = "one MMA stays in flight while the next is issued" if plan.outstanding_mmas else "loads for later steps are in flight while one is multiplied"
+            others = " Meanwhile the SM's other program can multiply." if plan.occupancy > 1 else ""
+            return (
+                f"One program per tile of D. {warps} load a K step of A and B through TMA, wait for it, "
+                f"multiply it with {wgmma}, and only then load the next one.{others}"
+            )
+        ring = f"{warps} multiply K steps with {wgmma} out of a ring of {plan.stages} stages that TMA fills"
+        flight = "later steps load while one is multiplied"
+        if plan.outstanding_mmas:
+            flight = "later steps load, and one MMA is in flight while the next is issued"
         if plan.persistent:
-            return f"One program per SM walks over tiles of D. {warps} multiply K steps with wgmma from {ring}: {flight}, over the borders of tiles too, so that D is stored while the next tile loads."
-        return f"One program per tile of D. {warps} multiply K steps with wgmma from {ring}: {flight}."
+            return (
+                f"One program per SM walks over tiles of D. {ring}: {flight}. The loads run on across "
+                "tiles, so that the next tile is loading while D is stored."
+            )
+        return f"One program per tile of D. {ring}: {flight}."
 
     def _specialized(self) -> str:
         plan = self.plan
         program = "SM" if plan.cluster_size == 1 else f"cluster of {plan.cluster_size} SMs"
-        loads = "loads tiles of A and B through TMA"
+        if plan.occupancy > 1:
+            program = f"CTA, {plan.occupancy} of which share an SM,"
+        loads = "In each CTA one producer warp loads tiles of A and B through TMA into a ring of stages"
         if plan.multicast:
-            shared = " and ".join(operand.upper() for operand in plan.multicast)
-            loads += f", those of {shared} once for all CTAs that share them by multicast,"
+            shared = " or ".join(operand.upper() for operand in plan.multicast)
+            loads += f"; a tile of {shared} is loaded once and multicast to the CTAs that share it"
+        return f"One program per {program} walks over tiles of D. {loads}. {self._work()}"
+
+    def _work(self) -> str:
+        plan = self.plan
         if plan.ping_pong:
-            work = "two consumers take turns with whole tiles: one multiplies with wgmma while the other stores D through TMA"
-        else:
-            consumers = f"{COUNTS.get(plan.consumers, str(plan.consumers))} consumer warpgroups" if plan.consumers > 1 else f"one consumer of {plan.consumer_warps} warps"
-            verbs = ("multiplies", "stores") if plan.consumers == 1 else ("multiply", "store")
-            work = f"{consumers} {verbs[0]} them with wgmma, and {verbs[1]} D through TMA while the loads of the next tile are already in flight"
-        return f"One program per {program} walks over tiles of D. In each CTA one producer warp {loads} into a ring of shared-memory stages; {work}."
+            return (
+                f"Two consumers take turns with whole tiles: one multiplies with wgmma{self._operands} while "
+                "the other stores D through TMA."
+            )
+        meanwhile = "D through TMA while the next tile is already loading."
+        if plan.consumers == 1:
+            consumer = f"One consumer of {plan.consumer_warps} warps"
+            return f"{consumer} multiplies with wgmma{self._operands} and stores {meanwhile}"
+        consumers = COUNTS.get(plan.consumers, str(plan.consumers)).capitalize()
+        return f"{consumers} consumer warpgroups multiply with wgmma{self._operands} and store {meanwhile}"

@@ -9,8 +9,8 @@ from functools import cached_property
 
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.roles import SCHEDULE, Partition, release_barriers
-from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.plan.tiles import rows_name
+from gemmgen.render.allocation import AllocationView
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.fit import LINE_LENGTH, fit
 from gemmgen.render.layouts import LayoutView
@@ -34,6 +34,11 @@ class View:
     """One plan as the templates see it; every choice of a part is made here."""
 
     plan: Plan
+
+    @cached_property
+    def allocation(self) -> AllocationView:
+        """What the kernel allocates."""
+        return AllocationView(self.plan)
 
     @cached_property
     def epilogue(self) -> EpilogueView:
@@ -73,7 +78,8 @@ class View:
             parts += [f"load_stage_{plan.schedule_kind}", "refill"]
         parts.append("mma_registers" if plan.a_source == "registers" else "mma")
         parts.append(self._multiply)
-        parts += ["load_c"] if plan.problem.c else []
+        if plan.problem.c:
+            parts.append("load_c_subtile" if plan.subtiles > 1 else "load_c")
         parts += ["load_vectors"] if plan.problem.vectors else []
         parts += [f"activation_{name}" for name in self.epilogue.activations]
         if self.epilogue.steps:
@@ -119,7 +125,7 @@ class View:
     def define_kernel(self) -> str:
         """Return the kernel's head and docstring."""
         head = fit("def matmul_kernel(", self.plan.kernel_arguments, "):")
-        return f'@gluon.jit\n{head}\n    """{self.overview.kernel}"""'
+        return f"@gluon.jit\n{head}\n{self.overview.kernel}"
 
     # --- loads
 
@@ -203,6 +209,11 @@ class View:
     # --- the K loop
 
     @property
+    def a_stored_transposed(self) -> bool:
+        """Whether A's tile is stored [K, M]."""
+        return self.plan.problem.a.major == "mn"
+
+    @property
     def b_stored_transposed(self) -> bool:
         """Whether B's tile is stored [N, K]."""
         return self.plan.problem.b.major == "k"
@@ -210,7 +221,7 @@ class View:
     @property
     def a_tile(self) -> str:
         """A's tile as [M, K]."""
-        return "a_smem" if self.plan.problem.a.major == "k" else "a_smem.permute((1, 0))"
+        return "a_tile" if self.a_stored_transposed else "a_smem"
 
     @property
     def b_tile(self) -> str:
@@ -220,9 +231,9 @@ class View:
     @property
     def mma_summary(self) -> str:
         """What starting the MMAs of a K step does."""
-        if self.plan.promote_k:
-            return "Start the MMAs of one K step, a sum of its own that overwrites `accumulator`"
-        return "Start the MMAs of one K step"
+        read = "they read B's tile" if self.plan.a_source == "registers" else "they read their tiles"
+        sum_of = ", a sum from zero" if self.plan.promote_k else ""
+        return f"Start the MMAs of one K step{sum_of}; {read} until they have retired."
 
     @property
     def use_acc(self) -> str:
@@ -301,7 +312,18 @@ class View:
     @property
     def epilogue_buffers_meaning(self) -> str:
         """What there are so many of."""
-        return "C and D sub-tiles" if self.plan.problem.c else "D sub-tiles"
+        each = " per consumer" if self.plan.consumers > 1 else ""
+        return f"sub-tiles of {'C and of D' if self.plan.problem.c else 'D'} in flight{each}"
+
+    @property
+    def first_sub_tiles(self) -> str:
+        """Which store a tile's first sub-tiles wait for, for a comment that has already begun."""
+        if not self.plan.persistent:
+            return " The first ones find theirs unused."
+        return (
+            " For the first sub-tiles that was the\n        # previous tile's, which had the whole K loop "
+            "to do so."
+        )
 
     # --- partitions
 
@@ -313,9 +335,7 @@ class View:
 
     def define_consumer(self) -> str:
         """Return the head of the consumer's function: parameters without the number of the consumer."""
-        parameters = [
-            re.sub(r"_\d+$", "", name) for name in self.plan.consumer_partitions[0].arguments
-        ]
+        parameters = [re.sub(r"_\d+$", "", name) for name in self.plan.consumer_partitions[0].arguments]
         named = ["consumer: gl.constexpr" if name.isdecimal() else name for name in parameters]
         return fit("def consumer_partition(", named, "):")
 
@@ -342,47 +362,10 @@ class View:
         """Registers per thread of each worker partition."""
         return str([worker.registers for worker in self.plan.workers])
 
-    # --- what the kernel allocates
-
     @property
     def k_extent(self) -> str:
         """K, as A's descriptor has it."""
         return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
-
-    def allocate(self, buffer: SharedBuffer) -> str:
-        """Return the allocation of a ring of tiles."""
-        extents = f"[{', '.join(buffer.shape)}]"
-        arguments = (f"{buffer.operand}_desc.dtype", extents, f"{buffer.operand.upper()}_LAYOUT")
-        return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4, margin=0)
-
-    def allocate_group_barrier(self, barrier: Barrier) -> str:
-        """Return the allocation of a ring of barriers that groups of CTAs share."""
-        bases = [list(basis) for basis in barrier.bases]
-        arguments = ("gl.int64", f"[STAGES, {barrier.groups}]", f"mbarrier.MBarrierLayout({bases})")
-        return fit(f"{barrier.name} = gl.allocate_shared_memory(", arguments, ")", indent=4, margin=0)
-
-    @property
-    def rings(self) -> tuple[tuple[str, tuple[Barrier, ...]], ...]:
-        """The barriers by the constant that holds their number; single ones under an empty name."""
-        names = dict.fromkeys(barrier.ring for barrier in self.plan.barriers)
-        return tuple((name, tuple(b for b in self.plan.barriers if b.ring == name)) for name in names)
-
-    @staticmethod
-    def ring_index(ring: str) -> str:
-        """Return the loop variable over a ring."""
-        return {"STAGES": "stage", "EPILOGUE_BUFFERS": "buffer", "CONSUMERS": "consumer"}[ring]
-
-    @staticmethod
-    def barrier_comment(barrier: Barrier) -> str:
-        """Return who tells whom what, and for a barrier that CTAs share where it is and how it counts."""
-        text = f"{barrier.name}, {barrier.meaning}."
-        if barrier.groups:
-            text += (
-                " There is one for each group of CTAs that share a tile, in the group's first: a basis [0] maps"
-                f" a CTA to the barrier of its neighbour. Each CTA of the group counts: {barrier.arrivals}"
-                " arrivals in all."
-            )
-        return textwrap.fill(text, width=104, initial_indent="# ", subsequent_indent="# ")
 
     # --- words
 
@@ -397,7 +380,7 @@ class View:
         if self.plan.ping_pong:
             return "One of two consumers that take turns: multiply and store every other tile."
         if self.plan.consumers == 1:
-            return f"{self.overview.lone_consumer}: multiply and store every tile."
+            return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."
 
     @property
@@ -405,10 +388,10 @@ class View:
         """The producer's role."""
         if not self.plan.multicast:
             return "One warp: keep the ring of A and B tiles full."
-        shared = " and ".join(f"of {operand.upper()}" for operand in self.plan.multicast)
+        shared = ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
         text = (
-            f"A tile {shared} is the same for several CTAs of a cluster: the first of them loads it once and "
-            "multicasts it into the shared memory of each."
+            f"Several CTAs of the cluster share a {shared}: the first of them loads it and multicasts it into "
+            "the shared memory of each."
         )
         body = textwrap.fill(text, width=100, initial_indent="    ", subsequent_indent="    ")
         return f"One warp in each CTA: keep the ring of A and B tiles full.\n\n{body}\n    "

@@ -9,13 +9,14 @@ from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DTYPES, DType
 from gemmgen.plan.tiles import rows_name
 from gemmgen.render.fit import fit
-from gemmgen.target import SMS_PER_GPC_FOR_CLUSTERS
+from gemmgen.render.overview import OverviewView
+from gemmgen.target import CLUSTERS_OF_FOUR
 
 VECTOR_MEANING = {
-    "row_scale": "factors of the product's rows",
-    "column_scale": "factors of its columns",
-    "row_bias": "added to each row",
-    "column_bias": "added to each column",
+    "row_scale": "a factor for each row",
+    "column_scale": "a factor for each column",
+    "row_bias": "a summand for each row",
+    "column_bias": "a summand for each column",
 }
 
 
@@ -75,7 +76,8 @@ class WrapperView:
             (name, f"[{rows if name.startswith('row') else columns}]", f"{name.upper()}_LAYOUT")
             for name in self.vectors
         )
-        return (("a", a, "A_LAYOUT"), ("b", b, "B_LAYOUT"), *c, *vectors, ("out", f"[{rows}, {stored}]", "D_LAYOUT"))
+        d = ("out", f"[{rows}, {stored}]", "D_LAYOUT")
+        return (("a", a, "A_LAYOUT"), ("b", b, "B_LAYOUT"), *c, *vectors, d)
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -101,7 +103,9 @@ class WrapperView:
     def argument_docs(self) -> str:
         """The lines of the docstring's argument section."""
         problem = self.plan.problem
-        a = "K contiguous" if problem.a.major == "k" else "M contiguous: the transposed view of a K x M tensor"
+        a = "K contiguous"
+        if problem.a.major == "mn":
+            a = "M contiguous: the transposed view of a K x M tensor"
         b = "K contiguous: the transposed view of an N x K tensor (``weight.T``)"
         if problem.b.major == "mn":
             b = "N contiguous"
@@ -112,7 +116,7 @@ class WrapperView:
             extent = "M" if name.startswith("row") else "N"
             docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {VECTOR_MEANING[name]}.")
         if problem.scalar:
-            docs.append("tensor_scale: one element, torch.float32: factor of the product.")
+            docs.append("tensor_scale: one element, torch.float32: a factor for all of D.")
         docs.append(
             f"out: [M, N], {problem.d.torch}, N contiguous, on the operands' device, sharing no memory with "
             "them; allocated if not given."
@@ -124,9 +128,8 @@ class WrapperView:
     @property
     def summary(self) -> str:
         """What `matmul` returns."""
-        if not self.plan.problem.transforms:
-            return "Return a @ b."
-        return "Return the epilogue of a @ b that the module's docstring gives."
+        steps = ", as the module's docstring has it" if self.plan.problem.ops else ""
+        return f"Return {OverviewView(self.plan).formula('a', 'b', 'c')}{steps}."
 
     @property
     def limits(self) -> str:
@@ -139,11 +142,16 @@ class WrapperView:
         """The options of a launch, each with its meaning."""
         plan = self.plan
         options: list[tuple[str, object, str]] = [
-            ("num_warps", plan.consumer_warps, "of the first partition" if plan.specialized else "of each CTA"),
+            (
+                "num_warps",
+                plan.consumer_warps,
+                "of the first partition" if plan.specialized else "of each CTA",
+            ),
             ("num_ctas", plan.cluster_size, "of a cluster"),
         ]
         if plan.launch_register_limit:
-            options.append(("maxnreg", plan.launch_register_limit, f"so that {plan.occupancy} CTAs share an SM"))
+            together = f"so that {plan.occupancy} CTAs share an SM"
+            options.append(("maxnreg", plan.launch_register_limit, together))
         fusion = "Triton 3.9 warns when it is left open"
         options.append(("enable_fp_fusion", True, fusion))
         return tuple(options)
@@ -169,7 +177,9 @@ class WrapperView:
                 return name
             if name in self.vectors:
                 return f'_vector_descriptor("{name}", {name}.data_ptr(), {name}.shape[0])'
-            return f'_descriptor("{name}", {name}.data_ptr(), *_rows("{name}", {name}.shape, {name}.stride()))'
+            return (
+                f'_descriptor("{name}", {name}.data_ptr(), *_rows("{name}", {name}.shape, {name}.stride()))'
+            )
 
         return tuple(map(expression, self.plan.kernel_arguments))
 
@@ -197,8 +207,7 @@ class WrapperView:
         """How many programs the SMs hold."""
         plan = self.plan
         if plan.cluster_size > 2:
-            sms = SMS_PER_GPC_FOR_CLUSTERS
-            return f"sm_count // {sms} * {sms // plan.cluster_size}"
+            return f"min(sm_count // {plan.cluster_size}, {CLUSTERS_OF_FOUR})"
         if plan.cluster_size > 1:
             return f"sm_count // {plan.cluster_size}"
         return "sm_count" if plan.occupancy == 1 else f"sm_count * {plan.occupancy}"
@@ -209,16 +218,19 @@ class WrapperView:
         if self.plan.cluster_size <= 2:
             return ""
         return (
-            f"    # A cluster lies within a GPC, and GPCs have {SMS_PER_GPC_FOR_CLUSTERS} SMs or some more, "
-            "which hold no cluster.\n"
+            f"    # Clusters lie within GPCs, some of which lack SMs: an H200 holds {CLUSTERS_OF_FOUR} of four CTAs.\n"
+            "    # One program more would begin when the others end, and double the kernel's time.\n"
         )
 
     @property
     def zero_operands(self) -> str:
         """Operands whose product is zero, for a K of 0."""
         problem = self.plan.problem
-        a = "a.new_zeros((m, k))" if problem.a.major == "k" else "a.new_zeros((k, _aligned(m, a.itemsize)))[:, :m].T"
-        b = "b.new_zeros((n, k)).T" if problem.b.major == "k" else "b.new_zeros((k, _aligned(n, b.itemsize)))[:, :n]"
+        a, b = "a.new_zeros((m, k))", "b.new_zeros((n, k)).T"
+        if problem.a.major == "mn":
+            a = "a.new_zeros((k, _aligned(m, a.itemsize)))[:, :m].T"
+        if problem.b.major == "mn":
+            b = "b.new_zeros((k, _aligned(n, b.itemsize)))[:, :n]"
         return f"{a}, {b}"
 
     @property
@@ -235,7 +247,10 @@ class WrapperView:
     @property
     def rows_docstring(self) -> str:
         """The docstring of what reads a matrix's rows, and whose rows these are."""
-        remarks = {"a": "a's rows are those of the K x M tensor", "b": "b's rows are those of the N x K tensor"}
+        remarks = {
+            "a": "a's rows are those of the K x M tensor",
+            "b": "b's rows are those of the N x K tensor",
+        }
         remarks = [remarks[name] for name in self.transposed]
         text = "Return the rows, columns and row stride that TMA is told"
         if len(remarks) < 2:

@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 
 from gemmgen.spec.model import SIZE_LIMIT, Spec
 from gemmgen.spec.report import Code, Report
+from gemmgen.spec.synonyms import meant
 from gemmgen.spec.tree import Location, Node, describe, dotted
 from gemmgen.spec.words import did_you_mean, listing, quoted
 
@@ -56,9 +57,9 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
             )
         case "literal_error":
             declared = _declared(detail["loc"])
-            closest = did_you_mean(node.text if node else "", [str(choice) for choice in get_args(declared)])
-            return "not-a-choice", f"expected {_expected(declared)}, found {found}{closest}"
-        case "int_type" | "string_type" | "model_type" | "tuple_type":
+            hint = meant(node.text if node else "", [str(choice) for choice in get_args(declared)])
+            return "not-a-choice", f"expected {_expected(declared)}, found {found}{hint}"
+        case "int_type" | "float_type" | "finite_number" | "string_type" | "model_type" | "tuple_type":
             declared = _declared(detail["loc"])
             return "wrong-type", f"expected {_expected(declared)}, found {found}{_conversion(declared, node)}"
         case "greater_than_equal":
@@ -89,12 +90,15 @@ def _expected(declared: Any) -> str:
     """Return a declared type in YAML's words."""
     if get_origin(declared) is Literal:
         return listing([str(choice) for choice in get_args(declared)], "or")
-    if get_origin(declared) is tuple:  # the only lists are shapes, and lists of them
-        return "a list of shapes [M, N, K]" if Ellipsis in get_args(declared) else "a shape [M, N, K]"
+    if get_origin(declared) is tuple:  # the only lists are shapes, lists of them, and choices
+        first, *others = get_args(declared)
+        if get_origin(first) is Literal:
+            return f"a list of {_expected(first)}"
+        return "a list of shapes [M, N, K]" if Ellipsis in others else "a shape [M, N, K]"
     if issubclass(declared, BaseModel):
         keys = tuple(declared.model_fields)
         return f"a mapping with the {'keys' if len(keys) > 1 else 'key'} {listing(keys, 'and')}"
-    return {int: "a whole number", str: "text"}[declared]
+    return {int: "a whole number", float: "a finite number", str: "text"}[declared]
 
 
 def _conversion(declared: Any, node: Node | None) -> str:
@@ -102,6 +106,8 @@ def _conversion(declared: Any, node: Node | None) -> str:
     match node and node.value:
         case bool() | int() | float() if declared is str:
             return "; put it in quotes"
+        case str() as text if get_origin(declared) is tuple and text in get_args(get_args(declared)[0]):
+            return f"; write [{text}]"
         case float() as number if declared is int and number.is_integer() and 0 < number <= SIZE_LIMIT:
             return f"; write {number:.0f}"
         case str() as text if declared is int:

@@ -82,6 +82,7 @@ def _check_zero_or_one(count: object) -> object:
 
 Title = Annotated[str, AfterValidator(_check_title)]
 Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
+NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
 Factor = Annotated[float, Field(allow_inf_nan=False)]
 ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
 # A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
@@ -129,15 +130,13 @@ class InputB(Model):
     major: Literal["k", "mn"] | None = Field(
         default=None, description="the dimension that is contiguous in memory"
     )
-    swizzle: Positive | None = Field(default=None, description="bytes of the shared-memory swizzle")
+    swizzle: NonNegative | None = Field(default=None, description="bytes of the shared-memory swizzle")
 
 
 class InputA(InputB):
     """The input matrix A [M, K]."""
 
-    source: Literal["shared", "registers"] | None = Field(
-        default=None, description="where the MMA reads A"
-    )
+    source: Literal["shared", "registers"] | None = Field(default=None, description="where the MMA reads A")
 
 
 class Addend(Model):

@@ -1,6 +1,6 @@
 """Hardware facts, each with its source."""
 
 from gemmgen.target.architecture import BLACKWELL, HOPPER, WGMMA, Architecture
-from gemmgen.target.gpu import GPUS, SMS_PER_GPC_FOR_CLUSTERS, Gpu
+from gemmgen.target.gpu import CLUSTERS_OF_FOUR, GPUS, Gpu
 
-__all__ = ["BLACKWELL", "GPUS", "HOPPER", "SMS_PER_GPC_FOR_CLUSTERS", "WGMMA", "Architecture", "Gpu"]
+__all__ = ["BLACKWELL", "CLUSTERS_OF_FOUR", "GPUS", "HOPPER", "WGMMA", "Architecture", "Gpu"]

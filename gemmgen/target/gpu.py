@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from gemmgen.target.architecture import BLACKWELL, HOPPER, Architecture
 
+CLUSTERS_OF_FOUR = 30
+"""[measured] Clusters of four CTAs that 132 SMs hold: a cluster lies within a GPC, and some GPCs lack SMs.
 
-SMS_PER_GPC_FOR_CLUSTERS = 16
-"""[derived] A cluster lies within a GPC, which has 16 or 18 SMs: clusters of four leave two of 18 without one.
-
-Measured on an H200, 132 SMs: of 33 programs of four CTAs one ran after the others, in twice the time.
+``cuOccupancyMaxActiveClusters`` on an H200. With more programs than that some run after all others, and
+double the time of a persistent kernel; of two CTAs all 66 fit.
 """
 
 
@@ -35,9 +35,8 @@ class Gpu:
 
     def clusters(self, ctas: int) -> int:
         """Return the clusters of so many CTAs, each on an SM of its own, that run at the same time."""
-        if ctas <= 2:
-            return self.sm_count // ctas
-        return self.sm_count // SMS_PER_GPC_FOR_CLUSTERS * (SMS_PER_GPC_FOR_CLUSTERS // ctas)
+        fitting = self.sm_count // ctas
+        return fitting if ctas <= 2 else min(fitting, CLUSTERS_OF_FOUR)
 
     @property
     def ridge_flops_per_byte(self) -> float:

@@ -10,13 +10,17 @@ from gemmgen.plan.plan import Plan
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
 from gemmgen.target import WGMMA
 
+FP32_MIN = 2.0**-126
+"""The smallest normal number of fp32."""
+FP32_MAX = (2 - 2.0**-23) * 2.0**127
+
 
 def epilogue_subtile(plan: Plan) -> Iterator[Violation]:
     """A sub-tile is part of a tile's columns that no thread has to exchange, and that TMA can move."""
     if not is_power_of_two(plan.cta_tile_n) or not is_power_of_two(plan.subtile_n):
         return
     field = "epilogue.subtile_n"
-    narrowest = _narrowest_subtile(plan)
+    narrowest = narrowest_subtile(plan)
     if plan.subtile_n > plan.cta_tile_n:
         yield Violation(
             rule_id(epilogue_subtile),
@@ -53,7 +57,7 @@ def epilogue_subtile(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def _narrowest_subtile(plan: Plan) -> int:
+def narrowest_subtile(plan: Plan) -> int:
     """Return the fewest columns of which TMA can move a row of C and of D."""
     dtypes = (plan.problem.d, *((plan.problem.c,) if plan.problem.c else ()))
     return max(plan.architecture.tma_alignment_bytes // dtype.bytes for dtype in dtypes)
@@ -87,7 +91,7 @@ def epilogue_ops(plan: Plan) -> Iterator[Violation]:
                 f"epilogue.ops.{i}",
                 f"{op} a second time",
                 "an operation's operand is passed under its name, once",
-                "use each operation once",
+                "leave it out",
             )
     if problem.residual and problem.c is None:
         yield Violation(
@@ -95,12 +99,12 @@ def epilogue_ops(plan: Plan) -> Iterator[Violation]:
             f"epilogue.ops.{problem.ops.index('residual')}",
             "residual without a C",
             "it adds the matrix operands.c",
-            "use it with an operands.c",
+            "leave it out, or use it with an operands.c",
         )
 
 
 def epilogue_factors(plan: Plan) -> Iterator[Violation]:
-    """Factors are those of something, and not zero."""
+    """A factor is that of a matrix, and a number with which fp32 computes: Gluon takes others as fp64."""
     problem = plan.problem
     if problem.beta != 1 and (problem.c is None or problem.residual):
         why = "without a C" if problem.c is None else "for a C that residual adds"
@@ -110,14 +114,23 @@ def epilogue_factors(plan: Plan) -> Iterator[Violation]:
             "epilogue.beta",
             f"a factor of {problem.beta:g} {why}",
             limit,
-            "use it with a C that is added to the product, or leave it out",
+            "leave it out, or use it with a C that is added to the product",
         )
-    for name, factor, of in (("alpha", problem.alpha, "A @ B"), ("beta", problem.beta, "C")):
+    of_beta = ("beta", problem.beta, "C")
+    for name, factor, of in (("alpha", problem.alpha, "A @ B"), *((of_beta,) if problem.c else ())):
         if factor == 0:
             yield Violation(
                 rule_id(epilogue_factors),
                 f"epilogue.{name}",
                 f"a factor of 0 for {of}",
-                "a kernel would compute it in vain",
-                "use another factor" if name == "alpha" else "use another factor, or no operands.c",
+                "a kernel would read it in vain",
+                "leave it out, or use another factor" + (", or no operands.c" if name == "beta" else ""),
+            )
+        elif not FP32_MIN <= abs(factor) <= FP32_MAX:
+            yield Violation(
+                rule_id(epilogue_factors),
+                f"epilogue.{name}",
+                f"a factor of {factor:g} for {of}",
+                f"the epilogue computes in fp32, with numbers from {FP32_MIN:.1e} to {FP32_MAX:.1e}",
+                "leave it out, or use one of those",
             )

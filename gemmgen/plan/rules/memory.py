@@ -11,7 +11,7 @@ from gemmgen.plan.plan import Plan
 from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile
 from gemmgen.plan.rules.registers import accumulator_registers
 from gemmgen.plan.rules.roles import occupancy
-from gemmgen.plan.rules.rule import breaks, one_of, rule_id
+from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
 from gemmgen.plan.rules.tile import breaks_tile, mma_k
 from gemmgen.target import WGMMA
 
@@ -34,12 +34,12 @@ def operand_swizzle(plan: Plan) -> Iterator[Violation]:
             yield Violation(
                 rule_id(operand_swizzle),
                 f"tile.{extent}",
-                f"rows of {row_bytes} bytes in the tiles of {name.upper()}",
+                f"rows of {row} elements, {row_bytes} bytes, in the tiles of {name.upper()}",
                 f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
                 f"use at least {widths[-1] // operand.dtype.bytes}",
             )
             continue
-        limit = f"wgmma reads operands swizzled over {', '.join(map(str, widths))} bytes, no more than the"
+        limit = f"wgmma reads operands swizzled over {either(widths)} bytes, of at most the"
         yield Violation(
             rule_id(operand_swizzle),
             f"operands.{name}.swizzle",
@@ -93,7 +93,9 @@ def outstanding_mmas(plan: Plan) -> Iterator[Violation]:
 
 def smem_capacity(plan: Plan) -> Iterator[Violation]:
     """All buffers, barriers and compiler state fit into a CTA's shared memory."""
-    if breaks_tile(plan) or breaks(plan, occupancy, accumulator_registers, epilogue_subtile, epilogue_buffers):
+    if breaks_tile(plan) or breaks(
+        plan, occupancy, accumulator_registers, epilogue_subtile, epilogue_buffers
+    ):
         return
     if not is_power_of_two(plan.subtile_n) or fits(plan):
         return

@@ -8,7 +8,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.bounds import round_up
 from gemmgen.plan.dtype import FP8
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules.rule import nearest, one_of, rule_id
+from gemmgen.plan.rules.rule import either, nearest, one_of, rule_id
 from gemmgen.target import GPUS
 
 ACCUMULATORS = {
@@ -63,7 +63,7 @@ def accumulator_dtype(plan: Plan) -> Iterator[Violation]:
             rule_id(accumulator_dtype),
             "accumulator",
             f"products of {a} added up in {accumulator}",
-            f"wgmma adds them up in {' or '.join(ACCUMULATORS[a])}",
+            f"wgmma adds them up in {either(ACCUMULATORS[a])}",
             one_of(ACCUMULATORS[a]),
         )
 
@@ -77,14 +77,14 @@ def output_dtype(plan: Plan) -> Iterator[Violation]:
             rule_id(output_dtype),
             "operands.d.dtype",
             f"D is {d} and its products are added up in {accumulator}",
-            f"an {accumulator} accumulator becomes {', '.join(OUTPUTS[accumulator])}",
+            f"an {accumulator} accumulator becomes {either(OUTPUTS[accumulator])}",
             one_of(OUTPUTS[accumulator]),
         )
     elif d == "int32" and problem.transforms:
         yield Violation(
             rule_id(output_dtype),
             "operands.d.dtype",
-            "D is int32 and the epilogue computes",
+            "D is int32 behind an epilogue that computes",
             "it does so in fp32, whose 24 bits of mantissa do not hold every int32",
             one_of([name for name in OUTPUTS[accumulator] if name != "int32"]),
         )
@@ -99,7 +99,7 @@ def operand_major(plan: Plan) -> Iterator[Violation]:
             "operands.a.major",
             f"A is M-contiguous, of {problem.a.dtype.bits} bits",
             "wgmma reads only 16-bit operands across their rows in shared memory",
-            "use k, or registers as operands.a.source",
+            "use k, or registers for operands.a.source",
         )
     if problem.b.major == "mn" and problem.b.dtype.bits != 16:
         yield Violation(
@@ -107,7 +107,7 @@ def operand_major(plan: Plan) -> Iterator[Violation]:
             "operands.b.major",
             f"B is N-contiguous, of {problem.b.dtype.bits} bits",
             "wgmma reads only 16-bit operands across their rows in shared memory, and B from nowhere else",
-            "use k, or store the transpose",
+            "use k (B stored as [N, K])",
         )
 
 
@@ -131,7 +131,7 @@ def shape_alignment(plan: Plan) -> Iterator[Violation]:
                 yield Violation(
                     rule_id(shape_alignment),
                     f"{section}.shapes.{i}.{axis}",
-                    f"{'MNK'[axis]} = {extent:,} gives {name} contiguous rows of {extent * dtype.bytes:,} bytes",
+                    f"{'MNK'[axis]} = {extent:,} gives {name} rows of {extent * dtype.bytes:,} bytes",
                     f"TMA strides in multiples of {alignment}",
                     nearest(extent // step * step, round_up(extent, step), low=step),
                 )

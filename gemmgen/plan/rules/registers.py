@@ -34,7 +34,7 @@ def role_registers(plan: Plan) -> Iterator[Violation]:
                 f"warp_specialization.registers.{role}",
                 f"{registers:,} registers per {role} thread without warp specialization",
                 f"all threads then have what the launch gives them, up to {most}",
-                "use a kind of warp specialization, or leave it out",
+                "leave it out, or use a kind of warp specialization",
             )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemmgen.errors import Violation
 from gemmgen.plan.bounds import is_power_of_two, most_consumers, power_of_two_below, threads_of
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules.rule import nearest, rule_id
+from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
 
 MAX_CLUSTER = 4
 """CTAs of a program; 8 are portable, but no tile of this family gains by sharing among more than 4."""
@@ -28,13 +28,16 @@ def schedule_kind(plan: Plan) -> Iterator[Violation]:
             "warp_specialization.kind",
             f"{plan.specialization} consumers in a {kind} schedule",
             "a producer of its own keeps loads going from tile to tile, and such a program has but one",
-            "use none, or persistent as schedule.kind",
+            "use none, or persistent for schedule.kind",
         )
 
 
 def cluster_shape(plan: Plan) -> Iterator[Violation]:
     """A program is a power of two of CTAs, up to four, and several of them have producers to share tiles."""
-    for field, ctas, others in (("m", plan.cluster_m, plan.cluster_n), ("n", plan.cluster_n, plan.cluster_m)):
+    sides = (plan.cluster_m, plan.cluster_n)
+    possible = [is_power_of_two(ctas) and ctas <= MAX_CLUSTER for ctas in sides]
+    for i, field in enumerate("mn"):
+        ctas, beside = sides[i], sides[1 - i] if possible[1 - i] else 1
         if not plan.specialized and ctas > 1:
             yield Violation(
                 rule_id(cluster_shape),
@@ -43,28 +46,28 @@ def cluster_shape(plan: Plan) -> Iterator[Violation]:
                 "only producers of their own wait for the consumers of other CTAs before a multicast",
                 "use 1",
             )
-        elif not is_power_of_two(ctas) or ctas > MAX_CLUSTER:
+        elif not possible[i]:
             below = power_of_two_below(ctas)
             yield Violation(
                 rule_id(cluster_shape),
                 f"cluster.{field}",
                 f"{ctas:,} CTAs along {field.upper()}",
-                f"a cluster has a power of two of CTAs along each dimension, and at most {MAX_CLUSTER} in all",
-                nearest(below, 2 * below, high=MAX_CLUSTER),
+                f"a cluster has a power of two of CTAs along M and along N, and at most {MAX_CLUSTER} in all",
+                nearest(below, 2 * below, high=MAX_CLUSTER // beside),
             )
-        elif ctas > 1 and ctas * others > MAX_CLUSTER and is_power_of_two(others) and others <= MAX_CLUSTER:
+        elif all(possible) and plan.cluster_size > MAX_CLUSTER and i == sides.index(max(sides)):
             yield Violation(
                 rule_id(cluster_shape),
                 f"cluster.{field}",
                 f"{ctas} of {plan.cluster_m} x {plan.cluster_n} CTAs along {field.upper()}",
                 f"a cluster has at most {MAX_CLUSTER} in all",
-                f"use at most {MAX_CLUSTER // others}",
+                f"use at most {MAX_CLUSTER // beside}",
             )
 
 
 def consumer_count(plan: Plan) -> Iterator[Violation]:
     """The consumers share the tile's rows in power-of-two parts, and their CTA has threads for them all."""
-    field, most = "warp_specialization.consumers", most_consumers(plan)
+    field, most = "warp_specialization.consumers", max(1, most_consumers(plan))
     if not plan.specialized:
         if plan.consumers != 1:
             yield Violation(
@@ -78,11 +81,11 @@ def consumer_count(plan: Plan) -> Iterator[Violation]:
         yield Violation(
             rule_id(consumer_count),
             field,
-            f"{plan.consumers:,} consumers in ping-pong",
+            f"{counted(plan.consumers, 'consumer')} in ping-pong",
             "two take turns, one at the tensor cores and one at its epilogue",
             "use 2",
         )
-    elif plan.consumers > most:
+    elif plan.consumers > most and not breaks(plan, warp_layout):
         threads, limit = threads_of(plan, plan.consumers), plan.architecture.threads_per_cta
         yield Violation(
             rule_id(consumer_count),
@@ -109,19 +112,19 @@ def warp_layout(plan: Plan) -> Iterator[Violation]:
         yield Violation(
             rule_id(warp_layout),
             "warps.m",
-            f"{plan.warps_m:,} warps along M",
-            f"the four warps of a warpgroup hold 16 rows each of an instruction, and there are {warpgroup} or "
-            f"{2 * warpgroup} of them along M",
+            f"{counted(plan.warps_m, 'warp')} along M",
+            "the four warps of a warpgroup hold 16 rows each of an instruction, and a consumer has one or two "
+            "warpgroups",
             f"use {warpgroup} or {2 * warpgroup}",
         )
-    elif plan.warps_n not in (1, 2) or plan.consumer_warps > 2 * warpgroup:
-        most = 2 * warpgroup // plan.warps_m
+    most = 1 if plan.warps_m == 2 * warpgroup else 2
+    if plan.warps_n > most:
         yield Violation(
             rule_id(warp_layout),
             "warps.n",
-            f"{plan.warps_m} x {plan.warps_n:,} warps",
-            f"a consumer has {warpgroup} or {2 * warpgroup}",
-            f"use {'1 or 2' if most == 2 else most}",
+            f"{plan.warps_m:,} x {plan.warps_n:,} warps",
+            f"a consumer has {warpgroup} or {2 * warpgroup}, and at least {warpgroup} of them along M",
+            f"use at most {most}",
         )
 
 
@@ -160,7 +163,7 @@ def group_width(plan: Plan) -> Iterator[Violation]:
             yield Violation(
                 rule_id(group_width),
                 field,
-                f"squares of {plan.width:,} tiles",
+                f"squares of {counted(plan.width, 'tile')}",
                 f"a Hilbert curve fills those whose sides are powers of two, here from 2 to {MAX_SQUARE}",
                 nearest(below, 2 * below, low=2, high=MAX_SQUARE),
             )
@@ -177,7 +180,10 @@ def group_width(plan: Plan) -> Iterator[Violation]:
 
 def minor_dimension(plan: Plan) -> Iterator[Violation]:
     """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
-    fixed = {"row": ("n", "tiles of a row follow one another"), "hilbert": ("m", "a curve has no minor dimension")}
+    fixed = {
+        "row": ("n", "tiles of a row follow one another"),
+        "hilbert": ("m", "a curve has no minor dimension"),
+    }
     if plan.order not in fixed or plan.schedule_kind == "single_tile":
         return
     minor, reason = fixed[plan.order]

@@ -23,8 +23,18 @@ def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) ->
 
 def one_of(values: Sequence[object]) -> str:
     """Name all legal values: ``use a``, ``use a or b``, ``use a, b or c``."""
+    return f"use {either(values)}"
+
+
+def either(values: Sequence[object]) -> str:
+    """List alternatives as a sentence does: ``a``, ``a or b``, ``a, b or c``."""
     *others, last = map(str, values)
-    return f"use {', '.join(others)} or {last}" if others else f"use {last}"
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 warp``, ``2,048 warps``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def breaks(plan: Plan, *rules: Rule) -> bool:

@@ -8,6 +8,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.bounds import is_power_of_two, power_of_two_below
 from gemmgen.plan.dtype import FP8
 from gemmgen.plan.plan import Plan
+from gemmgen.plan.rules.epilogue import narrowest_subtile
 from gemmgen.plan.rules.roles import consumer_count, warp_layout
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
 from gemmgen.target import WGMMA
@@ -18,13 +19,26 @@ registers spill; at 2,048 none does.
 """
 
 
+def least_rows(plan: Plan) -> int:
+    """Return the fewest rows of a tile of which every warp of every consumer has its own 16."""
+    return plan.row_shares * plan.warps_m * WGMMA.rows_per_warp
+
+
+def least_columns(plan: Plan) -> int:
+    """Return the fewest columns of a tile of which every warp has an instruction's."""
+    return plan.warps_n * WGMMA.n_min
+
+
 def tile_power_of_two(plan: Plan) -> Iterator[Violation]:
     """Every block extent in Gluon is a power of two."""
+    consumers = not breaks(plan, consumer_count, warp_layout)
+    rows, columns = (least_rows(plan), least_columns(plan)) if consumers else (WGMMA.m, WGMMA.n_min)
+    widest = plan.cta_tile_n if is_power_of_two(plan.cta_tile_n) else WGMMA.n_max
     extents = (
-        ("tile.m", plan.cta_tile_m, WGMMA.m, MAX_TILE_M),
-        ("tile.n", plan.cta_tile_n, WGMMA.n_min, WGMMA.n_max),
+        ("tile.m", plan.cta_tile_m, rows, MAX_TILE_M),
+        ("tile.n", plan.cta_tile_n, columns, WGMMA.n_max),
         ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
-        ("epilogue.subtile_n", plan.subtile_n, WGMMA.n_min, WGMMA.n_max),
+        ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
     )
     for field, extent, low, high in extents:
         if not is_power_of_two(extent):
@@ -43,7 +57,7 @@ def consumer_rows(plan: Plan) -> Iterator[Violation]:
     if not is_power_of_two(plan.cta_tile_m) or breaks(plan, consumer_count, warp_layout):
         return
     rows = WGMMA.rows_per_warp * plan.warps_m
-    if plan.cta_consumer_tile_m < rows:
+    if plan.cta_tile_m < least_rows(plan):
         share = "for a lone consumer" if plan.consumers == 1 else "for each consumer"
         if plan.row_shares > 1:
             share = f"give {plan.row_shares} consumers {plan.cta_consumer_tile_m} each"
@@ -52,7 +66,7 @@ def consumer_rows(plan: Plan) -> Iterator[Violation]:
             "tile.m",
             f"{plan.cta_tile_m} rows {share}",
             f"the {plan.warps_m} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
-            f"use at least {plan.row_shares * rows}",
+            f"use at least {least_rows(plan)}",
         )
 
 
@@ -71,7 +85,7 @@ def tile_rows(plan: Plan) -> Iterator[Violation]:
 def mma_n(plan: Plan) -> Iterator[Violation]:
     """The tile is as wide as an instruction, and the instruction one that Gluon has."""
     share = plan.cta_tile_n // plan.warps_n
-    narrowest = WGMMA.n_min * plan.warps_n
+    narrowest = least_columns(plan)
     if breaks(plan, warp_layout) or not is_power_of_two(plan.cta_tile_n):
         return
     if plan.cta_tile_n < narrowest:
@@ -90,7 +104,8 @@ def mma_n(plan: Plan) -> Iterator[Violation]:
             rule_id(mma_n),
             "mma.n",
             f"an instruction of {plan.mma_n:,} columns",
-            f"of wgmma's n Gluon has the powers of two from {WGMMA.n_min} to {plan.widest_mma_n}",
+            f"of those for {plan.problem.a.dtype.name} Gluon has the powers of two from {WGMMA.n_min} to "
+            f"{plan.widest_mma_n}",
             nearest(below, 2 * below, low=WGMMA.n_min, high=high),
         )
     elif plan.mma_n > share:
@@ -126,8 +141,8 @@ def promotion(plan: Plan) -> Iterator[Violation]:
             rule_id(promotion),
             field,
             f"sums of {plan.promote_k:,} products of {a} in {plan.problem.accumulator.name}",
-            "promotion is for 8-bit floats in fp32, whose sums wgmma keeps with fewer bits",
-            "use e4m3 or e5m2 operands, or leave it out",
+            "promotion is for 8-bit floats added up in fp32, of which wgmma keeps fewer bits",
+            "leave it out, or use e4m3 or e5m2 operands and fp32",
         )
     elif plan.promote_k != plan.cta_tile_k:
         yield Violation(
@@ -151,7 +166,7 @@ def promotion(plan: Plan) -> Iterator[Violation]:
             field,
             f"promotion after {plan.promote_k} of K",
             "a kernel of a single tile has one K step",
-            "use a tiled or persistent schedule, or leave it out",
+            "leave it out, or use a tiled or persistent schedule",
         )
 
 
