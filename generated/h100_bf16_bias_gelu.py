@@ -184,8 +184,7 @@ def epilogue(tile, subtile: gl.constexpr, column_bias_smem):
     columns: gl.constexpr = gl.SliceLayout(0, tile.type.layout)
     column_bias = column_bias_smem.slice(subtile * SUBTILE_N, SUBTILE_N).load(columns).to(gl.float32)
     tile += column_bias[None, :]
-    tile = gelu_tanh(tile)
-    return tile
+    return gelu_tanh(tile)
 
 
 @gluon.jit

@@ -3,13 +3,13 @@
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D fp32, accumulated in fp32.
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
-TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
-next tile is already loading.
+TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with wgmma while the
+other stores D through TMA.
 
-    CTA tile         128 x 256, 64 of K per step, in 4 stages
+    CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          1 x 1 CTAs
-    instruction      wgmma m64n256k16
-    shared memory    229,608 bytes per CTA
+    instruction      wgmma m64n128k16
+    shared memory    229,640 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (128 hold the accumulator), 40 per producer thread
 
@@ -35,14 +35,13 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 # One program, a single CTA, computes a PROGRAM_TILE_M x PROGRAM_TILE_N tile of D at a time.
 PROGRAM_TILE_M = gl.constexpr(128)
-PROGRAM_TILE_N = gl.constexpr(256)
+PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
-CONSUMER_TILE_M = gl.constexpr(64)
-STAGES = gl.constexpr(4)  # tiles of A and of B in flight
+STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
-SUBTILE_N = gl.constexpr(64)
+SUBTILE_N = gl.constexpr(32)
 EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
@@ -50,7 +49,7 @@ A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bit
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 D_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2))
 ACCUMULATOR_LAYOUT = gl.constexpr(
-    gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 256, 16])
+    gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16])
 )
 
 
@@ -74,9 +73,7 @@ def tile_origin(tile, tiles_m, tiles_n):
 
 
 @gluon.jit
-def producer_partition(
-    a_desc, b_desc, a_smem_0, a_smem_1, b_smem, load_ready, load_empty, tiles_m, tiles_n, k_steps
-):
+def producer_partition(a_desc, b_desc, a_smem, b_smem, load_ready, load_empty, tiles_m, tiles_n, k_steps):
     """One warp: keep the ring of A and B tiles full."""
     load = 0  # counts over all tiles: the ring does not restart at a tile
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
@@ -92,9 +89,8 @@ def producer_partition(
             k = k_step * PROGRAM_TILE_K
             # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
             # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-            mbarrier.expect(ready, CONSUMERS * a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
-            tma.async_load(a_desc, [row, k], ready, a_smem_0.index(stage))
-            tma.async_load(a_desc, [row + CONSUMER_TILE_M, k], ready, a_smem_1.index(stage))
+            mbarrier.expect(ready, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
+            tma.async_load(a_desc, [row, k], ready, a_smem.index(stage))
             tma.async_load(b_desc, [column, k], ready, b_smem.index(stage))
             load += 1
 
@@ -115,16 +111,24 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 @gluon.jit
 def multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps):
-    """The K loop of one tile: return its accumulator. Each MMA is awaited before the next is issued."""
-    accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    for load in range(first_load, first_load + k_steps):
+    """The K loop of one tile, of at least one step: return its accumulator. One MMA stays in flight."""
+    accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
+    stage = first_load % STAGES
+    # A stage is filled once per lap of the ring: lap 0 is phase 0.
+    mbarrier.wait(load_ready.index(stage), first_load // STAGES & 1)
+    accumulator = issue_mma(a_smem.index(stage), b_smem.index(stage), accumulator)
+    # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
+    accumulator = warpgroup_mma_wait(1, deps=[accumulator])
+    for load in range(first_load + 1, first_load + k_steps):
+        stage_in_flight = stage
         stage = load % STAGES
-        # A stage is filled once per lap of the ring: lap 0 is phase 0.
         mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
         accumulator = issue_mma(a_smem.index(stage), b_smem.index(stage), accumulator)
-        # The MMA reads the stage until it has retired.
-        accumulator = warpgroup_mma_wait(0, deps=[accumulator])
-        release(load_empty, stage)
+        # An MMA reads its stage until it has retired. They retire in order: the older one now has.
+        accumulator = warpgroup_mma_wait(1, deps=[accumulator])
+        release(load_empty, stage_in_flight)
+    accumulator = warpgroup_mma_wait(0, deps=[accumulator])
+    release(load_empty, stage)
     return accumulator
 
 
@@ -164,15 +168,33 @@ def store(d_desc, row, column, accumulator, d_smem):
 
 @gluon.jit
 def consumer_partition(
-    consumer: gl.constexpr, d_desc, a_smem, b_smem, d_smem, load_ready, load_empty, tiles_m, tiles_n, k_steps
+    consumer: gl.constexpr,
+    d_desc,
+    a_smem,
+    b_smem,
+    d_smem,
+    load_ready,
+    load_empty,
+    mma_turn,
+    tiles_m,
+    tiles_n,
+    k_steps,
 ):
-    """One of the consumer warpgroups: multiply and store its rows of every tile."""
-    first_load = 0  # counts over all tiles, in step with the producer
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        accumulator = multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps)
-        first_load += k_steps
+    """One of two consumers that take turns: multiply and store every other tile."""
+    tiles_done = 0
+    for tile in range(
+        gl.program_id(0) + consumer * gl.num_programs(0), tiles_m * tiles_n, CONSUMERS * gl.num_programs(0)
+    ):
+        first_load = (tiles_done * CONSUMERS + consumer) * k_steps  # the producer loads both consumers' tiles
         row, column = tile_origin(tile, tiles_m, tiles_n)
-        store(d_desc, row + consumer * CONSUMER_TILE_M, column, accumulator, d_smem)
+        # The consumers take turns at the tensor cores: one stores while the other multiplies. Each turn is a
+        # phase of its barrier, and the first consumer's first turn needs nobody's leave. Without turns a
+        # consumer could also take the other's lap of the ring for its own, whose phase is the same.
+        mbarrier.wait(mma_turn.index(consumer), (tiles_done + 1 + consumer) & 1)
+        accumulator = multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps)
+        mbarrier.arrive(mma_turn.index(1 - consumer))
+        store(d_desc, row, column, accumulator, d_smem)
+        tiles_done += 1
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 
@@ -184,47 +206,63 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K)
 
-    a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
-    a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
+    a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
     d_smem_0 = gl.allocate_shared_memory(
-        d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
+        d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT
     )
     d_smem_1 = gl.allocate_shared_memory(
-        d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
+        d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT
     )
     # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    # mma_turn, from one consumer to the other: the tensor cores are yours.
+    mma_turn = mbarrier.allocate_mbarrier(batch=CONSUMERS)
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(stage), count=1)
-        mbarrier.init(load_empty.index(stage), count=CONSUMERS)
+        mbarrier.init(load_empty.index(stage), count=1)
+    for consumer in gl.static_range(CONSUMERS):
+        mbarrier.init(mma_turn.index(consumer), count=1)
 
     gl.warp_specialize(
         [
             (
                 consumer_partition,
-                (0, d_desc, a_smem_0, b_smem, d_smem_0, load_ready, load_empty, tiles_m, tiles_n, k_steps),
-            ),
-            (
-                consumer_partition,
-                (1, d_desc, a_smem_1, b_smem, d_smem_1, load_ready, load_empty, tiles_m, tiles_n, k_steps),
-            ),
-            (
-                producer_partition,
                 (
-                    a_desc,
-                    b_desc,
-                    a_smem_0,
-                    a_smem_1,
+                    0,
+                    d_desc,
+                    a_smem,
                     b_smem,
+                    d_smem_0,
                     load_ready,
                     load_empty,
+                    mma_turn,
                     tiles_m,
                     tiles_n,
                     k_steps,
                 ),
+            ),
+            (
+                consumer_partition,
+                (
+                    1,
+                    d_desc,
+                    a_smem,
+                    b_smem,
+                    d_smem_1,
+                    load_ready,
+                    load_empty,
+                    mma_turn,
+                    tiles_m,
+                    tiles_n,
+                    k_steps,
+                ),
+            ),
+            (
+                producer_partition,
+                (a_desc, b_desc, a_smem, b_smem, load_ready, load_empty, tiles_m, tiles_n, k_steps),
             ),
         ],
         worker_num_warps=[4, 1],
@@ -235,9 +273,9 @@ def matmul_kernel(a_desc, b_desc, d_desc):
 DTYPES = {"a": torch.bfloat16, "b": torch.bfloat16, "out": torch.float32}
 # What TMA moves at a time: the extents, and their layout in shared memory.
 TMA_BOXES = {
-    "a": ([CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
+    "a": ([PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": ([PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
-    "out": ([CONSUMER_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
+    "out": ([PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
 }
 CONTIGUITY = {
     "a": "K contiguous, stride(1) == 1",
@@ -245,7 +283,7 @@ CONTIGUITY = {
     "out": "N contiguous, stride(1) == 1",
 }
 TMA_ALIGNMENT_BYTES = 16  # of a matrix's address and of its row stride
-MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
+MAX_EXTENT = 2**31 - 128  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 
 COMPUTE_CAPABILITY = (9, 0)
 LAUNCH_OPTIONS = {

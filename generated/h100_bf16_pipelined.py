@@ -112,8 +112,7 @@ def multiply(a_desc, b_desc, row, column, a_smem, b_smem, load_ready, k_steps):
         # An MMA reads its stage until it has retired. They retire in order: the older one now has.
         accumulator = warpgroup_mma_wait(1, deps=[accumulator])
         refill(a_desc, b_desc, row, column, load - 1, a_smem, b_smem, load_ready, k_steps)
-    accumulator = warpgroup_mma_wait(0, deps=[accumulator])
-    return accumulator
+    return warpgroup_mma_wait(0, deps=[accumulator])
 
 
 @gluon.jit
@@ -139,7 +138,7 @@ def store(d_desc, row, column, accumulator, d_smem):
     """Convert an accumulator and store it by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
-        # The store that last used this buffer must have read it. The first ones find theirs unused.
+        # The store that last used this buffer must have read it. The first sub-tiles meet none.
         tma.store_wait(EPILOGUE_BUFFERS - 1)
         d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)
         d_subtile.store(subtiles[i].to(d_desc.dtype))

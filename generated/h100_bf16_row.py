@@ -54,7 +54,7 @@ ACCUMULATOR_LAYOUT = gl.constexpr(
 
 
 @gluon.jit
-def tile_origin(tile, tiles_m, tiles_n):
+def tile_origin(tile, tiles_n):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
     return tile // tiles_n * PROGRAM_TILE_M, tile % tiles_n * PROGRAM_TILE_N
 
@@ -66,7 +66,7 @@ def producer_partition(
     """One warp: keep the ring of A and B tiles full."""
     load = 0  # counts over all tiles: the ring does not restart at a tile
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(tile, tiles_m, tiles_n)
+        row, column = tile_origin(tile, tiles_n)
         for k_step in range(k_steps):
             stage = load % STAGES
             # Each lap of the ring is one phase of its barriers. The wait is for the phase before this
@@ -157,7 +157,7 @@ def consumer_partition(
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         accumulator = multiply(a_smem, b_smem, load_ready, load_empty, first_load, k_steps)
         first_load += k_steps
-        row, column = tile_origin(tile, tiles_m, tiles_n)
+        row, column = tile_origin(tile, tiles_n)
         store(d_desc, row + consumer * CONSUMER_TILE_M, column, accumulator, d_smem)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)

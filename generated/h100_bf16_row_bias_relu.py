@@ -152,8 +152,7 @@ def epilogue(tile, row_bias_smem):
     rows: gl.constexpr = gl.SliceLayout(1, tile.type.layout)
     row_bias = row_bias_smem.load(rows).to(gl.float32)
     tile += row_bias[:, None]
-    tile = relu(tile)
-    return tile
+    return relu(tile)
 
 
 @gluon.jit

@@ -52,7 +52,7 @@ A_REGISTER_LAYOUT = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=ACC
 def issue_mma(a_smem, b_smem, accumulator):
     """Start the MMAs of one K step; they read B's tile until they have retired."""
     a_tile = a_smem.load(A_REGISTER_LAYOUT)
-    # TMA will overwrite the tile through the async proxy: order these reads before it.
+    # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
     b_tile = b_smem.permute((1, 0))  # stored [N, K]
     return warpgroup_mma(a_tile, b_tile, accumulator, is_async=True)

@@ -168,7 +168,7 @@ def _reconcile_tile(values: dict[str, Any]) -> None:
     promoted = "mma.promote_k" in values
     room = 64 if promoted or values.get("occupancy") == 2 or shares == 4 else 128
     widest = max(8 * warps_n, room * 32 * warps_m * warps_n * shares // m)
-    n = max(min(values.get("tile.n", 256), widest), 8 * warps_n)
+    n = min(max(min(values.get("tile.n", 256), widest), 8 * warps_n), HUGE)
     k = max(values.get("tile.k", 64), 32 // a.bytes)
     stage_bytes = (m + n) * a.bytes
     while 32 < k * a.bytes and stage_bytes * k > 100_000:

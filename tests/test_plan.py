@@ -4,52 +4,128 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemmgen.plan import Plan
-from gemmgen.plan.bounds import most_consumers, most_stages, threads_of
+from gemmgen.plan.bounds import most_consumers, most_stages, smem_limit, threads_of
 from gemmgen.plan.dtype import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
+from gemmgen.plan.problem import Operand, Problem
 from gemmgen.plan.registers import RegisterPool, balanced_consumer_registers
 from gemmgen.plan.rules import judge
-from gemmgen.product import Product, make
+from gemmgen.product import Product
 from gemmgen.target import GPUS, HOPPER
 
 ROOT = Path(__file__).parent.parent
-TWO_CONSUMERS = Plan(
+BF16 = DTYPES["bf16"]
+PRODUCT = Problem(
     title="128 x 256 tiles for two consumers",
     gpu=GPUS["h100"],
-    a_dtype=DTYPES["bf16"],
-    b_dtype=DTYPES["bf16"],
-    d_dtype=DTYPES["bf16"],
-    a_major="k",
-    b_major="k",
-    cta_tile_m=128,
-    cta_tile_n=256,
-    cta_tile_k=64,
-    cluster_m=1,
-    cluster_n=1,
-    stages=4,
-    outstanding_mmas=0,
-    epilogue_buffers=1,
-    consumers=2,
-    producer_registers=40,
-    consumer_registers=232,
-    order="snake",
-    width=16,
-    subtile_n=128,
+    a=Operand(BF16, "k"),
+    b=Operand(BF16, "k"),
+    c=None,
+    d=BF16,
+    accumulator=DTYPES["fp32"],
+    alpha=1.0,
+    beta=1.0,
+    ops=(),
     check_shapes=(),
     bench_shapes=((8192, 8192, 8192),),
 )
-LONE_CONSUMER = replace(TWO_CONSUMERS, consumers=1, producer_registers=24, consumer_registers=240)
-FOUR_CONSUMERS = replace(
-    TWO_CONSUMERS, cta_tile_m=256, cta_tile_n=128, stages=3, consumers=4, consumer_registers=104
+TWO_CONSUMERS = Plan(
+    problem=PRODUCT,
+    cta_tile_m=128,
+    cta_tile_n=256,
+    cta_tile_k=64,
+    mma_n=256,
+    promote_k=0,
+    warps_m=4,
+    warps_n=1,
+    cluster_m=1,
+    cluster_n=1,
+    a_source="shared",
+    a_swizzle_bytes=128,
+    b_swizzle_bytes=128,
+    stages=4,
+    outstanding_mmas=0,
+    epilogue_buffers=1,
+    subtile_n=128,
+    specialization="cooperative",
+    consumers=2,
+    producer_registers=40,
+    consumer_registers=232,
+    schedule_kind="persistent",
+    order="snake",
+    minor="m",
+    width=16,
+    occupancy=1,
 )
+SQUARE = replace(TWO_CONSUMERS, cta_tile_n=128, mma_n=128)
+LONE_CONSUMER = replace(TWO_CONSUMERS, consumers=1, warps_m=8, producer_registers=24, consumer_registers=240)
+FOUR_CONSUMERS = replace(SQUARE, cta_tile_m=256, stages=3, consumers=4, consumer_registers=104)
 PAIR_OF_CTAS = replace(TWO_CONSUMERS, cluster_m=2)
+PAIR_ALONG_N = replace(TWO_CONSUMERS, cluster_n=2, stages=3, subtile_n=256)
+FOUR_CTAS = replace(SQUARE, cluster_m=2, cluster_n=2, stages=6)
+PING_PONG = replace(SQUARE, specialization="ping_pong", stages=6, outstanding_mmas=1, subtile_n=64)
+UNSPECIALIZED = replace(
+    TWO_CONSUMERS,
+    specialization="none",
+    consumers=1,
+    warps_m=8,
+    producer_registers=0,
+    consumer_registers=255,
+    outstanding_mmas=1,
+    schedule_kind="tiled",
+    order="grouped",
+)
+BLOCKED = replace(
+    UNSPECIALIZED,
+    cta_tile_n=128,
+    cta_tile_k=128,
+    mma_n=128,
+    stages=1,
+    outstanding_mmas=0,
+    consumer_registers=128,
+    occupancy=2,
+)
+SINGLE_TILE = replace(
+    UNSPECIALIZED,
+    cta_tile_m=64,
+    cta_tile_n=128,
+    mma_n=64,
+    warps_m=4,
+    stages=1,
+    outstanding_mmas=0,
+    schedule_kind="single_tile",
+)
 PLANS = (TWO_CONSUMERS, LONE_CONSUMER, FOUR_CONSUMERS, PAIR_OF_CTAS)
+KINDS = {
+    "two": TWO_CONSUMERS,
+    "lone": LONE_CONSUMER,
+    "four": FOUR_CONSUMERS,
+    "2x1": PAIR_OF_CTAS,
+    "1x2": PAIR_ALONG_N,
+    "2x2": FOUR_CTAS,
+    "ping_pong": PING_PONG,
+    "pipelined": UNSPECIALIZED,
+    "blocked": BLOCKED,
+    "single_tile": replace(SINGLE_TILE, problem=replace(PRODUCT, bench_shapes=())),
+}
 
-every_plan = pytest.mark.parametrize("plan", PLANS, ids=("two", "lone", "four", "pair"))
+
+def computing(plan: Plan, **changes: Any) -> Plan:
+    """The same decisions for another problem."""
+    return replace(plan, problem=replace(plan.problem, **changes))
+
+
+def of_type(plan: Plan, name: str) -> Plan:
+    """The same decisions for operands of another type."""
+    return computing(plan, a=Operand(DTYPES[name], "k"), b=Operand(DTYPES[name], "k"))
+
+
+every_plan = pytest.mark.parametrize("plan", KINDS.values(), ids=KINDS)
 
 
 @every_plan
@@ -65,26 +141,108 @@ def test_consumers_share_a_tile_s_rows_and_a_lone_one_takes_two_warpgroups() -> 
     assert [plan.consumer_warps for plan in PLANS] == [4, 8, 4, 4]
 
 
+def test_ping_pong_consumers_have_a_tile_each_and_all_of_its_rows() -> None:
+    assert (PING_PONG.row_shares, PING_PONG.cta_consumer_tile_m, PING_PONG.consumer_warps) == (1, 128, 4)
+    assert PING_PONG.per_share("a_smem") == ("a_smem",)
+    assert PING_PONG.per_consumer("d_smem") == ("d_smem_0", "d_smem_1")
+
+
 def test_a_pair_of_ctas_is_one_program_of_twice_the_rows() -> None:
     assert (PAIR_OF_CTAS.program_tile_m, PAIR_OF_CTAS.program_tile_n) == (256, 256)
     assert PAIR_OF_CTAS.consumer_tile_m == 128
-    assert PAIR_OF_CTAS.multicast
-    assert not TWO_CONSUMERS.multicast
+    assert (PAIR_ALONG_N.program_tile_m, PAIR_ALONG_N.program_tile_n) == (128, 512)
+    assert (FOUR_CTAS.program_tile_m, FOUR_CTAS.program_tile_n) == (256, 256)
 
 
-def test_the_instruction_is_as_wide_as_the_tile_up_to_256() -> None:
-    names = [replace(TWO_CONSUMERS, cta_tile_n=n).mma_name for n in (8, 64, 256, 512)]
-    assert names == ["m64n8k16", "m64n64k16", "m64n256k16", "m64n256k16"]
+def test_ctas_along_m_share_b_and_those_along_n_share_a() -> None:
+    plans = (TWO_CONSUMERS, PAIR_OF_CTAS, PAIR_ALONG_N, FOUR_CTAS)
+    assert [plan.multicast for plan in plans] == [(), ("b",), ("a",), ("a", "b")]
+
+
+def test_a_basis_is_zero_where_the_ctas_of_its_bit_hold_the_same() -> None:
+    # One basis for each bit of a CTA's rank, those along M first. D is divided both ways; A [M, K] along its
+    # rows alone, and B stored [N, K] too.
+    d, a, b = (0, 1), (0, None), (None, 0)
+    bases = [[plan.bases(*axes) for axes in (d, a, b)] for plan in (PAIR_OF_CTAS, PAIR_ALONG_N, FOUR_CTAS)]
+    assert bases == [
+        [[[1, 0]], [[1, 0]], [[0, 0]]],
+        [[[0, 1]], [[0, 0]], [[1, 0]]],
+        [[[1, 0], [0, 1]], [[1, 0], [0, 0]], [[0, 0], [1, 0]]],
+    ]
+    # Four along M are two bits, of which the second counts two rows of tiles.
+    assert replace(TWO_CONSUMERS, cluster_m=4).bases(*d) == [[1, 0], [2, 0]]
+    # A column operand [N] of the epilogue has one extent.
+    assert FOUR_CTAS.bases(None, 0, rank=1) == [[0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [
+        # An instruction takes 32 bytes of K of each row.
+        ("bf16", (64, 256, 16)),
+        ("fp16", (64, 256, 16)),
+        ("tf32", (64, 256, 8)),
+        ("e4m3", (64, 256, 32)),
+        ("int8", (64, 256, 32)),
+    ],
+)
+def test_an_instruction_is_as_deep_as_32_bytes(dtype: str, shape: tuple[int, int, int]) -> None:
+    assert of_type(TWO_CONSUMERS, dtype).mma_shape == shape
+    assert of_type(TWO_CONSUMERS, dtype).mma_name == f"m64n256k{shape[2]}"
+
+
+def test_int8_instructions_are_at_most_half_as_wide_as_others() -> None:
+    widths = [of_type(TWO_CONSUMERS, dtype).widest_mma_n for dtype in ("bf16", "tf32", "e5m2", "int8")]
+    assert widths == [256, 256, 256, 128]
+
+
+def test_a_warpgroup_issues_an_instruction_for_every_64_rows_its_columns_and_its_depth() -> None:
+    # 64 x 256 x 64: one by one by four.
+    assert TWO_CONSUMERS.mmas_per_step == 4
+    # A lone consumer's eight warps are two warpgroups of 64 rows each.
+    assert LONE_CONSUMER.mmas_per_step == 4
+    # 128 rows of one warpgroup: 2 x 1 x 4.
+    assert PING_PONG.mmas_per_step == 8
+    # Warps side by side have 128 rows and 128 columns per warpgroup: 2 x 1 x 4.
+    assert replace(LONE_CONSUMER, warps_m=4, warps_n=2, mma_n=128).mmas_per_step == 8
+    # Narrower instructions: 1 x 128 / 64 x 4.
+    assert SINGLE_TILE.mmas_per_step == 8
 
 
 def test_a_narrow_subtile_splits_the_tile_and_a_wide_one_does_not() -> None:
-    subtiles = [replace(TWO_CONSUMERS, subtile_n=n).subtiles for n in (8, 64, 128, 256)]
-    assert subtiles == [32, 4, 2, 1]
+    plans = [replace(TWO_CONSUMERS, subtile_n=n) for n in (8, 64, 128, 256)]
+    assert [plan.subtiles for plan in plans] == [32, 4, 2, 1]
+    assert [plan.subtile_halvings for plan in plans] == [5, 2, 1, 0]
 
 
 def test_the_accumulator_takes_a_register_per_element_of_a_thread() -> None:
     # Rows x columns of a consumer over its threads: 64 x 256 / 128, 128 x 256 / 256, 64 x 128 / 128.
     assert [plan.accumulator_registers for plan in PLANS] == [128, 128, 64, 128]
+    assert PING_PONG.accumulator_registers == 128 * 128 // 128
+
+
+def test_two_16_bit_sums_share_a_register() -> None:
+    half = computing(TWO_CONSUMERS, accumulator=DTYPES["fp16"])
+    assert half.accumulator_registers == TWO_CONSUMERS.accumulator_registers // 2 == 64
+    assert half.ptxas_notes == ("C7514", "C7517")
+    assert TWO_CONSUMERS.ptxas_notes == ()
+
+
+def test_a_promoted_sum_needs_as_many_registers_again() -> None:
+    # 64 x 128 / 128 hold the accumulator, and as many the sum of a step.
+    plain = replace(of_type(SQUARE, "e4m3"), cta_tile_k=128)
+    assert plain.accumulator_registers == 64
+    assert replace(plain, promote_k=128).accumulator_registers == 128
+
+
+def test_a_from_registers_takes_those_of_a_k_step() -> None:
+    assert TWO_CONSUMERS.operand_registers == 0
+    # 64 rows x 64 of K x 2 bytes over 128 threads of 4 bytes a register; a byte each, half as many.
+    assert replace(TWO_CONSUMERS, a_source="registers").operand_registers == 16
+    assert replace(of_type(TWO_CONSUMERS, "int8"), a_source="registers").operand_registers == 8
+    # Of eight warps side by side, both groups of four hold all 128 rows: 128 x 64 x 2 / 4 / 128.
+    beside = replace(LONE_CONSUMER, warps_m=4, warps_n=2, a_source="registers")
+    assert beside.operand_registers == 32
 
 
 @pytest.mark.parametrize(
@@ -100,30 +258,106 @@ def test_the_accumulator_takes_a_register_per_element_of_a_thread() -> None:
     ],
 )
 def test_a_swizzle_spans_no_more_than_a_row(row_elements: int, dtype: str, swizzle: int) -> None:
-    assert TWO_CONSUMERS.swizzle_bytes(row_elements, DTYPES[dtype]) == swizzle
+    assert TWO_CONSUMERS.widest_swizzle(row_elements, DTYPES[dtype]) == swizzle
 
 
 # --- shared memory, to the byte
 
-COMMITTED_BYTES = {
+WITH_C = replace(
+    computing(SQUARE, c=BF16, ops=("column_bias", "silu", "residual")),
+    stages=6,
+    epilogue_buffers=2,
+    subtile_n=32,
+)
+BYTES = {
     # A: 4 stages x 128 x 64 x 2 = 65,536; B: 4 x 256 x 64 x 2 = 131,072; D: 2 x 64 x 128 x 2 = 32,768.
     # Captures: 3 descriptors x 8, 3 scalars x 4, 2 barriers x 16, 4 rings of tiles (2 A, B, D) x 20 = 148.
     # They are padded to 160; the barriers take 2 x 4 x 8 = 64; eight worker warps 8.
-    "h100_bf16": 65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8,
-    "h100_fp16": 65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8,  # D: 2 consumers x 2 buffers x 64 x 64 x 2
-    "h100_bf16_fp32out": 65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8,  # D: 2 consumers x 64 x 64 x 4
+    "two consumers": (TWO_CONSUMERS, 65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8),
+    # D: 2 consumers x 64 x 64 x 4.
+    "fp32 out": (
+        replace(computing(TWO_CONSUMERS, d=DTYPES["fp32"]), subtile_n=64),
+        65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8,
+    ),
     # A third barrier ring, captured too: 164 padded to 176, and 96.
-    "h100_bf16_cluster2": 65_536 + 131_072 + 32_768 + 164 + 12 + 96 + 8,
-    # A: 6 x 128 x 64 x 2 = 98,304 and B the same. D is stored whole, so its descriptor is of rank 2: 144.
-    "h100_bf16_128x128": 98_304 + 98_304 + 32_768 + 144 + 0 + 96 + 8,
+    "2 x 1 CTAs": (PAIR_OF_CTAS, 65_536 + 131_072 + 32_768 + 164 + 12 + 96 + 8),
+    # Three stages, and D stored whole, 2 x 64 x 256 x 2, with a descriptor of rank 2: 160 of captures. Two of
+    # the three rings of 3 x 8 = 24 bytes are padded to 32.
+    "1 x 2 CTAs": (PAIR_ALONG_N, 49_152 + 98_304 + 65_536 + 160 + 32 + 32 + 24 + 8),
+    # A and B: 6 x 128 x 64 x 2 = 98,304 each. D is stored whole, 2 x 64 x 128 x 2, so its descriptor is of
+    # rank 2. Captures: 24 + 12 + 4 barriers x 16 + 3 x 20 + 16 = 176; four rings of 6 x 8 = 48.
+    "2 x 2 CTAs": (FOUR_CTAS, 98_304 + 98_304 + 32_768 + 176 + 192 + 8),
+    # Only two rings: 176 - 2 x 16 = 144, and 96.
+    "a deep ring": (replace(SQUARE, stages=6), 98_304 + 98_304 + 32_768 + 144 + 96 + 8),
     # The producer alone captures, 2 descriptors x 8, 2 rings x 20, 2 barriers x 16 and 12 = 100; four warps.
-    "h100_bf16_one_consumer": 65_536 + 131_072 + 32_768 + 100 + 12 + 64 + 4,
+    "a lone consumer": (LONE_CONSUMER, 65_536 + 131_072 + 32_768 + 100 + 12 + 64 + 4),
+    # D: 2 consumers x 128 x 64 x 2. Captures: 24 + 12 + 3 barriers x 16 + 3 rings of tiles x 20 = 144. The
+    # barriers of the stages take 2 x 48, those of the turns 16.
+    "ping-pong": (PING_PONG, 98_304 + 98_304 + 32_768 + 144 + 96 + 16 + 8),
+    # C and D: 2 consumers x 2 buffers x 64 x 32 x 2 = 16,384 each; the bias: 2 consumers x 128 x 2 = 512.
+    # Captures: 5 descriptors x 8, 12, 3 rings of barriers x 16 and a single one of 12, 5 rings of tiles (2 A,
+    # B, C, D) x 20 and the bias's 12 = 224. Barriers: 2 x 48 of the stages, 2 x 16 of C, and two single ones
+    # of 8, of which the first is padded to 16; eight worker warps 8.
+    "C and a bias": (WITH_C, 98_304 + 98_304 + 16_384 + 16_384 + 512 + 224 + 96 + 32 + 16 + 8 + 8),
+    # Nobody captures where nobody specializes. A: 4 x 128 x 64 x 2, B: 4 x 256 x 64 x 2, D: 128 x 128 x 2.
+    "pipelined": (UNSPECIALIZED, 65_536 + 131_072 + 32_768 + 4 * 8),
+    # One stage of A and of B, 128 x 128 x 2, D of the same size, and a single barrier.
+    "blocked": (BLOCKED, 3 * 32_768 + 8),
+    # A: 64 x 64 x 2; B: 128 x 64 x 2; C and D: 64 x 128 x 4 each; two single barriers, the first padded.
+    "a single tile": (
+        computing(SINGLE_TILE, c=DTYPES["fp32"], d=DTYPES["fp32"]),
+        8_192 + 16_384 + 32_768 + 32_768 + 16 + 8,
+    ),
 }
 
 
-@pytest.mark.parametrize(("stem", "smem_bytes"), COMMITTED_BYTES.items())
-def test_a_committed_spec_s_shared_memory_is_the_sum_made_by_hand(stem: str, smem_bytes: int) -> None:
-    assert make(ROOT / "specs" / f"{stem}.yaml").plan.smem_bytes == smem_bytes
+@pytest.mark.parametrize(("plan", "smem_bytes"), BYTES.values(), ids=BYTES)
+def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: Plan, smem_bytes: int) -> None:
+    assert plan.smem_bytes == smem_bytes
+
+
+def test_what_tma_writes_without_a_swizzle_starts_at_a_multiple_of_128_bytes() -> None:
+    # A: 64 x 64 x 2 = 8,192; B: 16 x 64 x 2 = 2,048; D: 64 x 16 x 2 = 2,048, together 12,288 = 96 x 128.
+    # The 16 scales of 4 bytes end at 12,352; the 16 biases of 2 bytes start at 12,416 and end at 12,448.
+    # One barrier ends at 12,456, the next starts at a multiple of 16, 12,464.
+    plan = computing(
+        replace(SINGLE_TILE, cta_tile_n=16, mma_n=16, subtile_n=16), ops=("column_scale", "column_bias")
+    )
+    assert plan.smem_bytes == 12_464 + 8
+    assert plan.shared_memory.padding_bytes == 64 + 8
+
+
+def test_a_swizzled_tile_starts_at_a_multiple_of_its_pattern() -> None:
+    alignments = {buffer.operand: buffer.alignment_bytes for buffer in WITH_C.shared_buffers}
+    # Eight rows of 128, 64 or no bytes.
+    assert alignments == {"a": 1024, "b": 1024, "c": 512, "column_bias": 128, "d": 512}
+
+
+def test_a_bias_is_of_d_s_type_and_a_scale_is_fp32() -> None:
+    def bytes_of(d: str, *ops: str) -> dict[str, int]:
+        plan = computing(TWO_CONSUMERS, d=DTYPES[d], ops=ops)
+        return {b.name: b.bytes for b in plan.shared_buffers if b.operand in ops}
+
+    # 64 rows of each consumer, all 256 columns for both.
+    assert bytes_of("bf16", "row_bias") == {"row_bias_smem_0": 128, "row_bias_smem_1": 128}
+    assert bytes_of("bf16", "row_scale") == {"row_scale_smem_0": 256, "row_scale_smem_1": 256}
+    assert bytes_of("bf16", "column_bias") == {"column_bias_smem_0": 512, "column_bias_smem_1": 512}
+    # No bias is of 8 bits.
+    assert bytes_of("e4m3", "column_bias") == {"column_bias_smem_0": 1024, "column_bias_smem_1": 1024}
+
+
+def test_ctas_that_share_an_sm_share_its_memory() -> None:
+    # 233,472 bytes, less 1,024 of the system for each CTA: 232,448 for one, 115,712 for each of two.
+    assert (smem_limit(TWO_CONSUMERS), smem_limit(BLOCKED)) == (232_448, 115_712)
+
+
+def test_an_mn_major_operand_is_stored_as_it_lies() -> None:
+    a, b = Operand(BF16, "mn"), Operand(BF16, "mn")
+    shapes = {buffer.operand: buffer.shape for buffer in computing(PING_PONG, a=a, b=b).shared_buffers}
+    assert shapes["a"] == ("STAGES", "PROGRAM_TILE_K", "PROGRAM_TILE_M")
+    assert shapes["b"] == ("STAGES", "PROGRAM_TILE_K", "PROGRAM_TILE_N")
+    # Its rows are as long as the tile is wide: 32 rows of A would leave room for a swizzle of 64.
+    assert computing(replace(TWO_CONSUMERS, cta_tile_m=64), a=a).a_row == 32
 
 
 def test_four_stages_of_48_kib_fit() -> None:
@@ -135,7 +369,8 @@ def test_four_stages_of_48_kib_fit() -> None:
 def test_small_stages_fit_until_their_barriers_do_not() -> None:
     # A stage of 128 x 16 + 256 x 16 elements is 12,288 bytes and two barriers of 8. The epilogue is
     # 128 x 128 x 4 = 65,536. 13 stages: 159,744 + 65,536 + 224 of captures, barriers and state = 225,504.
-    plan = replace(LONE_CONSUMER, cta_tile_k=16, d_dtype=DTYPES["fp32"], stages=13)
+    plan = replace(computing(LONE_CONSUMER, d=DTYPES["fp32"]), cta_tile_k=16, a_swizzle_bytes=32, stages=13)
+    plan = replace(plan, b_swizzle_bytes=32)
     # Rings of 13 x 8 = 104 bytes go before the captures, which only need 8-byte alignment behind them:
     # 104, padded to 112; 104 end at 216; 100 of captures end at 316; 4 worker warps at 320.
     assert plan.smem_bytes == 159_744 + 65_536 + 320
@@ -158,28 +393,89 @@ def test_a_ring_holds_a_tile_per_stage(plan: Plan) -> None:
         by_operand[buffer.operand] += buffer.bytes
     assert by_operand["a"] == plan.stages * plan.a_tile_bytes
     assert by_operand["b"] == plan.stages * plan.b_tile_bytes
-    assert by_operand["d"] == plan.consumers * plan.d_subtile_bytes
+    assert by_operand["d"] == plan.consumers * plan.epilogue_buffers * plan.subtile_bytes(BF16)
+
+
+def captured(plan: Plan) -> list[str]:
+    return [capture.name for capture in plan.shared_memory.captures]
 
 
 def test_workers_capture_each_value_once_and_the_first_consumer_none() -> None:
-    assert [capture.name for capture in TWO_CONSUMERS.captures] == [
+    assert captured(TWO_CONSUMERS) == [
         *("d_desc", "a_smem_1", "b_smem", "d_smem_1", "load_ready", "load_empty"),
         *("tiles_m", "tiles_n", "k_steps"),
         *("a_desc", "b_desc", "a_smem_0"),
     ]
 
 
+def test_ping_pong_consumers_capture_the_ring_of_a_that_they_share_and_their_turns() -> None:
+    assert captured(PING_PONG) == [
+        *("d_desc", "a_smem", "b_smem", "d_smem_1", "load_ready", "load_empty", "mma_turn"),
+        *("tiles_m", "tiles_n", "k_steps"),
+        *("a_desc", "b_desc"),
+    ]
+
+
+def test_a_worker_captures_what_its_epilogue_reads() -> None:
+    assert captured(computing(WITH_C, ops=("tensor_scale", "column_bias", "residual")))[6:14] == [
+        *("c_desc", "column_bias_desc", "tensor_scale_ptr"),
+        *("c_smem_1", "column_bias_smem_1", "c_ready_1", "vectors_ready_1"),
+        "tiles_m",
+    ]
+
+
+def test_nothing_is_captured_without_workers() -> None:
+    assert captured(UNSPECIALIZED) == []
+    assert UNSPECIALIZED.shared_memory.worker_state_bytes == 0
+
+
 # --- handshakes
 
 
 def test_a_stage_is_ready_by_one_arrival_and_empty_by_each_consumer_s() -> None:
-    arrivals = [{barrier.name: barrier.arrivals for barrier in plan.barriers} for plan in PLANS]
-    assert arrivals == [
-        {"load_ready": 1, "load_empty": 2},
-        {"load_ready": 1, "load_empty": 1},
-        {"load_ready": 1, "load_empty": 4},
-        {"load_ready": 1, "load_empty": 2, "multicast_empty": 4},  # two consumers in each of two CTAs
-    ]
+    arrivals = {
+        kind: {barrier.name: barrier.arrivals for barrier in plan.barriers} for kind, plan in KINDS.items()
+    }
+    assert arrivals == {
+        "two": {"load_ready": 1, "load_empty": 2},
+        "lone": {"load_ready": 1, "load_empty": 1},
+        "four": {"load_ready": 1, "load_empty": 4},
+        # Two consumers in each of two CTAs.
+        "2x1": {"load_ready": 1, "load_empty": 2, "b_multicast_empty": 4},
+        "1x2": {"load_ready": 1, "load_empty": 2, "a_multicast_empty": 4},
+        # Two of the four CTAs share a tile of A, two a tile of B.
+        "2x2": {"load_ready": 1, "load_empty": 2, "a_multicast_empty": 4, "b_multicast_empty": 4},
+        # A tile is read by the one consumer that has it.
+        "ping_pong": {"load_ready": 1, "load_empty": 1, "mma_turn": 1},
+        "pipelined": {"load_ready": 1},
+        "blocked": {"load_ready": 1},
+        "single_tile": {"load_ready": 1},
+    }
+
+
+def test_a_group_of_ctas_shares_the_barrier_of_its_first_one() -> None:
+    def groups(plan: Plan) -> dict[str, tuple[int, tuple[tuple[int, ...], ...]]]:
+        return {barrier.name: (barrier.groups, barrier.bases) for barrier in plan.barriers if barrier.groups}
+
+    assert groups(PAIR_OF_CTAS) == {"b_multicast_empty": (1, ((0,),))}
+    assert groups(PAIR_ALONG_N) == {"a_multicast_empty": (1, ((0,),))}
+    # The two groups that share A differ in the bit along M, those that share B in the one along N.
+    assert groups(FOUR_CTAS) == {
+        "a_multicast_empty": (2, ((1,), (0,))),
+        "b_multicast_empty": (2, ((0,), (1,))),
+    }
+
+
+def test_each_consumer_awaits_its_own_c_and_vectors() -> None:
+    rings = {barrier.name: (barrier.ring, barrier.depth) for barrier in WITH_C.barriers}
+    assert rings == {
+        "load_ready": ("STAGES", 6),
+        "load_empty": ("STAGES", 6),
+        "c_ready_0": ("EPILOGUE_BUFFERS", 2),
+        "c_ready_1": ("EPILOGUE_BUFFERS", 2),
+        "vectors_ready_0": ("", 1),
+        "vectors_ready_1": ("", 1),
+    }
 
 
 def test_a_phase_awaits_the_bytes_of_one_stage() -> None:
@@ -253,6 +549,38 @@ def test_the_balance_is_the_largest_request_that_the_first_consumer_can_match(
     assert balanced_consumer_registers(HOPPER, consumers, warps, producer) == balance
 
 
+@pytest.mark.parametrize(
+    ("default_warps", "workers", "occupancy", "launch"),
+    [
+        # 65,536 registers over twice the threads: 512, and 768, of which 85.3 is rounded down.
+        (8, [], 2, 128),
+        (4, [(1, 40)], 2, 128),
+        (4, [(4, 96), (1, 24)], 2, 80),
+        # No thread can have more than 255; the launch gives 256.
+        (4, [], 1, 256),
+    ],
+)
+def test_ctas_that_share_an_sm_share_its_registers(
+    default_warps: int, workers: list[tuple[int, int]], occupancy: int, launch: int
+) -> None:
+    assert RegisterPool(HOPPER, default_warps, tuple(workers), occupancy).launch_registers == launch
+
+
+def test_two_ctas_leave_half_of_the_registers_to_each_consumer() -> None:
+    # Eight warps of 128 are 1,024 registers per lane; the producer's group takes 160, four warps 216 each.
+    assert balanced_consumer_registers(HOPPER, 1, 4, 40, 2) == 216
+
+
+def test_a_launch_is_limited_where_ctas_share_an_sm() -> None:
+    assert (BLOCKED.launch_register_limit, UNSPECIALIZED.launch_register_limit) == (128, None)
+
+
+def test_a_kernel_without_workers_asks_for_no_registers() -> None:
+    assert UNSPECIALIZED.register_pool.requests == ()
+    # 2,016 per lane: 232 and 40 as planned; 256 and 120 while no partition runs.
+    assert TWO_CONSUMERS.register_pool.requests == (40, 120, 232, 256)
+
+
 @every_plan
 def test_partitions_never_take_more_registers_than_the_kernel_was_launched_with(plan: Plan) -> None:
     registers = plan.register_pool
@@ -278,6 +606,13 @@ def test_a_problem_s_last_wave_may_be_partial() -> None:
     # 64 x 32 tiles over 132 SMs; in pairs 32 x 32 over 66.
     assert TWO_CONSUMERS.waves((8192, 8192, 8192)) == pytest.approx(2048 / 132)
     assert PAIR_OF_CTAS.waves((8192, 8192, 8192)) == pytest.approx(1024 / 66)
+    # 64 x 64 tiles over two CTAs per SM.
+    assert BLOCKED.waves((8192, 8192, 8192)) == pytest.approx(4096 / 264)
+
+
+def test_the_sms_hold_no_more_clusters_of_four_than_their_gpcs_do() -> None:
+    # 132 SMs would make 33; some GPCs lack SMs.
+    assert FOUR_CTAS.resident_programs == 30
 
 
 def test_a_problem_smaller_than_a_tile_takes_one() -> None:
@@ -307,10 +642,13 @@ def test_a_ledger_s_bytes_add_up_to_its_total(product: Product) -> None:
 def test_a_ledger_s_partitions_fit_into_the_registers_of_its_total(product: Product) -> None:
     registers = section(ledger(product.plan), "registers")
     assert registers.total
-    padded_warps = [-(-partition.warps // 4) * 4 for partition in product.plan.partitions]
+    plan = product.plan
+    partitions = plan.partitions if plan.specialized else plan.consumer_partitions
+    padded_warps = [-(-partition.warps // 4) * 4 for partition in partitions]
     amounts = (entry.amount for entry in registers.entries)
     taken = sum(32 * warps * amount for warps, amount in zip(padded_warps, amounts, strict=False))
-    assert taken <= registers.total.amount <= product.plan.gpu.architecture.registers_per_sm
+    assert taken <= registers.total.amount
+    assert plan.occupancy * registers.total.amount <= plan.architecture.registers_per_sm
 
 
 def test_a_ledger_is_data_that_json_can_hold() -> None:
@@ -325,6 +663,7 @@ kernel for H100 SXM (sm_90a)
   CTA tile n              256 columns    stored as 2 x 128
   CTA tile k               64 elements   16,384 of A + 32,768 of B bytes per stage
   cluster                   1 CTAs       1 x 1
+  occupancy                 1 CTAs       per SM
   stages                    4 tiles      256 of K in flight
   outstanding               0 MMAs       older MMAs that run while a step is issued
   instructions              4 wgmma      m64n256k16 per warpgroup and K step
@@ -341,7 +680,7 @@ shared memory per CTA
   load_empty               32 bytes      4 mbarriers
   captures                148 bytes      12 values handed to the workers
   worker state              8 bytes      of 8 worker warps
-  padding                  12 bytes      alignment to 16 bytes
+  padding                  12 bytes      alignment
   total               229,608 bytes      98.8% of 232,448: one CTA per SM
 
 registers

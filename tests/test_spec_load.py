@@ -42,7 +42,10 @@ warp_specialization:
   consumers: 2
   registers: {{producer: 40, consumer: 232}}
 schedule: {{kind: persistent, order: snake, width: 16}}
-epilogue: {{subtile_n: 128}}
+occupancy: 1
+mma: {{n: 256}}
+warps: {{m: 4, n: 1}}
+epilogue: {{alpha: 0.5, ops: [relu, row_bias], subtile_n: 128}}
 check: {{shapes: [[256, 512, 384], [208, 416, 304]]}}
 bench:
   shapes:
@@ -85,6 +88,50 @@ def test_an_invalid_file_gets_the_diagnostics_beside_it(spec: Path, monkeypatch:
 def test_every_text_of_diagnostics_has_its_file() -> None:
     texts = {text.stem for text in (ROOT / "tests/invalid/load").glob("*.txt")}
     assert texts == {spec.stem for spec in INVALID}
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "meant"),
+    [
+        ("operands.a.dtype", "float16", "fp16"),
+        ("operands.a.dtype", "half", "fp16"),
+        ("operands.a.dtype", "bfloat16", "bf16"),
+        ("operands.a.dtype", "torch.bfloat16", "bf16"),
+        ("operands.a.dtype", "float32", "tf32"),  # what the tensor cores make of it
+        ("operands.a.dtype", "fp32", "tf32"),
+        ("operands.a.dtype", "fp8", "e4m3 or e5m2"),
+        ("operands.a.dtype", "float8_e4m3fn", "e4m3"),
+        ("operands.b.dtype", "float8_e5m2", "e5m2"),
+        ("operands.b.dtype", "i8", "int8"),
+        ("operands.b.dtype", "s8", "int8"),
+        ("operands.c.dtype", "float32", "fp32"),
+        ("operands.d.dtype", "tf32", "fp32"),
+        ("operands.d.dtype", "i32", "int32"),
+        ("operands.d.dtype", "FP16", "fp16"),
+        ("operands.a.major", "m", "mn"),
+        ("operands.b.major", "n", "mn"),
+        ("operands.b.major", "K", "k"),
+        ("accumulator", "float", "fp32"),
+        ("warp_specialization.kind", "ping-pong", "ping_pong"),
+        ("warp_specialization.kind", "pingpong", "ping_pong"),
+        ("schedule.kind", "single-tile", "single_tile"),
+        ("schedule.order", "planar snake", "snake"),
+        ("epilogue.ops.0", "gelu", "gelu_tanh or gelu_erf"),
+        ("epilogue.ops.0", "bias", "row_bias or column_bias"),
+    ],
+)
+def test_a_word_of_other_libraries_gets_the_one_that_is_meant(
+    desk: Path, field: str, word: str, meant: str
+) -> None:
+    section = spec = json.loads(json.dumps(load_text(MINIMAL).spec.model_dump(exclude_none=True)))
+    *path, name = field.split(".")
+    spec["epilogue"]["ops"] = ["relu"]
+    spec["operands"]["c"] = {"dtype": "bf16"}
+    for step in path:
+        section = section[step]
+    section[int(name) if name.isdecimal() else name] = word
+    Path("x.yaml").write_text(json.dumps(spec))
+    assert complaints("x.yaml").endswith(f"; did you mean {meant}?")
 
 
 # Files that are wrong before, or apart from, their text: they cannot be committed, so each is made here.
@@ -495,12 +542,20 @@ LEAVES: list[tuple[str | int, ...]] = [
     ("target",),
     ("operands",),
     ("operands", "a"),
+    ("operands", "a", "source"),
+    ("operands", "b", "swizzle"),
+    ("operands", "c"),
     ("operands", "d", "dtype"),
     ("tile",),
     ("tile", "m"),
     ("buffering", "outstanding_mmas"),
     ("warp_specialization", "registers", "producer"),
     ("schedule", "order"),
+    ("occupancy",),
+    ("mma", "promote_k"),
+    ("epilogue", "alpha"),
+    ("epilogue", "ops"),
+    ("epilogue", "ops", 0),
     ("check",),
     ("check", "shapes"),
     ("check", "shapes", 0),

@@ -1,54 +1,243 @@
-"""What a plan is expected to cost on a problem, and how far it is beyond limits: ranks, judges nothing."""
+"""What a plan is expected to cost on a problem, and how far it is beyond limits: ranks, judges nothing.
+
+A plan's time is a sum of named terms, in cycles of one SM at the clock that a large problem sustains
+(``Gpu.sustained_hz``); ``docs/planner.md`` explains it. The constants marked [derived] were solved from one
+session of ratios to cuBLAS on an H200 (bf16 8192 x 8192 x 8192, 4096 x 4096 x 4096 and 8192 x 8192 x 1024;
+fp8 and tf32 as a check), with cuBLAS at 674, 667 and 588 TFLOP/s. They order plans to within a few percent;
+a time that they give is not a measurement.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from gemmgen.plan.bounds import most_consumers, smem_limit, working_registers
 from gemmgen.plan.plan import Plan
+from gemmgen.plan.problem import Shape
 
-TILE_OVERHEAD_CYCLES = 1_000
-"""Per tile: the first loads' latency and the part of the epilogue that no load covers.
+LOAD_LATENCY_CYCLES = 550
+"""[derived] From asking for a stage to its first byte.
 
-An assumption, 0.7 us at 1.4 GHz: it only has to make many small tiles dearer than few large ones.
+A blocked 128 x 256 x 64 (0.44) took 2,395 cycles a step: 1,024 of MMA, 160 of drain, 49,152 bytes at 64 a
+cycle, and 443. A blocked 128 x 128 x 128 for two CTAs (0.742) has 616.
+"""
+DRAIN_CYCLES = 160
+"""[derived] From the last instruction of an MMA to the first of the next where none is in flight.
+
+Ping-pong without an MMA in flight (0.78) took 689 cycles for a step of 512; a lone consumer of eight warps
+(0.91) 1,165 for 1,024.
+"""
+REFILL_CYCLES = {"single_tile": 0, "tiled": 260, "persistent": 700}
+"""[derived] To wait for a stage and ask for another where the warps that multiply also load.
+
+128 x 256 x 64 without an MMA in flight: 1,437 cycles a step in a tiled (0.748), 1,882 in a persistent
+schedule (0.571), of which 1,024 are MMA and 160 drain.
+"""
+REFILL_COVER = 0.6
+"""[derived] Part of a step's MMA in flight behind which that is hidden: 80 of 700 cycles remained (0.957)."""
+PROMOTION_CYCLES_PER_REGISTER = 2
+"""[derived] To add a register of partial sums to the accumulator. With 64: 128 for two consumers (promotion
+after 128 of K had 0.893, after 256 1.010); 288 with the drain in ping-pong, where nobody covers (0.53).
+"""
+EPILOGUE_BYTES_PER_CYCLE_AND_WARP = 3.3
+"""[derived] Of C and D, converted and handed to TMA. An MMA in flight keeps cooperative consumers in step, and
+a tile of 65,536 bytes of D then took 2,640 cycles beside its main loop (fp8, 1.024, 1.00 and 0.99).
+"""
+EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
+"""[derived] What of it is left where consumers run apart, one storing while another still multiplies:
+1,815 of those 2,640 cycles (bf16 1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083).
+"""
+TURN_CYCLES = 500
+"""[derived] From the last MMA of a ping-pong consumer to the first of the other one: 8,687 cycles for 8,192 of
+MMA (bf16 128 x 128 at K = 1,024, 1.113).
+"""
+CLUSTER_SHARE = 0.015
+"""[derived] Of the main loop, in which CTAs of a cluster wait for one another at every stage: a 1 x 2 cluster
+(1.024, 0.989, 1.045) and ping-pong in a 2 x 1 cluster (1.025, 0.980, 1.106) lost 0.3 to 3.6 %, 1.45 in the mean.
+"""
+START_CYCLES = 3_200
+"""[derived] From a program's launch to its first MMA, and from its last store to the next launch: a tiled
+128 x 256 (1.004, 0.967, 0.890) took 5,800 cycles a tile beside its main loop, 2,640 of them its epilogue.
 """
 
 
-def step_cycles(plan: Plan) -> float:
-    """Return the cycles of one K step of a CTA tile: the slowest of tensor cores, shared memory and L2."""
-    architecture = plan.architecture
-    fma_per_cycle = architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
-    mma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / fma_per_cycle
-    # Every instruction reads its own 64 rows of A and all its columns of B.
-    instruction_m, instruction_n, _ = plan.mma_shape
-    rows = (
-        (plan.cta_tile_m / instruction_m)
-        * (plan.cta_tile_n / instruction_n)
-        * (instruction_m + instruction_n)
-    )
-    smem = rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / architecture.smem_bytes_per_cycle
-    l2_bytes = plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
-    return max(mma, smem, l2_bytes / architecture.l2_bytes_per_cycle_and_sm)
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan is expected to take for a problem: a figure to rank by, no promise."""
+
+    terms: dict[str, float]
+    """Cycles of an SM by cause: the ideal, and what is lost on top of it."""
+    l2_bytes: int
+    """Bytes of A, B and C that programs load; of a multicast tile once for all CTAs that share it."""
+    dram_bytes: int
+    """Fewest bytes from and to DRAM: each matrix and vector once."""
+    dram_seconds: float
+    hz: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of an SM, all terms; infinite for a cluster of more CTAs than the GPU has SMs."""
+        return sum(self.terms.values())
+
+    @property
+    def seconds(self) -> float:
+        """The time of the SMs, or that of DRAM where it is the longer one."""
+        return max(self.cycles / self.hz, self.dram_seconds)
 
 
-def cycles(plan: Plan, shape: tuple[int, int, int]) -> float:
-    """Return the SM cycles of a problem [M, N, K]: full waves of tiles, one after the other."""
-    if not plan.resident_programs:
-        return math.inf  # a cluster of more CTAs than the GPU has SMs
-    waves = math.ceil(plan.waves(shape))
-    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
-    return waves * (k_steps * step_cycles(plan) + TILE_OVERHEAD_CYCLES)
+def mma_cycles(plan: Plan) -> float:
+    """Return the cycles of the tensor cores for one K step of a CTA tile."""
+    fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
+    return plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / fma_per_cycle
 
 
-def cost(plan: Plan, shape: tuple[int, int, int]) -> tuple[float, ...]:
-    """Rank a plan for a problem: the smaller the better, the first difference decides.
+def smem_cycles(plan: Plan) -> float:
+    """Return the cycles of shared memory: every instruction reads its 64 rows of A and all its columns of B."""
+    m, n, _ = plan.mma_shape
+    a_rows = 0 if plan.a_source == "registers" else m
+    rows = plan.cta_tile_m / m * (plan.cta_tile_n / n) * (a_rows + n)
+    return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
-    1. Cycles.
-    2. Queue: a lone consumer must keep an MMA in flight, several cover for one another.
-    3. K that the ring holds: deeper hides more latency.
+
+def loaded_bytes(plan: Plan) -> float:
+    """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
+    return plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
+
+
+def l2_cycles(plan: Plan) -> float:
+    """Return the cycles in which a CTA's share of L2 delivers a K step."""
+    return loaded_bytes(plan) / plan.architecture.l2_bytes_per_cycle_and_sm
+
+
+def exposed_cycles(plan: Plan) -> float:
+    """Return the cycles of a K step in which its CTA has no MMA in flight, whatever other CTAs do."""
+    covered = plan.outstanding_mmas or (plan.row_shares > 1)
+    exposed = 0.0 if covered else float(DRAIN_CYCLES)
+    if not (plan.specialized or plan.synchronous):
+        hidden = REFILL_COVER * mma_cycles(plan) if plan.outstanding_mmas else 0
+        exposed += max(0.0, REFILL_CYCLES[plan.schedule_kind] - hidden)
+    if plan.promote_k:
+        exposed += PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
+    return exposed
+
+
+def step_cycles(plan: Plan, ctas: int = 1) -> dict[str, float]:
+    """Return by cause the cycles that one K step of as many CTAs on an SM cannot be shorter than.
+
+    CTAs share what an SM does per cycle; what one of them waits for passes while another multiplies.
+    A stage is free again when its MMA has retired, or, with one in flight, when the next one is issued.
     """
-    idle_queue = bool(plan.outstanding_mmas) != (plan.consumers == 1)
-    return (cycles(plan, shape), idle_queue, -plan.stages * plan.cta_tile_k)
+    tensor, smem, l2 = mma_cycles(plan), smem_cycles(plan), l2_cycles(plan)
+    busy = max(tensor, smem) + exposed_cycles(plan)
+    lap = LOAD_LATENCY_CYCLES + l2 + (0 if plan.outstanding_mmas else busy)
+    return {
+        "tensor cores": ctas * tensor,
+        "shared memory": ctas * smem,
+        "L2": ctas * l2,
+        "drained MMAs": busy,
+        "short ring": lap / max(1, plan.stages - plan.outstanding_mmas),
+    }
+
+
+def epilogue_cycles(plan: Plan) -> float:
+    """Return the cycles in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
+    element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
+    warps = plan.consumer_warps * plan.row_shares
+    return plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_CYCLE_AND_WARP * warps)
+
+
+def tile_cycles(plan: Plan, main_loop: float) -> dict[str, float]:
+    """Return by cause the cycles of one tile that no main loop covers.
+
+    Ping-pong consumers store while the other multiplies: only what exceeds its main loop is left.
+    """
+    cluster = {"cluster": CLUSTER_SHARE * main_loop} if plan.cluster_size > 1 else {}
+    epilogue = epilogue_cycles(plan)
+    if plan.ping_pong:
+        beyond = max(0.0, (epilogue - main_loop - TURN_CYCLES) / 2)
+        return {"turns": TURN_CYCLES, "epilogue": beyond} | cluster
+    if plan.row_shares > 1 and not plan.outstanding_mmas:
+        epilogue *= EPILOGUE_SHARE_OF_CONSUMERS_APART
+    return {"epilogue": DRAIN_CYCLES + epilogue} | cluster
+
+
+def estimate(plan: Plan, shape: Shape) -> Estimate:
+    """Return what a plan is expected to take for a problem [M, N, K]."""
+    problem, gpu = plan.problem, plan.problem.gpu
+    dram = dram_bytes(plan, shape)
+    return Estimate(
+        terms=_terms(plan, shape),
+        l2_bytes=l2_bytes(plan, shape),
+        dram_bytes=dram,
+        dram_seconds=dram / gpu.dram_bytes_per_second,
+        hz=problem.gpu.sustained_hz,
+    )
+
+
+def _terms(plan: Plan, shape: Shape) -> dict[str, float]:
+    """Return the cycles of the busiest SM by cause: rounds of tiles, one after the other."""
+    programs = plan.problem.gpu.clusters(plan.cluster_size)
+    if not programs:
+        return {"tensor cores": math.inf}
+    tiles_m, tiles_n = plan.tiles(shape)
+    tiles_per_sm = math.ceil(tiles_m * tiles_n / programs)
+    ctas = min(plan.occupancy, tiles_per_sm)
+    rounds = math.ceil(tiles_per_sm / ctas)
+    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
+    steps = step_cycles(plan, ctas)
+    slowest = max(steps, key=lambda cause: steps[cause])
+    busy = rounds * k_steps * steps["tensor cores"]
+    tile_fma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k
+    sms = plan.problem.gpu.sm_count
+    ideal = math.prod(shape) / tile_fma * mma_cycles(plan) / sms
+    terms = {"tensor cores": ideal, "idle SMs": busy - ideal}
+    if slowest != "tensor cores":
+        terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
+    for cause, cycles in tile_cycles(plan, k_steps * steps[slowest]).items():
+        terms[cause] = rounds * cycles
+    if plan.ping_pong:
+        terms["epilogue"] += epilogue_cycles(plan)  # of the last tile, behind which nothing runs
+    terms["start"] = START_CYCLES * (1 if plan.persistent else rounds)
+    return terms
+
+
+def l2_bytes(plan: Plan, shape: Shape) -> int:
+    """Return the bytes that programs load for a problem: a tile's A and B at every K step, and its C."""
+    tiles_m, tiles_n = plan.tiles(shape)
+    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
+    of_step = plan.cluster_n * plan.b_tile_bytes + plan.cluster_m * plan.a_tile_bytes
+    of_tile = plan.program_tile_m * plan.program_tile_n * plan.problem.c.bytes if plan.problem.c else 0
+    return tiles_m * tiles_n * (k_steps * of_step + of_tile)
+
+
+def dram_bytes(plan: Plan, shape: Shape) -> int:
+    """Return the fewest bytes from and to DRAM: A, B, C and the epilogue's vectors read, D written, once."""
+    problem, (m, n, k) = plan.problem, shape
+    operands = m * k * problem.a.dtype.bytes + n * k * problem.b.dtype.bytes
+    results = m * n * (problem.d.bytes + (problem.c.bytes if problem.c else 0))
+    vectors = sum(
+        (m if name.startswith("row") else n) * problem.vector_dtype(name).bytes for name in problem.vectors
+    )
+    return operands + results + vectors
+
+
+def cycles(plan: Plan, shape: Shape) -> float:
+    """Return the SM cycles of a problem [M, N, K], to the cycle, so that equal plans tie."""
+    total = sum(_terms(plan, shape).values())
+    return total if math.isinf(total) else round(total)
+
+
+def cost(plan: Plan, shape: Shape) -> tuple[float, ...]:
+    """Rank a plan for a problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
+    idle_queue = bool(plan.outstanding_mmas) != (plan.row_shares == 1)
+    return (cycles(plan, shape), l2_bytes(plan, shape), idle_queue, -plan.stages * plan.cta_tile_k)
+
+
+COST_ORDER = ("time", "L2 bytes", "MMAs in flight", "depth of the ring")
+"""What the parts of a cost are: cycles; bytes from L2, which cost power; whether a consumer that nobody covers
+for keeps an MMA in flight, and others none; and the K that the ring holds, for deeper hides more.
+"""
 
 
 def overdraft(plan: Plan) -> float:

@@ -159,7 +159,7 @@ def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
     waves = plan.waves(shape)
     flops = 2 * m * n * k
     moved = m * k * plan.problem.a.dtype.bytes + n * k * plan.problem.b.dtype.bytes + m * n * plan.problem.d.bytes
-    bound = "tensor cores" if flops / moved > plan.problem.gpu.ridge_flops_per_byte else "DRAM"
+    bound = "tensor cores" if flops / moved > plan.problem.gpu.ridge_flops_per_byte(plan.problem.a.dtype.bits) else "DRAM"
     return Section(
         f"problem {m} x {n} x {k}",
         (

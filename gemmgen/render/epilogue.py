@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemmgen.plan import Plan
 from gemmgen.render.fit import LINE_LENGTH, fit
 
+ASSIGNMENT = "    tile = "
 ACTIVATIONS = ("relu", "gelu_tanh", "gelu_erf", "silu")
 
 
@@ -53,8 +54,15 @@ class EpilogueView:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """Everything between accumulator and conversion, as lines of the function's body."""
-        return tuple(self._steps())
+        """What lies between accumulator and conversion, as lines of the function's body before it returns."""
+        steps = tuple(self._steps())
+        return steps[:-1] if steps[-1].startswith(ASSIGNMENT) else steps
+
+    @property
+    def result(self) -> str:
+        """What the function returns: the tile, or the expression that the last step would assign to it."""
+        *_, last = self._steps()
+        return last.removeprefix(ASSIGNMENT) if last.startswith(ASSIGNMENT) else "tile"
 
     def _steps(self) -> Iterator[str]:
         problem = self.plan.problem

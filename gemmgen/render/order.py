@@ -32,6 +32,11 @@ class OrderView:
         return ((self.group, width, f"{self.line}s of tiles that are walked together, for L2"),)
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """What places a tile, besides its number."""
+        return ("tiles_n",) if self.plan.order == "row" else ("tiles_m", "tiles_n")
+
+    @property
     def group(self) -> str:
         """The constant that holds the lines of a group."""
         return "GROUP_TILES_M" if self._down else "GROUP_TILES_N"

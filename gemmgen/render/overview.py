@@ -125,8 +125,8 @@ class OverviewView:
         if plan.schedule_kind == "single_tile":
             loads = "load all of A and B through TMA"
             return (
-                f"One program computes the single tile of D. {warps} {loads}, multiply them with {wgmma}, and "
-                "store D through TMA."
+                f"One program computes the single tile of D. {warps} {loads}, multiply them with {wgmma}, "
+                "and store D through TMA."
             )
         if plan.synchronous:
             others = " Meanwhile the SM's other program can multiply." if plan.occupancy > 1 else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.roles import SCHEDULE, Partition, release_barriers
+from gemmgen.plan.roles import Partition, release_barriers
 from gemmgen.plan.tiles import rows_name
 from gemmgen.render.allocation import AllocationView
 from gemmgen.render.epilogue import EpilogueView
@@ -82,7 +82,7 @@ class View:
             parts.append("load_c_subtile" if plan.subtiles > 1 else "load_c")
         parts += ["load_vectors"] if plan.problem.vectors else []
         parts += [f"activation_{name}" for name in self.epilogue.activations]
-        if self.epilogue.steps:
+        if plan.problem.transforms:
             parts.append("epilogue")
         parts.append("store_subtiled" if plan.subtiles > 1 else "store_whole")
         if plan.specialized:
@@ -121,6 +121,10 @@ class View:
     def _passed(argument: str, passed: dict[str, str]) -> str:
         name = argument.partition(":")[0]
         return passed.get(name, name)
+
+    def find_tile(self, tile: str, indent: int) -> str:
+        """Return the statement that places a tile."""
+        return fit("row, column = tile_origin(", (tile, *self.order.arguments), ")", indent=indent)
 
     def define_kernel(self) -> str:
         """Return the kernel's head and docstring."""
@@ -168,10 +172,14 @@ class View:
         return ("", " + CONSUMER_TILE_M")[share] if share < 2 else f" + {share} * CONSUMER_TILE_M"
 
     @property
+    def _place(self) -> tuple[str, ...]:
+        """Where a load finds its tiles: by the number of the load, or by their place itself."""
+        return (*self.order.arguments, "k_steps") if self.plan.persistent else ("row", "column")
+
+    @property
     def load_stage_arguments(self) -> tuple[str, ...]:
         """What starting the loads of one stage takes, without warps of their own for it."""
-        where = (*SCHEDULE,) if self.plan.persistent else ("row", "column")
-        return ("a_desc", "b_desc", *where, "load", "a_smem", "b_smem", "load_ready")
+        return ("a_desc", "b_desc", *self._place, "load", "a_smem", "b_smem", "load_ready")
 
     @property
     def loads(self) -> str:
@@ -256,8 +264,8 @@ class View:
         if plan.schedule_kind == "single_tile":
             return ("a_desc", "b_desc", *operands)
         if plan.persistent:
-            return ("a_desc", "b_desc", *SCHEDULE, *operands, "first_load", "loads")
-        return ("a_desc", "b_desc", "row", "column", *operands, "k_steps")
+            return ("a_desc", "b_desc", *self._place, *operands, "first_load", "loads")
+        return ("a_desc", "b_desc", *self._place, *operands, "k_steps")
 
     def call_multiply(self, indent: int, margin: int | None = None) -> str:
         """Return the call of the K loop."""
@@ -319,7 +327,7 @@ class View:
     def first_sub_tiles(self) -> str:
         """Which store a tile's first sub-tiles wait for, for a comment that has already begun."""
         if not self.plan.persistent:
-            return " The first ones find theirs unused."
+            return " The first sub-tiles meet none."
         return (
             " For the first sub-tiles that was the\n        # previous tile's, which had the whole K loop "
             "to do so."
@@ -390,8 +398,8 @@ class View:
             return "One warp: keep the ring of A and B tiles full."
         shared = ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
         text = (
-            f"Several CTAs of the cluster share a {shared}: the first of them loads it and multicasts it into "
-            "the shared memory of each."
+            f"Several CTAs of the cluster share a {shared}: the first of them loads it and multicasts it "
+            "into the shared memory of each."
         )
         body = textwrap.fill(text, width=100, initial_indent="    ", subsequent_indent="    ")
         return f"One warp in each CTA: keep the ring of A and B tiles full.\n\n{body}\n    "

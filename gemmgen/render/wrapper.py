@@ -218,7 +218,8 @@ class WrapperView:
         if self.plan.cluster_size <= 2:
             return ""
         return (
-            f"    # Clusters lie within GPCs, some of which lack SMs: an H200 holds {CLUSTERS_OF_FOUR} of four CTAs.\n"
+            "    # Clusters lie within GPCs, some of which lack SMs: an H200 holds "
+            f"{CLUSTERS_OF_FOUR} of four CTAs.\n"
             "    # One program more would begin when the others end, and double the kernel's time.\n"
         )
 

@@ -112,7 +112,9 @@ class Cluster:
         kernel.tensor_layout.sharers = list(self.tensor_memories)
         self.agents: list[Agent] = []
         self.barriers: dict[tuple[int, int], Barrier] = {}
-        """By owner CTA and byte offset."""
+        """Those that can be used now, by owner CTA and byte offset."""
+        self.initialised: list[Barrier] = []
+        """All that there have been, the invalidated ones too."""
         self.events: dict[Event, None] = {}
         self.loads: dict[Component, tuple[int, Access, str, int]] = {}
         """Newest load of each destination: number, event, buffer and the CTA that it writes into."""

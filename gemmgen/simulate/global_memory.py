@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from gemmgen.problem.dtype import rounded_to_tf32
 from gemmgen.simulate.clocks import Clock
 from gemmgen.simulate.findings import Findings, Kind
 from gemmgen.simulate.memory import Access
@@ -121,11 +122,13 @@ def _same(marks: Tensor, region: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A TMA descriptor: a tensor, and what a load returns outside of it."""
+    """A TMA descriptor: a tensor, what a load returns outside of it, and how it converts."""
 
     name: str
     tensor: Tensor
     padding: float
+    rounds_to_tf32: bool = False
+    """Whether a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
 
     def region(self, origin: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Tensor, tuple[slice, ...]]:
         """Return the part of a box that lies within the tensor, and where in the box it is."""
@@ -142,6 +145,8 @@ class Descriptor:
     def load(self, origin: tuple[int, ...], shape: tuple[int, ...]) -> Tensor:
         """Return a box; what lies outside of the tensor reads as the padding."""
         region, inside = self.region(origin, shape)
+        if self.rounds_to_tf32:
+            region = rounded_to_tf32(region)
         if region.shape == shape:
             return region
         box = torch.full(shape, self.padding, dtype=torch.float32).to(self.tensor.dtype)

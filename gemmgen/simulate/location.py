@@ -33,8 +33,8 @@ class Location:
 
     @property
     def name(self) -> str | None:
-        """The variable that the innermost line assigns."""
-        return self.frames[0].name if self.frames else None
+        """The variable that the innermost line assigns, or else the call that it returns to."""
+        return next((frame.name for frame in self.frames if frame.name), None)
 
     def named(self, name: str) -> Location:
         """Return the same place, its innermost frame assigning to `name`."""

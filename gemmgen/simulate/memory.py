@@ -159,6 +159,8 @@ class Memory:
                 if not read.covered(clock):
                     text = f"{access.what} overwrites it while {read} may still read it"
                     self._report(Kind.WRITE_AFTER_READ, view, access, read, text)
+                else:
+                    self._judge_fence(view, access, read, fenced)
             record.write, record.written = access, True
             record.reads.clear()
 
@@ -169,14 +171,20 @@ class Memory:
             verb = "reads" if kind is Kind.READ_AFTER_WRITE else "overwrites"
             text = f"{access.what} {verb} it although {write} is not known to be complete"
             self._report(kind, view, access, write, text)
-        elif access.proxy is Proxy.ASYNC and write.proxy is Proxy.GENERIC and not write.covered(fenced):
-            # Within one partition Triton 3.9 inserts the missing fence; across partitions it does not.
-            same = write.agent == access.agent
-            text = f"no fence_async_shared between {write} and {access.what}, which goes by the async proxy"
-            if same:
-                text += "; Triton 3.9 inserts it"
-            severity = Severity.LINT if same else Severity.ERROR
-            self._report(Kind.MISSING_FENCE, view, access, write, text, severity)
+        else:
+            self._judge_fence(view, access, write, fenced)
+
+    def _judge_fence(self, view: View, access: Access, before: Access, fenced: Clock) -> None:
+        """Judge asynchronous work after what threads read or wrote and are known to have done."""
+        if access.proxy is not Proxy.ASYNC or before.proxy is not Proxy.GENERIC or before.covered(fenced):
+            return
+        # Within one partition Triton 3.9 inserts the missing fence; across partitions it does not.
+        same = before.agent == access.agent
+        text = f"no fence_async_shared between {before} and {access.what}, which goes by the async proxy"
+        if same:
+            text += "; Triton 3.9 inserts it"
+        severity = Severity.LINT if same else Severity.ERROR
+        self._report(Kind.MISSING_FENCE, view, access, before, text, severity)
 
     def _report(
         self,

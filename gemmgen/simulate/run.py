@@ -50,8 +50,8 @@ class Result:
     trace: Trace
     """Timeline of the first schedule."""
     phases: Mapping[str, int]
-    """For each barrier that completed a phase, the fewest that it did in any CTA of the busiest program of
-    any schedule."""
+    """For each barrier, the phases that it completed in the busiest program of any schedule: the fewest of
+    any CTA, and all of a barrier that is invalidated and initialised again."""
     deterministic: bool
     """Whether all schedules left the same bytes in every tensor."""
 
@@ -193,9 +193,13 @@ class _Launch:
                 return
 
     def _count_phases(self, cluster: Cluster) -> None:
+        completed: dict[tuple[str, int], int] = {}
+        for barrier in cluster.initialised:
+            key = (barrier.name, barrier.owner)
+            completed[key] = completed.get(key, 0) + barrier.phases
         fewest: dict[str, int] = {}
-        for barrier in cluster.barriers.values():
-            fewest[barrier.name] = min(barrier.phases, fewest.get(barrier.name, barrier.phases))
+        for (name, _), count in completed.items():
+            fewest[name] = min(count, fewest.get(name, count))
         for name, count in fewest.items():
             self.phases[name] = max(count, self.phases.get(name, 0))
 
@@ -240,7 +244,8 @@ def _bind(kernel: Kernel, lowered: Lowered) -> dict[str, Any]:
         position = len(values)
         if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
             padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
-            values.append(Descriptor(name, _view(value), padding))
+            rounds = bool(getattr(value, "round_f32_to_tf32", False))
+            values.append(Descriptor(name, _view(value), padding, rounds))
             values += [*map(int, value.shape), *map(int, value.strides)]
         elif isinstance(value, Tensor):
             flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)

@@ -110,6 +110,8 @@ def _conversion(declared: Any, node: Node | None) -> str:
             return f"; write [{text}]"
         case float() as number if declared is int and number.is_integer() and 0 < number <= SIZE_LIMIT:
             return f"; write {number:.0f}"
+        case str() as text if declared is float and re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", text):
+            return f"; write {text}"
         case str() as text if declared is int:
             digits = re.sub("[ _,]", "", text)
             return f"; write {digits}" if re.fullmatch("[1-9][0-9]{0,8}", digits) else ""

@@ -33,7 +33,7 @@ UNSIGNED = ("uint8", "u8", "byte")
 
 def meant(word: str, choices: Sequence[str]) -> str:
     """Return the end of a message that offers what a word stands for, or the choice closest to it."""
-    name = word.lower().removeprefix("torch.").replace("-", "_")
+    name = word.lower().removeprefix("torch.").replace("-", "_").replace(" ", "_")
     if name in UNSIGNED and "int8" in choices:
         return "; Triton 3.9 multiplies unsigned integers as if they were signed, so use int8"
     for words, stands_for in SYNONYMS.items():

@@ -46,7 +46,7 @@ def epilogue_subtile(plan: Plan) -> Iterator[Violation]:
             f"four threads hold {WGMMA.n_min} columns of an accumulator's row, and no split may part them",
             f"use at least {max(narrowest, WGMMA.n_min)}",
         )
-    elif plan.subtile_n < narrowest:
+    elif plan.subtile_n < narrowest and plan.cta_tile_n >= WGMMA.n_min:
         alignment = plan.architecture.tma_alignment_bytes
         yield Violation(
             rule_id(epilogue_subtile),

@@ -12,13 +12,13 @@ from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile
 from gemmgen.plan.rules.registers import accumulator_registers
 from gemmgen.plan.rules.roles import occupancy
 from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
-from gemmgen.plan.rules.tile import breaks_tile, mma_k
+from gemmgen.plan.rules.tile import breaks_extents, breaks_tile
 from gemmgen.target import WGMMA
 
 
 def operand_swizzle(plan: Plan) -> Iterator[Violation]:
     """A and B are swizzled, and no wider than their rows: Triton 3.9 reads no others with wgmma."""
-    if breaks_tile(plan):
+    if breaks_extents(plan):
         return
     widths = plan.architecture.tma_swizzle_bytes
     for name, swizzle, row, operand in (
@@ -130,6 +130,7 @@ def _smaller_tile(plan: Plan) -> tuple[str, int]:
         (one_buffer, "subtile_n", "epilogue.subtile_n"),
         (replace(one_buffer, subtile_n=WGMMA.n_min), "cta_tile_k", "tile.k"),
         (single, "cta_tile_n", "tile.n"),
+        (single, "cta_tile_m", "tile.m"),
     ):
         value: int = getattr(plan, name)
         while value > 1:
@@ -137,7 +138,7 @@ def _smaller_tile(plan: Plan) -> tuple[str, int]:
             smaller = replace(base, **{name: value})
             if name == "cta_tile_n":
                 smaller = replace(smaller, subtile_n=min(value, plan.subtile_n))
-            if breaks(smaller, mma_k, epilogue_subtile, epilogue_buffers):
+            if breaks_extents(smaller) or breaks(smaller, epilogue_subtile, epilogue_buffers):
                 break
             if fits(smaller):
                 return field, value

@@ -11,8 +11,8 @@ from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
 
 MAX_CLUSTER = 4
 """CTAs of a program; 8 are portable, but no tile of this family gains by sharing among more than 4."""
-MAX_OCCUPANCY = 2
-"""A third CTA would have a third of the registers, too few for an accumulator worth sharing an SM for."""
+MAX_OCCUPANCY = 3
+"""A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
 MAX_WIDTH = 4_096
 """[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
 MAX_SQUARE = 64
@@ -113,9 +113,9 @@ def warp_layout(plan: Plan) -> Iterator[Violation]:
             rule_id(warp_layout),
             "warps.m",
             f"{counted(plan.warps_m, 'warp')} along M",
-            "the four warps of a warpgroup hold 16 rows each of an instruction, and a consumer has one or two "
-            "warpgroups",
-            f"use {warpgroup} or {2 * warpgroup}",
+            "the four warps of a warpgroup hold 16 rows each of an instruction, and a consumer has one or "
+            "two warpgroups",
+            f"use {warpgroup} or {2 * warpgroup}" if plan.warps_n == 1 else f"use {warpgroup}",
         )
     most = 1 if plan.warps_m == 2 * warpgroup else 2
     if plan.warps_n > most:
@@ -129,7 +129,7 @@ def warp_layout(plan: Plan) -> Iterator[Violation]:
 
 
 def occupancy(plan: Plan) -> Iterator[Violation]:
-    """At most two CTAs share an SM, and those of a cluster have one each."""
+    """At most three CTAs share an SM, and those of a cluster have one each."""
     most = 1 if plan.cluster_size > 1 else MAX_OCCUPANCY
     if plan.occupancy > most:
         threads = f"a {plan.cluster_m} x {plan.cluster_n} cluster" if most == 1 else "this version"

@@ -170,8 +170,14 @@ def promotion(plan: Plan) -> Iterator[Violation]:
         )
 
 
+def breaks_extents(plan: Plan) -> bool:
+    """Whether the tile is none that consumers can share: then its parts have no true sizes."""
+    extents = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
+    rules = (consumer_count, warp_layout, consumer_rows, mma_k)
+    narrow = plan.cta_tile_n < least_columns(plan)
+    return narrow or not all(map(is_power_of_two, extents)) or breaks(plan, *rules)
+
+
 def breaks_tile(plan: Plan) -> bool:
     """Whether the tile is none that instructions and consumers can share: then no sum over it is true."""
-    extents = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
-    rules = (consumer_count, warp_layout, consumer_rows, tile_rows, mma_n, mma_k)
-    return not all(map(is_power_of_two, extents)) or breaks(plan, *rules)
+    return breaks_extents(plan) or breaks(plan, tile_rows, mma_n)

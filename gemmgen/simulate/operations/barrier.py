@@ -48,7 +48,9 @@ def init_barrier(agent: Agent, op: Operation) -> None:
         return
     # Every CTA that shares the barrier makes its own `count` arrivals.
     count = op.attributes["count"] << type_.shared_bits.bit_count()
-    agent.cluster.barriers[agent.cta, view.place.offset] = Barrier(view.name, agent.cta, count)
+    barrier = Barrier(view.name, agent.cta, count)
+    agent.cluster.barriers[agent.cta, view.place.offset] = barrier
+    agent.cluster.initialised.append(barrier)
 
 
 @operation("ttng.inval_barrier")

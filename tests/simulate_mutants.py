@@ -1,0 +1,90 @@
+"""Faults to plant in generated modules: what each changes, and what the simulator must say of it."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from simulate_launch import FIXED
+
+from gemmgen.product import Product, make
+from gemmgen.simulate import Kind, Severity
+from gemmgen.simulate.launches import Launch, ring_launch
+from gemmgen.simulate.specs import Problem, simulate
+
+ROOT = Path(__file__).parent.parent
+GENERATED = ROOT / "generated"
+NOTHING = "pass  # removed"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: what is replaced in which module, and what the simulator must say."""
+
+    stem: str
+    changes: tuple[tuple[str, str], ...]
+    kind: str
+    """Of the problem; a `Kind` but for wrong numbers."""
+    name: str
+    line: str
+    """A snippet of the mutated module; the finding's first line is one that holds it. Empty: it has no line."""
+    severity: Severity = Severity.ERROR
+
+    @property
+    def source(self) -> str:
+        """The mutated module's text."""
+        return changed(code_of(self.stem), self.changes, self.stem)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What the simulator finds in it."""
+        product = replace(product_of(self.stem), module=self.source)
+        return simulate(product, (launch_of(product),)).problems
+
+    def is_named_by(self, problem: Problem) -> bool:
+        """Whether a problem is this fault, in the line where it is."""
+        if (problem.kind, problem.name, problem.severity) != (self.kind, self.name, self.severity):
+            return False
+        if not self.line or not problem.lines:
+            return not self.line and not problem.lines
+        return self.line in self.source.splitlines()[problem.lines[0] - 1]
+
+
+def changed(text: str, changes: tuple[tuple[str, str], ...], what: str) -> str:
+    """Return a text with each change made, of something that is there exactly once.
+
+    Raises:
+        ValueError: It is not there, or more than once.
+    """
+    for old, new in changes:
+        if (count := text.count(old)) != 1:
+            raise ValueError(f"{what} must have this once, and has it {count} times:\n{old}")
+        text = text.replace(old, new)
+    return text
+
+
+@cache
+def code_of(stem: str) -> str:
+    """Return a generated module without its comments, which a fault has nothing to do with."""
+    text = (GENERATED / f"{stem}.py").read_text(encoding="utf-8")
+    lines = text.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            before = lines[row - 1][:column].rstrip()
+            lines[row - 1] = f"{before}\n" if before else ""
+    return "".join(lines)
+
+
+@cache
+def product_of(stem: str) -> Product:
+    """Return what follows from a module's spec."""
+    return make(ROOT / "specs" / f"{stem}.yaml")
+
+
+def launch_of(product: Product) -> Launch:
+    """Return the launch that shows a mutant's fault: in it every ring comes round."""
+    return ring_launch(product.plan, (*FIXED, "random"))
