@@ -462,7 +462,7 @@ def _resources_text(resources: Resources) -> str:
     rows = {
         "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
         "warps": f"{resources.warps}",
-        "instruction": f"wgmma {', '.join(resources.mma_shapes)}",
+        "instruction": f"wgmma {', '.join(resources.mmas)}",
         "setmaxnreg": f"{', '.join(map(str, resources.setmaxnreg))} registers per thread",
         "multicast": f"{resources.multicast_loads} loads",
         "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",

@@ -33,14 +33,16 @@ class Resources:
     spill_store_bytes: int
     spill_load_bytes: int
     stack_bytes: int
-    mma_shapes: tuple[str, ...]
-    """Distinct wgmma shapes, as PTX spells them."""
+    mmas: tuple[str, ...]
+    """Distinct wgmma instructions as PTX spells them: shape, then the types of D, A and B."""
     setmaxnreg: tuple[int, ...]
     """Distinct register counts that partitions ask for, ascending."""
     multicast_loads: int
     """TMA loads in the PTX that write into other CTAs of the cluster."""
     ptxas_notes: tuple[str, ...]
     """Warnings of the C75xx family: MMAs serialized, register requests ignored."""
+    launch_registers: int | None = None
+    """Registers per thread that the launch is limited to, None where it is not."""
 
 
 @dataclass(frozen=True)
@@ -136,19 +138,46 @@ def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources
 
     if "bytes stack frame" not in ptxas_log:
         raise RuntimeError("ptxas printed no resource report")
+    limits = re.findall(r"^\.maxnreg (\d+)", ptx, re.MULTILINE)
     return Resources(
         smem_bytes=smem_bytes,
         warps=warps,
         spill_store_bytes=reported("spill stores"),
         spill_load_bytes=reported("spill loads"),
         stack_bytes=reported("stack frame"),
-        mma_shapes=tuple(sorted(set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.(m\d+n\d+k\d+)", ptx)))),
+        mmas=tuple(sorted(set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.([\w.]+)", ptx)))),
         setmaxnreg=tuple(
             sorted({int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx)})
         ),
         multicast_loads=len(re.findall(r"cp\.async\.bulk\.tensor\S*\.multicast::cluster", ptx)),
         ptxas_notes=tuple(re.findall(r"\(C75\d\d\)[^\n]*", ptxas_log)),
+        launch_registers=int(limits[0]) if limits else None,
     )
+
+
+PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "int8": "s8", "int32": "s32"}
+"""Element types that PTX calls something else than a spec does."""
+
+
+def promised_mma(plan: Plan) -> str:
+    """Return the instruction that a plan multiplies with as PTX spells it: shape, types of D, A and B."""
+    problem = plan.problem
+    names = (dtype.name for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype))
+    return ".".join((plan.mma_name, *(PTX_TYPES.get(name, name) for name in names)))
+
+
+def promised_launch_registers(plan: Plan) -> int | None:
+    """Return the registers per thread that the launch is limited to, None where it is not.
+
+    Triton limits a kernel with workers on its own, so that it starts with the pool that they divide.
+    """
+    return plan.register_pool.launch_registers if plan.specialized else plan.launch_register_limit
+
+
+def promised_multicast_loads(plan: Plan) -> int:
+    """Return the multicast loads of a K step: one of B, and one of A for each share of a tile's rows."""
+    boxes = {"a": plan.row_shares, "b": 1}
+    return sum(boxes[operand] for operand in plan.multicast)
 
 
 def _differences(plan: Plan, found: Resources) -> Iterator[str]:
@@ -157,16 +186,22 @@ def _differences(plan: Plan, found: Resources) -> Iterator[str]:
         yield f"the plan has {plan.smem_bytes:,} bytes of shared memory, the compiler {found.smem_bytes:,}"
     if found.warps != plan.total_warps:
         yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"
-    if found.mma_shapes != (plan.mma_name,):
-        shapes = ", ".join(found.mma_shapes) or "no wgmma"
-        yield f"the plan multiplies with {plan.mma_name}, the compiler with {shapes}"
+    if found.mmas != (promised_mma(plan),):
+        mmas = ", ".join(found.mmas) or "no wgmma"
+        yield f"the plan multiplies with {promised_mma(plan)}, the compiler with {mmas}"
+    limit = promised_launch_registers(plan)
+    if found.launch_registers != limit:
+        yield (
+            f"the plan starts with {limit or 'any number of'} registers per thread, the compiler with "
+            f"{found.launch_registers or 'any number'}"
+        )
     promised = plan.register_pool.requests
     if promised != found.setmaxnreg:
         planned, compiled = (", ".join(map(str, counts)) or "none" for counts in (promised, found.setmaxnreg))
         yield f"the plan has setmaxnreg {planned}, the compiler {compiled}"
-    if bool(found.multicast_loads) != bool(plan.multicast):
-        planned = "a multicast load" if plan.multicast else "no multicast load"
-        yield f"the plan has {planned}, the compiler {found.multicast_loads}"
+    multicast_loads = promised_multicast_loads(plan)
+    if found.multicast_loads != multicast_loads:
+        yield f"the plan has {multicast_loads} multicast loads, the compiler {found.multicast_loads}"
     if found.spill_store_bytes or found.spill_load_bytes or found.stack_bytes:
         yield (
             f"registers spill: {found.spill_store_bytes} bytes stored, {found.spill_load_bytes} loaded, "

@@ -16,7 +16,7 @@ from gemmgen.plan.decisions import pinned, problem_of
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.problem import Problem
 from gemmgen.spec import Spec
-from gemmgen.target import WGMMA
+from gemmgen.target import HOPPER, WGMMA
 
 Decisions = dict[str, object]
 """Values by the name of the plan's field."""
@@ -34,9 +34,11 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "cluster_n": (1,),
     "consumers": (2, 1),
     "outstanding_mmas": (0, 1),
-    "occupancy": (1, 2),
 }
 """What is tried for a decision that a spec leaves open; ties in cost go to earlier values."""
+
+TILED_CHOICES: dict[str, tuple[object, ...]] = {"occupancy": (1, 2)}
+"""The same in a tiled schedule, where one CTA can multiply while its neighbour starts or stores."""
 
 STORES: dict[str, tuple[int, ...]] = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
@@ -125,6 +127,8 @@ def configurations(spec: Spec) -> Iterator[Configuration]:
     for kind in _kinds(stated):
         fixed = DEFAULTS | _implied(stated, kind) | {"specialization": kind} | stated
         choices = CHOICES | {"cta_tile_k": _step_choices(problem)}
+        if fixed["schedule_kind"] == "tiled":
+            choices |= TILED_CHOICES
         open_choices = {name: values for name, values in choices.items() if name not in fixed}
         for values in itertools.product(*open_choices.values()):
             yield Configuration(problem, fixed | dict(zip(open_choices, values, strict=True)))
@@ -150,12 +154,12 @@ def _implied(stated: Decisions, kind: object) -> Decisions:
     implied: Decisions = {}
     if kind == "none":
         implied |= {"consumers": 1, "producer_registers": 0, "cluster_m": 1, "cluster_n": 1}
-    else:
+    if stated.get("schedule_kind") != "tiled":
         implied["occupancy"] = 1
     if kind == "ping_pong":
         implied["consumers"] = 2
     if stated.get("schedule_kind") == "single_tile":
-        implied |= {"stages": 1, "outstanding_mmas": 0, "occupancy": 1}
+        implied |= {"stages": 1, "outstanding_mmas": 0}
     if stated.get("order") == "row":
         implied |= {"minor": "n", "width": 1}
     if "promote_k" in stated:  # a sum is promoted after each K step
@@ -175,7 +179,7 @@ def _derive(plan: Plan, derived: tuple[Derived, ...], decisions: Decisions) -> P
 
 def _warps_m(decisions: Decisions) -> int:
     """Return the warps along M: two warpgroups where all the tile's rows are one consumer's and suffice."""
-    warpgroup = 4
+    warpgroup = HOPPER.warps_per_warpgroup
     warps_n, tile_m = decisions.get("warps_n", 1), decisions["cta_tile_m"]
     assert isinstance(warps_n, int)
     assert isinstance(tile_m, int)

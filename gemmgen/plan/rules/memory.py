@@ -9,7 +9,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.bounds import fits, is_power_of_two, most_stages, smem_limit
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile
-from gemmgen.plan.rules.registers import accumulator_registers
+from gemmgen.plan.rules.registers import accumulator_registers, register_granularity
 from gemmgen.plan.rules.roles import occupancy
 from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
 from gemmgen.plan.rules.tile import breaks_extents, breaks_tile
@@ -102,6 +102,8 @@ def smem_capacity(plan: Plan) -> Iterator[Violation]:
     if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)):
         field, largest = "buffering.stages", stages
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
+    elif breaks(plan, register_granularity):
+        return  # nor has the accumulator, which bounds the tile, been judged
     else:
         field, largest = _smaller_tile(plan)
         found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
