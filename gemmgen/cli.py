@@ -16,13 +16,15 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.product import check, make, staged
+from gemmgen.product import Product, check, make, staged
+from gemmgen.report import columns, resources_text, simulation_text, spec_row
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
@@ -56,6 +58,20 @@ TraceFile = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec."),
 ]
+CANDIDATES = 10
+"""Configurations that are listed where no number is given."""
+Candidates = Annotated[
+    int | None,
+    typer.Option(
+        metavar="[N]",
+        min=1,
+        help=f"List the N cheapest legal configurations of each spec's problem, {CANDIDATES} by default.",
+    ),
+]
+Explain = Annotated[
+    bool,
+    typer.Option("--explain", help="Say why the others cost more, or which rule refuses them."),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the modules live.")]
 
 app = typer.Typer(
@@ -86,16 +102,37 @@ def main() -> None:
         sys.exit(1)
 
 
-@app.command()
-def plan(specs: Specs, as_json: Json = False) -> None:
+class CountedOption(TyperCommand):
+    """A command whose ``--candidates`` may stand without its number."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Write the default number behind an option that has none."""
+        following = [*args[1:], ""]
+        counted = (
+            f"{arg}={CANDIDATES}" if arg == "--candidates" and not after.lstrip("-").isdigit() else arg
+            for arg, after in zip(args, following, strict=True)
+        )
+        return super().parse_args(ctx, list(counted))
+
+
+@app.command(cls=CountedOption)
+def plan(
+    specs: Specs, candidates: Candidates = None, explain: Explain = False, as_json: Json = False
+) -> None:
     """Prove specs against the hardware and print what their kernels spend of it."""
     from gemmgen.plan.ledger import ledger
 
     products, failed = _each(specs, make)
-    if as_json:
+    if candidates or explain:
+        _print_candidates(products, candidates or CANDIDATES, explained=explain, as_json=as_json)
+    elif as_json:
         _print_json({product.source.path: ledger(product.plan).as_dict() for product in products})
     elif products:
-        print("\n\n".join(f"{p.source.path}: {p.plan.problem.title}\n\n{ledger(p.plan).as_text()}" for p in products))
+        print(
+            "\n\n".join(
+                f"{p.source.path}: {p.plan.problem.title}\n\n{ledger(p.plan).as_text()}" for p in products
+            )
+        )
     _exit(failed)
 
 
@@ -131,7 +168,7 @@ def build_command(
     for item in () if as_json else built:
         print(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
-            print(_resources_text(item.resources) + "\n")
+            print(resources_text(item.resources) + "\n")
         if item.simulation:
             print(f"{item.simulation}\n")
         print("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
@@ -179,7 +216,7 @@ def lower_command(specs: Specs, as_json: Json = False) -> None:
     if as_json:
         _print_json({path: asdict(resources) for path, resources in lowered})
     elif lowered:
-        print("\n\n".join(f"{path}\n\n{_resources_text(resources)}" for path, resources in lowered))
+        print("\n\n".join(f"{path}\n\n{resources_text(resources)}" for path, resources in lowered))
     _exit(failed)
 
 
@@ -212,7 +249,7 @@ def simulate_command(
     for simulation in simulations:
         _complain(GemmgenError(simulation.diagnostics))
         if not as_json:
-            print(_simulation_text(simulation))
+            print(simulation_text(simulation))
     if as_json:
         _print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
     if trace and simulations:  # last: what it refuses must not cost the findings
@@ -325,22 +362,11 @@ def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
     rows: list[dict[str, object]] = []
     for product in products:
         findings = check([product], out, exhaustive=False)
-        p = product.plan
-        rows.append(
-            {
-                "spec": product.source.stem,
-                "dtypes": f"{p.a_dtype.name} x {p.b_dtype.name} -> {p.d_dtype.name}",
-                "tile": f"{p.cta_tile_m}x{p.cta_tile_n}x{p.cta_tile_k}",
-                "cluster": f"{p.cluster_m}x{p.cluster_n}",
-                "stages": p.stages,
-                "module": findings[0].diagnostic.code if findings else "up to date",
-                "title": p.title,
-            }
-        )
+        rows.append(spec_row(product, findings[0].diagnostic.code if findings else "up to date"))
     if as_json:
         _print_json(rows)
     else:
-        print("\n".join(_columns(rows)))
+        print("\n".join(columns(rows)))
     _exit(failed)
 
 
@@ -442,6 +468,20 @@ def _prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
     progress(f"{subject}: {step}")
 
 
+def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
+    """List the configurations of each spec, best first; the first one is what its plan is."""
+    from gemmgen.plan.ranking import rank
+
+    rankings = {product.source.path: rank(product.source.spec) for product in products}
+    if as_json:
+        _print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
+        return
+    for i, (path, found) in enumerate(rankings.items()):
+        print("\n" * (i > 0) + f"{path}: {found.table(limit)}")
+        if explained:
+            print(f"\n{found.explanation()}")
+
+
 def _complain(error: GemmgenError) -> None:
     for diagnostic in error.diagnostics:
         print(diagnostic, file=sys.stderr)
@@ -454,35 +494,3 @@ def _exit(failed: bool) -> None:
 
 def _print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
-
-
-def _resources_text(resources: Resources) -> str:
-    """Say what the compiler measured; that it equals the plan has been checked."""
-    spilled = resources.spill_store_bytes + resources.spill_load_bytes
-    rows = {
-        "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
-        "warps": f"{resources.warps}",
-        "instruction": f"wgmma {', '.join(resources.mmas)}",
-        "setmaxnreg": f"{', '.join(map(str, resources.setmaxnreg))} registers per thread",
-        "multicast": f"{resources.multicast_loads} loads",
-        "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
-    }
-    return "\n".join(["measured by the compiler", *(f"  {name:<16} {value}" for name, value in rows.items())])
-
-
-def _simulation_text(simulation: Simulation) -> str:
-    """Say what was run, and what that cannot show."""
-    notes = [f"note: {note}" for note in simulation.notes]
-    return "\n  ".join([f"{simulation.spec}: {simulation}", *map(str, simulation.launches), *notes])
-
-
-def _columns(rows: list[dict[str, object]]) -> list[str]:
-    """Align rows of equal keys under their names."""
-    if not rows:
-        return ["no specs under specs/"]
-    table = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in table
-    ]

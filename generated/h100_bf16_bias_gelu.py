@@ -167,6 +167,7 @@ def load_vectors(column_bias_desc, column, column_bias_smem, vectors_ready):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
+    # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(vectors_ready, column_bias_desc.nbytes_per_cta)
     tma.async_load(column_bias_desc, [column], vectors_ready, column_bias_smem)
 
@@ -430,7 +431,8 @@ def matmul(
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -620,6 +622,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -628,9 +636,3 @@ def lower_signature() -> dict[str, str]:
         "column_bias_desc": _described("column_bias", "bf16"),
         "d_desc": _described("out", "bf16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

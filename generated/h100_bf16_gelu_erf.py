@@ -44,7 +44,7 @@ SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the ot
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(64)
 EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight per consumer
-GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
+GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -337,7 +337,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None)
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -507,6 +508,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -514,9 +521,3 @@ def lower_signature() -> dict[str, str]:
         "b_desc": _described("b", "bf16"),
         "d_desc": _described("out", "bf16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

@@ -491,6 +491,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -498,9 +504,3 @@ def lower_signature() -> dict[str, str]:
         "b_desc": _described("b", "bf16"),
         "d_desc": _described("out", "bf16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

@@ -44,7 +44,7 @@ SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the ot
 SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(32)
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of C and of D in flight per consumer
-GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
+GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -143,6 +143,7 @@ def load_c(c_desc, row, column, subtile: gl.constexpr, c_smem, c_ready):
     fence_async_shared()
     buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS
     ready = c_ready.index(buffer)
+    # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(ready, c_desc.nbytes_per_cta)
     tma.async_load(c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem.index(buffer))
 
@@ -153,6 +154,7 @@ def load_vectors(column_bias_desc, column, column_bias_smem, vectors_ready):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
+    # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(vectors_ready, column_bias_desc.nbytes_per_cta)
     tma.async_load(column_bias_desc, [column], vectors_ready, column_bias_smem)
 
@@ -465,7 +467,8 @@ def matmul(
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -665,6 +668,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -674,9 +683,3 @@ def lower_signature() -> dict[str, str]:
         "column_bias_desc": _described("column_bias", "bf16"),
         "d_desc": _described("out", "bf16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

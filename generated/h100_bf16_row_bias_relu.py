@@ -136,6 +136,7 @@ def load_vectors(row_bias_desc, row, row_bias_smem, vectors_ready):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the loads.
     fence_async_shared()
+    # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(vectors_ready, row_bias_desc.nbytes_per_cta)
     tma.async_load(row_bias_desc, [row], vectors_ready, row_bias_smem)
 
@@ -381,7 +382,8 @@ def matmul(
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -571,6 +573,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -579,9 +587,3 @@ def lower_signature() -> dict[str, str]:
         "row_bias_desc": _described("row_bias", "bf16"),
         "d_desc": _described("out", "bf16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

@@ -65,6 +65,7 @@ def multiply(a_desc, b_desc, a_smem, b_smem, load_ready):
     mbarrier.wait(load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     accumulator = issue_mma(a_smem, b_smem, accumulator)
+    # The sum is complete when the MMAs have retired.
     return warpgroup_mma_wait(0, deps=[accumulator])
 
 
@@ -74,6 +75,7 @@ def load_c(c_desc, row, column, c_smem, c_ready):
     # Order whatever the threads did in shared memory before TMA's write to it, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(c_ready, c_desc.nbytes_per_cta)
     tma.async_load(c_desc, [row, column], c_ready, c_smem)
 
@@ -182,7 +184,8 @@ def matmul(
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -363,6 +366,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -371,9 +380,3 @@ def lower_signature() -> dict[str, str]:
         "c_desc": _described("c", "fp32"),
         "d_desc": _described("out", "fp32"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

@@ -43,7 +43,7 @@ SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the ot
 SUBTILE_HALVINGS = gl.constexpr(1)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(64)
 EPILOGUE_BUFFERS = gl.constexpr(1)  # sub-tiles of D in flight per consumer
-GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
+GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=16, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=32, element_bitwidth=16, rank=2))
@@ -491,6 +491,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -498,9 +504,3 @@ def lower_signature() -> dict[str, str]:
         "b_desc": _described("b", "bf16"),
         "d_desc": _described("out", "bf16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

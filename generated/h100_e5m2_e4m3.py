@@ -339,7 +339,8 @@ def matmul(
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -519,6 +520,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -527,9 +534,3 @@ def lower_signature() -> dict[str, str]:
         "tensor_scale_ptr": "*fp32",
         "d_desc": _described("out", "fp8e4nv"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

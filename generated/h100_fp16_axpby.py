@@ -139,6 +139,7 @@ def load_c(c_desc, row, column, subtile: gl.constexpr, c_smem, c_ready):
     fence_async_shared()
     buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS
     ready = c_ready.index(buffer)
+    # The phase completes when this one arrival and all these bytes have come in, also at an edge.
     mbarrier.expect(ready, c_desc.nbytes_per_cta)
     tma.async_load(c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem.index(buffer))
 
@@ -388,7 +389,8 @@ def matmul(
     if k == 0:
         # The product of nothing is zero, as is that of zeros; TMA needs an extent that is not.
         k = TMA_ALIGNMENT_BYTES
-        a, b = a.new_zeros((m, k)), b.new_zeros((n, k)).T
+        a = a.new_zeros((m, k))
+        b = b.new_zeros((n, k)).T
     arguments = (
         _descriptor("a", a.data_ptr(), *_rows("a", a.shape, a.stride())),
         _descriptor("b", b.data_ptr(), *_rows("b", b.shape, b.stride())),
@@ -568,6 +570,12 @@ def _empty_output(m: int, n: int, device: torch.device) -> torch.Tensor:
     return torch.empty((m, row_stride), dtype=DTYPES["out"], device=device)[:, :n]
 
 
+def _described(name: str, dtype: str) -> str:
+    """Return a descriptor's type as Triton spells it."""
+    box, layout = TMA_BOXES[name]
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
 def lower_signature() -> dict[str, str]:
     """Return the kernel's argument types, with which ``triton.compile`` lowers it without a GPU."""
     return {
@@ -576,9 +584,3 @@ def lower_signature() -> dict[str, str]:
         "c_desc": _described("c", "fp16"),
         "d_desc": _described("out", "fp16"),
     }
-
-
-def _described(name: str, dtype: str) -> str:
-    """Return a descriptor's type as Triton spells it."""
-    box, layout = TMA_BOXES[name]
-    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"

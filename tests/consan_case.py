@@ -18,7 +18,8 @@ from typing import Any, cast
 
 import torch
 from simulate_launch import FIXED
-from test_simulate_mutants import LAST_WAIT, MUTANTS, SHAPES
+from simulate_mutants import changed, code_of
+from simulate_ring_mutants import LAST_WAIT, MUTANTS, SHAPES
 from torch import Tensor
 
 from gemmgen.module import import_generated
@@ -66,11 +67,9 @@ class Case:
     @property
     def source(self) -> str:
         """The module's text."""
-        text = (GENERATED / f"{self.stem}.py").read_text(encoding="utf-8")
-        for old, new in self.changes:
-            assert old in text, f"{self.stem} has no {old!r}"
-            text = text.replace(old, new)
-        return text
+        if not self.changes:
+            return (GENERATED / f"{self.stem}.py").read_text(encoding="utf-8")
+        return changed(code_of(self.stem), self.changes, self.stem)
 
     @cached_property
     def product(self) -> Product:

@@ -75,7 +75,7 @@ FIELDS = (
     Field("schedule.order", ("row", "grouped", "snake", "hilbert")),
     Field("schedule.minor", ("m", "n")),
     Field("schedule.width", (1, 2, 3, 8, 16, 64, 100, 4096), (4097, HUGE)),
-    Field("occupancy", (1, 1, 2), (3, 32, HUGE)),
+    Field("occupancy", (1, 1, 2, 3), (4, 32, HUGE)),
     Field("epilogue.alpha", (1.0, -1.0, 0.5), (0.0,)),
     Field("epilogue.beta", (1.0, -1.0, 2.0), (0.0,)),
     Field("epilogue.ops", OPS, (("relu", "relu"), ("silu", "row_bias", "row_bias"))),
@@ -120,6 +120,8 @@ def _reconcile_types(values: dict[str, Any], rng: random.Random) -> None:
     if values["operands.d.dtype"] == "int32":
         for path in ("operands.c.dtype", "epilogue.alpha", "epilogue.beta", "epilogue.ops"):
             values.pop(path, None)
+    if values.get("operands.a.source") == "registers":
+        values.pop("buffering.outstanding_mmas", None)
     if DTYPES[a].bits != 16:
         values.pop("operands.b.major", None)
         if values.get("operands.a.major") == "mn":
@@ -166,7 +168,7 @@ def _reconcile_tile(values: dict[str, Any]) -> None:
     warps_m, warps_n = values.get("warps.m", 4), values.get("warps.n", 1)
     m = min(max(values.get("tile.m", 128), 16 * warps_m * shares), HUGE)
     promoted = "mma.promote_k" in values
-    room = 64 if promoted or values.get("occupancy") == 2 or shares == 4 else 128
+    room = 64 if promoted or values.get("occupancy", 1) > 1 or shares == 4 else 128
     widest = max(8 * warps_n, room * 32 * warps_m * warps_n * shares // m)
     n = min(max(min(values.get("tile.n", 256), widest), 8 * warps_n), HUGE)
     k = max(values.get("tile.k", 64), 32 // a.bytes)

@@ -36,7 +36,7 @@ turns = of("h100_bf16_ping_pong")
 TURN_WAIT = "mbarrier.wait(mma_turn.index(consumer), (tiles_done + 1 + consumer) & 1)"
 TURN_PASS = "mbarrier.arrive(mma_turn.index(1 - consumer))"
 TURNS = {
-    "turn_not_awaited": turns(K.ARRIVAL_OVERFLOW, "load_empty", "mbarrier.arrive(", (TURN_WAIT, NOTHING)),
+    "turn_not_awaited": turns(K.READ_AFTER_WRITE, "a_smem", MMA, (TURN_WAIT, NOTHING)),
     "turn_never_passed": turns(K.DEADLOCK, "mma_turn", TURN_WAIT, (TURN_PASS, NOTHING)),
     "turn_given_to_itself": turns(
         K.DEADLOCK, "mma_turn", TURN_WAIT, (TURN_PASS, TURN_PASS.replace("1 - consumer", "consumer"))
@@ -56,13 +56,10 @@ TURNS = {
             "mbarrier.init(load_empty.index(stage), count=CONSUMERS)",
         ),
     ),
-    "turn_released_with_its_stage_in_use": turns(
-        K.WRITE_AFTER_READ,
-        "a_smem",
-        "tma.async_load(a_desc",
-        ("release(load_empty, stage_in_flight)", "release(load_empty, stage)"),
+    "turn_released_before_the_mma_retired": turns(
+        K.WRITE_AFTER_READ, "a_smem", "tma.async_load(a_desc", (LOOP_WAIT, LOOP_WAIT.replace("(1,", "(2,"))
     ),
-    "turn_without_final_store_wait": turns(K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")),
+    "turn_without_final_store_wait": turns(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
 }
 
 
@@ -72,21 +69,21 @@ A_GROUP_WAIT = "mbarrier.wait(a_multicast_empty.index(stage), phase ^ 1)"
 B_GROUP_WAIT = "mbarrier.wait(b_multicast_empty.index(stage), phase ^ 1)"
 A_RELEASE = "    mbarrier.arrive(a_multicast_empty.index(stage))\n"
 B_RELEASE = "    mbarrier.arrive(b_multicast_empty.index(stage))\n"
-LOAD_A = "tma.async_load(a_desc, [row, k], ready, a_smem.index(stage), multicast=True)"
-LOAD_B = "tma.async_load(b_desc, [column, k], ready, b_smem.index(stage), multicast=True)"
+LOAD_A = "tma.async_load(a_desc, [row, k], ready, a_smem"
+LOAD_B = "tma.async_load(b_desc, [column, k], ready, b_smem"
 A_BARRIER = "a_multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 2], mbarrier.MBarrierLayout("
 B_BARRIER = A_BARRIER.replace("a_", "b_", 1)
 ALONE = "gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))"
 CLUSTERS = {
-    "pair_a_group_not_awaited": pair(K.WRITE_AFTER_READ, "a_smem_0", "multicast=True", (A_GROUP_WAIT, NOTHING)),
+    "pair_a_group_not_awaited": pair(K.WRITE_AFTER_READ, "a_smem", LOAD_A, (A_GROUP_WAIT, NOTHING)),
     "pair_a_group_not_released": pair(K.DEADLOCK, "a_multicast_empty", A_GROUP_WAIT, (A_RELEASE, "")),
     "pair_a_barrier_for_each_cta": pair(
         K.WRITE_AFTER_READ,
-        "a_smem_0",
-        "multicast=True",
+        "a_smem",
+        LOAD_A,
         (ALONE, ALONE.replace("1]", "2]", 1).replace("[[0]]", "[[1]]")),
     ),
-    "pair_without_final_store_wait": pair(K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")),
+    "pair_without_final_store_wait": pair(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "four_a_group_not_awaited": four(K.WRITE_AFTER_READ, "a_smem", LOAD_A, (A_GROUP_WAIT, NOTHING)),
     "four_b_group_not_awaited": four(K.WRITE_AFTER_READ, "b_smem", LOAD_B, (B_GROUP_WAIT, NOTHING)),
     "four_a_group_not_released": four(K.DEADLOCK, "a_multicast_empty", A_GROUP_WAIT, (A_RELEASE, "")),
@@ -103,21 +100,27 @@ CLUSTERS = {
 
 # Kernels that refill their own stages: a program for each tile, and a program for many.
 tiled, persistent = of("h100_bf16_pipelined"), of("h100_bf16_persistent")
-OWN_LOAD_A = "tma.async_load(a_desc, [row, k], ready, a_smem.index(stage))"
 TILED_REFILL = "        refill(a_desc, b_desc, row, column, load - 1, a_smem, b_smem, load_ready, k_steps)\n"
-REFILL = "        refill(a_desc, b_desc, tiles_m, tiles_n, k_steps, load - 1, a_smem, b_smem, load_ready, loads)\n"
+REFILL = (
+    "        refill(a_desc, b_desc, tiles_m, tiles_n, k_steps, load - 1, a_smem, b_smem, load_ready, loads)\n"
+)
 OWN_EXPECT = "    mbarrier.expect(ready, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)\n"
 PIPELINED = {
     "tiled_refill_before_the_mma_retired": tiled(
-        K.WRITE_AFTER_READ, "a_smem", OWN_LOAD_A, (LOOP_WAIT + TILED_REFILL, TILED_REFILL + LOOP_WAIT)
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (LOOP_WAIT + TILED_REFILL, TILED_REFILL + LOOP_WAIT)
     ),
     "tiled_refill_of_the_stage_in_use": tiled(
-        K.WRITE_AFTER_READ, "a_smem", OWN_LOAD_A, (TILED_REFILL, TILED_REFILL.replace("load - 1", "load"))
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (TILED_REFILL, TILED_REFILL.replace("load - 1", "load"))
     ),
     "tiled_prologue_one_load_too_many": tiled(
-        K.WRITE_AFTER_WRITE, "a_smem", OWN_LOAD_A, ("gl.minimum(STAGES, k_steps)", "gl.minimum(STAGES + 1, k_steps)")
+        K.WRITE_AFTER_WRITE,
+        "a_smem",
+        LOAD_A,
+        ("gl.minimum(STAGES, k_steps)", "gl.minimum(STAGES + 1, k_steps)"),
     ),
-    "tiled_expect_once_too_often": tiled(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)),
+    "tiled_expect_once_too_often": tiled(
+        K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)
+    ),
     "tiled_mma_of_the_next_stage": tiled(
         K.READ_AFTER_WRITE,
         "a_smem",
@@ -126,19 +129,22 @@ PIPELINED = {
     ),
     "tiled_without_final_store_wait": tiled(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "persistent_refill_before_the_mma_retired": persistent(
-        K.WRITE_AFTER_READ, "a_smem", OWN_LOAD_A, (LOOP_WAIT + REFILL, REFILL + LOOP_WAIT)
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (LOOP_WAIT + REFILL, REFILL + LOOP_WAIT)
     ),
     "persistent_refill_of_the_stage_in_use": persistent(
-        K.WRITE_AFTER_READ, "a_smem", OWN_LOAD_A, (REFILL, REFILL.replace("load - 1", "load"))
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (REFILL, REFILL.replace("load - 1", "load"))
     ),
     "persistent_prologue_one_load_too_many": persistent(
-        K.WRITE_AFTER_WRITE, "a_smem", OWN_LOAD_A, ("gl.minimum(STAGES, loads)", "gl.minimum(STAGES + 1, loads)")
+        K.WRITE_AFTER_WRITE, "a_smem", LOAD_A, ("gl.minimum(STAGES, loads)", "gl.minimum(STAGES + 1, loads)")
     ),
     "persistent_expect_once_too_often": persistent(
         K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)
     ),
     "persistent_last_refill_before_the_mma_retired": persistent(
-        K.WRITE_AFTER_READ, "a_smem", OWN_LOAD_A, (f"    {LAST_WAIT}\n", f"    {LAST_WAIT.replace('(0,', '(1,')}\n")
+        K.WRITE_AFTER_READ,
+        "a_smem",
+        LOAD_A,
+        (f"    {LAST_WAIT}\n", f"    {LAST_WAIT.replace('(0,', '(1,')}\n"),
     ),
     "persistent_without_final_store_wait": persistent(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")
@@ -150,7 +156,7 @@ PIPELINED = {
 blocked, single = of("h100_bf16_blocked"), of("h100_bf16_single_tile")
 STEP_WAIT = "mbarrier.wait(load_ready, k_step & 1)"
 SYNCHRONOUS = {
-    "blocked_step_not_awaited": blocked(K.UNINITIALISED_READ, "a_smem", MMA, (STEP_WAIT, NOTHING)),
+    "blocked_step_not_awaited": blocked(K.READ_AFTER_WRITE, "a_smem", MMA, (STEP_WAIT, NOTHING)),
     "blocked_constant_phase": blocked(
         K.READ_AFTER_WRITE, "a_smem", MMA, (STEP_WAIT, "mbarrier.wait(load_ready, 0)")
     ),
@@ -159,7 +165,7 @@ SYNCHRONOUS = {
     ),
     "blocked_without_final_store_wait": blocked(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "single_tile_not_awaited": single(
-        K.UNINITIALISED_READ, "b_smem", MMA, ("mbarrier.wait(load_ready, 0)", NOTHING)
+        K.READ_AFTER_WRITE, "b_smem", MMA, ("mbarrier.wait(load_ready, 0)", NOTHING)
     ),
     "single_tile_without_final_store_wait": single(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")
@@ -179,12 +185,15 @@ C_USE = "        tile = epilogue(subtiles[i], i, c_smem, c_ready, tiles_done)\n"
 C_FENCE = "    fence_async_shared()\n    buffer: gl.constexpr"
 VECTORS_WAIT = "mbarrier.wait(vectors_ready, tiles_done & 1)"
 VECTORS_FENCE = "    fence_async_shared()\n    mbarrier.expect(\n        vectors_ready,"
+STORE_FENCE = "fence_async_shared()\n        tma.async_store("
 ROW_SCALE_LOAD = "tma.async_load(row_scale_desc, [row], vectors_ready, row_scale_smem)"
 EPILOGUES = {
-    "c_not_awaited": addend(K.UNINITIALISED_READ, "c_smem_0", C_READ, (C_WAIT, NOTHING)),
-    "c_constant_phase": addend(K.READ_AFTER_WRITE, "c_smem_0", C_READ, (C_WAIT, C_WAIT.replace("lap & 1", "0"))),
+    "c_not_awaited": addend(K.READ_AFTER_WRITE, "c_smem", C_READ, (C_WAIT, NOTHING)),
+    "c_constant_phase": addend(
+        K.READ_AFTER_WRITE, "c_smem", C_READ, (C_WAIT, C_WAIT.replace("lap & 1", "0"))
+    ),
     "c_refilled_before_it_is_read": addend(
-        K.ARRIVAL_OVERFLOW, "c_ready_0", "mbarrier.expect(ready, c_desc", (C_USE + C_REFILL, C_REFILL + C_USE)
+        K.ARRIVAL_OVERFLOW, "c_ready", "mbarrier.expect(ready, c_desc", (C_USE + C_REFILL, C_REFILL + C_USE)
     ),
     "c_fence_missing": addend(
         K.MISSING_FENCE,
@@ -194,16 +203,16 @@ EPILOGUES = {
         severity=Severity.LINT,
     ),
     "c_buffer_of_the_other_consumer": addend(
-        K.READ_AFTER_WRITE, "c_smem_0", C_READ, (" c_smem_1,\n", " c_smem_0,\n")
+        K.READ_AFTER_WRITE, "c_smem", C_READ, (" c_smem_1,\n", " c_smem_0,\n")
     ),
-    "c_without_final_store_wait": addend(K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")),
+    "c_without_final_store_wait": addend(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "vectors_not_awaited": vectors(
-        K.UNINITIALISED_READ, "row_scale_smem_0", "row_scale = row_scale_smem.load(", (VECTORS_WAIT, NOTHING)
+        K.READ_AFTER_WRITE, "row_scale_smem", "row_scale = row_scale_smem.load(", (VECTORS_WAIT, NOTHING)
     ),
     "vectors_constant_phase": vectors(
-        K.READ_AFTER_WRITE,
-        "column_bias_smem_1",
-        "column_bias = column_bias_smem.load(",
+        K.DEADLOCK,
+        "vectors_ready",
+        "mbarrier.wait(vectors_ready, 0)",
         (VECTORS_WAIT, VECTORS_WAIT.replace("tiles_done & 1", "0")),
     ),
     "vectors_of_other_rows": vectors(
@@ -215,46 +224,49 @@ EPILOGUES = {
         "mbarrier.expect(",
         (" + column_scale_desc.nbytes_per_cta + column_bias_desc.nbytes_per_cta", ""),
     ),
-    "vectors_fence_missing": vectors(
+    "vectors_fences_missing": vectors(  # the one before the store would do
         K.MISSING_FENCE,
-        "row_scale_smem_0",
+        "row_scale_smem",
         ROW_SCALE_LOAD,
         (VECTORS_FENCE, VECTORS_FENCE.partition("\n")[2]),
+        (STORE_FENCE, TMA_STORE),
         severity=Severity.LINT,
     ),
-    "vectors_without_final_store_wait": vectors(
-        K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")
-    ),
+    "vectors_without_final_store_wait": vectors(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
 }
 
 
 # Sums that are promoted, and A from registers.
-promoted, registers = of("h100_e4m3_promoted"), of("h100_int8_a_registers")
+promoted, registers = of("h100_e4m3_promoted"), of("registers")
 PROMOTION_WAIT = "        step = warpgroup_mma_wait(0, deps=[step])\n"
-PROMOTION = "        accumulator += step\n"
 RELEASE = "        release(load_empty, stage)\n"
-REGISTER_WAIT = f"        {LAST_WAIT}\n"
+REGISTERS_WAIT = f"        {LAST_WAIT}\n"
 FENCE_AFTER_A = "    fence_async_shared()\n    b_tile"
 OPERANDS = {
     "promoted_before_the_sum_is_awaited": promoted(
         K.ACCUMULATOR_IN_FLIGHT,
         "step",
-        PROMOTION.strip(),
-        (PROMOTION_WAIT + RELEASE + PROMOTION, PROMOTION + PROMOTION_WAIT + RELEASE),
+        "accumulator += step",
+        (PROMOTION_WAIT, PROMOTION_WAIT.replace("(0,", "(1,")),
     ),
     "promoted_sums_that_do_not_start_anew": promoted(WRONG_NUMBERS, "d_desc", "", ("use_acc=False, ", "")),
     "promoted_without_final_store_wait": promoted(
-        K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")
+        K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")
     ),
     "registers_released_before_the_mma_retired": registers(
-        K.WRITE_AFTER_READ, "b_smem", "tma.async_load(b_desc", (REGISTER_WAIT + RELEASE, RELEASE + REGISTER_WAIT)
+        K.WRITE_AFTER_READ,
+        "b_smem",
+        "tma.async_load(b_desc",
+        (REGISTERS_WAIT + RELEASE, RELEASE + REGISTERS_WAIT),
     ),
     "registers_fence_missing": registers(
-        K.MISSING_FENCE, "a_smem_0", "tma.async_load(a_desc", (FENCE_AFTER_A, "    b_tile")
+        K.MISSING_FENCE, "a_smem", "tma.async_load(a_desc", (FENCE_AFTER_A, "    b_tile")
     ),
-    "registers_read_a_too_early": registers(K.UNINITIALISED_READ, "a_smem_0", "a_tile = ", (READY_WAIT, NOTHING)),
+    "registers_read_a_too_early": registers(
+        K.UNINITIALISED_READ, "a_smem", "a_tile = ", (READY_WAIT, NOTHING)
+    ),
     "registers_without_final_store_wait": registers(
-        K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")
+        K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")
     ),
 }
 

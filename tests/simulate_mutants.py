@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from simulate_launch import FIXED
 
 from gemmgen.product import Product, make
-from gemmgen.simulate import Kind, Severity
+from gemmgen.simulate import Severity
 from gemmgen.simulate.launches import Launch, ring_launch
 from gemmgen.simulate.specs import Problem, simulate
 
@@ -30,8 +29,9 @@ class Mutant:
     kind: str
     """Of the problem; a `Kind` but for wrong numbers."""
     name: str
+    """Of the variable; each consumer may have one of its own, with its number."""
     line: str
-    """A snippet of the mutated module; the finding's first line is one that holds it. Empty: it has no line."""
+    """A snippet of the mutated module that is in the first line of the finding; empty where that has none."""
     severity: Severity = Severity.ERROR
 
     @property
@@ -46,7 +46,8 @@ class Mutant:
 
     def is_named_by(self, problem: Problem) -> bool:
         """Whether a problem is this fault, in the line where it is."""
-        if (problem.kind, problem.name, problem.severity) != (self.kind, self.name, self.severity):
+        names = (self.name, f"{self.name}_0", f"{self.name}_1")
+        if (problem.kind, problem.severity) != (self.kind, self.severity) or problem.name not in names:
             return False
         if not self.line or not problem.lines:
             return not self.line and not problem.lines
@@ -68,8 +69,8 @@ def changed(text: str, changes: tuple[tuple[str, str], ...], what: str) -> str:
 
 @cache
 def code_of(stem: str) -> str:
-    """Return a generated module without its comments, which a fault has nothing to do with."""
-    text = (GENERATED / f"{stem}.py").read_text(encoding="utf-8")
+    """Return a module without its comments, which a fault has nothing to do with."""
+    text = product_of(stem).module if pinned(stem).exists() else generated(stem)
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -79,10 +80,21 @@ def code_of(stem: str) -> str:
     return "".join(lines)
 
 
+def generated(stem: str) -> str:
+    """Return the text of a committed module."""
+    return (GENERATED / f"{stem}.py").read_text(encoding="utf-8")
+
+
+def pinned(stem: str) -> Path:
+    """Return where a spec is that states what the planner would choose: its module changes with none."""
+    return ROOT / "tests" / "kinds" / f"{stem}.yaml"
+
+
 @cache
 def product_of(stem: str) -> Product:
     """Return what follows from a module's spec."""
-    return make(ROOT / "specs" / f"{stem}.yaml")
+    path = pinned(stem)
+    return make(path if path.exists() else ROOT / "specs" / f"{stem}.yaml")
 
 
 def launch_of(product: Product) -> Launch:

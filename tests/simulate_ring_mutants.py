@@ -145,9 +145,12 @@ MUTANTS = {
         K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape(", (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,"))
     ),
     "multicast_not_released": two(
-        K.DEADLOCK, "b_multicast_empty", GROUP_WAIT, ("    mbarrier.arrive(b_multicast_empty.index(stage))\n", "")
+        K.DEADLOCK,
+        "b_multicast_empty",
+        GROUP_WAIT,
+        ("    mbarrier.arrive(b_multicast_empty.index(stage))\n", ""),
     ),
-    "b_multicast_empty_count_one_too_few": two(
+    "multicast_empty_count_one_too_few": two(
         K.WRITE_AFTER_READ,
         "b_smem",
         LOAD_B,
@@ -156,7 +159,7 @@ MUTANTS = {
             "mbarrier.init(b_multicast_empty.index(stage), count=1)",
         ),
     ),
-    "b_multicast_empty_count_one_too_many": two(
+    "multicast_empty_count_one_too_many": two(
         K.DEADLOCK,
         "b_multicast_empty",
         GROUP_WAIT,
@@ -165,7 +168,7 @@ MUTANTS = {
             "mbarrier.init(b_multicast_empty.index(stage), count=CONSUMERS + 1)",
         ),
     ),
-    "b_multicast_empty_not_initialised": two(
+    "multicast_empty_not_initialised": two(
         K.UNINITIALISED_BARRIER,
         "b_multicast_empty",
         GROUP_WAIT,

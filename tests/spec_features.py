@@ -9,7 +9,7 @@ from typing import Any
 
 from gemmgen.plan import Plan
 from gemmgen.plan.dtype import FP8
-from gemmgen.plan.planner import candidates
+from gemmgen.plan.candidates import candidates
 from gemmgen.plan.rules import judge
 from gemmgen.spec import Spec
 
@@ -18,6 +18,9 @@ Feature = tuple[str, str]
 Pair = tuple[Feature, Feature]
 """Two features of different dimensions, the lesser first."""
 
+WIDTHS_OF_GROUPS = {"grouped": 4, "snake": 4}
+WIDTHS = {"row": 1, "hilbert": 4, **WIDTHS_OF_GROUPS}
+"""Of the orders; those of groups have a minor dimension too."""
 OPS = (
     "tensor_scale",
     "row_scale",
@@ -49,7 +52,8 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "a_swizzle": ("128", "64", "32"),
     "b_swizzle": ("128", "64", "32"),
     "cluster": ("1x1", "2x1", "1x2", "2x2"),
-    "order": ("row", "grouped_m", "grouped_n", "snake_m", "snake_n", "hilbert"),
+    "order": ("row", "grouped", "snake", "hilbert"),
+    "minor": ("m", "n"),
     "c": ("none", "product", "residual"),
     "alpha": ("1", "-1", "other"),
     **{op: ("yes",) for op in OPS if op != "residual"},
@@ -57,7 +61,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "outstanding": ("0", "1"),
     "warps": ("4x1", "8x1", "4x2"),
     "promoted": ("no", "yes"),
-    "occupancy": ("1", "2"),
+    "occupancy": ("1", "2", "3"),
     "mma_n": ("widest", "narrower"),
 }
 """What a feature can be; an operation of the epilogue only counts where it is there."""
@@ -89,12 +93,15 @@ def _operands(plan: Plan) -> str:
     return a if a == b else "mixed_fp8"
 
 
-def _order(plan: Plan) -> str:
-    return f"{plan.order}_{plan.minor}" if plan.order in ("grouped", "snake") else plan.order
+def walk(kind: str, order: str) -> frozenset[str]:
+    """Return the dimensions that a kernel has of how it walks over tiles: over one tile it does not."""
+    if kind == "single_tile":
+        return frozenset()
+    return frozenset(("order", "minor") if order in WIDTHS_OF_GROUPS else ("order",))
 
 
 def features(plan: Plan) -> frozenset[Feature]:
-    """Return what a plan exercises; a kernel of a single tile walks over none, in no order."""
+    """Return what a plan exercises."""
     problem = plan.problem
     found = {
         "kind": _kind(plan),
@@ -119,8 +126,8 @@ def features(plan: Plan) -> frozenset[Feature]:
         if plan.mma_n < min(plan.cta_tile_n // plan.warps_n, plan.widest_mma_n)
         else "widest",
     }
-    if plan.schedule_kind != "single_tile":
-        found["order"] = _order(plan)
+    walked = {"order": plan.order, "minor": plan.minor}
+    found |= {name: walked[name] for name in walk(found["kind"], plan.order)}
     return frozenset(found.items())
 
 
@@ -140,7 +147,8 @@ CHOSEN: dict[str, str] = {
     "a_major": "k",
     "b_major": "k",
     "cluster": "1x1",
-    "order": "snake_m",
+    "order": "snake",
+    "minor": "m",
     "c": "none",
     "alpha": "1",
     "epilogue": "whole",
@@ -170,7 +178,8 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
         k = 128
     warps_m, warps_n = map(int, chosen["warps"].split("x")) if "warps" in chosen else (None, None)
     cluster_m, cluster_n = map(int, chosen["cluster"].split("x"))
-    order, _, minor = chosen["order"].partition("_")
+    order = chosen["order"]
+    minor = chosen["minor"] if order in WIDTHS_OF_GROUPS else None
     ops = [op for op in OPS if op in chosen]
     if chosen["c"] == "residual":
         ops.insert(len(ops) // 2, "residual")
@@ -194,7 +203,7 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
             "outstanding_mmas": int(chosen["outstanding"]),
         },
         "warp_specialization": {"kind": special, "consumers": consumers},
-        "schedule": {"kind": schedule, "order": order, "minor": minor or None, "width": WIDTHS[order]},
+        "schedule": {"kind": schedule, "order": order, "minor": minor, "width": WIDTHS[order]},
         "occupancy": int(chosen["occupancy"]),
         "epilogue": {
             "alpha": {"1": None, "-1": -1.0, "other": 0.5}[chosen["alpha"]],
@@ -211,15 +220,13 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
     return spec
 
 
-WIDTHS = {"row": 1, "grouped": 4, "snake": 4, "hilbert": 4}
-
-
 def legal_plan(chosen: Mapping[str, str], tile: tuple[int, int]) -> Plan | None:
     """Return the legal plan that a spec with these features and this tile has, if it has one."""
     sections = {"title": "features", "target": "h100", **spec_of(chosen, tile)}
     spec = Spec.model_validate(sections)
     plan = next(candidates(spec))
-    wanted = {feature for feature in chosen.items() if feature[0] != "order" or chosen["kind"] != "single_tile"}
+    idle = {"order", "minor"} - walk(chosen["kind"], chosen["order"])
+    wanted = {feature for feature in chosen.items() if feature[0] not in idle}
     return plan if not judge(plan) and wanted <= features(plan) else None
 
 
@@ -236,6 +243,10 @@ def can_meet(first: Feature, second: Feature) -> bool:
     if first[0] == second[0]:
         return False
     stated = dict((first, second))
-    if stated.get("kind") == "single_tile" and "order" in stated:
-        return False
-    return any(legal_plan(chosen, tile) for chosen in completions(stated) for tile in TILES)
+    wanted = stated.keys() & {"order", "minor"}
+    return any(
+        legal_plan(chosen, tile)
+        for chosen in completions(stated)
+        if wanted <= walk(chosen["kind"], chosen["order"])
+        for tile in TILES
+    )

@@ -400,6 +400,8 @@ def accepts(schema: Mapping[str, Any], value: object, definitions: Mapping[str, 
             return value is None
         case "string":
             return isinstance(value, str)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
         case "integer":
             return isinstance(value, int) and schema["minimum"] <= value <= schema["maximum"]
         case "array":

@@ -5,20 +5,38 @@ from __future__ import annotations
 import importlib
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import SPECS
 from filecheck import filecheck_files
 
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, disassemble, lower
 from gemmgen.plan import Plan
+from gemmgen.plan.dtype import DTYPES
+from gemmgen.plan.problem import Operand
+from gemmgen.plan.roles import release_barriers
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
+K_AND_N_MAJOR = [spec for spec in SPECS if make(spec).plan.problem.a.dtype.bits == 16]
+"""The specs of 16-bit operands: the tensor cores take other types K-major only."""
 DIRECTIVES = Path(__file__).parent / "lowered"
-PTX_TYPES = {"bf16": "bf16", "fp16": "f16"}
+PTX_TYPES = {
+    "bf16": "bf16",
+    "fp16": "f16",
+    "fp32": "f32",
+    "tf32": "tf32",
+    "e4m3": "e4m3",
+    "e5m2": "e5m2",
+    "int8": "s8",
+    "int32": "s32",
+}
+MLIR_TYPES = {"bf16": "xbf16", "fp16": "xf16", "fp32": "xf32"}
+SASS_MMAS = {"e4m3": "QGMMA", "e5m2": "QGMMA", "int8": "IGMMA"}
 
 
 # --- the compiler confirms the plan
@@ -28,8 +46,8 @@ def test_the_compiler_measures_what_the_plan_says(product: Product, lowered: Low
     plan, found = product.plan, lowered.resources
     assert found.smem_bytes == plan.smem_bytes
     assert found.warps == plan.total_warps
-    assert found.mma_shapes == (plan.mma_name,)
-    assert found.ptxas_notes == ()
+    assert found.mmas == (instruction(plan),)
+    assert tuple(note[1:6] for note in found.ptxas_notes) in ((), plan.ptxas_notes)
 
 
 def test_nothing_spills(lowered: Lowered) -> None:
@@ -40,10 +58,25 @@ def test_nothing_spills(lowered: Lowered) -> None:
 
 def test_every_partition_gets_the_registers_of_the_plan(product: Product, lowered: Lowered) -> None:
     plan = product.plan
+    if not plan.specialized:
+        assert lowered.resources.setmaxnreg == ()
+        return
     planned = {worker.registers for worker in plan.workers} | {plan.register_pool.default_registers}
     assert planned <= set(lowered.resources.setmaxnreg)
     assert plan.register_pool.default_registers >= plan.consumer_registers
-    assert f".maxnreg {plan.register_pool.launch_registers}\n" in ptx(lowered)
+
+
+def test_the_launch_is_limited_to_the_registers_that_its_ctas_share(
+    product: Product, lowered: Lowered
+) -> None:
+    plan, limits = product.plan, re.findall(r"^\.maxnreg (\d+)$", ptx(lowered), re.MULTILINE)
+    # Where nothing is specialized and a CTA has its SM alone, ptxas takes what it needs.
+    limited = plan.specialized or plan.occupancy > 1
+    assert limits == ([str(plan.register_pool.launch_registers)] if limited else [])
+    assert lowered.resources.launch_registers == (plan.register_pool.launch_registers if limited else None)
+    if limited:
+        registers = plan.occupancy * plan.threads * plan.register_pool.launch_registers
+        assert registers <= plan.architecture.registers_per_sm
 
 
 def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product, lowered: Lowered) -> None:
@@ -53,28 +86,42 @@ def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product
     assert cluster == ([str(plan.cluster_size)] if plan.cluster_size > 1 else [])
 
 
-def test_b_alone_is_multicast_and_only_by_a_cluster(product: Product, lowered: Lowered) -> None:
-    assert lowered.resources.multicast_loads == (1 if product.plan.multicast else 0)
+def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, lowered: Lowered) -> None:
+    # One load of B, and one of A for each consumer that has rows of its own, of what the cluster shares.
+    plan = product.plan
+    loads = {"a": plan.row_shares if plan.cluster_n > 1 else 0, "b": 1 if plan.cluster_m > 1 else 0}
+    assert lowered.resources.multicast_loads == sum(loads.values())
 
 
 def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, lowered: Lowered) -> None:
-    # One warpgroup's share of a K step, by m64, by the tile's width, by the instruction's depth.
+    # One warpgroup's share of a K step, by m64, by the instruction's width and depth.
     plan = product.plan
     m, n, k = plan.mma_shape
-    warpgroups = plan.consumer_warps // 4
-    rows = plan.cta_consumer_tile_m // warpgroups
-    expected = rows // m * (plan.cta_tile_n // n) * (plan.cta_tile_k // k)
+    rows, columns = plan.cta_consumer_tile_m // (plan.warps_m // 4), plan.cta_tile_n // plan.warps_n
+    expected = rows // m * (columns // n) * (plan.cta_tile_k // k)
+    assert plan.mmas_per_step == expected
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     # A K loop that overlaps its MMAs has its first step outside of it.
     assert len(steps) == plan.consumers * (1 + plan.outstanding_mmas)
     assert {step.count(mma(plan)) for step in steps} == {expected}
 
 
+@pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True)
+def test_an_mn_major_operand_is_transposed_by_the_instruction(product: Product, lowered: Lowered) -> None:
+    problem = product.plan.problem
+    # Behind the predicate and the factors of A and B comes a flag for each operand from shared memory: A is
+    # M-major, B is N-major.
+    majors = [problem.b.major] if product.plan.a_source == "registers" else [problem.a.major, problem.b.major]
+    expected = ", ".join(str(int(major == "mn")) for major in majors)
+    flags = rf"{re.escape(mma(product.plan))} .*, (?:0|%p\d+), 1, 1, (.*);"
+    assert set(re.findall(flags, ptx(lowered))) == {expected}
+
+
 def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product, lowered: Lowered) -> None:
     plan = product.plan
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
     bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_tile_n * 2 // plan.consumer_warps
-    expected = plan.consumers * bytes_per_warp // 512 if plan.d_dtype.bits == 16 else 0
+    expected = plan.consumers * bytes_per_warp // 512 if plan.problem.d.bits == 16 else 0
     assert len(re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16", ptx(lowered))) == expected
 
 
@@ -83,7 +130,7 @@ def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(
 ) -> None:
     m, n, k = product.plan.mma_shape
     sass = disassemble(lowered.artifacts["cubin"]).decode()
-    assert f"HGMMA.{m}x{n}x{k}.F32" in sass
+    assert f"{SASS_MMAS.get(product.plan.problem.a.dtype.name, 'HGMMA')}.{m}x{n}x{k}." in sass
     assert "UTMALDG.2D" in sass
     assert "UTMASTG.2D" in sass
     assert re.findall(r"\b(?:LDL|STL)\b.*", sass) == []
@@ -96,9 +143,15 @@ def ptx(lowered: Lowered) -> str:
     return lowered.artifacts["ptx"].decode()
 
 
+def instruction(plan: Plan) -> str:
+    """Shape, and the types of D, A and B."""
+    problem = plan.problem
+    types = (problem.accumulator, problem.a.dtype, problem.b.dtype)
+    return ".".join((plan.mma_name, *(PTX_TYPES[dtype.name] for dtype in types)))
+
+
 def mma(plan: Plan) -> str:
-    operand = PTX_TYPES[plan.a_dtype.name]
-    return f"wgmma.mma_async.sync.aligned.{plan.mma_name}.f32.{operand}.{operand}"
+    return f"wgmma.mma_async.sync.aligned.{instruction(plan)}"
 
 
 def regions(lowered: Lowered) -> list[str]:
@@ -108,23 +161,99 @@ def regions(lowered: Lowered) -> list[str]:
     )
 
 
+def consumers(plan: Plan, lowered: Lowered) -> list[str]:
+    """The text of each consumer; without warp specialization that of the kernel, behind its barriers."""
+    if plan.specialized:
+        return regions(lowered)[1 : 1 + plan.consumers]
+    return [lowered.artifacts["ttgir"].decode().rpartition("ttng.init_barrier")[2]]
+
+
 def multiply(plan: Plan) -> str:
-    return "multiply_overlapped" if plan.outstanding_mmas else "multiply_in_order"
+    """The K loop."""
+    if plan.schedule_kind == "single_tile":
+        return "multiply_once"
+    if plan.synchronous:
+        return "multiply_synchronous"
+    if plan.promote_k:
+        return "multiply_promoted"
+    overlapped = "multiply_overlapped" if plan.specialized else "multiply_overlapped_refill"
+    return overlapped if plan.outstanding_mmas else "multiply_in_order"
 
 
-def producer(plan: Plan) -> str:
-    return "producer_multicast" if plan.multicast else "producer"
+def consumer_parts(plan: Plan) -> Iterator[str]:
+    """What a consumer does, in order."""
+    if plan.ping_pong and not epilogue_loads(plan):
+        yield "turn_begin"
+    yield from epilogue_loads(plan)
+    yield multiply(plan)
+    if plan.specialized and plan.outstanding_mmas:
+        yield from ["release"] * len(release_barriers(plan))
+    if plan.ping_pong and not epilogue_loads(plan):
+        yield "turn_end"
+    yield from store_parts(plan)
+
+
+def epilogue_loads(plan: Plan) -> list[str]:
+    vectors = plan.problem.vectors
+    loads = ["load_vectors", *["load_vector"] * len(vectors)] if vectors else []
+    return loads + (["load_c"] * plan.epilogue_buffers if plan.problem.c else [])
+
+
+def store_parts(plan: Plan) -> Iterator[str]:
+    """The epilogue, by sub-tiles."""
+    if plan.problem.vectors:
+        yield "await_vectors"
+    for subtile in range(plan.subtiles):
+        if plan.problem.c:
+            yield "read_c"
+            yield from ["load_c"] * (subtile + plan.epilogue_buffers < plan.subtiles)
+        yield "store" if plan.persistent or plan.subtiles > 1 else "store_once"
+    yield "store_end"
+
+
+def producer_parts(plan: Plan) -> Iterator[str]:
+    """The loads of a K step: what is multicast comes last, and A has a load for each share of the rows."""
+    yield "producer"
+    for operand in sorted(("a", "b"), key=lambda operand: operand in plan.multicast):
+        boxes = plan.row_shares if operand == "a" else 1
+        if operand in plan.multicast:
+            yield "await_group"
+            yield from ["load_multicast"] * boxes
+        else:
+            yield from ["load"] * boxes
+    yield "producer_end"
+
+
+def operand_parts(plan: Plan) -> list[str]:
+    a = "operands_a_registers" if plan.a_source == "registers" else f"operands_a_{plan.problem.a.major}"
+    return [a, f"operands_b_{plan.problem.b.major}"]
 
 
 def check(text: str, plan: Plan, stage: str, *names: str) -> None:
     """Match the directives of some parts, in order, against the text of a stage."""
-    values = {"STAGE_BYTES": plan.stage_bytes, "PENDINGS": plan.epilogue_buffers - 1, "MMA": mma(plan)}
+    problem = plan.problem
+    extents = {
+        v: plan.cta_consumer_tile_m if v.startswith("row") else plan.cta_tile_n for v in problem.vectors
+    }
+    values = {
+        "STAGE_BYTES": plan.stage_bytes,
+        "PENDINGS": plan.epilogue_buffers - 1,
+        "MMA": mma(plan),
+        "GROUPS": max((barrier.groups for barrier in plan.barriers), default=0),
+        "K_WIDTH": 32 // problem.a.dtype.bits,
+        "C_BYTES": plan.subtile_bytes(problem.c) if problem.c else 0,
+        "C_TYPE": MLIR_TYPES[problem.c.name] if problem.c else "",
+        "VECTOR_BYTES": sum(extent * problem.vector_dtype(v).bytes for v, extent in extents.items()),
+    }
     filecheck_files(text, (DIRECTIVES / f"{name}.{stage}.check" for name in names), values)
 
 
 def test_the_kernel_has_one_partition_per_role(product: Product, lowered: Lowered) -> None:
     plan = product.plan
     prologue, *partitions = regions(lowered)
+    if not plan.specialized:
+        assert partitions == []
+        return
     assert len(partitions) == len(plan.partitions)
     warps = [int(re.findall(r"\) num_warps\((\d+)\)", partition)[0]) for partition in partitions[1:]]
     assert warps == [worker.warps for worker in plan.workers]
@@ -135,46 +264,79 @@ def test_the_kernel_has_one_partition_per_role(product: Product, lowered: Lowere
 def test_every_barrier_is_initialised_before_the_partitions_start(product: Product, lowered: Lowered) -> None:
     plan = product.plan
     prologue, *partitions = regions(lowered)
-    counts = [int(n) for n in re.findall(r"ttng\.init_barrier %\w+, (\d+)", prologue)]
-    # The kernel writes arrivals per CTA: the compiler multiplies those of a barrier of the whole cluster.
-    per_cta = [b.arrivals // (plan.cluster_size if b.cluster_wide else 1) for b in plan.barriers]
-    assert counts == per_cta * plan.stages
+    counts = sorted(int(n) for n in re.findall(r"ttng\.init_barrier %\w+, (\d+)", prologue))
+    # The kernel writes arrivals per CTA: the compiler multiplies those of a barrier of several CTAs.
+    sharing = {b.name: plan.cluster_size // b.groups if b.groups else 1 for b in plan.barriers}
+    per_cta = [b.arrivals // sharing[b.name] for b in plan.barriers for _ in range(b.depth)]
+    assert counts == sorted(per_cta)
     assert not any("ttng.init_barrier" in partition for partition in partitions)
 
 
 def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lowered: Lowered) -> None:
     plan = product.plan
-    consumers = regions(lowered)[1 : 1 + plan.consumers]
-    for consumer in consumers:
-        check(consumer, plan, "ttgir", multiply(plan), *["store"] * plan.subtiles, "store_end")
-        # One release per step of the code, on each barrier that counts it.
+    for consumer in consumers(plan, lowered):
+        check(consumer, plan, "ttgir", *consumer_parts(plan))
+        # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
         assert steps == 1 + plan.outstanding_mmas
-        assert consumer.count("ttng.arrive_barrier") == steps * len(plan.release_arguments)
-        assert "async_tma_copy_global_to_local" not in consumer
+        releases = steps * len(release_barriers(plan)) + plan.ping_pong if plan.specialized else 0
+        assert consumer.count("ttng.arrive_barrier") == releases
+
+
+def test_consumers_that_take_turns_multiply_in_between(product: Product, lowered: Lowered) -> None:
+    plan = product.plan
+    if not plan.ping_pong:
+        return
+    for consumer in consumers(plan, lowered):
+        tile = consumer[consumer.index("scf.for %tile") :]
+        check(tile, plan, "ttgir", "turn_begin", multiply(plan))
+        releases = ["release"] * len(release_barriers(plan))
+        check(tile, plan, "ttgir", "turn_begin", multiply(plan), *releases, "turn_end")
+
+
+def test_the_operands_reach_the_instruction_as_they_are_stored(product: Product, lowered: Lowered) -> None:
+    plan = product.plan
+    for part in operand_parts(plan):
+        check(consumers(plan, lowered)[0], plan, "ttgir", part)
 
 
 def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered) -> None:
     plan = product.plan
+    if not plan.specialized:
+        return
     region = regions(lowered)[-1]
-    check(region, plan, "ttgir", producer(plan))
-    assert region.count("ttng.async_tma_copy_global_to_local") == plan.consumers + 1
+    check(region, plan, "ttgir", *producer_parts(plan))
+    assert region.count("ttng.async_tma_copy_global_to_local") == plan.row_shares + 1
     assert not re.search("warp_group_dot|local_to_global|local_store", region)
+    # Each operand has a descriptor of its own: A's and B's loads cannot be taken for each other's.
+    loads = re.findall(r"async_tma_copy_global_to_local (%\w+)\[.*?(\{multicast\})?(?: :|$)", region)
+    of_operand = {"a": plan.row_shares, "b": 1}
+    order = sorted(("a", "b"), key=lambda operand: operand in plan.multicast)
+    expected = [(operand, operand in plan.multicast) for operand in order for _ in range(of_operand[operand])]
+    names = dict(zip(dict.fromkeys(descriptor for descriptor, _ in loads), order, strict=True))
+    assert [(names[descriptor], bool(multicast)) for descriptor, multicast in loads] == expected
 
 
 def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: Lowered) -> None:
     plan = product.plan
     check(ptx(lowered), plan, "ptx", multiply(plan))
-    check(ptx(lowered), plan, "ptx", *[f"store_{plan.d_dtype.bits}bit"] * plan.subtiles)
-    check(ptx(lowered), plan, "ptx", producer(plan))
+    waits = ["store_wait"] if plan.persistent or plan.subtiles > 1 else []
+    check(ptx(lowered), plan, "ptx", *[*waits, f"store_{plan.problem.d.bits}bit"] * plan.subtiles)
+    if plan.specialized:
+        check(ptx(lowered), plan, "ptx", *producer_parts(plan))
 
 
-def test_every_file_of_directives_is_used() -> None:
-    used = {"multiply_in_order", "multiply_overlapped", "producer", "producer_multicast"}
-    assert {path.name for path in DIRECTIVES.iterdir()} == (
-        {f"{name}.{stage}.check" for name in used for stage in ("ttgir", "ptx")}
-        | {"store.ttgir.check", "store_end.ttgir.check", "store_16bit.ptx.check", "store_32bit.ptx.check"}
-    )
+def test_every_file_of_directives_is_used_by_a_committed_spec() -> None:
+    used: set[str] = set()
+    for plan in (make(spec).plan for spec in SPECS):
+        ttgir = [*consumer_parts(plan), *operand_parts(plan)]
+        ttgir += ["turn_begin", "turn_end"] if plan.ping_pong else []
+        ptx = [multiply(plan), f"store_{plan.problem.d.bits}bit", "store_wait"]
+        if plan.specialized:
+            ttgir += producer_parts(plan)
+            ptx += producer_parts(plan)
+        used |= {f"{part}.ttgir.check" for part in ttgir} | {f"{part}.ptx.check" for part in ptx}
+    assert {path.name for path in DIRECTIVES.iterdir()} == used
 
 
 # --- what the compiler does not confirm
@@ -200,18 +362,54 @@ def planted(text: str, old: str, new: str) -> str:
 
 def test_every_difference_between_plan_and_compiler_is_reported(plain: Product) -> None:
     # Four consumers of four warps and the producer's padded group: 20 warps.
+    problem = replace(plain.plan.problem, accumulator=DTYPES["fp16"])
     plan = replace(
-        plain.plan, cta_tile_n=128, consumers=4, cluster_m=2, consumer_registers=104, producer_registers=24
+        plain.plan,
+        problem=problem,
+        cta_tile_n=128,
+        mma_n=128,
+        consumers=4,
+        cluster_m=2,
+        consumer_registers=104,
+        producer_registers=24,
     )
     assert plan.register_pool.default_registers == 144  # (96 * 20 - 4 * (3 * 104 + 24)) / 4
     prefix = "specs/planted.yaml: error[plan-differs]: the plan"
     assert diagnostics(plain.module, plan) == [
         f"{prefix} has {plan.smem_bytes:,} bytes of shared memory, the compiler {plain.plan.smem_bytes:,}",
         f"{prefix} has 20 warps, the compiler 12",
-        f"{prefix} multiplies with m64n128k16, the compiler with m64n256k16",
+        f"{prefix} multiplies with m64n128k16.f16.bf16.bf16, the compiler with m64n256k16.f32.bf16.bf16",
+        f"{prefix} starts with 96 registers per thread, the compiler with 168",
         f"{prefix} has setmaxnreg 24, 56, 104, 144, 256, the compiler 40, 120, 232, 256",
-        f"{prefix} has a multicast load, the compiler 0",
+        f"{prefix} has 1 multicast loads, the compiler 0",
     ]
+
+
+def test_operands_of_another_type_are_a_difference() -> None:
+    # fp16 operands have the shape of bf16's instruction and as many bytes.
+    product = make(ROOT / "specs" / "h100_bf16.yaml")
+    half = Operand(DTYPES["fp16"], "k")
+    plan = replace(product.plan, problem=replace(product.plan.problem, a=half, b=half))
+    (found,) = diagnostics(product.module, plan)
+    assert found.endswith(
+        "multiplies with m64n256k16.f32.f16.f16, the compiler with m64n256k16.f32.bf16.bf16"
+    )
+
+
+def test_a_launch_that_two_ctas_cannot_share_is_a_difference() -> None:
+    product = make(ROOT / "specs" / "h100_bf16_blocked.yaml")
+    source = re.sub(r'    "maxnreg": \d+,.*\n', "", product.module)
+    assert source != product.module
+    (found,) = diagnostics(source, product.plan)
+    limit = product.plan.launch_register_limit
+    assert found.endswith(f"the plan starts with {limit} registers per thread, the compiler with any number")
+
+
+def test_a_load_that_is_not_multicast_is_a_difference() -> None:
+    product = make(ROOT / "specs" / "h100_bf16_cluster1x2.yaml")
+    a_0 = "a_smem_0.index(stage), multicast=True)"
+    (found,) = diagnostics(planted(product.module, a_0, a_0.replace(", multicast=True", "")), product.plan)
+    assert found.endswith("the plan has 2 multicast loads, the compiler 1")
 
 
 def test_a_stage_that_the_plan_does_not_have_is_a_difference_to_the_byte(plain: Product) -> None:

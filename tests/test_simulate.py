@@ -7,7 +7,6 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -27,7 +26,9 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.simulate import POLICIES, Kind, Severity, run
+from gemmgen.problem.dtype import bits
+from gemmgen.simulate import Kind, Severity, run
+from gemmgen.simulate.global_memory import Descriptor
 from gemmgen.simulate.lowering import Lowered, lower_kernel
 from gemmgen.simulate.operations.wgmma import product
 
@@ -45,35 +46,41 @@ def small(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
     return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
-@pytest.fixture(scope="module", params=sorted((ROOT / "generated").glob("*.py")), ids=lambda path: path.stem)
-def generated(request: pytest.FixtureRequest) -> ModuleType:
-    return import_generated(request.param)
-
-
-def test_every_committed_module_is_clean_and_right(generated: ModuleType) -> None:
-    rows, columns = generated.PROGRAM_TILE_M.value, generated.PROGRAM_TILE_N.value
-    k_steps = 2 * generated.STAGES.value + 2  # two laps of the ring and two more
-    # Four tiles in one program, the last ones ragged.
-    shape = (2 * rows - 48, 2 * columns - 96, k_steps * generated.PROGRAM_TILE_K.value)
-    result, found, expected = launch(generated, shape, schedules=(*POLICIES, "random", "random"))
-    assert result.findings == ()
-    assert result.uncovered == ()
-    assert result.deterministic
-    assert found.equal(expected)
-
-
-def test_programs_share_the_tiles(generated: ModuleType) -> None:
-    result, found, expected = launch(generated, (520, 640, 320), programs=3, schedules=("random",))
-    assert result.findings == ()
-    assert found.equal(expected)
-
-
 def test_a_run_that_does_not_wrap_the_ring_says_so() -> None:
     module = import_generated(ROOT / "generated" / "h100_bf16.py")
     result, _, _ = launch(module, (128, 256, 256), schedules=("lazy",))
     # Four k-steps fill each of the four stages once: one phase a barrier.
     assert result.phases == {f"load_{side}[{i}]": 1 for side in ("ready", "empty") for i in range(4)}
     assert set(result.uncovered) == set(result.phases)
+
+
+@pytest.mark.parametrize(("steps", "uncovered"), [(4, ()), (2, ("ready",))])
+def test_the_phases_of_an_invalidated_barrier_count(steps: int, uncovered: tuple[str, ...]) -> None:
+    a, b = small(64, 64 * steps), small(64 * steps, 64)
+    descriptors = [descriptor(x, [64, 64]) for x in (a, b, torch.zeros(64, 64, dtype=torch.float16))]
+    result = run(kernels.blocked_matmul_kernel, (1, 1, 1), (*descriptors, steps))
+    assert result.findings == ()
+    assert result.phases == {"ready": steps}
+    assert result.uncovered == uncovered
+
+
+def test_a_load_rounds_to_tf32_where_the_descriptor_says_so() -> None:
+    # tf32 has 10 bits of mantissa: numbers from 1 on are 2**-10 apart, and ties go to the even one.
+    ulp = 2.0**-10
+    given = torch.tensor([[1 + ulp / 2, 1 + 3 * ulp / 2, 1 + ulp / 2 + 2.0**-23, -0.0, math.inf, math.nan]])
+    loaded = Descriptor("x", given, 0.0, rounds_to_tf32=True).load((0, 0), (2, 6))
+    expected = torch.tensor([[1, 1 + 2 * ulp, 1 + ulp, -0.0, math.inf, math.nan], [0.0] * 6])
+    assert torch.equal(bits(loaded), bits(expected))
+    assert bits(given[0, 0]) == bits(torch.tensor(1 + ulp / 2))  # the matrix stays as it is
+    assert torch.equal(bits(Descriptor("x", given, 0.0).load((0, 0), (1, 6))), bits(given))
+
+
+def test_a_store_by_a_descriptor_that_rounds_is_refused() -> None:
+    x, d = small(64, 64, dtype=torch.float32), torch.zeros(64, 64)
+    layout = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
+    rounding = TensorDescriptor.from_tensor(d, [64, 64], layout, round_f32_to_tf32=True)
+    with pytest.raises(GemmgenError, match="stores by a descriptor that rounds to tf32 are not known"):
+        run(kernels.handoff_kernel, (1,), (x, rounding, True))
 
 
 def test_a_fence_before_the_arrival_orders_another_partitions_store() -> None:

@@ -2,225 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+import ast
 
 import pytest
-from simulate_launch import FIXED, launch, lines_of
+import simulate_kind_mutants
+import simulate_ring_mutants
+from simulate_launch import FIXED, launch
+from simulate_mutants import GENERATED, Mutant, changed, code_of
+from simulate_ring_mutants import SHAPES
 
 from gemmgen.module import import_generated
-from gemmgen.simulate import Kind, Severity
 
-GENERATED = Path(__file__).parent.parent / "generated"
-SHAPES = {
-    # Four tiles in one program; 10 k-steps are 2 * 4 stages + 2. The last rows and columns are ragged.
-    "h100_bf16": (208, 416, 640),
-    "h100_bf16_cluster2": (432, 416, 640),
-}
-
-READY_WAIT = "mbarrier.wait(load_ready.index(stage), load // STAGES & 1)"
-FIRST_READY_WAIT = "mbarrier.wait(load_ready.index(stage), first_load // STAGES & 1)"
-EMPTY_WAIT = "mbarrier.wait(load_empty.index(stage), phase ^ 1)"
-GROUP_WAIT = "mbarrier.wait(multicast_empty.index(stage), phase ^ 1)"
-MMA = "accumulator = warpgroup_mma(a_smem.index(stage), b_tile, accumulator, is_async=True)"
-LAST_WAIT = "accumulator = warpgroup_mma_wait(0, deps=[accumulator])"
-FIRST_MMA_WAIT = (
-    "carry a tensor, as its own wait does.\n    accumulator = warpgroup_mma_wait(1, deps=[accumulator])"
-)
-RELEASE = "release(load_empty, multicast_empty, stage)"
-STORE_WAIT = "tma.store_wait(EPILOGUE_BUFFERS - 1)"
-FINAL_WAIT = "    # Shared memory must outlive the stores that read it.\n    tma.store_wait(0)\n"
-ONE_CTA_LOAD_B = "tma.async_load(b_desc, [column, k], ready, b_smem.index(stage))"
-LOAD_A = "tma.async_load(a_desc, [row, k], ready, a_smem_0.index(stage))"
-LOAD_B = "tma.async_load(b_desc, [column, k], ready, b_smem.index(stage), multicast=True)"
-STORE = "d_subtile.store(subtiles[i].to(d_desc.dtype))"
-TMA_STORE = "tma.async_store("
-EXPECT = "mbarrier.expect("
-NOTHING = "pass  # removed"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One fault: what is replaced in which module, and what the simulator must say."""
-
-    stem: str
-    changes: tuple[tuple[str, str], ...]
-    kind: Kind
-    name: str
-    line: str
-    """A snippet of the mutated module; the finding's first line is one that holds it."""
-    severity: Severity = Severity.ERROR
-
-
-def one(kind: Kind, name: str, line: str, *changes: tuple[str, str]) -> Mutant:
-    return Mutant("h100_bf16", changes, kind, name, line)
-
-
-def two(kind: Kind, name: str, line: str, *changes: tuple[str, str]) -> Mutant:
-    return Mutant("h100_bf16_cluster2", changes, kind, name, line)
-
-
-K = Kind
-MUTANTS = {
-    # One CTA; each MMA is awaited before the next.
-    "consumer_phase_flipped": one(
-        K.UNINITIALISED_READ, "a_smem_0", MMA, (READY_WAIT, READY_WAIT.replace("& 1)", "& 1 ^ 1)"))
-    ),
-    "no_ready_wait": one(K.UNINITIALISED_READ, "b_smem", MMA, (READY_WAIT, NOTHING)),
-    "producer_phase_not_flipped": one(
-        K.DEADLOCK, "load_empty", "mbarrier.wait(load_empty", (EMPTY_WAIT, EMPTY_WAIT.replace(" ^ 1", ""))
-    ),
-    "missing_arrive": one(K.DEADLOCK, "load_empty", EMPTY_WAIT, ("        release(load_empty, stage)\n", "")),
-    "empty_count_one_too_many": one(
-        K.DEADLOCK, "load_empty", EMPTY_WAIT, ("count=CONSUMERS)", "count=CONSUMERS + 1)")
-    ),
-    "ready_count_one_too_many": one(K.DEADLOCK, "load_ready", READY_WAIT, ("count=1)", "count=2)")),
-    "empty_count_one_too_few": one(
-        K.WRITE_AFTER_READ, "b_smem", ONE_CTA_LOAD_B, ("count=CONSUMERS)", "count=1)")
-    ),
-    "constant_consumer_phase": one(
-        K.READ_AFTER_WRITE,
-        "a_smem_0",
-        MMA,
-        (READY_WAIT, READY_WAIT.replace("load // STAGES & 1", "load * 0")),
-    ),
-    "constant_producer_phase": one(
-        K.WRITE_AFTER_READ, "a_smem_0", LOAD_A, (EMPTY_WAIT, EMPTY_WAIT.replace("phase ^ 1", "phase * 0 + 1"))
-    ),
-    "arrive_before_the_mma_retired": one(
-        K.WRITE_AFTER_READ,
-        "b_smem",
-        ONE_CTA_LOAD_B,
-        (
-            f"        {LAST_WAIT}\n        release(load_empty, stage)",
-            f"        release(load_empty, stage)\n        {LAST_WAIT}",
-        ),
-    ),
-    "mma_wait_leaves_one_in_flight": one(
-        K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape(", (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,"))
-    ),
-    "no_empty_wait_overflows": one(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING)),
-    "no_empty_wait_races": one(K.WRITE_AFTER_READ, "a_smem_0", LOAD_A, (EMPTY_WAIT, NOTHING)),
-    "expect_too_large": one(
-        K.BYTE_COUNT, "load_ready", EXPECT, ("+ b_desc.nbytes_per_cta)", "+ b_desc.nbytes_per_cta + 16)")
-    ),
-    "expect_too_small": one(K.BYTE_COUNT, "load_ready", EXPECT, (" + b_desc.nbytes_per_cta)", ")")),
-    "no_store_wait": one(K.WRITE_AFTER_READ, "d_smem_0", STORE, (STORE_WAIT, NOTHING)),
-    "store_wait_off_by_one": one(
-        K.WRITE_AFTER_READ, "d_smem_1", STORE, (STORE_WAIT, "tma.store_wait(EPILOGUE_BUFFERS)")
-    ),
-    "shared_d_buffer": one(
-        K.WRITE_AFTER_READ,
-        "d_smem_0",
-        STORE,
-        ("(1, d_desc, a_smem_1, b_smem, d_smem_1", "(1, d_desc, a_smem_1, b_smem, d_smem_0"),
-    ),
-    "no_final_store_wait": one(K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "")),
-    "barrier_not_initialised": one(
-        K.UNINITIALISED_BARRIER,
-        "load_empty",
-        EMPTY_WAIT,
-        ("        mbarrier.init(load_empty.index(stage), count=CONSUMERS)\n", ""),
-    ),
-    "wrong_store_coordinate": one(
-        K.GLOBAL_RACE, "d_desc", TMA_STORE, ("row + consumer * CONSUMER_TILE_M", "row + consumer * 0")
-    ),
-    "too_many_stages": one(
-        K.SMEM_CAPACITY,
-        "b_smem",
-        "b_smem = gl.allocate_shared_memory(",
-        ("STAGES = gl.constexpr(4)", "STAGES = gl.constexpr(6)"),
-    ),
-    "loads_past_the_end": one(
-        K.WORK_IN_FLIGHT, "b_smem", ONE_CTA_LOAD_B, ("in range(k_steps):", "in range(k_steps + 1):")
-    ),
-    "no_fence_in_the_partition": Mutant(
-        "h100_bf16",
-        (("        fence_async_shared()\n", ""),),
-        K.MISSING_FENCE,
-        "d_smem_0",
-        TMA_STORE,
-        Severity.LINT,
-    ),
-    "unpayable_registers": Mutant(
-        "h100_bf16",
-        (("worker_num_regs=[232, 40]", "worker_num_regs=[256, 256]"),),
-        K.REGISTER_BUDGET,
-        "worker_num_regs",
-        "def matmul_kernel(",
-        Severity.LINT,
-    ),
-    # Two CTAs that share B by multicast; one MMA stays in flight.
-    "multicast_without_a_cluster_wide_empty": two(
-        K.WRITE_AFTER_READ, "b_smem", LOAD_B, (GROUP_WAIT, NOTHING)
-    ),
-    "no_empty_wait_before_the_expect": two(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING)),
-    "current_stage_released": two(
-        K.WRITE_AFTER_READ,
-        "b_smem",
-        LOAD_B,
-        (FIRST_MMA_WAIT, f"{FIRST_MMA_WAIT}\n    {RELEASE}"),
-        ("release(load_empty, multicast_empty, stage_in_flight)", RELEASE),
-        (f"    {LAST_WAIT}\n    {RELEASE}", f"    {LAST_WAIT}"),
-    ),
-    "accumulator_used_in_flight": two(
-        K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape(", (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,"))
-    ),
-    "multicast_not_released": two(
-        K.DEADLOCK, "multicast_empty", GROUP_WAIT, ("    mbarrier.arrive(multicast_empty.index(stage))\n", "")
-    ),
-    "multicast_empty_count_one_too_few": two(
-        K.WRITE_AFTER_READ,
-        "b_smem",
-        LOAD_B,
-        (
-            "mbarrier.init(multicast_empty.index(stage), count=CONSUMERS)",
-            "mbarrier.init(multicast_empty.index(stage), count=1)",
-        ),
-    ),
-    "multicast_empty_count_one_too_many": two(
-        K.DEADLOCK,
-        "multicast_empty",
-        GROUP_WAIT,
-        (
-            "mbarrier.init(multicast_empty.index(stage), count=CONSUMERS)",
-            "mbarrier.init(multicast_empty.index(stage), count=CONSUMERS + 1)",
-        ),
-    ),
-    "multicast_empty_not_initialised": two(
-        K.UNINITIALISED_BARRIER,
-        "multicast_empty",
-        GROUP_WAIT,
-        (
-            "mbarrier.init(multicast_empty.index(stage), count=CONSUMERS)",
-            NOTHING,
-        ),
-    ),
-    "own_bytes_only": two(K.BYTE_COUNT, "load_ready", EXPECT, (" + b_desc.nbytes_per_cta)", ")")),
-    "no_ready_wait_in_the_cluster": two(K.UNINITIALISED_READ, "b_smem", MMA, (FIRST_READY_WAIT, NOTHING)),
-    "no_final_store_wait_in_the_cluster": two(K.WORK_IN_FLIGHT, "d_smem_1", TMA_STORE, (FINAL_WAIT, "")),
-}
+MUTANTS = simulate_ring_mutants.MUTANTS | simulate_kind_mutants.MUTANTS
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
+def test_a_planted_fault_is_named(name: str) -> None:
     mutant = MUTANTS[name]
-    text = (GENERATED / f"{mutant.stem}.py").read_text(encoding="utf-8")
-    for old, new in mutant.changes:
-        assert old in text, f"{mutant.stem} has no {old!r}"
-        text = text.replace(old, new)
-    path = tmp_path / f"{name}.py"
-    path.write_text(text, encoding="utf-8")
+    problems = mutant.problems()
+    assert any(map(mutant.is_named_by, problems)), list(map(str, problems))
 
-    result, _, _ = launch(import_generated(path), SHAPES[mutant.stem], schedules=(*FIXED, "random"))
 
-    expected = lines_of(path, mutant.line)
-    told = [str(finding) for finding in result.findings]
-    assert any(
-        (finding.kind, finding.name, finding.severity) == (mutant.kind, mutant.name, mutant.severity)
-        and finding.lines[0] in expected
-        for finding in result.findings
-    ), told
+def test_no_fault_is_planted_twice() -> None:
+    planted: dict[tuple[str, tuple[tuple[str, str], ...]], list[Mutant]] = {}
+    for mutant in MUTANTS.values():
+        planted.setdefault((mutant.stem, mutant.changes), []).append(mutant)
+    twice = [mutants for mutants in planted.values() if len(mutants) > 1]
+    # Without its wait for an empty stage a producer both arms the stage too often and overwrites it.
+    assert [[mutant.kind for mutant in mutants] for mutants in twice] == [
+        ["arrival-overflow", "write-after-read"]
+    ]
+    count = len(simulate_ring_mutants.MUTANTS) + len(simulate_kind_mutants.MUTANTS)
+    assert len(MUTANTS) == count  # no name is in both
+
+
+def test_what_a_fault_replaces_must_be_there_exactly_once() -> None:
+    assert changed("one two", (("two", "three"), ("three", "four")), "x") == "one four"
+    for text, count in (("one", 0), ("two two", 2)):
+        with pytest.raises(ValueError, match=rf"^x must have this once, and has it {count} times:\ntwo$"):
+            changed(text, (("two", "three"),), "x")
+
+
+def test_a_fault_is_planted_in_code_and_not_in_comments() -> None:
+    whole = (GENERATED / "h100_bf16.py").read_text(encoding="utf-8")
+    code = code_of("h100_bf16")
+    assert "  # " in whole
+    assert "# " not in code
+    assert ast.dump(ast.parse(code)) == ast.dump(ast.parse(whole))
 
 
 @pytest.mark.parametrize("stem", SHAPES)

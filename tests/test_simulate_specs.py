@@ -30,6 +30,16 @@ def test_every_spec_is_clean_under_all_policies_and_ten_seeds(product: Product) 
     assert simulation.launches[0].schedules[:3] == ("lazy", "eager", "lifo")
 
 
+def test_programs_share_the_tiles(product: Product) -> None:
+    # Of a persistent kernel each of three programs has a part of the tiles, and some have one more.
+    launch = replace(ring_launch(product.plan, ("random",)), programs=3, wraps=False)
+    simulation = simulate(product, (launch,))
+    assert simulation.diagnostics == ()
+    (launched,) = simulation.launches
+    tiles_m, tiles_n = product.plan.tiles(launched.shape)
+    assert launched.programs == (3 if product.plan.persistent else tiles_m * tiles_n)
+
+
 def test_the_ring_launch_wraps_every_ring_at_ragged_edges(product: Product) -> None:
     plan = product.plan
     launch = ring_launch(plan).on(plan, "x.py")

@@ -8,18 +8,20 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from gemmgen.errors import Diagnostic, GemmgenError, Violation
-from gemmgen.spec import SpecFile, load_spec
+from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.file import MAX_BYTES
+from gemmgen.spec.model import EpilogueOp
 from gemmgen.spec.report import Code
 
 ROOT = Path(__file__).parents[1]
@@ -362,6 +364,45 @@ def test_line_breaks_and_a_byte_order_mark_change_neither_spec_nor_positions(
 
 def test_document_markers_around_the_one_document_are_fine(desk: Path) -> None:
     assert load_text(f"---\n{MINIMAL}...\n").spec == load_text(MINIMAL).spec
+
+
+# What is documented
+
+
+def leaves(model: type[BaseModel], section: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Every field of a section that is none itself, with the words among which it chooses."""
+    for name, field in model.model_fields.items():
+        alternatives = () if get_origin(field.annotation) is tuple else get_args(field.annotation)
+        kinds = (field.annotation, *alternatives)
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        for inner in sections:
+            yield from leaves(inner, f"{section}{name}.")
+        if not sections:
+            choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+            yield f"{section}{name}", tuple(map(str, choices))
+
+
+DOCUMENT = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("field", "choices"), [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(Spec)])
+def test_a_field_and_what_it_can_be_are_documented(field: str, choices: tuple[str, ...]) -> None:
+    (row,) = (line for line in DOCUMENT.splitlines() if re.match(rf"\| [^|]*`{re.escape(field)}`", line))
+    value = row.split("|")[2]
+    assert set(choices) <= set(re.findall(r"`([^`]+)`", value)) or set(choices) == {"0", "1"}
+
+
+def test_every_operation_of_the_epilogue_is_documented() -> None:
+    assert set(get_args(EpilogueOp)) <= set(re.findall(r"`([^`]+)`", DOCUMENT))
+
+
+def test_no_field_is_documented_that_there_is_not() -> None:
+    named = {
+        field
+        for row in re.findall(r"^\| (`.*?) \|", DOCUMENT.partition("## ")[0], re.MULTILINE)
+        for field in re.findall(r"`([^`]+)`", row)
+    }
+    assert named == {field for field, _ in leaves(Spec)}
 
 
 # Where things are

@@ -1,6 +1,8 @@
 """The wrapper of each generated module: what it refuses, what it hands to TMA, and how often it does so.
 
-All but the last section runs without a GPU: a `Cuda` tensor is a CPU tensor that claims to be on one.
+Most of it is the same for every module and is tested on the plain ones: persistent, both operands K-major and
+of 16 bits, no epilogue. What else a wrapper takes has a section of its own. All but the last section runs
+without a GPU: a `Cuda` tensor is a CPU tensor that claims to be on one.
 """
 
 from __future__ import annotations
@@ -18,16 +20,35 @@ from typing import Any, cast
 
 import pytest
 import torch
+from conftest import SPECS
 from torch import Tensor
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.module import Matmul, import_generated, matmul_of
 from gemmgen.plan import Plan
-from gemmgen.product import Product
+from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def is_plain(plan: Plan) -> bool:
+    """Whether a kernel computes A @ B, of 16-bit matrices as torch.nn.Linear has them."""
+    problem = plan.problem
+    k_major = (problem.a.major, problem.b.major) == ("k", "k")
+    return plan.persistent and k_major and problem.a.dtype.bits == 16 and not problem.transforms
+
+
+PLAIN = [spec for spec in SPECS if is_plain(make(spec).plan)]
+
+
+@pytest.fixture(scope="session", params=PLAIN, ids=lambda path: path.stem)
+def product(request: pytest.FixtureRequest) -> Product:
+    """What follows from each plain committed spec."""
+    return make(request.param)
+
+
 ALIGNMENT_BYTES = 16
 SM_COUNT = 132
 
@@ -76,7 +97,7 @@ class Operands:
 @pytest.fixture
 def operands(product: Product) -> Operands:
     plan = product.plan
-    return Operands(TORCH_DTYPES[plan.a_dtype.name], TORCH_DTYPES[plan.d_dtype.name], Cuda)
+    return Operands(TORCH_DTYPES[plan.problem.a.dtype.name], TORCH_DTYPES[plan.problem.d.name], Cuda)
 
 
 def import_module(product: Product) -> ModuleType:
@@ -129,7 +150,7 @@ WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
 STRIDE = "must have a row stride that is a multiple of 16 bytes, as TMA needs; found"
 ADDRESS = "must start at a multiple of 16 bytes, as TMA needs; found an address"
 K_CONTIGUOUS = "must have K contiguous, stride"
-NO_BACKWARD = "this kernel has no backward:"
+NO_BACKWARD = "this kernel has no backward, and {} requires grad: detach it, or use torch.no_grad()"
 
 WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
     # dimensions
@@ -238,17 +259,11 @@ WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
         "out must be on a's device cuda:0, found cuda:1",
     ),
     # gradients
-    "a requires grad": (
-        lambda o: (o.a().requires_grad_(), o.b()),
-        f"{NO_BACKWARD} detach the operands, or use torch.no_grad()",
-    ),
-    "b requires grad": (
-        lambda o: (o.a(), o.b().requires_grad_()),
-        f"{NO_BACKWARD} detach the operands, or use torch.no_grad()",
-    ),
+    "a requires grad": (lambda o: (o.a().requires_grad_(), o.b()), NO_BACKWARD.format("a")),
+    "b requires grad": (lambda o: (o.a(), o.b().requires_grad_()), NO_BACKWARD.format("b")),
     "out requires grad": (
         lambda o: (o.a(), o.b(), o.out().requires_grad_()),
-        f"{NO_BACKWARD} out must not require grad",
+        NO_BACKWARD.format("out"),
     ),
 }
 
@@ -428,10 +443,11 @@ def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
     assert (d_desc.shape, d_desc.strides) == ([5, 24], [32, 1])
     assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
     assert b_desc.block_shape == [plan.program_tile_n, plan.cta_tile_k]
-    assert d_desc.block_shape == [plan.consumer_tile_m, plan.subtile_n]
+    stored = plan.subtile_n if plan.subtiles > 1 else plan.program_tile_n
+    assert d_desc.block_shape == [plan.consumer_tile_m, stored]
     swizzles = [plan.a_swizzle_bytes, plan.b_swizzle_bytes, plan.d_swizzle_bytes]
     assert [d.layout.swizzle_byte_width for d in (a_desc, b_desc, d_desc)] == swizzles
-    bases = [plan.m_bases, plan.shared_bases, plan.m_bases]
+    bases = [plan.bases(0, None), plan.bases(None, 0), plan.bases(0, 1)]
     assert [[list(basis) for basis in d.layout.cga_layout] for d in (a_desc, b_desc, d_desc)] == bases
 
 
@@ -594,6 +610,11 @@ def every_gpu(monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
         monkeypatch.setattr(torch.cuda, name, always(answer))
 
 
+def resident(plan: Plan) -> int:
+    """Programs that 132 SMs hold: of clusters of four no more than the GPCs do."""
+    return {1: SM_COUNT * plan.occupancy, 2: 66, 4: 30}[plan.cluster_size]
+
+
 @pytest.mark.parametrize(
     ("tiles_m", "tiles_n"), [(1, 1), (1, 3), (5, 13), (66, 1), (11, 12), (7, 19), (300, 2)]
 )
@@ -604,7 +625,7 @@ def test_as_many_programs_run_as_there_are_tiles_or_clusters_of_sms(
     # One row and one column more than full tiles of all but the last.
     m, n = (tiles_m - 1) * plan.program_tile_m + 1, (tiles_n - 1) * plan.program_tile_n + 1
     matmul(operands.a(m, 8), operands.b(8, n))
-    assert kernel.grids == [(min(tiles_m * tiles_n, SM_COUNT // plan.cluster_size), 1, 1)]
+    assert kernel.grids == [(min(tiles_m * tiles_n, resident(plan)), 1, 1)]
 
 
 def test_the_kernel_is_compiled_once_with_the_warps_and_the_cluster_of_the_plan(
@@ -648,6 +669,109 @@ def test_another_gpu_is_refused_on_every_call(
     assert kernel.compiled == []
 
 
+# --- what some wrappers take besides
+
+
+def other(stem: str) -> ModuleType:
+    return import_generated(ROOT / "generated" / f"{stem}.py")
+
+
+def cuda(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
+
+
+def test_an_mn_major_operand_is_described_as_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, made = other("h100_bf16_nt"), []
+    on_the_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "_launch", lambda tiles, arguments: made.append(arguments))
+    a, b = cuda(16, 8).T, cuda(16, 24)  # stored [K, M] and [K, N]
+    matmul_of(module)(a, b)
+    (a_desc, b_desc, _), *_ = made
+    assert (a_desc.shape, a_desc.strides) == ([16, 8], [8, 1])
+    assert (b_desc.shape, b_desc.strides) == ([16, 24], [24, 1])
+    with pytest.raises(
+        ValueError, match=r"^a must have M contiguous, stride\(0\) == 1: pass the transposed view"
+    ):
+        matmul_of(module)(cuda(8, 16), b)
+    with pytest.raises(
+        ValueError, match=r"^b must have N contiguous, stride\(1\) == 1; found a stride of 16$"
+    ):
+        matmul_of(module)(a, cuda(24, 16).T)
+
+
+WRONG_ADDENDS: dict[str, tuple[dict[str, Any], str]] = {
+    "c of another shape": ({"c": cuda(4, 32)}, "c must have shape [4, 24], found [4, 32]"),
+    "c of another device": (
+        {"c": cuda(4, 24).as_subclass(Tensor)},
+        "c must be on a's device cuda:0, found cpu",
+    ),
+    "a long bias": ({"column_bias": cuda(32)}, "column_bias must have shape [24], found [32]"),
+    "a strided bias": (
+        {"column_bias": cuda(48)[::2]},
+        "column_bias must be contiguous, found a stride of 2",
+    ),
+    "a bias that starts anywhere": (
+        {"column_bias": cuda(25)[1:]},
+        "column_bias must start at a multiple of 16 bytes, as TMA needs; found an address 2 bytes past one",
+    ),
+    "a bias of another type": (
+        {"column_bias": cuda(24, dtype=torch.float32)},
+        "column_bias must be torch.bfloat16, found torch.float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ADDENDS)
+def test_what_the_epilogue_cannot_read_is_refused(case: str) -> None:
+    wrong, message = WRONG_ADDENDS[case]
+    arguments = {"c": cuda(4, 24), "column_bias": cuda(24)} | wrong
+    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(message)}$"):
+        matmul_of(other("h100_bf16_residual"))(cuda(4, 16), cuda(24, 16).T, **arguments)
+
+
+def test_a_tensor_s_scale_has_one_element() -> None:
+    a, b = cuda(4, 16, dtype=torch.float8_e5m2), cuda(32, 16, dtype=torch.float8_e4m3fn).T
+    with pytest.raises(ValueError, match=r"^tensor_scale must have one element, found shape \[2\]$"):
+        matmul_of(other("h100_e5m2_e4m3"))(a, b, tensor_scale=cuda(2, dtype=torch.float32))
+
+
+def test_more_than_a_single_tile_is_refused() -> None:
+    text = r"^this kernel takes M up to 64, N up to 128 and K up to 64, found 65, 24 and 16$"
+    with pytest.raises(ValueError, match=text):
+        matmul_of(other("h100_bf16_single_tile"))(
+            cuda(65, 16), cuda(24, 16).T, c=cuda(65, 24, dtype=torch.float32)
+        )
+
+
+def test_an_epilogue_of_no_k_is_computed_from_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, made = other("h100_bf16_residual"), []
+    on_the_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "_launch", lambda tiles, arguments: made.append(arguments))
+    matmul_of(module)(cuda(4, 0), cuda(24, 0).T, c=cuda(4, 24), column_bias=cuda(24))
+    a_desc, b_desc, *_ = made[0]
+    assert (a_desc.shape, b_desc.shape) == ([4, 16], [24, 16])
+
+
+def test_a_tiled_kernel_has_a_program_for_each_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, fake = other("h100_bf16_pipelined"), FakeKernel()
+    on_the_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "matmul_kernel", fake)
+    every_gpu(monkeypatch, get_device_capability=(9, 0))
+    matmul_of(module)(cuda(1000, 8), cuda(3000, 8).T)
+    plan = make(ROOT / "specs" / "h100_bf16_pipelined.yaml").plan
+    assert fake.grids == [(ceil(1000 / plan.program_tile_m) * ceil(3000 / plan.program_tile_n), 1, 1)]
+
+
+def test_tma_rounds_fp32_operands_to_tf32_and_leaves_the_output_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module, made = other("h100_tf32"), []
+    on_the_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "_launch", lambda tiles, arguments: made.append(arguments))
+    matmul_of(module)(cuda(4, 16, dtype=torch.float32), cuda(24, 16, dtype=torch.float32).T)
+    assert [descriptor.round_f32_to_tf32 for descriptor in made[0]] == [True, True, False]
+
+
 # --- on a GPU
 
 gpu = pytest.mark.gpu
@@ -663,14 +787,14 @@ class Problem:
 
     def rows(self, rows: int, columns: int, stride: int | None = None) -> Tensor:
         """Return random rows, `stride` elements apart; what lies between them is NaN."""
-        dtype = TORCH_DTYPES[self.product.plan.a_dtype.name]
+        dtype = TORCH_DTYPES[self.product.plan.problem.a.dtype.name]
         stride = ceil(columns / 8) * 8 if stride is None else stride
         storage = torch.full((max(rows, 1), stride), float("nan"), dtype=dtype, device=self.device)
         matrix = storage[:rows, :columns]
         return matrix.copy_(torch.randint(-1, 2, (rows, columns), device=self.device))
 
     def expected(self, a: Tensor, b: Tensor) -> Tensor:
-        return (a.double() @ b.double()).to(TORCH_DTYPES[self.product.plan.d_dtype.name])
+        return (a.double() @ b.double()).to(TORCH_DTYPES[self.product.plan.problem.d.name])
 
 
 @pytest.fixture
@@ -725,7 +849,7 @@ def test_empty_matrices_are_right_on_the_gpu(
 
 @gpu
 def test_an_output_is_used_again_on_the_gpu(matmul: Matmul, problem: Problem) -> None:
-    dtype = TORCH_DTYPES[problem.product.plan.d_dtype.name]
+    dtype = TORCH_DTYPES[problem.product.plan.problem.d.name]
     storage = torch.full((202, 320), 7.0, dtype=dtype, device=FIRST)
     out = storage[1:201, 16:304]
     for _ in range(3):

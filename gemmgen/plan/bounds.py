@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from gemmgen.plan.plan import Plan
+from gemmgen.plan.problem import ACTIVATIONS
 from gemmgen.plan.registers import balanced_consumer_registers
 from gemmgen.target import WGMMA
 
@@ -23,6 +24,33 @@ WORKING_REGISTERS_OF_LONG_STEPS = 72
 of more rows 28; no longer step fits into shared memory.
 """
 LONG_STEP_MMAS = 16
+WORKING_REGISTERS_OF_NARROW_MMAS = 64
+"""The same where A comes from registers and the instruction is narrower than the tile.
+
+[gluon] 64 x 128 by instructions of 32 columns: 144 registers, 64 of them its sums and 16 its A; 136 spill.
+"""
+EPILOGUE_STEPS = 4
+"""Steps from which on an epilogue holds what it computes beside what it has not come to.
+
+[gluon] Two scales, a bias and SiLU spill at 232 registers beside 128 sums, in a tile stored whole; alpha, C,
+a scalar, four vectors and GELU need 216, 184 and 160 there with 64, 32 and 16 elements of a sub-tile, and
+spill with 8 less. One or two steps, with any operand, need no more than the main loop: 160.
+"""
+STEP_REGISTERS = 24
+"""What such an epilogue needs besides."""
+SECOND_ACTIVATION_REGISTERS = 16
+"""[gluon] SiLU of ReLU needs 176 registers beside 128 sums, SiLU alone 160; both spill with 8 less."""
+ERF_REGISTERS = 16
+"""What an epilogue needs that computes erf of more than the bare sum, besides every sum twice.
+
+[gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile.
+"""
+UNPACKED_REGISTERS = 8
+"""What it takes to convert sums of 16 bits, which are packed by two, besides one register for each.
+
+[gluon] 64 and 128 sums need 72 and 136 where D is bf16, 88 and 168 with C and SiLU: a quarter more; each
+spills with 8 less. Where D is fp16 and nothing is computed, they stay packed.
+"""
 
 
 def is_power_of_two(value: int) -> bool:
@@ -68,7 +96,7 @@ def most_consumer_registers(plan: Plan) -> int:
     if plan.consumers > most_consumers(plan):
         return architecture.setmaxnreg_min
     if not plan.specialized:
-        return min(architecture.registers_per_thread, plan.register_pool.launch_registers)
+        return max(1, min(architecture.registers_per_thread, plan.register_pool.launch_registers))
     return balanced_consumer_registers(
         architecture, plan.consumers, plan.consumer_warps, plan.producer_registers, plan.occupancy
     )
@@ -76,7 +104,35 @@ def most_consumer_registers(plan: Plan) -> int:
 
 def working_registers(plan: Plan) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
-    return WORKING_REGISTERS if plan.mmas_per_step <= LONG_STEP_MMAS else WORKING_REGISTERS_OF_LONG_STEPS
+    needed = max(_loop_registers(plan), _epilogue_registers(plan))
+    return needed - plan.accumulator_registers - plan.operand_registers
+
+
+def _loop_registers(plan: Plan) -> int:
+    """Return the registers that a consumer thread needs while it multiplies."""
+    working = WORKING_REGISTERS
+    if plan.mmas_per_step > LONG_STEP_MMAS:
+        working = WORKING_REGISTERS_OF_LONG_STEPS
+    elif plan.a_source == "registers" and plan.mma_n < plan.cta_tile_n // plan.warps_n:
+        working = WORKING_REGISTERS_OF_NARROW_MMAS
+    return plan.accumulator_registers + plan.operand_registers + working
+
+
+def _epilogue_registers(plan: Plan) -> int:
+    """Return the registers that a consumer thread needs while it turns its sums into D."""
+    problem, sums = plan.problem, plan.accumulator_elements
+    steps = plan.problem.steps
+    activations = [step for step in steps if step in ACTIVATIONS]
+    needed = [plan.accumulator_registers + WORKING_REGISTERS]
+    if problem.accumulator.bits == 16 and (steps or problem.d.name != "fp16"):
+        needed.append((sums * 5 // 4 if steps else sums) + UNPACKED_REGISTERS)
+    if len(activations) > 1:
+        needed.append(sums + WORKING_REGISTERS + SECOND_ACTIVATION_REGISTERS)
+    if "gelu_erf" in steps[1:]:
+        needed.append(2 * sums + ERF_REGISTERS)
+    if len(steps) >= EPILOGUE_STEPS:
+        needed.append(sums + sums // plan.subtiles + STEP_REGISTERS)
+    return max(needed)
 
 
 def needed_registers(plan: Plan) -> int:
@@ -97,7 +153,7 @@ def smem_limit(plan: Plan) -> int:
     """Return the bytes of shared memory that each of the CTAs on an SM can have."""
     architecture = plan.architecture
     share = architecture.smem_bytes_per_sm // plan.occupancy - architecture.smem_reserved_bytes_per_cta
-    return min(share, architecture.smem_bytes_per_cta)
+    return max(1, min(share, architecture.smem_bytes_per_cta))
 
 
 def most_stages(plan: Plan) -> int:

@@ -1,4 +1,4 @@
-"""What can be decided where a spec decides nothing: the choices, what follows from them, and all plans of both.
+"""What can be decided where a spec decides nothing: the choices, what follows from them, and all plans.
 
 A *configuration* has every decision on which a plan's time depends; its *plans* are the ways to store D that
 go with it. The planner looks at configurations in the order of their cost and completes those that can win.
@@ -37,8 +37,8 @@ CHOICES: dict[str, tuple[object, ...]] = {
 }
 """What is tried for a decision that a spec leaves open; ties in cost go to earlier values."""
 
-TILED_CHOICES: dict[str, tuple[object, ...]] = {"occupancy": (1, 2)}
-"""The same in a tiled schedule, where one CTA can multiply while its neighbour starts or stores."""
+TILED_CHOICES: dict[str, tuple[object, ...]] = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
+"""The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
 
 STORES: dict[str, tuple[int, ...]] = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
@@ -55,6 +55,10 @@ DEFAULTS: Decisions = {
     "promote_k": 0,
 }
 """Decisions that no rule couples to another one, with values that ran well; no record isolates them."""
+
+
+PING_PONG_WIDTH = 8
+"""The width that ran best with ping-pong, whose consumers have neighbouring tiles."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Configuration:
             "subtile_n": tile_n,
             "epilogue_buffers": 1,
             "warps_n": 1,
-            "warps_m": _warps_m(decisions),
+            "warps_m": 1 if "warps_m" in decisions else _warps_m(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
         plan = Plan(problem=self.problem, **(open_decisions | decisions))  # pyright: ignore[reportArgumentType]
         return _derive(plan, TILE_DERIVED, decisions)
@@ -112,7 +116,9 @@ class Configuration:
             if "subtile_n" in store:
                 # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
                 whole = outline.cluster_n > 1 or outline.warps_n > 1
-                store["subtile_n"] = outline.cta_tile_n if whole else min(store["subtile_n"], outline.cta_tile_n)
+                store["subtile_n"] = (
+                    outline.cta_tile_n if whole else min(store["subtile_n"], outline.cta_tile_n)
+                )
             plan = replace(outline, **store)
             for derived in MEMORY_DERIVED:
                 plan = _derive(plan, (derived,), decisions)
@@ -157,11 +163,13 @@ def _implied(stated: Decisions, kind: object) -> Decisions:
     if stated.get("schedule_kind") != "tiled":
         implied["occupancy"] = 1
     if kind == "ping_pong":
-        implied["consumers"] = 2
+        implied |= {"consumers": 2, "width": PING_PONG_WIDTH}
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}
     if stated.get("order") == "row":
         implied |= {"minor": "n", "width": 1}
+    if stated.get("stages") == 1:  # an MMA in flight needs a second one
+        implied["outstanding_mmas"] = 0
     if "promote_k" in stated:  # a sum is promoted after each K step
         implied |= {"cta_tile_k": stated["promote_k"], "outstanding_mmas": 0}
     return implied

@@ -41,20 +41,20 @@ PROMOTION_CYCLES_PER_REGISTER = 2
 after 128 of K had 0.893, after 256 1.010); 288 with the drain in ping-pong, where nobody covers (0.53).
 """
 EPILOGUE_BYTES_PER_CYCLE_AND_WARP = 3.3
-"""[derived] Of C and D, converted and handed to TMA. An MMA in flight keeps cooperative consumers in step, and
-a tile of 65,536 bytes of D then took 2,640 cycles beside its main loop (fp8, 1.024, 1.00 and 0.99).
+"""[derived] Of C and D, converted and handed to TMA. An MMA in flight keeps cooperative consumers in step,
+and a tile of 65,536 bytes of D then took 2,640 cycles beside its main loop (fp8, 1.024, 1.00 and 0.99).
 """
 EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
 """[derived] What of it is left where consumers run apart, one storing while another still multiplies:
 1,815 of those 2,640 cycles (bf16 1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083).
 """
 TURN_CYCLES = 500
-"""[derived] From the last MMA of a ping-pong consumer to the first of the other one: 8,687 cycles for 8,192 of
-MMA (bf16 128 x 128 at K = 1,024, 1.113).
+"""[derived] From the last MMA of a ping-pong consumer to the first of the other one: 8,687 cycles for 8,192
+of MMA (bf16 128 x 128 at K = 1,024, 1.113).
 """
 CLUSTER_SHARE = 0.015
 """[derived] Of the main loop, in which CTAs of a cluster wait for one another at every stage: a 1 x 2 cluster
-(1.024, 0.989, 1.045) and ping-pong in a 2 x 1 cluster (1.025, 0.980, 1.106) lost 0.3 to 3.6 %, 1.45 in the mean.
+(1.024, 0.989, 1.045) and ping-pong in one of 2 x 1 (1.025, 0.980, 1.106) lost 0.3 to 3.6 %, in the mean 1.45.
 """
 START_CYCLES = 3_200
 """[derived] From a program's launch to its first MMA, and from its last store to the next launch: a tiled
@@ -93,7 +93,7 @@ def mma_cycles(plan: Plan) -> float:
 
 
 def smem_cycles(plan: Plan) -> float:
-    """Return the cycles of shared memory: every instruction reads its 64 rows of A and all its columns of B."""
+    """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B."""
     m, n, _ = plan.mma_shape
     a_rows = 0 if plan.a_source == "registers" else m
     rows = plan.cta_tile_m / m * (plan.cta_tile_n / n) * (a_rows + n)
@@ -235,8 +235,8 @@ def cost(plan: Plan, shape: Shape) -> tuple[float, ...]:
 
 
 COST_ORDER = ("time", "L2 bytes", "MMAs in flight", "depth of the ring")
-"""What the parts of a cost are: cycles; bytes from L2, which cost power; whether a consumer that nobody covers
-for keeps an MMA in flight, and others none; and the K that the ring holds, for deeper hides more.
+"""What the parts of a cost are: cycles; bytes from L2, which cost power; whether consumers that nobody covers
+for keep an MMA in flight, and others none; and the K that the ring holds, for deeper hides more.
 """
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from gemmgen.plan.bounds import smem_limit
+from gemmgen.plan.cost import Estimate, estimate
 from gemmgen.plan.plan import Plan
+from gemmgen.plan.problem import Shape
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,20 @@ def _kernel(plan: Plan) -> Section:
             Entry("CTA tile n", plan.cta_tile_n, "columns", f"stored as {plan.subtiles} x {plan.subtile_n}"),
             Entry("CTA tile k", plan.cta_tile_k, "elements", bytes_per_stage),
             Entry("cluster", plan.cluster_size, "CTAs", _cluster(plan)),
-            Entry("occupancy", plan.occupancy, "CTAs", "per SM"),
+            Entry("occupancy", plan.occupancy, "CTAs", f"per SM, whose shared memory holds {_fitting(plan)}"),
             Entry("stages", plan.stages, "tiles", f"{plan.stages * plan.cta_tile_k} of K in flight"),
             Entry("outstanding", plan.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
-            Entry(
-                "instructions", plan.mmas_per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"
-            ),
+            Entry("instructions", plan.mmas_per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"),
             *_order(plan),
             Entry("intensity", round(plan.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"),
         ),
     )
+
+
+def _fitting(plan: Plan) -> int:
+    """Return the CTAs for which an SM has shared memory, whatever else they need."""
+    architecture = plan.architecture
+    return architecture.smem_bytes_per_sm // (plan.smem_bytes + architecture.smem_reserved_bytes_per_cta)
 
 
 def _order(plan: Plan) -> tuple[Entry, ...]:
@@ -81,7 +88,9 @@ def _order(plan: Plan) -> tuple[Entry, ...]:
 
 def _cluster(plan: Plan) -> str:
     shared = " and ".join(operand.upper() for operand in plan.multicast)
-    return f"{plan.cluster_m} x {plan.cluster_n}" + (f", {shared} loaded once and multicast" if shared else "")
+    return f"{plan.cluster_m} x {plan.cluster_n}" + (
+        f", {shared} loaded once and multicast" if shared else ""
+    )
 
 
 def _shared_memory(plan: Plan) -> Section:
@@ -113,7 +122,9 @@ def _shared_memory(plan: Plan) -> Section:
     padding = Entry("padding", memory.padding_bytes, "bytes", "alignment")
     limit = smem_limit(plan)
     share = "one CTA" if plan.occupancy == 1 else f"{plan.occupancy} CTAs"
-    total = Entry("total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: {share} per SM")
+    total = Entry(
+        "total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: {share} per SM"
+    )
     entries = (*buffers, *barriers, *(compiler if plan.specialized else ()), padding)
     return Section("shared memory per CTA", entries, total)
 
@@ -121,12 +132,13 @@ def _shared_memory(plan: Plan) -> Section:
 def _registers(plan: Plan) -> Section:
     pool = plan.register_pool
     partitions = plan.partitions if plan.specialized else plan.consumer_partitions
+    most = "" if plan.specialized else "at most, "
     entries = [
         Entry(
             partition.name,
             pool.default_registers if i == 0 and plan.specialized else partition.registers,
             "registers",
-            f"{'' if plan.specialized else 'at most, '}per thread, {partition.warps} warp{'s' * (partition.warps > 1)}",
+            f"{most}per thread, {partition.warps} warp{'s' * (partition.warps > 1)}",
         )
         for i, partition in enumerate(partitions)
     ]
@@ -135,7 +147,9 @@ def _registers(plan: Plan) -> Section:
         Entry("accumulator", plan.accumulator_registers, "registers", f"{share:.0%} of a consumer thread's")
     )
     if plan.operand_registers:
-        entries.append(Entry("A", plan.operand_registers, "registers", "a K step of a consumer thread's rows"))
+        entries.append(
+            Entry("A", plan.operand_registers, "registers", "a K step of a consumer thread's rows")
+        )
     launched = pool.launch_registers * plan.threads
     file = plan.architecture.registers_per_sm
     total = Entry(
@@ -153,13 +167,11 @@ def _problems(plan: Plan) -> tuple[Section, ...]:
     return tuple(_problem(plan, shape) for shape in plan.problem.bench_shapes)
 
 
-def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
+def _problem(plan: Plan, shape: Shape) -> Section:
     m, n, k = shape
     tiles_m, tiles_n = plan.tiles(shape)
     waves = plan.waves(shape)
-    flops = 2 * m * n * k
-    moved = m * k * plan.problem.a.dtype.bytes + n * k * plan.problem.b.dtype.bytes + m * n * plan.problem.d.bytes
-    bound = "tensor cores" if flops / moved > plan.problem.gpu.ridge_flops_per_byte(plan.problem.a.dtype.bits) else "DRAM"
+    found = estimate(plan, shape)
     return Section(
         f"problem {m} x {n} x {k}",
         (
@@ -170,9 +182,35 @@ def _problem(plan: Plan, shape: tuple[int, int, int]) -> Section:
                 f"{tiles_m} x {tiles_n} for {plan.resident_programs} programs",
             ),
             Entry("waves", round(waves, 2), "waves", f"{waves / -(-waves // 1):.1%} of the SM time is used"),
-            Entry("intensity", round(flops / moved, 1), "FLOP/B", f"towards DRAM: bound by {bound}"),
+            _bound(plan, shape, found),
+            Entry("from L2", round(found.l2_bytes / 1e9, 2), "GB", _l2_reads(plan, found)),
+            Entry("time", round(found.seconds * 1e6, 1), "us", _shares(found)),
         ),
     )
+
+
+def _bound(plan: Plan, shape: Shape, found: Estimate) -> Entry:
+    """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
+    gpu, bits = plan.problem.gpu, plan.problem.a.dtype.bits
+    intensity, ridge = 2 * math.prod(shape) / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
+    bound = "tensor cores" if intensity > ridge else "DRAM"
+    meaning = f"towards DRAM: bound by {bound}, with the ridge at {ridge:.1f}"
+    return Entry("intensity", round(intensity, 1), "FLOP/B", meaning)
+
+
+def _l2_reads(plan: Plan, found: Estimate) -> str:
+    reads = " and ".join(operand.upper() for operand in plan.multicast)
+    shared = f", {reads} once for all CTAs of a cluster" if reads else ""
+    return f"{found.l2_bytes / found.dram_bytes:.1f} times what DRAM moves at least{shared}"
+
+
+def _shares(found: Estimate) -> str:
+    """Say of what a predicted time is the sum, of its largest three terms."""
+    if found.dram_seconds > found.cycles / found.hz:
+        return "predicted, only to rank by: as long as DRAM takes"
+    shares = sorted(((cycles / found.cycles, cause) for cause, cycles in found.terms.items()), reverse=True)
+    named = ", ".join(f"{share:.0%} {cause}" for share, cause in shares[:3])
+    return f"predicted, only to rank by: {named}"
 
 
 def _section_text(section: Section) -> str:

@@ -330,11 +330,15 @@ class Plan:
         return self.register_pool.launch_registers if self.occupancy > 1 else None
 
     @property
+    def accumulator_elements(self) -> int:
+        """Sums of a consumer thread."""
+        threads = self.consumer_warps * self.architecture.threads_per_warp
+        return self.cta_consumer_tile_m * self.cta_tile_n // threads
+
+    @property
     def accumulator_registers(self) -> int:
         """Registers per consumer thread that hold the accumulator; with promotion, the partial sum too."""
-        threads = self.consumer_warps * self.architecture.threads_per_warp
-        elements = self.cta_consumer_tile_m * self.cta_tile_n // threads
-        registers = elements * self.problem.accumulator.bits // 32
+        registers = self.accumulator_elements * self.problem.accumulator.bits // 32
         return 2 * registers if self.promote_k else registers
 
     @property

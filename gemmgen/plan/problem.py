@@ -12,6 +12,8 @@ Shape = tuple[int, int, int]
 """[M, N, K]."""
 VECTORS = ("row_scale", "column_scale", "row_bias", "column_bias")
 """Epilogue operations with an operand of one element for each row, or each column, of D."""
+ACTIVATIONS = ("relu", "gelu_tanh", "gelu_erf", "silu")
+"""Epilogue operations without an operand."""
 VECTOR_BIAS_DTYPES = ("bf16", "fp16", "fp32")
 """Types of D that a bias has too; beside another D it is fp32."""
 
@@ -63,6 +65,13 @@ class Problem:
         """Return the type of a row or column operand: scales are fp32, a bias is what D is where it can."""
         as_d = name.endswith("_bias") and self.d.name in VECTOR_BIAS_DTYPES
         return self.d if as_d else DTYPES["fp32"]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What is done to a sum before it is converted, in order."""
+        scaled = ("alpha",) if self.alpha != 1 else ()
+        added = ("c",) if self.c is not None and not self.residual else ()
+        return (*scaled, *added, *self.ops)
 
     @property
     def transforms(self) -> bool:

@@ -1,4 +1,4 @@
-"""All configurations of a spec in the order of their cost: which are legal, and why the others are not planned."""
+"""A spec's configurations in the order of their cost: which are legal, and why others are not planned."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ class Ranking:
         best = self.legal[0]
         rows = [list(COLUMNS), *(_cells(i, c, best, self.shape) for i, c in enumerate(self.legal[:limit], 1))]
         total = f"{count} legal configurations of {count + self.refusals} for {m} x {n} x {k}"
-        return "\n".join([total, *_aligned(rows), "time is a prediction to rank by, and no measurement"])
+        return "\n".join([total, *_aligned(rows), LEGEND])
 
     def explanation(self) -> str:
         """Return why the other configurations are not planned, group by group."""
-        lost = f"{len(self.legal) - 1} legal ones cost more, most of all by"
-        refused = f"{self.refusals} are refused, by rule"
-        return "\n\n".join("\n".join(_paragraph(*part)) for part in ((lost, self.lost), (refused, self.refused)))
+        lost = _paragraph(f"{len(self.legal) - 1} legal ones cost more; what decides", self.lost)
+        refused = _paragraph(f"{self.refusals} are refused; by which rule", self.refused)
+        return "\n".join([*lost, "", *refused])
 
     def as_dict(self, limit: int, *, explained: bool) -> dict[str, object]:
         """Return plain data for JSON."""
@@ -205,10 +205,9 @@ COLUMNS = (
     "",
     "kernel",
     "tile",
-    "cluster",
+    "CTAs",
     "warps",
-    "stages",
-    "queue",
+    "ring",
     "smem",
     "acc/regs",
     "occ",
@@ -217,6 +216,10 @@ COLUMNS = (
     "time us",
     "lost by",
 )
+
+
+LEGEND = """CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight; accumulator of all registers
+time is a prediction to rank by, and no measurement"""
 
 
 def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) -> list[str]:
@@ -229,9 +232,8 @@ def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) ->
         f"{plan.cta_tile_m}x{plan.cta_tile_n}x{plan.cta_tile_k}",
         f"{plan.cluster_m}x{plan.cluster_n}",
         str(plan.total_warps),
-        str(plan.stages),
-        str(plan.outstanding_mmas),
-        f"{plan.smem_bytes:,}",
+        f"{plan.stages} q{plan.outstanding_mmas}",
+        str(plan.smem_bytes),
         f"{plan.accumulator_registers}/{plan.consumer_registers}",
         str(plan.occupancy),
         f"{plan.waves(shape):.2f}",
@@ -244,7 +246,7 @@ def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) ->
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows in columns: words to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = {COLUMNS.index(name) for name in ("kernel", "tile", "cluster", "lost by")}
+    words = {COLUMNS.index(name) for name in ("kernel", "tile", "CTAs", "lost by")}
     for row in rows:
         cells = (
             cell.ljust(width) if i in words else cell.rjust(width)
@@ -255,7 +257,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _paragraph(title: str, groups: Sequence[Group]) -> Iterator[str]:
     """Yield a title and, below it, a line for each group, its example folded to the width of a terminal."""
-    yield title
+    yield title if groups else f"{title}: none"
     widest = max((len(group.reason) for group in groups), default=0)
     for group in groups:
         head = f"  {group.reason:<{widest}} {group.count:>5}  "

@@ -166,6 +166,13 @@ class View:
         )
         return tuple(sorted(operands, key=lambda operand: operand.multicast))
 
+    def load(self, operand: LoadedOperand, buffer: str, coordinates: str) -> str:
+        """Return the statement that loads a box, in the function of this plan that loads."""
+        multicast = ("multicast=True",) if operand.multicast else ()
+        arguments = (f"{operand.name}_desc", coordinates, self.ready, buffer, *multicast)
+        depth = 3 if self.plan.specialized else 2 if self._multiply == "multiply_synchronous" else 1
+        return fit("tma.async_load(", arguments, ")", indent=4 * depth, margin=0)
+
     @staticmethod
     def row_offset(share: int) -> str:
         """Return the offset of a consumer's rows where its number is known."""

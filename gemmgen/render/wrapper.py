@@ -224,15 +224,18 @@ class WrapperView:
         )
 
     @property
-    def zero_operands(self) -> str:
-        """Operands whose product is zero, for a K of 0."""
-        problem = self.plan.problem
-        a, b = "a.new_zeros((m, k))", "b.new_zeros((n, k)).T"
-        if problem.a.major == "mn":
-            a = "a.new_zeros((k, _aligned(m, a.itemsize)))[:, :m].T"
-        if problem.b.major == "mn":
-            b = "b.new_zeros((k, _aligned(n, b.itemsize)))[:, :n]"
-        return f"{a}, {b}"
+    def zero_a(self) -> str:
+        """An A of zeros, for a K of 0."""
+        if self.plan.problem.a.major == "k":
+            return "a.new_zeros((m, k))"
+        return "a.new_zeros((k, _aligned(m, a.itemsize)))[:, :m].T"
+
+    @property
+    def zero_b(self) -> str:
+        """A B of zeros."""
+        if self.plan.problem.b.major == "k":
+            return "b.new_zeros((n, k)).T"
+        return "b.new_zeros((k, _aligned(n, b.itemsize)))[:, :n]"
 
     @property
     def rounds(self) -> bool:

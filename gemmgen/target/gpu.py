@@ -42,7 +42,7 @@ class Gpu:
         return fitting if ctas <= 2 else min(fitting, CLUSTERS_OF_FOUR)
 
     def dense_flops_per_second(self, bits: int) -> float:
-        """Return the datasheet peak of dense MMA of operands of so many bits: half the bits, twice the rate."""
+        """Return the datasheet peak of dense MMA by the operands' bits: half of them, twice the rate."""
         return self.dense_16bit_flops_per_second * 16 / bits
 
     def ridge_flops_per_byte(self, bits: int) -> float:
@@ -51,8 +51,8 @@ class Gpu:
 
 
 SUSTAINED_HOPPER_HZ = 1.35e9
-"""[derived] bf16 128 x 256 x 64 at 8192 x 8192 x 8192 on an H200 of 700 W: 16 rounds of 128 steps of 1,024 MMA
-cycles and about 2,000 more took 1.59 ms. The tool reads 1.3 to 1.4 GHz.
+"""[derived] bf16 128 x 256 x 64 at 8192 x 8192 x 8192 on an H200 of 700 W: 16 rounds of 128 steps of 1,024
+MMA cycles, and about 2,000 more each, took 1.59 ms. The tool reads 1.3 to 1.4 GHz.
 """
 BOOST_BLACKWELL_HZ = 1.85e9
 """[derived] 2,250 TFLOP/s over 148 SMs of 4,096 FMA a cycle: a peak, for no Blackwell was measured."""

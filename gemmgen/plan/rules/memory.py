@@ -8,11 +8,11 @@ from dataclasses import replace
 from gemmgen.errors import Violation
 from gemmgen.plan.bounds import fits, is_power_of_two, most_stages, smem_limit
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile
+from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile, narrowest_subtile
 from gemmgen.plan.rules.registers import accumulator_registers, register_granularity
 from gemmgen.plan.rules.roles import occupancy
 from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
-from gemmgen.plan.rules.tile import breaks_extents, breaks_tile
+from gemmgen.plan.rules.tile import breaks_extents, breaks_tile, least_columns
 from gemmgen.target import WGMMA
 
 
@@ -80,13 +80,26 @@ def ring_depth(plan: Plan) -> Iterator[Violation]:
 
 
 def outstanding_mmas(plan: Plan) -> Iterator[Violation]:
-    """An MMA can only stay in flight where another one follows it."""
+    """An MMA can only stay in flight where another one follows it, and where nothing of it is in registers.
+
+    [gluon] With A from registers and an MMA outstanding, ptxas serializes (C7511, C7512): bf16, tf32, e4m3
+    and int8, both majors, 32 and 64 of K, 64 and 128 sums, specialized or not. With none outstanding
+    all compile.
+    """
     if plan.schedule_kind == "single_tile" and plan.outstanding_mmas:
         yield Violation(
             rule_id(outstanding_mmas),
             "buffering.outstanding_mmas",
             f"{plan.outstanding_mmas} outstanding MMA for a single tile",
             "all of K is one step, and no MMA follows its own",
+            "use 0",
+        )
+    elif plan.a_source == "registers" and plan.outstanding_mmas:
+        yield Violation(
+            rule_id(outstanding_mmas),
+            "buffering.outstanding_mmas",
+            f"{plan.outstanding_mmas} outstanding MMA with A from registers",
+            "a step's A would overwrite what the MMA in flight reads, so that the compiler serializes them",
             "use 0",
         )
 
@@ -102,8 +115,8 @@ def smem_capacity(plan: Plan) -> Iterator[Violation]:
     if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)):
         field, largest = "buffering.stages", stages
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
-    elif breaks(plan, register_granularity):
-        return  # nor has the accumulator, which bounds the tile, been judged
+    elif breaks(plan, register_granularity, operand_swizzle):
+        return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
     else:
         field, largest = _smaller_tile(plan)
         found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
@@ -125,6 +138,8 @@ def _smaller_tile(plan: Plan) -> tuple[str, int]:
     """
     single = replace(plan, stages=1)
     one_buffer = replace(single, epilogue_buffers=1)
+    short = replace(one_buffer, cta_tile_k=plan.mma_shape[2])
+    columns = max(least_columns(plan), narrowest_subtile(plan))
     for base, name, field in (
         (single, "epilogue_buffers", "buffering.epilogue"),
         (single, "subtile_n", "epilogue.subtile_n"),
@@ -133,6 +148,8 @@ def _smaller_tile(plan: Plan) -> tuple[str, int]:
         (replace(one_buffer, subtile_n=WGMMA.n_min), "cta_tile_k", "tile.k"),
         (single, "cta_tile_n", "tile.n"),
         (single, "cta_tile_m", "tile.m"),
+        (short, "cta_tile_n", "tile.n"),
+        (replace(short, cta_tile_n=columns, subtile_n=columns), "cta_tile_m", "tile.m"),
     ):
         value: int = getattr(plan, name)
         while value > 1:
@@ -144,4 +161,4 @@ def _smaller_tile(plan: Plan) -> tuple[str, int]:
                 break
             if fits(smaller):
                 return field, value
-    raise AssertionError("an accumulator that fits into registers leaves a stage of k = 16 enough memory")
+    raise AssertionError("the smallest tile that consumers can share leaves a stage of it enough memory")

@@ -114,7 +114,9 @@ def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
     cluster = agent.cluster
     descriptor: Descriptor = agent.get(op.operands[0])
     if descriptor.rounds_to_tf32:
-        raise refusal("stores by a descriptor that rounds to tf32 are not known to the simulator", op.location)
+        raise refusal(
+            "stores by a descriptor that rounds to tf32 are not known to the simulator", op.location
+        )
     view: View = agent.get(op.operands[-1])
     type_ = op.operand_types[-1]
     assert isinstance(type_, MemDescType)

@@ -1,0 +1,449 @@
+"""How configurations are ranked: by what was measured on an H200, and by sums made by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemmgen import cli
+from gemmgen.plan import Plan, cost, plan_spec
+from gemmgen.plan.candidates import CHOICES, configurations
+from gemmgen.plan.cost import Estimate, estimate, step_cycles
+from gemmgen.plan.ranking import Ranking, rank
+from gemmgen.plan.rules import judge
+from gemmgen.spec import Spec, SpecFile, load_spec
+
+ROOT = Path(__file__).parent.parent
+Shape = tuple[int, int, int]
+SQUARE, SMALLER, SHORT = (8192, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 1024)
+OUTPUTS = {"bf16": "bf16", "fp16": "fp16", "e4m3": "bf16", "int8": "int32", "tf32": "fp32"}
+
+
+def spec(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Spec:
+    names = {"a": {"dtype": dtype}, "b": {"dtype": dtype}, "d": {"dtype": OUTPUTS[dtype]}}
+    data: dict[str, object] = {"title": "t", "target": "h200", "operands": names}
+    return Spec.model_validate(data | {"bench": {"shapes": [list(shape)]}} | sections)
+
+
+def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Plan:
+    found = spec(dtype, shape, **sections)
+    return plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={}))
+
+
+def tile(plan: Plan) -> tuple[int, int, int]:
+    return plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
+
+
+def config(plan: Plan) -> tuple[int, int, int, int]:
+    """A configuration as the tutorial prints it, but for the instruction: block M, N and K, and warps."""
+    return (*tile(plan), plan.consumer_warps)
+
+
+# --- the configuration search of Triton's Gluon tutorial 05 (WGMMA): blocked matmul of fp16
+
+
+@cache
+def tutorial(stages: int, occupancy: int) -> Ranking:
+    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM."""
+    return rank(
+        spec(
+            "fp16",
+            (8192, 8192, 16384),
+            schedule={"kind": "tiled"},
+            buffering={"stages": stages},
+            occupancy=occupancy,
+        )
+    )
+
+
+def legal(stages: int, occupancy: int) -> list[tuple[int, int, int, int]]:
+    return list(dict.fromkeys(config(candidate.plan) for candidate in tutorial(stages, occupancy).legal))
+
+
+def best(stages: int, occupancy: int) -> Plan:
+    return tutorial(stages, occupancy).legal[0].plan
+
+
+@pytest.mark.parametrize(
+    ("stages", "occupancy", "found"),
+    [
+        # Two CTAs have 233,472 / 2 - 1,024 = 115,712 bytes each. With D of 64 x 256 and of 128 x 128:
+        # (64 + 256) x 128 x 2 + 32,768 = 114,688; (64 + 128) x 256 x 2 + 16,384 = 114,688;
+        # (128 + 128) x 128 x 2 + 32,768 = 98,304, each with a barrier more.
+        (1, 2, {(64, 256, 128, 4), (64, 128, 256, 4), (128, 128, 128, 4), (128, 128, 128, 8)}),
+        # One CTA has 232,448: (128 + 256) x 256 x 2 = 196,608, and a part of D of 128 x 128 x 2 = 32,768.
+        (1, 1, {(128, 256, 256, 8), (256, 128, 256, 8)}),
+        # Twice the buffers, half the K: the same bytes of A and B.
+        (2, 2, {(64, 256, 64, 4), (64, 128, 128, 4), (128, 128, 64, 4), (128, 128, 64, 8)}),
+        (2, 1, {(128, 256, 128, 8), (256, 128, 128, 8)}),
+    ],
+)
+def test_the_configurations_that_the_tutorial_benchmarks_are_legal(
+    stages: int, occupancy: int, found: set[tuple[int, int, int, int]]
+) -> None:
+    assert found <= set(legal(stages, occupancy))
+
+
+@pytest.mark.parametrize(
+    ("stages", "occupancy", "refused", "rule"),
+    [
+        # 128 x 256 over 256 threads are 128 registers and 28 to work with; two CTAs have 128 a thread.
+        (1, 2, (128, 256, 64, 8), "accumulator-registers"),
+        # 128 x 256 over 128 threads are 256 registers, all that a thread can have.
+        (1, 1, (128, 256, 64, 4), "accumulator-registers"),
+        # (128 + 128) x 256 x 2 = 131,072 of 115,712 bytes.
+        (1, 2, (128, 128, 256, 8), "smem-capacity"),
+        # The best one of a single buffer: 2 x 81,920 = 163,840 of 115,712 bytes.
+        (2, 2, (64, 256, 128, 4), "smem-capacity"),
+    ],
+)
+def test_what_the_tutorial_s_limits_exclude_is_refused_by_a_rule(
+    stages: int, occupancy: int, refused: tuple[int, int, int, int], rule: str
+) -> None:
+    assert refused not in legal(stages, occupancy)
+    plans = itertools.chain.from_iterable(
+        configuration.plans()
+        for configuration in configurations(
+            spec("fp16", schedule={"kind": "tiled"}, buffering={"stages": stages}, occupancy=occupancy)
+        )
+    )
+    found = [{violation.rule for violation in judge(plan)} for plan in plans if config(plan) == refused]
+    assert all(found)
+    assert {rule} in found  # others break rules of how D is stored besides
+
+
+def test_with_one_buffer_a_second_cta_multiplies_while_the_first_one_loads() -> None:
+    pair, lone = best(1, 2), best(1, 1)
+    assert (tile(pair), tile(lone)) == ((128, 128, 128), (128, 256, 256))
+    # 128^3 / 2,048 = 1,024 of MMA and 160 of drain; 550 + 65,536 / 64 = 1,574 to load: 2,758 for both CTAs.
+    assert max(step_cycles(pair, ctas=2).values()) == 2_758
+    # 4,096 + 160; 550 + 196,608 / 64 = 3,622: 7,878, for as many products as 5,516 cycles of the pair.
+    assert max(step_cycles(lone).values()) == 7_878
+    assert tutorial(1, 2).legal[0].cost < tutorial(1, 1).legal[0].cost
+
+
+def test_with_two_buffers_the_square_tile_for_two_ctas_is_best_of_all() -> None:
+    assert tile(best(2, 2)) == (128, 128, 64)
+    # 512 + 160 + 260 to ask for the next stage = 932; (550 + 512 + 932) / 2 = 997 a lap: both are hidden
+    # behind the two CTAs' MMAs of 512.
+    assert max(step_cycles(best(2, 2), ctas=2).values()) == 1_024
+    wide = next(c.plan for c in tutorial(2, 2).legal if tile(c.plan) == (64, 256, 64))
+    # 64 x 256 tiles load (64 + 256) x 64 x 2 = 40,960 bytes for the same products: 2 x 40,960 / 64.
+    assert step_cycles(wide, ctas=2)["L2"] == 1_280
+    assert tutorial(2, 2).legal[0].cost < tutorial(2, 1).legal[0].cost
+
+
+def test_a_second_buffer_is_worth_more_than_a_longer_step() -> None:
+    for occupancy in (1, 2):
+        assert tutorial(2, occupancy).legal[0].cost < tutorial(1, occupancy).legal[0].cost
+
+
+# --- what was measured: ratios to cuBLAS at SQUARE, SMALLER and SHORT, one session on an H200
+
+COOPERATIVE: dict[str, Any] = {"warp_specialization": {"kind": "cooperative", "consumers": 2}}
+LONE: dict[str, Any] = {"warp_specialization": {"kind": "cooperative", "consumers": 1}}
+PING_PONG: dict[str, Any] = {"warp_specialization": {"kind": "ping_pong"}}
+NONE: dict[str, Any] = {"warp_specialization": {"kind": "none"}, "schedule": {"kind": "persistent"}}
+TILED: dict[str, Any] = {"schedule": {"kind": "tiled"}}
+ONE_CTA: dict[str, Any] = {"cluster": {"m": 1, "n": 1}, "occupancy": 1}
+
+
+def measured(
+    m: int, n: int, k: int, queue: int, kind: dict[str, Any], dtype: str = "bf16", **more: object
+) -> Callable[[Shape], Plan]:
+    buffering: dict[str, object] = {"outstanding_mmas": queue}
+    if stages := more.pop("stages", None):
+        buffering["stages"] = stages
+    sections = ONE_CTA | kind | {"tile": {"m": m, "n": n, "k": k}, "buffering": buffering} | more
+    return lambda shape: planned(dtype, shape, **sections)
+
+
+MEASURED: dict[str, list[tuple[Callable[[Shape], Plan], tuple[float | None, ...]]]] = {
+    "bf16": [
+        (measured(128, 256, 64, 0, COOPERATIVE), (1.027, 1.005, 1.066)),
+        (measured(128, 256, 64, 1, COOPERATIVE, cluster={"m": 2}), (1.021, 0.987, 1.000)),
+        (measured(128, 256, 64, 0, COOPERATIVE, cluster={"n": 2}), (1.024, 0.989, 1.045)),
+        (measured(128, 128, 64, 1, PING_PONG), (1.031, 1.016, 1.113)),
+        (measured(64, 256, 64, 1, PING_PONG, cluster={"m": 2}), (1.027, 1.00, 1.111)),
+        (measured(128, 128, 64, 0, PING_PONG), (0.78, None, None)),
+        (measured(128, 128, 64, 1, PING_PONG, cluster={"m": 2}), (1.025, 0.980, 1.106)),
+        (measured(128, 256, 64, 1, NONE), (0.976, 0.952, 0.957)),
+        (measured(128, 256, 64, 0, NONE), (0.571, None, None)),
+        (measured(128, 256, 64, 1, TILED), (1.004, 0.967, 0.890)),
+        (measured(128, 256, 64, 0, TILED), (0.748, None, None)),
+        (measured(128, 128, 64, 1, TILED, occupancy=2), (1.006, 0.980, 0.949)),
+        (measured(128, 128, 64, 0, TILED, occupancy=2), (0.997, 0.972, 0.935)),
+        (measured(128, 128, 128, 0, TILED, occupancy=2, stages=1), (0.742, 0.698, 0.769)),
+        (measured(128, 256, 64, 0, TILED, stages=1), (0.44, None, None)),
+        (measured(128, 256, 64, 1, LONE), (1.02, None, None)),
+        (measured(128, 256, 64, 0, LONE), (0.91, None, None)),
+    ],
+    "e4m3": [
+        (measured(128, 128, 128, 1, PING_PONG, "e4m3"), (1.050, 1.042, 1.164)),
+        (measured(128, 256, 128, 0, COOPERATIVE, "e4m3"), (1.040, 1.026, 1.083)),
+        (measured(128, 256, 128, 1, COOPERATIVE, "e4m3"), (1.024, 1.00, 0.99)),
+    ],
+    "tf32": [
+        (measured(128, 128, 32, 1, PING_PONG, "tf32"), (1.012, 1.034, 0.990)),
+        (measured(128, 256, 32, 0, COOPERATIVE, "tf32"), (1.004, 1.011, 0.903)),
+    ],
+    "promoted": [
+        (measured(128, 128, 256, 0, COOPERATIVE, "e4m3", mma={"promote_k": 256}), (1.010, 1.045, None)),
+        (measured(128, 128, 128, 0, COOPERATIVE, "e4m3", mma={"promote_k": 128}), (0.893, 0.955, None)),
+        (measured(64, 128, 128, 0, PING_PONG, "e4m3", mma={"promote_k": 128}), (0.53, None, None)),
+    ],
+}
+SHAPES = (SQUARE, SMALLER, SHORT)
+
+
+@pytest.mark.parametrize("dtype", MEASURED)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_measured_more_than_3_percent_faster_is_ranked_first(dtype: str, shape: Shape) -> None:
+    place = SHAPES.index(shape)
+    plans = [(make(shape), ratios[place]) for make, ratios in MEASURED[dtype]]
+    for (one, fast), (other, slow) in itertools.permutations(plans, 2):
+        if fast is not None and slow is not None and fast > 1.03 * slow:
+            assert cost.cost(one, shape) < cost.cost(other, shape), (config(one), config(other))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_predicted_ratio_is_within_8_percent_of_a_measured_one(shape: Shape) -> None:
+    place = SHAPES.index(shape)
+    plans = [(make(shape), ratios[place]) for make, ratios in MEASURED["bf16"]]
+    reference, unit = plans[0]
+    assert unit is not None
+    for plan, ratio in plans:
+        if ratio is not None:
+            predicted = estimate(reference, shape).seconds / estimate(plan, shape).seconds * unit
+            assert predicted == pytest.approx(ratio, rel=0.08), config(plan)
+
+
+# --- the terms of a time
+
+
+def test_a_cooperative_tile_s_time_is_the_sum_made_by_hand() -> None:
+    plan = planned(
+        tile={"m": 128, "n": 256, "k": 64}, buffering={"outstanding_mmas": 0}, **ONE_CTA, **COOPERATIVE
+    )
+    found = estimate(plan, SQUARE)
+    # 2,048 tiles on 132 SMs are 16 rounds of 128 steps of 128 x 256 x 64 / 2,048 = 1,024 cycles.
+    ideal = 8192**3 / 2048 / 132
+    assert found.terms["tensor cores"] == pytest.approx(ideal)
+    assert found.terms["idle SMs"] == pytest.approx(16 * 128 * 1_024 - ideal)
+    # 65,536 bytes of D at 3.3 a cycle for each of 8 warps, two thirds of it, and the drain.
+    assert found.terms["epilogue"] == pytest.approx(16 * (160 + 65_536 / 26.4 * 2 / 3))
+    assert found.terms["start"] == 3_200
+    assert found.cycles == pytest.approx(sum(found.terms.values()))
+    assert found.seconds == pytest.approx(found.cycles / 1.35e9)
+    # 2,048 tiles x 128 steps x (128 + 256) x 64 x 2 bytes.
+    assert found.l2_bytes == 2_048 * 128 * 49_152
+
+
+def test_ping_pong_pays_turns_and_one_epilogue_where_cooperation_pays_one_per_tile() -> None:
+    plan = planned(
+        tile={"m": 128, "n": 128, "k": 64}, buffering={"outstanding_mmas": 1}, **PING_PONG, **ONE_CTA
+    )
+    terms = estimate(plan, SHORT).terms
+    assert terms["turns"] == 32 * 500  # 4,096 tiles on 132 SMs
+    assert terms["epilogue"] == pytest.approx(32_768 / 13.2)  # of four warps, once
+    # A main loop of 512 and the turn hide 1,012 of those 2,482 cycles; the other consumer waits for half.
+    brief = estimate(plan, (8192, 8192, 64)).terms["epilogue"]
+    assert brief == pytest.approx(32 * (32_768 / 13.2 - 1_012) / 2 + 32_768 / 13.2)
+
+
+def test_an_mma_in_flight_hides_what_a_drained_queue_exposes() -> None:
+    def step(queue: int) -> dict[str, float]:
+        return step_cycles(
+            planned(tile={"m": 128, "n": 256, "k": 64}, buffering={"outstanding_mmas": queue}, **TILED)
+        )
+
+    assert step(0)["drained MMAs"] == 1_024 + 160 + 260
+    assert step(1)["drained MMAs"] == 1_024
+
+
+def test_two_ctas_share_what_an_sm_does_in_a_cycle() -> None:
+    plan = planned(tile={"m": 128, "n": 128, "k": 64}, occupancy=2, **TILED)
+    one, two = step_cycles(plan), step_cycles(plan, ctas=2)
+    assert [two[name] / one[name] for name in ("tensor cores", "shared memory", "L2")] == [2, 2, 2]
+    assert two["drained MMAs"] == one["drained MMAs"]
+
+
+def test_few_tiles_leave_an_sm_to_one_cta() -> None:
+    plan = planned(tile={"m": 128, "n": 128, "k": 64}, occupancy=2, **TILED)
+    # 64 tiles for 132 SMs: one round, and nobody to share with.
+    assert estimate(plan, (1024, 1024, 4096)).terms["start"] == 3_200
+    assert estimate(plan, (1024, 1024, 4096)).cycles < 64 * 1_024
+
+
+def test_promotion_costs_two_cycles_for_each_register_of_partial_sums() -> None:
+    tiles: dict[str, Any] = {"tile": {"m": 128, "n": 128, "k": 128}, "mma": {"promote_k": 128}}
+    plan = planned("e4m3", **tiles)
+    # 64 x 128 / 128 threads = 64 registers; the other consumer multiplies during the drain.
+    assert step_cycles(plan)["drained MMAs"] == 128**3 / 4_096 + 128
+
+
+def test_bytes_that_dram_cannot_deliver_in_time_set_the_time() -> None:
+    plan, shape = planned(shape=(64, 8192, 8192)), (64, 8192, 8192)
+    found = estimate(plan, shape)
+    # A, B and D: (64 + 8,192) x 8,192 + 64 x 8,192 elements of 2 bytes at 4.8 TB/s are 28.4 us.
+    assert found.dram_bytes == 2 * ((64 + 8192) * 8192 + 64 * 8192)
+    assert found.seconds >= found.dram_seconds == pytest.approx(28.4e-6, rel=0.01)
+    starved = Estimate({"tensor cores": 1.0}, 0, found.dram_bytes, found.dram_seconds, 1e9)
+    assert starved.seconds == found.dram_seconds
+
+
+# --- what an open spec gets
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k"), [("bf16", 64), ("fp16", 64), ("e4m3", 128), ("int8", 128), ("tf32", 32)]
+)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_large_problem_gets_the_tile_that_measured_best_in_every_type(
+    dtype: str, k: int, shape: Shape
+) -> None:
+    plan = planned(dtype, shape)
+    assert (tile(plan), plan.specialization) == ((128, 128, k), "ping_pong")
+    assert (plan.cluster_size, plan.outstanding_mmas, plan.stages) == (1, 1, 6)
+
+
+@pytest.mark.parametrize("shape", [(256, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (16, 4096, 4096)])
+def test_a_problem_of_few_tiles_gets_smaller_ones(shape: Shape) -> None:
+    plan = planned(shape=shape)
+    assert plan.cta_tile_m * plan.cta_tile_n < 128 * 128
+    assert 0.9 < plan.waves(shape) <= 1
+
+
+def test_promotion_is_planned_where_it_is_asked_for_only() -> None:
+    assert planned("e4m3").promote_k == 0
+    plan = planned("e4m3", mma={"promote_k": 256})
+    assert (plan.cta_tile_k, plan.outstanding_mmas, plan.specialization) == (256, 0, "cooperative")
+
+
+@pytest.mark.parametrize("dtype", OUTPUTS)
+def test_an_open_spec_is_planned_within_300_milliseconds(dtype: str) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        planned(dtype, SHORT)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(5)) < 0.3
+
+
+# --- the list
+
+
+@cache
+def ranking() -> Ranking:
+    return rank(spec())
+
+
+def test_the_first_of_the_list_is_what_is_planned() -> None:
+    assert ranking().legal[0].plan == planned()
+    for path in ("h100_bf16_fp32out", "h100_bf16_row_bias_relu", "h100_int8_a_registers"):
+        source = load_spec(ROOT / "specs" / f"{path}.yaml")
+        assert rank(source.spec).legal[0].plan == plan_spec(source)
+
+
+def test_every_configuration_is_listed_as_legal_or_as_refused() -> None:
+    # Cooperative with two consumers or one, and ping-pong, each with four K steps.
+    choices = 4
+    for name, values in CHOICES.items():
+        choices *= 3 if name == "consumers" else len(values)
+    found = ranking()
+    assert len(found.legal) + found.refusals == choices == 576
+    assert all(judge(candidate.plan) == () for candidate in found.legal[:50])
+    assert sum(group.count for group in found.lost) == len(found.legal) - 1
+    assert sum(group.count for group in found.refused) >= found.refusals
+
+
+def test_candidates_are_in_the_order_of_their_cost_and_say_what_decided() -> None:
+    found = ranking().legal
+    assert [candidate.cost for candidate in found] == sorted(candidate.cost for candidate in found)
+    cooperative = next(c for c in found if c.plan.specialization == "cooperative")
+    assert cooperative.lost_by(found[0])[0] == "epilogue"
+    drained = next(c for c in found if c.plan.ping_pong and not c.plan.outstanding_mmas)
+    assert drained.lost_by(found[0])[0] in ("drained MMAs", "short ring")
+    assert found[2].lost_by(found[0]) == ("depth of the ring", 0.0)  # K steps of 32: eight hold less
+
+
+def test_the_list_and_its_explanation_fit_110_columns() -> None:
+    lines = f"{ranking().table(400)}\n{ranking().explanation()}".splitlines()
+    assert max(map(len, lines)) <= 110
+    assert len(ranking().table(7).splitlines()) == 2 + 7 + 2
+    header, first = lines[1].split(), lines[2].split()
+    assert header[:3] == ["kernel", "tile", "CTAs"]
+    assert first[:4] == ["1", "ping-pong", "128x128x64", "1x1"]
+
+
+def test_an_explanation_names_rules_with_an_example_and_terms_with_a_margin() -> None:
+    text = " ".join(ranking().explanation().split())
+    assert re.search(r"accumulator-registers \d+ ping-pong, 128 x 256 x 64, .*? takes 256 registers", text)
+    assert re.search(r"epilogue \d+ cooperative, .*?: 0\.\d% slower, with [\d,]+ cycles more of it", text)
+
+
+# --- the command
+
+SPEC = str(ROOT / "specs" / "h100_bf16_fp32out.yaml")
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        monkeypatch.setattr("sys.argv", ["gemmgen", "plan", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert ended.value.code == 0
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        ((SPEC, "--candidates"), 10),
+        (("--candidates", SPEC), 10),
+        (("--candidates", "3", SPEC), 3),
+        ((SPEC, "--candidates=12"), 12),
+    ],
+)
+def test_candidates_may_stand_without_their_number(
+    command: Callable[..., str], arguments: tuple[str, ...], count: int
+) -> None:
+    lines = command(*arguments).splitlines()
+    assert len(lines) == 2 + count + 2
+    assert lines[1 + count].split()[0] == str(count)
+
+
+def test_both_are_given_as_json(command: Callable[..., str]) -> None:
+    (found,) = json.loads(command(SPEC, "--candidates", "2", "--explain", "--json")).values()
+    assert found["shape"] == list(SQUARE)
+    assert len(found["candidates"]) == 2
+    assert found["candidates"][0]["lost_by"] is None
+    assert found["candidates"][1]["predicted_seconds"] > 0
+    assert {"reason", "count", "example", "detail"} == set(found["refused_by"][0]) == set(found["lost_by"][0])
+
+
+# --- the document
+
+
+def test_the_document_has_the_constants_of_the_code() -> None:
+    text = (ROOT / "docs" / "planner.md").read_text()
+    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d.,]+) \|", text, re.MULTILINE))
+    constants = {
+        name: value
+        for name, value in vars(cost).items()
+        if name.isupper() and isinstance(value, (int, float)) and not name.startswith("_")
+    }
+    assert set(rows) == set(constants)
+    for name, value in constants.items():
+        assert float(rows[name].replace(",", "")) == pytest.approx(value, rel=1e-2), name

@@ -1,0 +1,139 @@
+"""What the ledger says of a problem, against sums made by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gemmgen.plan import Plan, plan_spec
+from gemmgen.plan.ledger import Entry, ledger
+from gemmgen.spec import Spec, SpecFile
+from gemmgen.target import GPUS
+
+Shape = tuple[int, int, int]
+
+
+def planned(
+    shape: Shape, dtype: str = "bf16", d: str = "bf16", c: str | None = None, **sections: object
+) -> Plan:
+    names = {"a": dtype, "b": dtype, "d": d} | ({"c": c} if c else {})
+    data: dict[str, object] = {
+        "title": "t",
+        "target": "h200",
+        "operands": {name: {"dtype": operand} for name, operand in names.items()},
+        "bench": {"shapes": [list(shape)]},
+    }
+    found = Spec.model_validate(data | sections)
+    return plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={}))
+
+
+def entries(plan: Plan, title: str) -> dict[str, Entry]:
+    (section,) = (section for section in ledger(plan).sections if section.title.startswith(title))
+    return {entry.name: entry for entry in section.entries}
+
+
+# --- operations per byte of DRAM
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ridge"),
+    [
+        # 989.4 TFLOP/s of 16-bit operands over 4.8 TB/s; 8 bits have twice the rate, tf32 has half of it.
+        ("bf16", 206.125),
+        ("e4m3", 412.25),
+        ("int8", 412.25),
+        ("tf32", 103.0625),
+    ],
+)
+def test_the_ridge_goes_with_the_bits_of_the_operands(dtype: str, ridge: float) -> None:
+    d = {"int8": "int32", "tf32": "fp32"}.get(dtype, "bf16")
+    plan = planned((8192, 8192, 8192), dtype, d)
+    assert plan.problem.gpu.ridge_flops_per_byte(plan.problem.a.dtype.bits) == pytest.approx(ridge)
+    assert f"the ridge at {ridge:.1f}" in entries(plan, "problem")["intensity"].derivation
+
+
+def test_a_type_of_fewer_bits_needs_more_operations_per_byte() -> None:
+    # 2 x 512 x 4096^2 operations. bf16: 2 x (2 x 512 x 4096 + 4096^2) bytes are 409.6 a byte, above 206.1.
+    shape = (512, 4096, 4096)
+    wide = entries(planned(shape), "problem")["intensity"]
+    assert wide.amount == 409.6
+    assert "bound by tensor cores" in wide.derivation
+    # int8 to int32: 512 x 4096 + 4096^2 + 4 x 512 x 4096 bytes are 630.2 a byte, above 412.2; a quarter of
+    # the rows, 128, have 221.4, below it, and bf16 would need no more than 206.1.
+    assert entries(planned(shape, "int8", "int32"), "problem")["intensity"].amount == 630.2
+    few = entries(planned((128, 4096, 4096), "int8", "int32"), "problem")["intensity"]
+    assert few.amount == 221.4
+    assert "bound by DRAM" in few.derivation
+
+
+def test_c_and_the_epilogue_s_vectors_are_read_too() -> None:
+    plan = planned(
+        (4096, 4096, 4096),
+        c="bf16",
+        epilogue={"ops": ["row_scale", "column_bias", "residual"]},
+    )
+    # A, B, C and D of 4096^2 x 2 bytes, 4096 x 4 of scales and 4096 x 2 of bias.
+    moved = 4 * 4096**2 * 2 + 4096 * 4 + 4096 * 2
+    assert entries(plan, "problem")["intensity"].amount == round(2 * 4096**3 / moved, 1) == 1023.8
+
+
+# --- L2 and time
+
+
+def test_every_program_loads_its_tiles_from_l2_at_every_step() -> None:
+    tile = {"m": 128, "n": 256, "k": 64}
+    cooperative = {"kind": "cooperative", "consumers": 2}
+    alone = planned((4096, 4096, 4096), tile=tile, cluster={"m": 1}, warp_specialization=cooperative)
+    # 32 x 16 tiles x 64 steps x (128 + 256) x 64 x 2 bytes = 1.61 GB; A, B and D are 0.10 GB.
+    found = entries(alone, "problem")["from L2"]
+    assert found.amount == 1.61
+    assert found.derivation == "16.0 times what DRAM moves at least"
+    # Two CTAs share B: (2 x 128 + 256) x 64 x 2 for twice the rows.
+    pair = planned((4096, 4096, 4096), tile=tile, cluster={"m": 2}, warp_specialization=cooperative)
+    assert entries(pair, "problem")["from L2"].amount == 1.07
+    assert entries(pair, "problem")["from L2"].derivation.endswith("B once for all CTAs of a cluster")
+
+
+def test_a_time_is_said_to_be_a_prediction_and_of_what_it_is_the_sum() -> None:
+    found = entries(planned((8192, 8192, 8192)), "problem")["time"]
+    # 8192^3 / 2,048 / 132 SMs at 1.35 GHz are 1,506 us, of 1,570.
+    assert found.derivation.startswith("predicted, only to rank by: 96% tensor cores, 3% idle SMs, ")
+    assert found.amount == pytest.approx(1570, abs=10)
+    starved = entries(planned((8, 8192, 8192)), "problem")["time"]
+    assert starved.derivation == "predicted, only to rank by: as long as DRAM takes"
+
+
+# --- occupancy
+
+
+def test_occupancy_is_said_beside_what_shared_memory_would_hold() -> None:
+    plan = planned(
+        (8192, 8192, 8192),
+        tile={"m": 128, "n": 128, "k": 64},
+        buffering={"stages": 1},
+        schedule={"kind": "tiled"},
+        occupancy=2,
+        epilogue={"subtile_n": 128},
+    )
+    # A and B 32,768, D 32,768, a barrier 8: 65,544 and 1,024 of the system, of 233,472: three.
+    assert plan.smem_bytes == 65_544
+    found = entries(plan, "kernel")["occupancy"]
+    assert (found.amount, found.derivation) == (2, "per SM, whose shared memory holds 3")
+
+
+# --- other targets
+
+
+def test_a_gpu_of_another_family_has_figures_too() -> None:
+    assert GPUS["b200"].ridge_flops_per_byte(16) == pytest.approx(2_250 / 8)
+    assert GPUS["h100"].ridge_flops_per_byte(16) == pytest.approx(989.4 / 3.35)
+
+
+def test_the_ledger_is_plain_data_with_the_same_figures() -> None:
+    plan = planned((4096, 4096, 4096))
+    data = json.loads(json.dumps(ledger(plan).as_dict()))
+    problem = data["sections"][-1]
+    names = [entry["name"] for entry in problem["entries"]]
+    assert names == ["tiles", "waves", "intensity", "from L2", "time"]
+    assert max(map(len, ledger(plan).as_text().splitlines())) <= 130

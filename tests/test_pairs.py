@@ -1,0 +1,164 @@
+"""The committed specs exercise every row of the Hopper table, and every two features that can meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from conftest import SPECS
+from spec_features import ALL, DIMENSIONS, Feature, can_meet, features, pair, pairs
+
+from gemmgen.plan import Plan, plan_spec
+from gemmgen.spec import load_spec
+
+FEWEST_SPECS = 24
+
+
+@cache
+def plans() -> dict[str, Plan]:
+    """The plan of each committed spec for Hopper, by the spec's name."""
+    found = {path.stem: plan_spec(load_spec(path)) for path in SPECS}
+    return {name: plan for name, plan in found.items() if plan.architecture.mma == "wgmma"}
+
+
+@cache
+def exercised() -> frozenset[Feature]:
+    """Every feature of any committed spec."""
+    return frozenset[Feature]().union(*map(features, plans().values()))
+
+
+def test_every_feature_is_exercised() -> None:
+    assert len(plans()) >= FEWEST_SPECS
+    assert set(ALL) - exercised() == set()
+
+
+def test_every_two_features_that_can_meet_do() -> None:
+    """What is missing is printed; a spec that adds it closes the gap."""
+    together = set().union(*(pairs(features(plan)) for plan in plans().values()))
+    missing = [two for two in sorted(pairs(ALL) - together) if can_meet(*two)]
+    for first, second in missing:
+        print(f"no spec has {' '.join(first)} with {' '.join(second)}")
+    assert not missing, f"{len(missing)} of {len(together) + len(missing)} pairs are missing"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("kind", "single_tile"), ("outstanding", "1")),  # all of K is one step
+        (("kind", "persistent"), ("cluster", "2x1")),  # only producers wait for other CTAs
+        (("operands", "tf32"), ("b_major", "mn")),  # wgmma reads 32 bits along K only
+        (("accumulator", "fp16"), ("operands", "bf16")),
+        (("d", "int32"), ("relu", "yes")),  # computed in fp32, which does not hold every int32
+        (("occupancy", "2"), ("cluster", "2x2")),
+        (("promoted", "yes"), ("operands", "int8")),
+    ],
+    ids=lambda feature: "_".join(feature) if isinstance(feature, tuple) else None,
+)
+def test_the_rules_keep_two_features_apart(first: Feature, second: Feature) -> None:
+    assert not can_meet(first, second)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("operands", "int8"), ("a_major", "mn")),  # through registers
+        (("kind", "ping_pong"), ("cluster", "2x2")),
+        (("gelu_erf", "yes"), ("d", "e5m2")),
+        (("operands", "mixed_fp8"), ("accumulator", "fp16")),
+    ],
+    ids=lambda feature: "_".join(feature) if isinstance(feature, tuple) else None,
+)
+def test_two_features_meet_where_a_plan_has_both(first: Feature, second: Feature) -> None:
+    assert can_meet(first, second)
+
+
+def test_features_of_one_dimension_never_meet() -> None:
+    # 2 + 1 values: the two of d with each other are no pair.
+    two = pairs([("d", "bf16"), ("d", "fp16"), ("alpha", "1")])
+    assert two == {pair(("alpha", "1"), ("d", "bf16")), pair(("alpha", "1"), ("d", "fp16"))}
+
+
+def test_every_feature_is_one_of_its_dimension() -> None:
+    assert exercised() <= set(ALL)
+    for name, plan in plans().items():
+        named = [dimension for dimension, _ in features(plan)]
+        assert len(named) == len(set(named)) <= len(DIMENSIONS), name
+
+
+ROWS: dict[str, tuple[str, Callable[[Plan], bool]]] = {
+    "H1 single tile with C": (
+        "h100_bf16_single_tile",
+        lambda plan: plan.schedule_kind == "single_tile" and plan.problem.c is not None,
+    ),
+    "H2 A from registers": (
+        "h100_fp16_single_tile_registers",
+        lambda plan: plan.a_source == "registers",
+    ),
+    "H3 blocked": (
+        "h100_bf16_blocked",
+        lambda plan: plan.schedule_kind == "tiled" and plan.synchronous,
+    ),
+    "H3 two CTAs on each SM": ("h100_bf16_occupancy2", lambda plan: plan.occupancy == 2),
+    "H4 pipelined": (
+        "h100_bf16_pipelined",
+        lambda plan: plan.stages > 1 and plan.outstanding_mmas == 1 and not plan.specialized,
+    ),
+    "H5 persistent": ("h100_bf16_persistent", lambda plan: plan.persistent and not plan.specialized),
+    "H5 row by row": ("h100_bf16_row", lambda plan: plan.order == "row"),
+    "H5 grouped": ("h100_bf16", lambda plan: plan.order == "grouped"),
+    "H5 snake": ("h100_fp16", lambda plan: plan.order == "snake"),
+    "H5 Hilbert": ("h100_bf16_hilbert", lambda plan: plan.order == "hilbert"),
+    "H6 cooperative": ("h100_bf16", lambda plan: plan.specialized and plan.row_shares == 2),
+    "H6 one consumer": ("h100_bf16_one_consumer", lambda plan: plan.specialized and plan.consumers == 1),
+    "H6 ping-pong": ("h100_bf16_ping_pong", lambda plan: plan.ping_pong),
+    "H7 multicast of B": ("h100_bf16_cluster2", lambda plan: plan.multicast == ("b",)),
+    "H7 multicast of A": ("h100_bf16_cluster1x2", lambda plan: plan.multicast == ("a",)),
+    "H7 multicast of both": ("h100_bf16_cluster2x2", lambda plan: plan.multicast == ("a", "b")),
+    "H8 tf32": ("h100_tf32", lambda plan: plan.problem.a.dtype.name == "tf32"),
+    "H8 two 8-bit floats": (
+        "h100_e5m2_e4m3",
+        lambda plan: (plan.problem.a.dtype.name, plan.problem.b.dtype.name) == ("e5m2", "e4m3"),
+    ),
+    "H8 int8": ("h100_int8", lambda plan: plan.problem.d.name == "int32"),
+    "H8 fp16 accumulator": (
+        "h100_fp16_accumulator16",
+        lambda plan: plan.problem.accumulator.name == "fp16",
+    ),
+    "H9 NN": ("h100_bf16_nn", lambda plan: (plan.problem.a.major, plan.problem.b.major) == ("k", "mn")),
+    "H9 NT": ("h100_bf16_nt", lambda plan: (plan.problem.a.major, plan.problem.b.major) == ("mn", "mn")),
+    "H9 TT": ("h100_bf16_tt", lambda plan: (plan.problem.a.major, plan.problem.b.major) == ("mn", "k")),
+    "H9 M-major A of 8 bits": ("h100_int8_a_registers", lambda plan: plan.problem.a.major == "mn"),
+    "H10 swizzles": (
+        "h100_bf16_swizzle",
+        lambda plan: {plan.a_swizzle_bytes, plan.b_swizzle_bytes} != {128},
+    ),
+    "H11 warps along N": ("h100_bf16_warps4x2", lambda plan: (plan.warps_m, plan.warps_n) == (4, 2)),
+    "H12 alpha and beta": (
+        "h100_fp16_axpby",
+        lambda plan: plan.problem.c is not None and {plan.problem.alpha, plan.problem.beta} != {1},
+    ),
+    "H13 column bias and GELU": (
+        "h100_bf16_bias_gelu",
+        lambda plan: plan.problem.ops == ("column_bias", "gelu_tanh"),
+    ),
+    "H13 GELU by erf": ("h100_bf16_gelu_erf", lambda plan: "gelu_erf" in plan.problem.ops),
+    "H13 row bias and ReLU": (
+        "h100_bf16_row_bias_relu",
+        lambda plan: plan.problem.ops == ("row_bias", "relu"),
+    ),
+    "H13 residual": ("h100_bf16_residual", lambda plan: plan.problem.residual),
+    "H13 scales": ("h100_e4m3_scaled", lambda plan: plan.problem.scalar or bool(plan.problem.vectors)),
+    "H14 fast": ("h100_e4m3", lambda plan: plan.fp8 and not plan.promote_k),
+    "H14 promoted": ("h100_e4m3_promoted128", lambda plan: plan.promote_k == 128),
+}
+"""A spec for each row H1-H14 of the feature table, and for each word of its detail."""
+
+
+@pytest.mark.parametrize(("stem", "has_it"), ROWS.values(), ids=ROWS)
+def test_a_row_of_the_feature_table_is_exercised(stem: str, has_it: Callable[[Plan], bool]) -> None:
+    assert has_it(plans()[stem])
+
+
+def test_no_row_is_left_out() -> None:
+    assert {row.split()[0] for row in ROWS} == {f"H{i}" for i in range(1, 15)}
