@@ -107,7 +107,7 @@ class CountedOption(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Write the default number behind an option that has none."""
-        following = [*args[1:], ""]
+        following = [*args, ""][1:]
         counted = (
             f"{arg}={CANDIDATES}" if arg == "--candidates" and not after.lstrip("-").isdigit() else arg
             for arg, after in zip(args, following, strict=True)

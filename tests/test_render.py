@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product as combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from conftest import SPECS
@@ -268,7 +268,7 @@ EPILOGUES: dict[str, dict[str, object]] = {
     "ops": {"ops": ("tensor_scale", "row_scale", "column_bias", "gelu_tanh")},
     "all": {"c": DTYPES["fp32"], "ops": ("row_bias", "column_scale", "silu", "residual", "relu")},
 }
-MAJORS = {"tn": ("k", "k"), "nt": ("mn", "mn")}
+MAJORS: dict[str, tuple[Literal["k", "mn"], Literal["k", "mn"]]] = {"tn": ("k", "k"), "nt": ("mn", "mn")}
 
 
 def legal_plans(base: Plan) -> Iterator[Plan]:

@@ -680,10 +680,21 @@ def cuda(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.zeros(shape, dtype=dtype).as_subclass(Cuda)
 
 
-def test_an_mn_major_operand_is_described_as_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, made = other("h100_bf16_nt"), []
+def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The arguments of each launch of a module on a fake GPU."""
     on_the_fake_gpu(monkeypatch)
-    monkeypatch.setattr(module, "_launch", lambda tiles, arguments: made.append(arguments))
+    made: list[tuple[Any, ...]] = []
+
+    def launch(tiles: int, arguments: tuple[Any, ...]) -> None:
+        made.append(arguments)
+
+    monkeypatch.setattr(module, "_launch", launch)
+    return made
+
+
+def test_an_mn_major_operand_is_described_as_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = other("h100_bf16_nt")
+    made = launched(module, monkeypatch)
     a, b = cuda(16, 8).T, cuda(16, 24)  # stored [K, M] and [K, N]
     matmul_of(module)(a, b)
     (a_desc, b_desc, _), *_ = made
@@ -744,9 +755,8 @@ def test_more_than_a_single_tile_is_refused() -> None:
 
 
 def test_an_epilogue_of_no_k_is_computed_from_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, made = other("h100_bf16_residual"), []
-    on_the_fake_gpu(monkeypatch)
-    monkeypatch.setattr(module, "_launch", lambda tiles, arguments: made.append(arguments))
+    module = other("h100_bf16_residual")
+    made = launched(module, monkeypatch)
     matmul_of(module)(cuda(4, 0), cuda(24, 0).T, c=cuda(4, 24), column_bias=cuda(24))
     a_desc, b_desc, *_ = made[0]
     assert (a_desc.shape, b_desc.shape) == ([4, 16], [24, 16])
@@ -765,9 +775,8 @@ def test_a_tiled_kernel_has_a_program_for_each_tile(monkeypatch: pytest.MonkeyPa
 def test_tma_rounds_fp32_operands_to_tf32_and_leaves_the_output_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    module, made = other("h100_tf32"), []
-    on_the_fake_gpu(monkeypatch)
-    monkeypatch.setattr(module, "_launch", lambda tiles, arguments: made.append(arguments))
+    module = other("h100_tf32")
+    made = launched(module, monkeypatch)
     matmul_of(module)(cuda(4, 16, dtype=torch.float32), cuda(24, 16, dtype=torch.float32).T)
     assert [descriptor.round_f32_to_tf32 for descriptor in made[0]] == [True, True, False]
 

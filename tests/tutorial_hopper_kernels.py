@@ -98,7 +98,9 @@ def pipelined_kernel(a_desc, b_desc, d_desc, outstanding: gl.constexpr):
     for i in gl.static_range(STAGES):
         mbarrier.init(load_ready.index(i), count=1)
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, tile_n, 256 // a_desc.dtype.primitive_bitwidth]
+        version=[3, 0],
+        warps_per_cta=[gl.num_warps(), 1],
+        instr_shape=[16, tile_n, 256 // a_desc.dtype.primitive_bitwidth],
     )
     accumulator = gl.zeros((tile_m, tile_n), gl.float32, layout)
 

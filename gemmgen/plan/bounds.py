@@ -21,20 +21,23 @@ WORKING_REGISTERS_OF_LONG_STEPS = 72
 """The same where a K step is of more than ``LONG_STEP_MMAS``: the compiler then keeps their addresses.
 
 [gluon] A tiles of 128 x 512 and 256 x 256, 32 instructions to each of two consumers, need 40 to 72, those
-of more rows 28; no longer step fits into shared memory.
+of more rows 28; so do 32 of 8, 16 and 32 columns, which the rows do not spare. Steps of 128 instructions of
+16 columns spill at 232 registers beside 128 sums: each 32 are taken to need as many again.
 """
 LONG_STEP_MMAS = 16
+LONGEST_STEP_MMAS = 32
 WORKING_REGISTERS_OF_NARROW_MMAS = 64
 """The same where A comes from registers and the instruction is narrower than the tile.
 
 [gluon] 64 x 128 by instructions of 32 columns: 144 registers, 64 of them its sums and 16 its A; 136 spill.
+Long steps of them need both: 128 sums, promoted, by 32 instructions of 8 columns spill at 255.
 """
-EPILOGUE_STEPS = 4
+EPILOGUE_STEPS = 3
 """Steps from which on an epilogue holds what it computes beside what it has not come to.
 
-[gluon] Two scales, a bias and SiLU spill at 232 registers beside 128 sums, in a tile stored whole; alpha, C,
-a scalar, four vectors and GELU need 216, 184 and 160 there with 64, 32 and 16 elements of a sub-tile, and
-spill with 8 less. One or two steps, with any operand, need no more than the main loop: 160.
+[gluon] Two scales and a bias, with and without SiLU, spill at 232 registers beside 128 sums, in a tile stored
+whole; alpha, C, a scalar, four vectors and GELU need 216, 184 and 160 there with 64, 32 and 16 elements of a
+sub-tile, and spill with 8 less. One or two steps, with any operand, need no more than the main loop: 160.
 """
 STEP_REGISTERS = 24
 """What such an epilogue needs besides."""
@@ -48,8 +51,8 @@ ERF_REGISTERS = 16
 UNPACKED_REGISTERS = 8
 """What it takes to convert sums of 16 bits, which are packed by two, besides one register for each.
 
-[gluon] 64 and 128 sums need 72 and 136 where D is bf16, 88 and 168 with C and SiLU: a quarter more; each
-spills with 8 less. Where D is fp16 and nothing is computed, they stay packed.
+[gluon] 64 and 128 sums need 72 and 136 where D is bf16; both spill with 8 less. Where D is fp16 and nothing
+is computed, they stay packed.
 """
 
 
@@ -111,10 +114,12 @@ def working_registers(plan: Plan) -> int:
 def _loop_registers(plan: Plan) -> int:
     """Return the registers that a consumer thread needs while it multiplies."""
     working = WORKING_REGISTERS
-    if plan.mmas_per_step > LONG_STEP_MMAS:
-        working = WORKING_REGISTERS_OF_LONG_STEPS
-    elif plan.a_source == "registers" and plan.mma_n < plan.cta_tile_n // plan.warps_n:
-        working = WORKING_REGISTERS_OF_NARROW_MMAS
+    steps = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) if plan.mmas_per_step > LONG_STEP_MMAS else 0
+    long = steps * WORKING_REGISTERS_OF_LONG_STEPS
+    if plan.a_source == "registers" and plan.mma_n < plan.cta_tile_n // plan.warps_n:
+        working = WORKING_REGISTERS_OF_NARROW_MMAS + long
+    elif long:
+        working = long
     return plan.accumulator_registers + plan.operand_registers + working
 
 
@@ -125,7 +130,12 @@ def _epilogue_registers(plan: Plan) -> int:
     activations = [step for step in steps if step in ACTIVATIONS]
     needed = [plan.accumulator_registers + WORKING_REGISTERS]
     if problem.accumulator.bits == 16 and (steps or problem.d.name != "fp16"):
-        needed.append((sums * 5 // 4 if steps else sums) + UNPACKED_REGISTERS)
+        # [gluon] 32, 64 and 128 sums need 56, 88 and 168 with C and an activation; 8 less spill.
+        needed.append(
+            max(sums + STEP_REGISTERS, sums * 5 // 4 + UNPACKED_REGISTERS)
+            if steps
+            else sums + UNPACKED_REGISTERS
+        )
     if len(activations) > 1:
         needed.append(sums + WORKING_REGISTERS + SECOND_ACTIVATION_REGISTERS)
     if "gelu_erf" in steps[1:]:
