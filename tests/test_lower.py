@@ -106,7 +106,7 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     assert {step.count(mma(plan)) for step in steps} == {expected}
 
 
-@pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True)
+@pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True, ids=lambda path: path.stem)
 def test_an_mn_major_operand_is_transposed_by_the_instruction(product: Product, lowered: Lowered) -> None:
     problem = product.plan.problem
     # Behind the predicate and the factors of A and B comes a flag for each operand from shared memory: A is
