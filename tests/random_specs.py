@@ -80,7 +80,9 @@ FIELDS = (
     Field("epilogue.beta", (1.0, -1.0, 2.0), (0.0,)),
     Field("epilogue.ops", OPS, (("relu", "relu"), ("silu", "row_bias", "row_bias"))),
     Field("epilogue.subtile_n", (8, 16, 32, 64, 128, 256), (1, 4, 24, 512, HUGE)),
-    Field("check.shapes", ([[32, 64, 16]], [[256, 512, 384]], [[1, 16, 16]]), ([[256, 512, 4]], [[8, 8, 12]])),
+    Field(
+        "check.shapes", ([[32, 64, 16]], [[256, 512, 384]], [[1, 16, 16]]), ([[256, 512, 4]], [[8, 8, 12]])
+    ),
     Field("bench.shapes", ([[8192, 8192, 8192]], [[64, 4096, 4096]], [[1, 8, 16]]), ([[64, 64, 1]],)),
 )
 
@@ -173,7 +175,7 @@ def _reconcile_tile(values: dict[str, Any]) -> None:
     n = min(max(min(values.get("tile.n", 256), widest), 8 * warps_n), HUGE)
     k = max(values.get("tile.k", 64), 32 // a.bytes)
     stage_bytes = (m + n) * a.bytes
-    while 32 < k * a.bytes and stage_bytes * k > 100_000:
+    while k * a.bytes > 32 and stage_bytes * k > 100_000:
         k //= 2
     values |= {"tile.m": m, "tile.n": n, "tile.k": k}
     if promoted:

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Any
 
 from gemmgen.plan import Plan
-from gemmgen.plan.dtype import FP8
 from gemmgen.plan.candidates import candidates
+from gemmgen.plan.dtype import FP8
 from gemmgen.plan.rules import judge
 from gemmgen.spec import Spec
 

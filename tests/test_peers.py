@@ -1,6 +1,6 @@
 """The blocked and the pipelined kind against tutorial kernels of their kind, in one run on one GPU."""
 
-# pyright: basic
+# pyright: basic, reportCallIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable

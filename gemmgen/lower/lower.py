@@ -166,10 +166,6 @@ def promised_mma(plan: Plan) -> str:
     return ".".join((plan.mma_name, *(PTX_TYPES.get(name, name) for name in names)))
 
 
-TMA_ROWS = 256
-"""[ptx] The largest extent of what one TMA instruction moves."""
-
-
 def promised_launch_registers(plan: Plan) -> int | None:
     """Return the registers per thread that the launch is limited to, None where it is not.
 
@@ -179,18 +175,8 @@ def promised_launch_registers(plan: Plan) -> int | None:
 
 
 def promised_multicast_loads(plan: Plan) -> int:
-    """Return the multicast loads of a K step: TMA moves a span of the swizzle, of 256 rows at most, at a time."""
-    tiles = {
-        "a": (plan.row_shares, plan.a_tile_bytes // plan.row_shares, plan.a_row, plan.a_swizzle_bytes),
-        "b": (1, plan.b_tile_bytes, plan.b_row, plan.b_swizzle_bytes),
-    }
-    loads = 0
-    for operand in plan.multicast:
-        count, tile_bytes, row, swizzle_bytes = tiles[operand]
-        row_bytes = row * plan.problem.a.dtype.bytes  # B's elements are of the same size
-        boxes = -(-tile_bytes // row_bytes // TMA_ROWS)
-        loads += count * boxes * (row_bytes // swizzle_bytes)
-    return loads
+    """Return the multicast loads of a K step."""
+    return sum(plan.loads(operand) for operand in plan.multicast)
 
 
 def _differences(plan: Plan, found: Resources) -> Iterator[str]:

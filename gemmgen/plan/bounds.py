@@ -48,6 +48,20 @@ ERF_REGISTERS = 16
 
 [gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile.
 """
+FEW_LOADS = 9
+"""TMA loads of M- or N-contiguous tiles in a K step for whose coordinates every producer has registers.
+
+[gluon] Producers of 24 registers compile with 9 such loads; with 16 they spill, and compile from 32 (bf16),
+40 or 48 (tf32, on clusters) on; with 32 they spill at 40, 56 and 72. Along K, 24 loads compile with 24.
+"""
+MOST_LOADS = 16
+REGISTERS_OF_MOST_LOADS = 48
+MMA_REGISTERS = 26
+"""Registers that a kernel of several roles starts with, besides the sums of one instruction.
+
+[gluon] With n = 64 ptxas asks for 58 and refuses 56 (C7602), whatever the consumers ask for later; 80 compile
+with 64 columns and not with 128, 56 with 32.
+"""
 UNPACKED_REGISTERS = 8
 """What it takes to convert sums of 16 bits, which are packed by two, besides one register for each.
 
@@ -105,6 +119,14 @@ def most_consumer_registers(plan: Plan) -> int:
     )
 
 
+def widest_launched_mma(plan: Plan) -> int:
+    """Return the columns of the widest instruction whose sums fit into the registers that a launch gives."""
+    room = plan.register_pool.launch_registers - MMA_REGISTERS
+    # Of each column, a thread of a warpgroup holds half an element.
+    columns = 2 * room * 32 // plan.problem.accumulator.bits
+    return max(WGMMA.n_min, power_of_two_below(max(1, columns)))
+
+
 def working_registers(plan: Plan) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
     needed = max(_loop_registers(plan), _epilogue_registers(plan))
@@ -113,14 +135,14 @@ def working_registers(plan: Plan) -> int:
 
 def _loop_registers(plan: Plan) -> int:
     """Return the registers that a consumer thread needs while it multiplies."""
-    working = WORKING_REGISTERS
-    steps = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) if plan.mmas_per_step > LONG_STEP_MMAS else 0
-    long = steps * WORKING_REGISTERS_OF_LONG_STEPS
-    if plan.a_source == "registers" and plan.mma_n < plan.cta_tile_n // plan.warps_n:
-        working = WORKING_REGISTERS_OF_NARROW_MMAS + long
-    elif long:
-        working = long
-    return plan.accumulator_registers + plan.operand_registers + working
+    narrow = plan.mma_n < plan.cta_tile_n // plan.warps_n
+    working = 0
+    if plan.mmas_per_step > LONG_STEP_MMAS:
+        times = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) if narrow else 1
+        working = times * WORKING_REGISTERS_OF_LONG_STEPS
+    if narrow and plan.a_source == "registers":
+        working += WORKING_REGISTERS_OF_NARROW_MMAS
+    return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
 
 
 def _epilogue_registers(plan: Plan) -> int:

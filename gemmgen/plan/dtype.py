@@ -1,4 +1,4 @@
-"""Element types: one row per type, with its name in the spec, in Gluon, in torch and in a Triton signature."""
+"""Element types: one row per type, with its name in the spec, in Gluon, torch and Triton signatures."""
 
 from __future__ import annotations
 

@@ -235,6 +235,17 @@ class Plan:
         """Bytes that one phase of ``load_ready`` awaits in one CTA."""
         return self.a_tile_bytes + self.b_tile_bytes
 
+    def loads(self, operand: str) -> int:
+        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
+        is_a = operand == "a"
+        shares = self.row_shares if is_a else 1
+        tile_bytes, row = (self.a_tile_bytes, self.a_row) if is_a else (self.b_tile_bytes, self.b_row)
+        row_bytes = row * self.problem.a.dtype.bytes  # B's elements are of the same size
+        rows = tile_bytes // shares // row_bytes
+        swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
+        spans = max(1, row_bytes // max(1, swizzle_bytes))
+        return shares * spans * -(-rows // self.architecture.tma_rows)
+
     def subtile_bytes(self, dtype: DType) -> int:
         """Return the bytes of one epilogue buffer of one consumer in one CTA."""
         return self.cta_consumer_tile_m * min(self.subtile_n, self.cta_tile_n) * dtype.bytes

@@ -65,9 +65,7 @@ def consumer_partitions(plan: Plan) -> tuple[Partition, ...]:
                 *SCHEDULE,
             ),
         )
-        for i, (name, d_smem) in enumerate(
-            zip(*map(plan.per_consumer, ("consumer", "d_smem")), strict=True)
-        )
+        for i, (name, d_smem) in enumerate(zip(*map(plan.per_consumer, ("consumer", "d_smem")), strict=True))
     )
 
 

@@ -95,7 +95,8 @@ def _load_barriers(plan: Plan) -> Iterator[Barrier]:
         meaning="consumers to their CTA's producer: the stage has been read",
     )
     for operand in plan.multicast:
-        sharing, groups = (plan.cluster_n, plan.cluster_m) if operand == "a" else (plan.cluster_m, plan.cluster_n)
+        extents = (plan.cluster_n, plan.cluster_m)
+        sharing, groups = extents if operand == "a" else extents[::-1]
         bases = plan.bases(0, None, rank=1) if operand == "a" else plan.bases(None, 0, rank=1)
         yield Barrier(
             f"{operand}_multicast_empty",

@@ -44,6 +44,7 @@ class Architecture:
     setmaxnreg_min: int = 24  # [ptx]
     setmaxnreg_max: int = 256  # [ptx]
 
+    tma_rows: int = 256  # [ptx] the largest extent of a box
     tma_alignment_bytes: int = 16  # [ptx] base address, row strides, and inner box extent
     tma_swizzle_bytes: tuple[int, ...] = (128, 64, 32)  # [ptx] widest first; [gluon] wgmma needs one of them
 

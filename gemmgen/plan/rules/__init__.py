@@ -26,6 +26,7 @@ from gemmgen.plan.rules.problem import (
 from gemmgen.plan.rules.registers import (
     accumulator_registers,
     consumer_registers,
+    producer_registers,
     register_granularity,
     register_pool,
     role_registers,
@@ -68,6 +69,7 @@ RULES: tuple[Rule, ...] = (
     role_registers,
     register_granularity,
     register_pool,
+    producer_registers,
     accumulator_registers,
     consumer_registers,
     operand_swizzle,

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from gemmgen.errors import Violation
 from gemmgen.plan.bounds import (
+    FEW_LOADS,
+    MOST_LOADS,
+    REGISTERS_OF_MOST_LOADS,
     most_consumer_registers,
     needed_registers,
     power_of_two_below,
     round_up,
+    widest_launched_mma,
     working_registers,
 )
 from gemmgen.plan.plan import Plan
@@ -89,6 +93,47 @@ def register_pool(plan: Plan) -> Iterator[Violation]:
             f"leave the first consumer {max(pool.default_registers, 0)}",
             f"the {plan.threads} threads share {registers:,} registers",
             f"use at most {most_consumer_registers(plan)}",
+        )
+    elif plan.mma_n > (widest := widest_launched_mma(plan)) and not breaks_tile(plan):
+        yield Violation(
+            rule_id(register_pool),
+            "mma.n",
+            f"an instruction of {plan.mma_n} columns",
+            f"its sums do not fit into the {pool.launch_registers} registers with which each of the "
+            f"{plan.threads * plan.occupancy:,} threads on an SM starts",
+            f"use at most {widest}",
+        )
+
+
+def producer_registers(plan: Plan) -> Iterator[Violation]:
+    """The producer has registers for the coordinates of every load across an operand's rows."""
+    if not plan.specialized or breaks_tile(plan) or breaks(plan, register_granularity):
+        return
+    operands = {
+        "a": (plan.problem.a, plan.a_row, plan.a_swizzle_bytes),
+        "b": (plan.problem.b, plan.b_row, plan.b_swizzle_bytes),
+    }
+    loads = {name: plan.loads(name) for name, (operand, _, _) in operands.items() if operand.major == "mn"}
+    total = sum(loads.values())
+    if total > MOST_LOADS:
+        most = max(loads, key=lambda name: loads[name])
+        operand, row, swizzle = operands[most]
+        widest = plan.widest_swizzle(row, operand.dtype)
+        extent, columns = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
+        yield Violation(
+            rule_id(producer_registers),
+            f"operands.{most}.swizzle" if swizzle < widest else f"tile.{extent}",
+            f"{total} TMA loads of a K step across rows of K",
+            f"each moves a span of the swizzle, and a producer has registers for {MOST_LOADS} coordinates",
+            f"use {widest}" if swizzle < widest else f"use at most {columns // 2}",
+        )
+    elif total > FEW_LOADS and plan.producer_registers < REGISTERS_OF_MOST_LOADS:
+        yield Violation(
+            rule_id(producer_registers),
+            "warp_specialization.registers.producer",
+            f"{plan.producer_registers} registers per producer thread",
+            f"{total} TMA loads of a K step across rows of K take {REGISTERS_OF_MOST_LOADS}",
+            f"use at least {REGISTERS_OF_MOST_LOADS}",
         )
 
 
