@@ -53,7 +53,7 @@ class Barrier:
     meaning: str
     """Who tells whom what when a phase completes."""
     groups: int = 0
-    """Groups of CTAs that share one ring each, in the group's lowest CTA; 0 where every CTA has its own."""
+    """Groups of CTAs that share one ring each, in their lowest CTA; 0 where every CTA has its own."""
     bases: tuple[tuple[int, ...], ...] = ()
     """CGA bases that map the CTAs of a group to its barrier."""
 

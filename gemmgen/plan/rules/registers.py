@@ -119,13 +119,18 @@ def producer_registers(plan: Plan) -> Iterator[Violation]:
         most = max(loads, key=lambda name: loads[name])
         operand, row, swizzle = operands[most]
         widest = plan.widest_swizzle(row, operand.dtype)
-        extent, columns = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
+        field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", f"use {widest}"
+        if swizzle == widest:
+            coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS
+            extent, size = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
+            field, found = f"tile.{extent}", f"a tile of {size:,} {'rows' if extent == 'm' else 'columns'}"
+            fix = f"use at most {power_of_two_below(max(1, size * coordinates // total))}"
         yield Violation(
             rule_id(producer_registers),
-            f"operands.{most}.swizzle" if swizzle < widest else f"tile.{extent}",
-            f"{total} TMA loads of a K step across rows of K",
-            f"each moves a span of the swizzle, and a producer has registers for {MOST_LOADS} coordinates",
-            f"use {widest}" if swizzle < widest else f"use at most {columns // 2}",
+            field,
+            found,
+            f"it takes {total} TMA loads a K step, and a producer has registers for {MOST_LOADS} coordinates",
+            fix,
         )
     elif total > FEW_LOADS and plan.producer_registers < REGISTERS_OF_MOST_LOADS:
         yield Violation(
