@@ -16,6 +16,7 @@ from consan_agreement import (
     DIFFERENCES,
     DOCUMENT,
     RECORD,
+    UNDECIDED,
     Entry,
     Numbers,
     document,
@@ -27,6 +28,7 @@ from consan_agreement import (
 from consan_case import CASES, UNMUTATED
 
 from gemmgen.errors import GemmgenError
+from gemmgen.problem.inputs import is_exact
 from gemmgen.problem.tolerance import tolerance
 from gemmgen.spec import load_spec
 from gemmgen.verify.gpu import require_hopper
@@ -58,8 +60,11 @@ def test_the_recorded_simulator_named_what_it_names_now() -> None:
 
 def test_every_recorded_difference_has_a_reason() -> None:
     differing = {entry.name for entry in read().entries if not entry.agrees}
-    assert differing == set(DIFFERENCES)
-    assert differing.isdisjoint(UNMUTATED)
+    assert differing == DIFFERENCES.keys() | UNDECIDED.keys()
+    assert DIFFERENCES.keys().isdisjoint(UNMUTATED)
+    assert {entry.name for entry in read().entries if entry.consan == "hang" and not entry.fault} == set(
+        UNDECIDED
+    )
     assert set(BY_DESIGN) <= set(CASES)
 
 
@@ -79,13 +84,14 @@ def test_the_document_is_what_the_record_says() -> None:
 
 
 def check(numbers: Numbers) -> None:
-    """Compare bits on integers; on normals, hold the difference to what verify grants a kernel.
+    """Compare bits on integers, unless the epilogue leaves them; on normals, hold the rest to `tolerance`.
 
     For one element to eight times that: both results are rounded to D's type, and it may be a large one.
     """
     path = Path(__file__).parent.parent / "specs" / f"{numbers.module}.yaml"
-    allowed = tolerance(load_spec(path).spec, numbers.shape[2])
-    assert numbers.different_bits == 0
+    spec = load_spec(path).spec
+    allowed = tolerance(spec, numbers.shape[2])
+    assert numbers.different_bits == 0 or not is_exact(spec)
     assert numbers.relative <= allowed.relative
     assert numbers.worst_element <= 8 * allowed.relative
 
@@ -123,7 +129,7 @@ def skip_without_hopper() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_consan_agrees_with_the_simulator(observed: Callable[[str], Entry], name: str) -> None:
     entry = observed(name)
-    assert entry.agrees or name in DIFFERENCES, entry
+    assert entry.agrees or name in DIFFERENCES | UNDECIDED, entry
     assert name not in UNMUTATED or (entry.consan, entry.bare) == (CLEAN, CLEAN), entry
 
 
