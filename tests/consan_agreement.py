@@ -260,7 +260,7 @@ Each case ran in the simulator and, {LAUNCHES} times, under Triton's concurrency
 {record.gpu} ({versions}).
 Both had the same small integers and one program with four ragged tiles and more than two laps of the ring. A
 case that showed nothing under ConSan ran {LAUNCHES} times without it as well. Each had a process of its own,
-which was ended after {TIMEOUT_SECONDS} s.
+which was given at most {TIMEOUT_SECONDS} s.
 
 The verdicts, fault or none, agree for {clean} of {modules} modules as generated and for {agreed} of \
 {len(mutants)} faulty ones.{_missing(record)}

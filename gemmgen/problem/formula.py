@@ -13,7 +13,6 @@ from gemmgen.problem.dtype import DType
 from gemmgen.spec.model import AccumulatorDType, EpilogueOp, Spec
 
 ROW_VECTORS: Final = ("row_scale", "row_bias")
-COLUMN_VECTORS: Final = ("column_scale", "column_bias")
 SCALES: Final = ("tensor_scale", "row_scale", "column_scale")
 BIASES: Final = ("row_bias", "column_bias")
 KEYWORDS: Final = ("c", "row_scale", "column_scale", "tensor_scale", "row_bias", "column_bias")

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.plan import Plan
+from gemmgen.plan.problem import ACTIVATIONS
 from gemmgen.render.fit import LINE_LENGTH, fit
 
 ASSIGNMENT = "    tile = "
-ACTIVATIONS = ("relu", "gelu_tanh", "gelu_erf", "silu")
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class EpilogueView:
                     yield from self._add_c()
                 case "tensor_scale":
                     yield "    tile *= tensor_scale"
-                case "relu" | "gelu_tanh" | "gelu_erf" | "silu":
+                case _ if op in ACTIVATIONS:
                     yield f"    tile = {op}(tile)"
                 case _:
                     yield from self._vector(op)
@@ -238,22 +238,20 @@ class EpilogueView:
         """Return where a vector's part for a tile begins."""
         return vector.partition("_")[0]
 
-    def load_calls(self, indent: int, row: str, margin: int | None = None) -> tuple[str, ...]:
+    def load_calls(self, indent: int, row: str) -> tuple[str, ...]:
         """Return the statements before the K loop that start these loads; `row` is the consumer's."""
         calls: list[str] = []
 
         def call(name: str, arguments: tuple[str, ...], deeper: int = 0) -> str:
             passed = {"row": row, "subtile: gl.constexpr": "i"}
             items = [passed.get(argument, argument) for argument in arguments]
-            edge = None if margin is None else margin + deeper
-            return fit(f"{name}(", items, ")", indent=indent + deeper, margin=edge)
+            return fit(f"{name}(", items, ")", indent=indent + deeper)
 
         if self.plan.problem.vectors:
             calls.append(call("load_vectors", self.load_vectors_arguments))
         if self.plan.problem.c and self.plan.subtiles > 1:
-            edge = " " * (indent if margin is None else margin)
             body = call("load_c", self.load_c_arguments, deeper=4)
-            calls.append(f"for i in gl.static_range(EPILOGUE_BUFFERS):\n{edge}    {body}")
+            calls.append(f"for i in gl.static_range(EPILOGUE_BUFFERS):\n{' ' * indent}    {body}")
         elif self.plan.problem.c:
             calls.append(call("load_c", self.load_c_arguments))
         return tuple(calls)

@@ -20,7 +20,9 @@ def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: 
     joined = ", ".join(items)
     if "\n" not in joined and indent + len(head + joined + tail) <= LINE_LENGTH:
         return head + joined + tail
-    if len(items) == 1 or ("\n" not in joined and indent + 4 + len(joined) <= LINE_LENGTH):
+    display = head[-1] in "[{" or head == "("  # of a list, dict or tuple: one item a line, once it is broken
+    fits = "\n" not in joined and indent + 4 + len(joined) <= LINE_LENGTH
+    if len(items) == 1 or (fits and not display):
         return f"{head}\n{inner}{joined}\n{outer}{tail}"
     lines = "".join(f"{inner}{item},\n" for item in items)
     return f"{head}\n{lines}{outer}{tail}"

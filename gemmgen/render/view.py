@@ -274,34 +274,29 @@ class View:
             return ("a_desc", "b_desc", *self._place, *operands, "first_load", "loads")
         return ("a_desc", "b_desc", *self._place, *operands, "k_steps")
 
-    def call_multiply(self, indent: int, margin: int | None = None) -> str:
+    def call_multiply(self, indent: int) -> str:
         """Return the call of the K loop."""
-        return fit("accumulator = multiply(", self.multiply_arguments, ")", indent=indent, margin=margin)
-
-    @property
-    def _continues(self) -> bool:
-        """Whether a tile's loads follow those of another one."""
-        return self.plan.persistent
+        return fit("accumulator = multiply(", self.multiply_arguments, ")", indent=indent)
 
     @property
     def loads_of_tile(self) -> str:
         """The numbers of a tile's loads."""
-        return "range(first_load, first_load + k_steps)" if self._continues else "range(k_steps)"
+        return "range(first_load, first_load + k_steps)" if self.plan.persistent else "range(k_steps)"
 
     @property
     def later_loads_of_tile(self) -> str:
         """The same without the first."""
-        return "range(first_load + 1, first_load + k_steps)" if self._continues else "range(1, k_steps)"
+        return "range(first_load + 1, first_load + k_steps)" if self.plan.persistent else "range(1, k_steps)"
 
     @property
     def first_stage(self) -> str:
         """The stage of a tile's first load."""
-        return "first_load % STAGES" if self._continues else "0"
+        return "first_load % STAGES" if self.plan.persistent else "0"
 
     @property
     def first_phase(self) -> str:
         """The phase in which it arrives."""
-        return "first_load // STAGES & 1" if self._continues else "0"
+        return "first_load // STAGES & 1" if self.plan.persistent else "0"
 
     # --- the epilogue
 
@@ -315,14 +310,14 @@ class View:
         """Where a consumer's rows begin."""
         return "row + consumer * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
 
-    def call_store(self, indent: int, margin: int | None = None) -> str:
+    def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
         items = [self._passed(name, {"row": self.consumer_row}) for name in self.store_arguments]
-        return fit("store(", items, ")", indent=indent, margin=margin)
+        return fit("store(", items, ")", indent=indent)
 
-    def epilogue_loads(self, indent: int, margin: int | None = None) -> tuple[str, ...]:
+    def epilogue_loads(self, indent: int) -> tuple[str, ...]:
         """Return the statements that start loading what a tile's epilogue needs."""
-        return self.epilogue.load_calls(indent, self.consumer_row, margin)
+        return self.epilogue.load_calls(indent, self.consumer_row)
 
     @property
     def epilogue_buffers_meaning(self) -> str:
