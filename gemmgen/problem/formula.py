@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
 import torch
 from torch import Tensor
 
+from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.dtype import DType
 from gemmgen.spec.model import AccumulatorDType, EpilogueOp, Spec
 
 ROW_VECTORS: Final = ("row_scale", "row_bias")
 SCALES: Final = ("tensor_scale", "row_scale", "column_scale")
-BIASES: Final = ("row_bias", "column_bias")
 KEYWORDS: Final = ("c", "row_scale", "column_scale", "tensor_scale", "row_bias", "column_bias")
 """What a generated ``matmul`` takes besides A and B if its spec names it, in the order of its signature."""
 
@@ -31,19 +31,18 @@ ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 def accumulator_of(spec: Spec) -> AccumulatorDType:
     """Return the type in which products are summed: as stated, or else int32 for int8 and fp32 for floats."""
-    return spec.accumulator or ("int32" if spec.operands.a.dtype == "int8" else "fp32")
+    return cast(AccumulatorDType, problem_of(spec).accumulator.name)
 
 
 def alpha_of(spec: Spec) -> float:
     """Return the factor of A @ B."""
-    return 1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha
+    return problem_of(spec).alpha
 
 
 def beta_of(spec: Spec) -> float:
     """Return the factor of the C that is added before the ops, 0 where none is."""
-    if spec.operands.c is None or "residual" in spec.epilogue.ops:
-        return 0.0
-    return 1.0 if spec.epilogue.beta is None else spec.epilogue.beta
+    problem = problem_of(spec)
+    return 0.0 if problem.c is None or problem.residual else problem.beta
 
 
 def dtype_of(spec: Spec, keyword: str) -> DType:
@@ -51,8 +50,7 @@ def dtype_of(spec: Spec, keyword: str) -> DType:
     if keyword == "c":
         assert spec.operands.c is not None
         return spec.operands.c.dtype
-    d = spec.operands.d.dtype
-    return d if keyword in BIASES and d in ("bf16", "fp16", "fp32") else "fp32"
+    return cast(DType, problem_of(spec).vector_dtype(keyword).name)
 
 
 def keywords_of(spec: Spec) -> Iterator[str]:
