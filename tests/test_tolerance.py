@@ -25,8 +25,8 @@ from gemmgen.spec import Spec
 # --- limits
 
 
-def limit(spec: Spec, k: int = 8192) -> float:
-    return tolerance(spec, k).relative
+def limit(spec: Spec, k: int = 8192, elements: int = 2**60) -> float:
+    return tolerance(spec, (1, elements, k)).relative
 
 
 def test_limits_of_known_kinds_have_not_moved() -> None:
@@ -36,7 +36,7 @@ def test_limits_of_known_kinds_have_not_moved() -> None:
         1e-5,
     )
     # At most four standard deviations of the result may be rounded: 4 * 2**-8 of bf16, as much as before.
-    assert tolerance(spec_of(), 8192).worst_element + 4 * 2**-8 <= 8 * 4e-3
+    assert tolerance(spec_of(), (8192, 8192, 8192)).worst_element + 4 * 2**-8 <= 8 * 4e-3
 
 
 def test_limits_grow_with_what_the_accumulator_sums() -> None:
@@ -44,7 +44,7 @@ def test_limits_grow_with_what_the_accumulator_sums() -> None:
     assert limit(spec_of("e4m3", "bf16")) == pytest.approx(4e-3 + 9.05e-3, rel=1e-3)
     assert limit(spec_of("e4m3", "bf16", promote_k=128)) == pytest.approx(4e-3 + 1.13e-3, rel=1e-2)
     assert limit(spec_of("e4m3", "bf16", promote_k=128), 64) == pytest.approx(4e-3 + 8e-4)
-    assert limit(spec_of("fp16", "fp16", accumulator="fp16")) == pytest.approx(1e-3 + 9.05e-3, rel=1e-3)
+    assert limit(spec_of("fp16", "fp16", accumulator="fp16")) == pytest.approx(1e-3 + 9.06e-3, rel=1e-3)
     # 1,024 instructions of tf32, 2,048 of bf16; 256 and 512 are in the tolerance of an fp32 D.
     assert limit(spec_of("tf32", "fp32")) == pytest.approx(1e-5 + 768 * 4e-8)
     assert limit(spec_of("bf16", "fp32"), 32768) == pytest.approx(1e-5 + 1536 * 4e-8)
@@ -68,6 +68,19 @@ def test_limits_lie_between_cublas_and_a_step_left_out(spec: Spec, measured: dic
     for k, relative in measured.items():
         step = 128 // torch.empty((), dtype=TORCH_DTYPES[spec.operands.a.dtype]).element_size()
         assert relative < limit(spec, k) < math.sqrt(step / k) / 3
+
+
+def test_few_elements_rounded_by_an_fp16_accumulator_keep_its_limit() -> None:
+    """One instruction, whose sum is rounded, a bias and relu: 1,000 results of as few elements as there are."""
+    spec, elements, k = spec_of("fp16", "fp32", "row_bias", "relu", accumulator="fp16"), 8, 16
+    draws = torch.randn(1_000, elements, k, 2, dtype=torch.float64, generator=generator())
+    bias = torch.randn(1_000, 1, dtype=torch.float64, generator=generator())
+    total = draws.prod(-1).sum(-1)
+    exact = (total + bias).relu()
+    relative = ((total.half() + bias).relu() - exact).norm(dim=1) / exact.norm(dim=1)
+    assert 10 < (relative > limit(spec, k)).sum() < 500
+    assert (relative > limit(spec, k, elements)).sum() <= 2
+    assert (relative > limit(spec, k, elements) / 3).sum() > 10
 
 
 @pytest.mark.parametrize("d", ["e4m3", "e5m2"])

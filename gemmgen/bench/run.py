@@ -128,7 +128,7 @@ class _Contest:
         return deviation(call(), inputs, self.spec)
 
     def _refuse_wrong(self, shape: Shape, found: Deviation) -> None:
-        allowed = tolerance(self.spec, shape[2])
+        allowed = tolerance(self.spec, shape)
         limits = (
             ("relative error", found.relative, allowed.relative),
             ("worst element", found.worst_element, allowed.worst_element),

@@ -76,7 +76,7 @@ def once(case: Case) -> Iterator[Check]:
 def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Check]:
     """Check a result, which was poison, against the exact one, as a whole and element by element."""
     found = deviation(out, inputs, case.spec)
-    allowed = tolerance(case.spec, case.shape[2])
+    allowed = tolerance(case.spec, case.shape)
     yield case.check(f"{label}: elements not finite", not_finite(out), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)

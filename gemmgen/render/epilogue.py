@@ -35,6 +35,11 @@ class EpilogueView:
         return tuple(dict.fromkeys(op for op in self.plan.problem.ops if op in ACTIVATIONS))
 
     @property
+    def divides(self) -> bool:
+        """Whether an activation needs a quotient, which is libdevice's fast one."""
+        return not {"gelu_tanh", "silu"}.isdisjoint(self.activations)
+
+    @property
     def loads(self) -> bool:
         """Whether a tile's epilogue needs more than the accumulator."""
         return bool(self.plan.problem.c or self.plan.problem.vectors)

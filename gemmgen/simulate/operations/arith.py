@@ -212,6 +212,19 @@ for _name, _apply in _UNARY.items():
     operation(_name, ignored=FLAGS)(_unary_handler(_apply))
 
 
+LIBDEVICE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"__nv_fast_fdividef": torch.div}
+"""Functions of two numbers; the approximate quotient is within 2 ulp of this one."""
+
+
+@operation("tt.extern_elementwise", "symbol", ignored=("libname", "libpath", "pure"))
+def extern_elementwise(agent: Agent, op: Operation) -> Number:
+    symbol = str(op.attributes["symbol"])
+    if symbol not in LIBDEVICE:
+        raise refusal(f"libdevice's {symbol} is not known to the simulator", op.location)
+    x, y = (as_tensor(agent.get(name), op.result_types[0]) for name in op.operands)
+    return rounded(LIBDEVICE[symbol](x, y), op.result_types[0])
+
+
 @operation("math.fma", ignored=FLAGS)
 def fma(agent: Agent, op: Operation) -> Number:
     a, b, c = (as_tensor(agent.get(name), op.result_types[0]).double() for name in op.operands)
