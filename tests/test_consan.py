@@ -16,7 +16,6 @@ from consan_agreement import (
     DIFFERENCES,
     DOCUMENT,
     RECORD,
-    UNDECIDED,
     Entry,
     Numbers,
     document,
@@ -60,11 +59,8 @@ def test_the_recorded_simulator_named_what_it_names_now() -> None:
 
 def test_every_recorded_difference_has_a_reason() -> None:
     differing = {entry.name for entry in read().entries if not entry.agrees}
-    assert differing == DIFFERENCES.keys() | UNDECIDED.keys()
+    assert differing == DIFFERENCES.keys()
     assert DIFFERENCES.keys().isdisjoint(UNMUTATED)
-    assert {entry.name for entry in read().entries if entry.consan == "hang" and not entry.fault} == set(
-        UNDECIDED
-    )
     assert set(BY_DESIGN) <= set(CASES)
 
 
@@ -129,7 +125,7 @@ def skip_without_hopper() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_consan_agrees_with_the_simulator(observed: Callable[[str], Entry], name: str) -> None:
     entry = observed(name)
-    assert entry.agrees or name in DIFFERENCES | UNDECIDED, entry
+    assert entry.agrees or name in DIFFERENCES, entry
     assert name not in UNMUTATED or (entry.consan, entry.bare) == (CLEAN, CLEAN), entry
 
 

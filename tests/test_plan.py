@@ -258,7 +258,7 @@ def test_a_from_registers_takes_those_of_a_k_step() -> None:
     ],
 )
 def test_a_swizzle_spans_no_more_than_a_row(row_elements: int, dtype: str, swizzle: int) -> None:
-    assert TWO_CONSUMERS.widest_swizzle(row_elements, DTYPES[dtype]) == swizzle
+    assert TWO_CONSUMERS.widest_swizzle(row_elements, DTYPES[dtype].bits) == swizzle
 
 
 # --- shared memory, to the byte

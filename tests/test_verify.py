@@ -593,7 +593,7 @@ def start_on_gpu(script: str, module: Path, **environment: str) -> subprocess.Co
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,  # the slowest module takes half of it to compile under ConSan, a cluster of four CTAs
         check=False,
     )
 

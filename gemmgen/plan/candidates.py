@@ -72,8 +72,8 @@ class Derived:
 TILE_DERIVED = (
     Derived("mma_n", lambda plan: max(1, min(plan.cta_tile_n // plan.warps_n, plan.widest_mma_n))),
     Derived("a_source", lambda plan: _a_source(plan)),
-    Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype)),
-    Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype)),
+    Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
+    Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
 """What follows from the tile and its warps, each from those alone."""
 MEMORY_DERIVED = (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gemmgen.plan.dtype import DTYPES
-from gemmgen.plan.problem import Operand, Problem, Shape
+from gemmgen.plan.problem import BlockScale, Operand, Problem, Shape
 from gemmgen.spec import Spec
-from gemmgen.target import GPUS
+from gemmgen.spec.model import InputB
+from gemmgen.target import GPUS, SCALE_FORMATS
 
 DEFAULT_SHAPE = (8192, 8192, 8192)
 """The problem [M, N, K] that an open spec is planned for when it names none under ``bench``."""
@@ -18,8 +19,8 @@ def problem_of(spec: Spec) -> Problem:
     return Problem(
         title=spec.title,
         gpu=GPUS[spec.target],
-        a=Operand(DTYPES[a.dtype], a.major or "k"),
-        b=Operand(DTYPES[b.dtype], b.major or "k"),
+        a=_operand(a, b),
+        b=_operand(b, a),
         c=DTYPES[c.dtype] if c else None,
         d=DTYPES[d.dtype],
         accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
@@ -29,6 +30,22 @@ def problem_of(spec: Spec) -> Problem:
         check_shapes=spec.check.shapes if spec.check else (),
         bench_shapes=spec.bench.shapes if spec.bench else (),
     )
+
+
+def _operand(operand: InputB, other: InputB) -> Operand:
+    """Return an operand; 4-bit elements are padded where those of the other one have 8 bits."""
+    padded = operand.dtype == "e2m1" and other.dtype != "e2m1"
+    if operand.packing is not None:
+        padded = operand.packing == "padded"
+    scale = None
+    if stated := operand.scale:
+        scale_format = SCALE_FORMATS[stated.format]
+        scale = BlockScale(
+            format=scale_format,
+            dtype=DTYPES[stated.dtype or scale_format.dtype],
+            vector=stated.vector or scale_format.vector,
+        )
+    return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
 
 
 def pinned(spec: Spec) -> dict[str, object]:
@@ -49,12 +66,14 @@ def pinned(spec: Spec) -> dict[str, object]:
         "b_swizzle_bytes": spec.operands.b.swizzle,
         "stages": spec.buffering.stages,
         "outstanding_mmas": spec.buffering.outstanding_mmas,
+        "accumulators": spec.buffering.accumulators,
         "epilogue_buffers": spec.buffering.epilogue,
         "subtile_n": spec.epilogue.subtile_n,
         "specialization": roles.kind,
         "consumers": roles.consumers,
         "producer_registers": roles.registers.producer,
         "consumer_registers": roles.registers.consumer,
+        "worker_registers": roles.registers.worker,
         "schedule_kind": spec.schedule.kind,
         "order": spec.schedule.order,
         "minor": spec.schedule.minor,

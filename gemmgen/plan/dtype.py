@@ -18,8 +18,13 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element, for types that fill them."""
         return self.bits // 8
+
+    @property
+    def elements_per_byte(self) -> int:
+        """Elements that share a byte, in global memory."""
+        return max(1, 8 // self.bits)
 
 
 DTYPES = {
@@ -33,6 +38,10 @@ DTYPES = {
         DType("e4m3", 8, gluon="gl.float8e4nv", torch="torch.float8_e4m3fn", triton="fp8e4nv"),
         DType("e5m2", 8, gluon="gl.float8e5", torch="torch.float8_e5m2", triton="fp8e5"),
         DType("int8", 8, gluon="gl.int8", torch="torch.int8", triton="i8"),
+        # Two in a byte, the one of lower index in its lower half.
+        DType("e2m1", 4, gluon="gl.uint8", torch="torch.uint8", triton="u8"),
+        # A power of two, 2**(code - 127).
+        DType("ue8m0", 8, gluon="gl.uint8", torch="torch.float8_e8m0fnu", triton="u8"),
         DType("int32", 32, gluon="gl.int32", torch="torch.int32", triton="i32"),
     )
 }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.plan.dtype import DTYPES, DType
-from gemmgen.target import Gpu
+from gemmgen.target import Gpu, ScaleFormat
 
 Shape = tuple[int, int, int]
 """[M, N, K]."""
@@ -19,12 +19,30 @@ VECTOR_BIAS_DTYPES = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True)
+class BlockScale:
+    """The scales of an operand: one for each row and each ``vector`` elements of K."""
+
+    format: ScaleFormat
+    dtype: DType
+    """As the spec has it, which a rule holds against the format."""
+    vector: int
+
+
+@dataclass(frozen=True)
 class Operand:
     """An input matrix: A [M, K] or B [K, N]."""
 
     dtype: DType
     major: Literal["k", "mn"]
     """The dimension that is contiguous in memory."""
+    scale: BlockScale | None = None
+    padded: bool = False
+    """Whether 4-bit elements take a byte each in shared memory."""
+
+    @property
+    def smem_bits(self) -> int:
+        """Bits that an element takes in shared memory."""
+        return 8 if self.padded else self.dtype.bits
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,11 @@ class Problem:
     """What the epilogue does to alpha * A @ B + beta * C, in order."""
     check_shapes: tuple[Shape, ...]
     bench_shapes: tuple[Shape, ...]
+
+    @property
+    def block_scaled(self) -> bool:
+        """Whether A or B has a scale for each block of elements."""
+        return self.a.scale is not None or self.b.scale is not None
 
     @property
     def vectors(self) -> tuple[str, ...]:

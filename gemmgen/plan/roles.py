@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gemmgen.plan.storage import Capture
 
 if TYPE_CHECKING:
+    from gemmgen.plan.kernel import KernelPlan
     from gemmgen.plan.plan import Plan
 
 SCHEDULE = ("tiles_m", "tiles_n", "k_steps")
@@ -88,9 +89,9 @@ def producer_partition(plan: Plan) -> Partition:
     )
 
 
-def captures(plan: Plan) -> tuple[Capture, ...]:
+def captures(plan: KernelPlan) -> tuple[Capture, ...]:
     """Return what the kernel hands to its workers through shared memory: each value once."""
-    ranks = {buffer.name: len(buffer.shape) for buffer in plan.shared_buffers}
+    ranks = {buffer.name: buffer.rank or len(buffer.shape) for buffer in plan.shared_buffers}
     ranks |= {bar.name: 2 if bar.ring else 1 for bar in plan.barriers}
     names = dict.fromkeys(name for worker in plan.workers for name in worker.arguments)
     return tuple(Capture.of(name, ranks) for name in names if not name.isdecimal())

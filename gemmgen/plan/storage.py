@@ -30,11 +30,15 @@ class SharedBuffer:
     bytes: int
     """In one CTA."""
     swizzle_bytes: int = 0
+    rank: int = 0
+    """Of the tensor, where an extent of `shape` stands for several; 0 for as many as there are."""
+    alignment: int = TILE_ALIGNMENT_BYTES
+    """Of its address in bytes, without a swizzle."""
 
     @property
     def alignment_bytes(self) -> int:
         """What its address is a multiple of."""
-        return max(TILE_ALIGNMENT_BYTES, SWIZZLE_ROWS * self.swizzle_bytes)
+        return max(self.alignment, SWIZZLE_ROWS * self.swizzle_bytes)
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Barrier:
     """Groups of CTAs that share one ring each, in their lowest CTA; 0 where every CTA has its own."""
     bases: tuple[tuple[int, ...], ...] = ()
     """CGA bases that map the CTAs of a group to its barrier."""
+    paired: bool = False
+    """Whether a pair of CTAs has one ring, in its first CTA, on which both arrive."""
 
     @property
     def bytes(self) -> int:

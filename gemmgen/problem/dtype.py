@@ -10,7 +10,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-DType = Literal["bf16", "fp16", "tf32", "fp32", "e4m3", "e5m2", "int8", "int32"]
+DType = Literal["bf16", "fp16", "tf32", "fp32", "e4m3", "e5m2", "int8", "int32", "e2m1", "ue8m0"]
 
 TORCH_DTYPES: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
     {
@@ -22,6 +22,8 @@ TORCH_DTYPES: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
         "e5m2": torch.float8_e5m2,
         "int8": torch.int8,
         "int32": torch.int32,
+        "e2m1": torch.uint8,
+        "ue8m0": torch.float8_e8m0fnu,
     }
 )
 FP8: Final[tuple[DType, ...]] = ("e4m3", "e5m2")

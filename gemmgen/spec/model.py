@@ -104,8 +104,10 @@ class Model(BaseModel):
         return {key: value for key, value in members if value is not None or key not in cls.model_fields}
 
 
-InputDType = Literal["bf16", "fp16", "tf32", "e4m3", "e5m2", "int8"]
+InputDType = Literal["bf16", "fp16", "tf32", "e4m3", "e5m2", "int8", "e2m1"]
 """Of A and B; tf32 is what the tensor cores make of fp32 tensors."""
+ScaleFormatName = Literal["mxfp8", "mxfp4", "nvfp4"]
+ScaleDType = Literal["ue8m0", "e4m3"]
 OutputDType = Literal["bf16", "fp16", "fp32", "e4m3", "e5m2", "int32"]
 AccumulatorDType = Literal["fp32", "fp16", "int32"]
 EpilogueOp = Literal[
@@ -123,10 +125,27 @@ EpilogueOp = Literal[
 """What the epilogue can do to the product, element by element."""
 
 
+class BlockScale(Model):
+    """Scales of an operand: one for each row and each block of K."""
+
+    format: ScaleFormatName
+    dtype: ScaleDType | None = Field(default=None, description="of the scales; the format's if left out")
+    vector: Positive | None = Field(
+        default=None, description="elements of K that share a scale; the format's if left out"
+    )
+
+
 class InputB(Model):
     """The input matrix B [K, N]."""
 
-    dtype: InputDType = Field(description="tf32 takes torch.float32 tensors")
+    dtype: InputDType = Field(
+        description="tf32 takes torch.float32 tensors, e2m1 torch.uint8 tensors of two elements a byte"
+    )
+    scale: BlockScale | None = Field(default=None, description="of an operand with a scale for each block")
+    packing: Literal["packed", "padded"] | None = Field(
+        default=None,
+        description="e2m1 in shared memory: two elements in a byte, or 16 in 16 bytes, half of them empty",
+    )
     major: Literal["k", "mn"] | None = Field(
         default=None, description="the dimension that is contiguous in memory"
     )
@@ -169,7 +188,7 @@ class Tile(Model):
 
 
 class Mma(Model):
-    """The instruction, and the warps that issue it."""
+    """The matrix instruction."""
 
     n: Positive | None = Field(default=None, description="columns of one instruction")
     promote_k: Positive | None = Field(
@@ -198,6 +217,9 @@ class Buffering(Model):
     outstanding_mmas: ZeroOrOne | None = Field(
         default=None, description="MMAs of earlier K steps still running when a K step's MMA is issued"
     )
+    accumulators: Positive | None = Field(
+        default=None, description="in tensor memory: with two, one is stored while the other is summed"
+    )
     epilogue: Positive | None = Field(default=None, description="C and D sub-tile buffers per consumer")
 
 
@@ -206,6 +228,9 @@ class Registers(Model):
 
     producer: Positive | None = None
     consumer: Positive | None = None
+    worker: Positive | None = Field(
+        default=None, description="of each warp beside the epilogue's, where the tensor cores have a warp"
+    )
 
 
 class WarpSpecialization(Model):
@@ -223,10 +248,11 @@ class WarpSpecialization(Model):
 class Schedule(Model):
     """Which tile each program takes, and in which order."""
 
-    kind: Literal["single_tile", "tiled", "persistent"] | None = Field(
+    kind: Literal["single_tile", "tiled", "persistent", "launch_control"] | None = Field(
         default=None,
         description="single_tile: one program for a problem of one tile; tiled: a program for each tile; "
-        "persistent: one program per SM or cluster, which walks over tiles",
+        "persistent: one program per SM or cluster, which walks over tiles; launch_control: a program for "
+        "each tile, and those that run take over the tiles of those that have not started",
     )
     order: Literal["row", "grouped", "snake", "hilbert"] | None = None
     minor: Literal["m", "n"] | None = Field(
@@ -248,6 +274,9 @@ class Epilogue(Model):
     subtile_n: Positive | None = Field(
         default=None, description="columns of D converted and stored at a time"
     )
+
+
+SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
 
 
 class Runs(Model):
@@ -272,5 +301,8 @@ class Spec(Model):
     schedule: Schedule = Schedule()
     occupancy: Positive | None = Field(default=None, description="CTAs that share an SM")
     epilogue: Epilogue = Epilogue()
+    search: dict[str, SearchValues] = Field(
+        default={}, description="values to choose from for fields that are left out, by their path: tile.n"
+    )
     check: Runs | None = None
     bench: Runs | None = None

@@ -62,6 +62,22 @@ class Wgmma:
     rows_per_warp: int = 16  # [ptx] warp i of the warpgroup holds rows 16*i to 16*i+15 of D
 
 
+@dataclass(frozen=True)
+class Tcgen05:
+    """Limits of ``tcgen05.mma`` and tensor memory: D[m, n] += A[m, k] @ B[k, n] by one CTA or a pair."""
+
+    m: tuple[int, int] = (64, 128)  # [ptx] rows in one CTA
+    n_max: int = 256  # [ptx] columns of one instruction
+    k_bytes: int = 32  # [ptx] 16 elements of 16 bits, 64 of 4 bits
+    tmem_columns: int = 512  # [ptx] per SM, of 32 bits in each of 128 lanes
+    tmem_columns_min: int = 32  # [ptx] the smallest allocation; every one is a power of two
+    tmem_overdraft_columns: int = 64  # [gluon] step in which a metadata figure above the limit grows
+    scale_bytes_per_column: int = 128  # [gluon] 32 lanes of 4 bytes, repeated for each of four warps
+    answer_bytes: int = 16  # [ptx] of clusterlaunchcontrol.try_cancel
+    warp_readable_lanes: int = 32  # [ptx] tcgen05.ld: warp i of a warpgroup reads lanes 32 * i to 32 * i + 31
+
+
 HOPPER = Architecture(name="sm_90a", compute_capability=90, mma="wgmma")
 BLACKWELL = Architecture(name="sm_100a", compute_capability=100, mma="tcgen05", tmem_columns=512)
 WGMMA = Wgmma()
+TCGEN05 = Tcgen05()

@@ -118,7 +118,7 @@ def producer_registers(plan: Plan) -> Iterator[Violation]:
     if total > MOST_LOADS:
         most = max(loads, key=lambda name: loads[name])
         operand, row, swizzle = operands[most]
-        widest = plan.widest_swizzle(row, operand.dtype)
+        widest = plan.widest_swizzle(row, operand.dtype.bits)
         field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", f"use {widest}"
         if swizzle == widest:
             coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS

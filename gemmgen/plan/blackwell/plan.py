@@ -1,0 +1,205 @@
+"""The plan of one Blackwell kernel: a warp that loads, one that issues MMAs, and warps that store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.plan.blackwell.roles import partitions
+from gemmgen.plan.blackwell.tensor_memory import TensorMemory, tensor_memory
+from gemmgen.plan.blackwell.tiles import barriers, shared_buffers
+from gemmgen.plan.kernel import KernelPlan, unit_bases
+from gemmgen.plan.problem import Operand
+from gemmgen.plan.roles import Partition
+from gemmgen.plan.storage import Barrier, SharedBuffer
+from gemmgen.target import MMA_KINDS, SCALE_COLUMNS, TCGEN05
+
+DENSE_KINDS = {"bf16": "f16", "fp16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
+"""[ptx] The kind of ``tcgen05.mma`` by A's type, without scales."""
+
+
+@dataclass(frozen=True)
+class Tcgen05Plan(KernelPlan):
+    """All decisions of one Blackwell kernel.
+
+    ``schedule_kind`` is ``persistent`` or ``launch_control``. Two CTAs along M are a *pair*: one MMA computes
+    the tiles of both, for which each CTA loads its own rows of A and half of the columns of B.
+    """
+
+    accumulators: int
+    """Tiles of sums in tensor memory."""
+    worker_registers: int
+    """Registers per thread of each warp beside the epilogue's."""
+
+    @property
+    def specialized(self) -> bool:
+        """Whether warps have roles: always."""
+        return True
+
+    @property
+    def launch_control(self) -> bool:
+        """Whether a program takes over the tiles of programs that have not started."""
+        return self.schedule_kind == "launch_control"
+
+    @property
+    def block_scaled(self) -> bool:
+        """Whether the MMA scales its operands."""
+        return self.problem.block_scaled
+
+    @property
+    def paired(self) -> bool:
+        """Whether pairs of CTAs multiply together."""
+        return self.cluster_m > 1
+
+    @property
+    def cta_group(self) -> int:
+        """CTAs that one MMA computes for."""
+        return 2 if self.paired else 1
+
+    # --- the instruction
+
+    @property
+    def mma_kind(self) -> str:
+        """The kind of MMA as PTX spells it."""
+        a, b = self.problem.a.scale, self.problem.b.scale
+        if a and b:
+            return MMA_KINDS.get((a.format.name, b.format.name), "none")
+        return DENSE_KINDS.get(self.problem.a.dtype.name, "none")
+
+    @property
+    def mma_k(self) -> int:
+        """Elements of K of one instruction."""
+        bits = max(self.problem.a.smem_bits, self.problem.b.smem_bits)
+        return TCGEN05.k_bytes * 8 // bits
+
+    @property
+    def mma_shape(self) -> tuple[int, int, int]:
+        """The instruction (m, n, k), over the CTAs of its group."""
+        return (self.cta_tile_m * self.cta_group, min(self.cta_tile_n, TCGEN05.n_max), self.mma_k)
+
+    @property
+    def mma_name(self) -> str:
+        """The instruction as PTX spells it."""
+        return f"cta_group::{self.cta_group}.kind::{self.mma_kind}"
+
+    @property
+    def mmas_per_step(self) -> int:
+        """Instructions of one K step of a tile: the fewest that can be."""
+        _, n, k = self.mma_shape
+        return max(1, self.cta_tile_n // n) * max(1, self.cta_tile_k // k)
+
+    # --- the cluster
+
+    @property
+    def multicast(self) -> tuple[str, ...]:
+        """What one CTA loads for several: A along N, B along M beyond the pair, B's scales within it."""
+        shared = {
+            "a": self.cluster_n > 1,
+            "b": self.cluster_m > 2,
+            "b_scale": self.block_scaled and self.cluster_m > 1,
+        }
+        return tuple(operand for operand, is_shared in shared.items() if is_shared)
+
+    def b_bases(self, n_axis: int, rank: int = 2) -> list[list[int]]:
+        """Return the CGA bases of B, of which the CTAs of a pair hold half of the columns each."""
+        pair = unit_bases(n_axis, self.cta_group, rank)
+        others_along_m = unit_bases(None, self.cluster_m // self.cta_group, rank)
+        return pair + others_along_m + unit_bases(n_axis, self.cluster_n, rank, first=self.cta_group)
+
+    @property
+    def stage_readers(self) -> int:
+        """Pairs, or lone CTAs, whose MMAs read what one CTA's loads of a stage bring."""
+        return self.cluster_n + max(1, self.cluster_m // self.cta_group) - 1
+
+    # --- storage
+
+    @property
+    def a_row(self) -> int:
+        """Elements of a row of A's tile as it is stored: along K, or along M."""
+        return self.cta_tile_k if self.problem.a.major == "k" else self.cta_tile_m
+
+    @property
+    def cta_b_columns(self) -> int:
+        """Columns of B in the shared memory of one CTA."""
+        return max(1, self.cta_tile_n // self.cta_group)
+
+    @property
+    def b_row(self) -> int:
+        """Elements of a row of B's tile as it is stored: along K, or along N."""
+        return self.cta_tile_k if self.problem.b.major == "k" else self.cta_b_columns
+
+    @property
+    def a_tile_bytes(self) -> int:
+        """Bytes of one stage of A in one CTA."""
+        return self.cta_tile_m * self.cta_tile_k * self.problem.a.smem_bits // 8
+
+    @property
+    def b_tile_bytes(self) -> int:
+        """Bytes of one stage of B in one CTA."""
+        return self.cta_b_columns * self.cta_tile_k * self.problem.b.smem_bits // 8
+
+    def scale_columns(self, operand: Operand) -> int:
+        """Return the scales of one row of an operand in one K step, 0 without any."""
+        return self.cta_tile_k // operand.scale.vector if operand.scale else 0
+
+    def scale_groups(self, operand: Operand) -> int:
+        """Return the groups of scales of one row that lie together."""
+        return max(1, self.scale_columns(operand) // SCALE_COLUMNS)
+
+    @property
+    def a_scale_tile_bytes(self) -> int:
+        """Bytes of one stage of A's scales in one CTA."""
+        return self.cta_tile_m * self.scale_columns(self.problem.a)
+
+    @property
+    def b_scale_tile_bytes(self) -> int:
+        """Bytes of one stage of B's scales in one CTA: those of all columns, in both CTAs of a pair."""
+        return self.cta_tile_n * self.scale_columns(self.problem.b)
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes that one phase of ``load_ready`` awaits in one CTA."""
+        return self.a_tile_bytes + self.b_tile_bytes + self.a_scale_tile_bytes + self.b_scale_tile_bytes
+
+    def subtile_bytes(self) -> int:
+        """Return the bytes of one epilogue buffer in one CTA."""
+        return self.cta_tile_m * min(self.subtile_n, self.cta_tile_n) * self.problem.d.bits // 8
+
+    @cached_property
+    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in shared memory, in the order in which the kernel allocates them."""
+        return tuple(shared_buffers(self))
+
+    @cached_property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The mbarriers, in the order in which the kernel allocates them."""
+        return tuple(barriers(self))
+
+    @cached_property
+    def tensor_memory(self) -> TensorMemory:
+        """Every column of a CTA's tensor memory."""
+        return tensor_memory(self)
+
+    @property
+    def tmem_columns(self) -> int:
+        """Columns of tensor memory per CTA as the compiler allocates them."""
+        return self.tensor_memory.allocated_columns
+
+    # --- partitions
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """All roles; the first is the default partition, which keeps the kernel's own warps."""
+        return tuple(partitions(self))
+
+    @property
+    def default_warps(self) -> int:
+        """Warps of the epilogue: a warpgroup, of which each warp reaches a quarter of tensor memory."""
+        return self.architecture.warps_per_warpgroup
+
+    @property
+    def kernel_arguments(self) -> tuple[str, ...]:
+        """What the kernel is launched with, in order."""
+        scales = ("a_scale_desc", "b_scale_desc") if self.block_scaled else ()
+        scalar = ("tensor_scale_ptr",) if self.problem.scalar else ()
+        return ("a_desc", "b_desc", *scales, *scalar, "d_desc")
