@@ -38,6 +38,17 @@ CHAINS: tuple[tuple[str, ...], ...] = (
     ("residual", "row_bias", "gelu_erf", "tensor_scale"),
 )
 FLOATS = tuple(kind for kind in KINDS if kind[0] != "int8")
+SCALED: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "mxfp8": (("e4m3", "mxfp8"), ("e4m3", "mxfp8")),
+    "mxfp8_e5m2": (("e5m2", "mxfp8"), ("e4m3", "mxfp8")),
+    "mxfp4": (("e2m1", "mxfp4"), ("e2m1", "mxfp4")),
+    "nvfp4": (("e2m1", "nvfp4"), ("e2m1", "nvfp4")),
+    "mxfp8_by_mxfp4": (("e4m3", "mxfp8"), ("e2m1", "mxfp4")),
+    "mxfp4_by_mxfp8": (("e2m1", "mxfp4"), ("e5m2", "mxfp8")),
+}
+"""Types of A and B, and how their blocks are scaled."""
+VECTORS = {"mxfp8": 32, "mxfp4": 32, "nvfp4": 16}
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def spec_of(
@@ -51,11 +62,14 @@ def spec_of(
     promote_k: int | None = None,
     alpha: float | None = None,
     beta: float | None = None,
+    target: str = "",
 ) -> Spec:
+    """A spec; `a` may be one of SCALED, which says what B is too."""
     major = {"k": "k", "m": "mn"}
+    (a, a_format), (b, b_format) = SCALED.get(a, ((a, ""), (b or a, "")))
     operands: dict[str, object] = {
-        "a": {"dtype": a, "major": major[majors[0]]},
-        "b": {"dtype": b or a, "major": major[majors[1]]},
+        "a": {"dtype": a, "major": major[majors[0]], "scale": {"format": a_format} if a_format else None},
+        "b": {"dtype": b, "major": major[majors[1]], "scale": {"format": b_format} if b_format else None},
         "d": {"dtype": d},
     }
     if c or "residual" in ops:
@@ -63,7 +77,7 @@ def spec_of(
     return Spec.model_validate(
         {
             "title": "t",
-            "target": "h200",
+            "target": target or ("b200" if a_format else "h200"),
             "operands": operands,
             "accumulator": accumulator,
             "mma": {"promote_k": promote_k},
@@ -76,10 +90,36 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def plain(operand: Tensor, scales: Tensor | None, vector: int) -> Tensor:
+    """A or B's transpose [rows, K] in float64: bytes unpacked, and each element times its block's scale."""
+    if operand.dtype == torch.uint8:
+        halves = torch.stack((operand & 0xF, operand >> 4), dim=2)
+        operand = E2M1[halves.flatten(1).long()]
+    operand = operand.double()
+    if scales is not None:
+        assert scales.shape == (operand.shape[0], -(-operand.shape[1] // vector))
+        operand = operand * scales.double()[:, torch.arange(operand.shape[1]) // vector]
+    return operand
+
+
+def pack_scales(scales: Tensor) -> Tensor:
+    """As a Blackwell module's function of this name, element by element: (r, c) and where it lies."""
+    rows, columns = scales.shape
+    packed = torch.zeros(-(-rows // 128), -(-columns // 4), 512, dtype=torch.uint8)
+    r, c = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    packed[r // 128, c // 4, r % 32 * 16 + r % 128 // 32 * 4 + c % 4] = scales.view(torch.uint8)
+    return packed.view(1, packed.shape[0], packed.shape[1], 2, 256).view(scales.dtype)
+
+
 def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
     """What the spec says, word for word and in fp32 where a kernel would be."""
+    a_vector, b_vector = (
+        VECTORS[operand.scale.format] if operand.scale else 0
+        for operand in (spec.operands.a, spec.operands.b)
+    )
     if spec.operands.a.dtype == "tf32":
         a, b = rounded_to_tf32(a), rounded_to_tf32(b)
+    a, b = plain(a, extras.get("a_scale"), a_vector), plain(b.T, extras.get("b_scale"), b_vector).T
     x = (a.double() @ b.double()).float()
     if spec.epilogue.alpha is not None:
         x = spec.epilogue.alpha * x
@@ -109,6 +149,8 @@ def kernel(spec: Spec, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmu
     d_dtype = TORCH_DTYPES[spec.operands.d.dtype]
     expected = {op for op in spec.epilogue.ops if op.endswith(("scale", "bias"))}
     expected |= {"c"} if spec.operands.c else set()
+    expected |= {"a_scale"} if spec.operands.a.scale else set()
+    expected |= {"b_scale"} if spec.operands.b.scale else set()
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         assert set(extras) == expected

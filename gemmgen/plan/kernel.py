@@ -14,7 +14,7 @@ from functools import cached_property
 from gemmgen.plan.problem import Problem, Shape
 from gemmgen.plan.registers import RegisterPool
 from gemmgen.plan.roles import Partition, captures
-from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory
+from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.target import Architecture
 
 
@@ -163,9 +163,14 @@ class KernelPlan(ABC):
         return self.shared_memory.total_bytes
 
     @property
+    def tensor_memory(self) -> TensorMemory:
+        """Every column of a CTA's tensor memory, which not every kernel has."""
+        return TensorMemory(())
+
+    @property
     def tmem_columns(self) -> int:
         """Columns of tensor memory per CTA as the compiler allocates them."""
-        return 0
+        return self.tensor_memory.allocated_columns
 
     # --- partitions
 

@@ -91,7 +91,8 @@ def producer_partition(plan: Plan) -> Partition:
 
 def captures(plan: KernelPlan) -> tuple[Capture, ...]:
     """Return what the kernel hands to its workers through shared memory: each value once."""
-    ranks = {buffer.name: buffer.rank or len(buffer.shape) for buffer in plan.shared_buffers}
+    ranks = {buffer.name: len(buffer.shape) for buffer in plan.shared_buffers}
     ranks |= {bar.name: 2 if bar.ring else 1 for bar in plan.barriers}
+    ranks |= {buffer.name: 0 for buffer in plan.tensor_memory.buffers}
     names = dict.fromkeys(name for worker in plan.workers for name in worker.arguments)
     return tuple(Capture.of(name, ranks) for name in names if not name.isdecimal())

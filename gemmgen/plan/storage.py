@@ -1,10 +1,13 @@
-"""Shared memory of a CTA, laid out as Triton 3.9 does it: every byte has a name."""
+"""Shared and tensor memory of a CTA, laid out as Triton 3.9 does it: every byte has a name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+
+from gemmgen.plan.problem import Operand
+from gemmgen.target import TCGEN05
 
 MBARRIER_BYTES = 8  # [ptx] an mbarrier object is 64 bits
 BARRIER_ALIGNMENT_BYTES = 16  # [gluon]
@@ -16,6 +19,11 @@ WORKER_STATE_ALIGNMENT_BYTES = 4  # [gluon]
 SCALAR_BYTES = 4  # [gluon] a captured i32
 POINTER_BYTES = 8  # [gluon] a captured tensor descriptor; the base of a captured memory descriptor
 OFFSET_BYTES = 4  # [gluon] per dimension of a captured memory descriptor
+
+
+def k_extent_name(operand: Operand) -> str:
+    """Return the constant that holds the extent of an operand's tile along K, as its descriptor counts it."""
+    return "PROGRAM_TILE_K" if operand.dtype.elements_per_byte == 1 else "PACKED_TILE_K"
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,6 @@ class SharedBuffer:
     bytes: int
     """In one CTA."""
     swizzle_bytes: int = 0
-    rank: int = 0
-    """Of the tensor, where an extent of `shape` stands for several; 0 for as many as there are."""
     alignment: int = TILE_ALIGNMENT_BYTES
     """Of its address in bytes, without a swizzle."""
 
@@ -60,6 +66,8 @@ class Barrier:
     """Groups of CTAs that share one ring each, in their lowest CTA; 0 where every CTA has its own."""
     bases: tuple[tuple[int, ...], ...] = ()
     """CGA bases that map the CTAs of a group to its barrier."""
+    shared: str = "a tile"
+    """What the CTAs of a group share."""
     paired: bool = False
     """Whether a pair of CTAs has one ring, in its first CTA, on which both arrive."""
 
@@ -78,7 +86,7 @@ class Capture:
 
     @classmethod
     def of(cls, name: str, ranks: Mapping[str, int]) -> Capture:
-        """Size the capture `name`; `ranks` holds the rank of each memory descriptor."""
+        """Size the capture `name`; `ranks` holds the rank of each memory descriptor, 0 of tensor memory's."""
         if name in ranks:
             return cls(name, POINTER_BYTES + OFFSET_BYTES * ranks[name])
         return cls(name, POINTER_BYTES if name.endswith(("_desc", "_ptr")) else SCALAR_BYTES)
@@ -126,3 +134,33 @@ class SharedMemory:
         """Bytes lost to alignment."""
         named = self.buffer_bytes + self.capture_bytes + self.worker_state_bytes
         return self.total_bytes - named - sum(barrier.bytes for barrier in self.barriers)
+
+
+@dataclass(frozen=True)
+class TensorBuffer:
+    """One allocation of tensor memory."""
+
+    name: str
+    columns: int
+    derivation: str
+
+
+@dataclass(frozen=True)
+class TensorMemory:
+    """The allocations of one CTA."""
+
+    buffers: tuple[TensorBuffer, ...]
+
+    @property
+    def columns(self) -> int:
+        """Columns that the buffers take."""
+        return sum(buffer.columns for buffer in self.buffers)
+
+    @property
+    def allocated_columns(self) -> int:
+        """Columns that the compiler allocates for them: a power of two, or what is too much as it is."""
+        if not self.buffers:
+            return 0
+        if self.columns > TCGEN05.tmem_columns:
+            return -(-self.columns // TCGEN05.tmem_overdraft_columns) * TCGEN05.tmem_overdraft_columns
+        return max(TCGEN05.tmem_columns_min, 1 << (self.columns - 1).bit_length())

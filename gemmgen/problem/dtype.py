@@ -27,10 +27,13 @@ TORCH_DTYPES: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
     }
 )
 FP8: Final[tuple[DType, ...]] = ("e4m3", "e5m2")
-POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType({torch.int8: 127, torch.int32: -(2**31)})
-"""What integers hold until they are written; floats hold NaN.
+POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType(
+    {torch.int8: 127, torch.int32: -(2**31), torch.uint8: 0xFF}
+)
+"""What integers hold until they are written; floats and ue8m0 hold NaN.
 
 -2**31 is no product of int8 matrices whose K is below 132,104: none is smaller than K * -128 * 127.
+0xFF is a pair of -6: e2m1 has no NaN, and this is as far as it gets from the zeros that TMA puts outside.
 """
 
 

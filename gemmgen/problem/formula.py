@@ -10,12 +10,22 @@ import torch
 from torch import Tensor
 
 from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.problem import BlockScale
 from gemmgen.problem.dtype import DType
 from gemmgen.spec.model import AccumulatorDType, EpilogueOp, Spec
 
 ROW_VECTORS: Final = ("row_scale", "row_bias")
 SCALES: Final = ("tensor_scale", "row_scale", "column_scale")
-KEYWORDS: Final = ("c", "row_scale", "column_scale", "tensor_scale", "row_bias", "column_bias")
+BLOCK_SCALES: Final = ("a_scale", "b_scale")
+KEYWORDS: Final = (
+    *BLOCK_SCALES,
+    "c",
+    "row_scale",
+    "column_scale",
+    "tensor_scale",
+    "row_bias",
+    "column_bias",
+)
 """What a generated ``matmul`` takes besides A and B if its spec names it, in the order of its signature."""
 
 ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -45,8 +55,21 @@ def beta_of(spec: Spec) -> float:
     return 0.0 if problem.c is None or problem.residual else problem.beta
 
 
+def block_scale_of(spec: Spec, operand: str) -> BlockScale | None:
+    """Return how the operand ``a`` or ``b`` is scaled block by block, or None."""
+    problem = problem_of(spec)
+    return problem.a.scale if operand == "a" else problem.b.scale
+
+
 def dtype_of(spec: Spec, keyword: str) -> DType:
-    """Return the element type of an input besides A and B: scales are fp32, biases are D's type or fp32."""
+    """Return the element type of an input besides A and B.
+
+    Scales of blocks have that of their format, others are fp32; biases are D's type or fp32.
+    """
+    if keyword in BLOCK_SCALES:
+        scale = block_scale_of(spec, keyword[0])
+        assert scale is not None
+        return cast(DType, scale.dtype.name)
     if keyword == "c":
         assert spec.operands.c is not None
         return spec.operands.c.dtype
@@ -56,7 +79,8 @@ def dtype_of(spec: Spec, keyword: str) -> DType:
 def keywords_of(spec: Spec) -> Iterator[str]:
     """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
     for keyword in KEYWORDS:
-        if keyword in spec.epilogue.ops or (keyword == "c" and spec.operands.c is not None):
+        scaled = keyword in BLOCK_SCALES and block_scale_of(spec, keyword[0]) is not None
+        if scaled or keyword in spec.epilogue.ops or (keyword == "c" and spec.operands.c is not None):
             yield keyword
 
 

@@ -13,6 +13,8 @@ from gemmgen.problem.dtype import TORCH_DTYPES, DType, bits, poison
 
 ALIGNMENT_BYTES: Final = 16
 """What TMA demands of a base address and of a row stride; also the unit in which it stores a row."""
+PADDED_ALIGNMENT_BYTES: Final = 32
+"""What it demands of both where it pads elements of 4 bits to bytes (CUDA driver API, tensor maps, 16U4)."""
 
 
 def takes_out(columns: int, dtype: torch.dtype) -> bool:
@@ -29,9 +31,9 @@ class Matrix:
     """A [rows, columns] view of a storage that is poison all over until it is written.
 
     Poison is NaN, and a number that a product does not reach where integers have none. Rows are contiguous
-    and start at multiples of 16 bytes, as TMA demands. Without a guard the storage is as large as the one
-    that a wrapper allocates for a D of this shape. A guarded matrix lies in the middle of its storage: a
-    whole row above and below and at least 16 bytes on each side are not its own.
+    and start at multiples of 16 bytes, as TMA demands, or of ``alignment``. Without a guard the storage is as
+    large as the one that a wrapper allocates for a D of this shape. A guarded matrix lies in the middle of
+    its storage: a whole row above and below and at least 16 bytes on each side are not its own.
     """
 
     storage: Tensor
@@ -39,11 +41,18 @@ class Matrix:
 
     @classmethod
     def poisoned(
-        cls, rows: int, columns: int, dtype: DType, device: torch.device, *, guarded: bool = False
+        cls,
+        rows: int,
+        columns: int,
+        dtype: DType,
+        device: torch.device,
+        *,
+        guarded: bool = False,
+        alignment: int = ALIGNMENT_BYTES,
     ) -> Matrix:
         """Allocate a matrix that holds poison."""
         element = TORCH_DTYPES[dtype]
-        unit = ALIGNMENT_BYTES // element.itemsize
+        unit = alignment // element.itemsize
         margin = 1 if guarded else 0
         width = (math.ceil(columns / unit) + 2 * margin) * unit
         storage = torch.full((rows + 2 * margin, width), poison(element), dtype=element, device=device)

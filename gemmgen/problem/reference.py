@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from gemmgen.problem.dtype import TORCH_DTYPES, rounded_to_tf32, saturated
-from gemmgen.problem.formula import alpha_of, apply, beta_of
+from gemmgen.problem.formula import alpha_of, apply, beta_of, block_scale_of, dtype_of
 from gemmgen.problem.inputs import Inputs
+from gemmgen.problem.quantize import decoded, dequantized
 from gemmgen.problem.tolerance import HALF_ULP
 from gemmgen.spec.model import Spec
 
@@ -34,16 +35,17 @@ class Deviation:
 def references(inputs: Inputs, spec: Spec) -> Iterator[tuple[slice, Tensor]]:
     """Yield rows of the exact D [M, N] in float64, on the inputs' device, and which rows they are.
 
-    tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64 and a
-    sum of K of them loses at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose
-    nothing at all. A D of 8-bit floats saturates. Rows are computed in chunks, so that besides B in float64
-    only one chunk, and what the ops make of it, needs memory.
+    tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64, as
+    are those of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them loses
+    at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D of
+    8-bit floats saturates. Rows are computed in chunks, so that besides B in float64 only one chunk, and
+    what the ops make of it, needs memory.
     """
-    b_exact = _exact(inputs.b, spec)
+    b_exact = _exact(inputs, spec, "b").T
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        d = _exact(inputs.a[rows], spec) @ b_exact
+        d = _exact(inputs, spec, "a", rows) @ b_exact
         if (alpha := alpha_of(spec)) != 1:
             d = alpha * d
         if beta := beta_of(spec):
@@ -75,9 +77,18 @@ def deviation(out: Tensor, inputs: Inputs, spec: Spec) -> Deviation:
     )
 
 
-def _exact(operand: Tensor, spec: Spec) -> Tensor:
-    """Return what the tensor cores see of an operand, in float64."""
-    return (rounded_to_tf32(operand) if spec.operands.a.dtype == "tf32" else operand).double()
+def _exact(inputs: Inputs, spec: Spec, name: str, rows: slice = slice(None)) -> Tensor:
+    """Return what the tensor cores multiply, in float64: rows of ``a`` [M, K], or of ``b`` as [N, K]."""
+    stored, dtype = (inputs.a, spec.operands.a.dtype) if name == "a" else (inputs.b.T, spec.operands.b.dtype)
+    operand = stored[rows]
+    if dtype == "tf32":
+        return rounded_to_tf32(operand).double()
+    elements = decoded(operand, dtype)
+    if (block := block_scale_of(spec, name)) is None:
+        return elements
+    scale = f"{name}_scale"
+    scales = decoded(inputs.extras[scale][rows], dtype_of(spec, scale))
+    return dequantized(elements, scales, block.vector)
 
 
 def _ratio(error: float, size: float) -> float:

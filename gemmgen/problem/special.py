@@ -11,11 +11,14 @@ from torch import Tensor
 
 from gemmgen.problem.case import Case
 from gemmgen.problem.check import Check
-from gemmgen.problem.dtype import rounded
+from gemmgen.problem.dtype import TORCH_DTYPES, rounded
 from gemmgen.problem.inputs import Inputs
 from gemmgen.problem.reference import references
 
-WITHOUT_INFINITY: Final = (torch.float8_e4m3fn, torch.int8)
+E2M1: Final = TORCH_DTYPES["e2m1"]
+E2M1_NEGATIVE_ZEROS: Final = 0x88
+"""Two elements of -0.0."""
+WITHOUT_INFINITY: Final = (torch.float8_e4m3fn, torch.int8, E2M1)
 
 
 def special_values(case: Case) -> Iterator[Check]:
@@ -25,6 +28,9 @@ def special_values(case: Case) -> Iterator[Check]:
     B has a NaN in its last row, which lies in the last K step. Integers have no such values: then there is no
     check. A D of 8-bit floats has no infinity either: it holds its largest number instead. Of a relu's zeros
     the sign is not checked: torch's own differ between CPU and GPU.
+
+    e2m1 has neither NaN nor infinity, and its zeros have signs. Of a block-scaled operand one scale is NaN
+    besides, in a row of A and a column of B of its own where there are enough of them.
     """
     if not case.spec.operands.a.dtype.startswith("int"):
         inputs = case.inputs()
@@ -34,14 +40,21 @@ def special_values(case: Case) -> Iterator[Check]:
 
 def _plant(inputs: Inputs) -> int | None:
     """Write the values; return the row of -0.0, if there are rows enough for one."""
-    m, _, k = inputs.shape
-    inputs.a[-1, k // 2] = math.nan
+    m, n, k = inputs.shape
+    if inputs.a.dtype != E2M1:
+        inputs.a[-1, k // 2] = math.nan
     if inputs.a.dtype not in WITHOUT_INFINITY:
         inputs.a[0, 0] = math.inf
-    inputs.b[-1, -1] = math.nan
+    if inputs.b.dtype != E2M1:
+        inputs.b[-1, -1] = math.nan
+    if (a_scale := inputs.extras.get("a_scale")) is not None:
+        # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.
+        a_scale[m // 4 or -1, a_scale.shape[1] // 2] = math.nan
+    if (b_scale := inputs.extras.get("b_scale")) is not None:
+        b_scale[n // 2, -1] = math.nan
     if m < 3:
         return None
-    inputs.a[m // 2] = -0.0
+    inputs.a[m // 2] = E2M1_NEGATIVE_ZEROS if inputs.a.dtype == E2M1 else -0.0
     return m // 2
 
 

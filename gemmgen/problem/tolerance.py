@@ -52,7 +52,7 @@ FP16_INSTRUCTION_K: Final = 16
 
 FP8_ACCUMULATION: Final = 1e-4
 """Added for 8-bit float operands, times the root of the K over which the tensor core sums by itself: all of
-it, or ``mma.promote_k``.
+it, or ``mma.promote_k``; and for block-scaled operands.
 
 An instruction aligns 32 products and the sum so far to the largest of them and keeps 14 bits. The sum is
 sqrt(32 * i) large after i instructions, and each of 33 terms loses up to 2**-13 of the power of two below
@@ -61,12 +61,21 @@ instructions the squares add up to (2.9e-4)**2 * K**2 / 64: 3.6e-5 * sqrt(K) of 
 8192, where ``torch._scaled_mm`` on an H200 was 1.7e-3 off. The limit is 9.1e-3, and a K step of 128 that is
 left out costs 0.125. Promoted every 128 it is 1.1e-3 at any K; without fast accumulation torch was 1.0e-4
 off.
+
+On Blackwell nothing was measured, and how many bits ``tcgen05.mma`` keeps is not documented: that it keeps no
+fewer than wgmma is assumed. Then the same holds there. For g products an instruction the error is sqrt(g / 3)
+* 0.72 * 2**-13 of the sum, and over K / g instructions that times sqrt(K / (2 * g)) of the result: g cancels,
+and 64 products of 4 bits cost what 32 of 8 bits do. Scales make the largest product larger beside the root
+mean square, some 16 times where it is 5 times of 32 normal ones: the first few instructions feel that, a sum
+of many does not. Sums so computed reach a quarter of the limit, and in single elements three quarters, at a K
+of 16 to 2048. A block of 32 whose scale is half or twice what it should be costs 0.5 or 1 times
+sqrt(32 / K): 3.1e-2 at least at K = 8192.
 """
 
 FP32_ACCUMULATION: Final = 4e-8
 K_TOLERATED: Final[Mapping[DType, int]] = MappingProxyType({"bf16": 8192, "fp16": 8192, "tf32": 2048})
 """Added for fp32 accumulation: so much for each instruction that a K beyond these takes, 16 elements or 8 of
-tf32.
+tf32. wgmma and ``tcgen05.mma`` take the same; of the latter no sum was measured.
 
 Truncating the sum costs it half of 2**-23 of the power of two below, 0.72 of it: 4.3e-8. All errors point
 to zero, so they add up: the sum after i of n instructions is i / n of the last one, and the result loses
@@ -83,8 +92,8 @@ The limits of accumulation are derived for means of squares. Of E normal element
 sqrt(2 / E); behind relu, which leaves half of them, by sqrt(5 / E). The ratio of two norms, of such errors
 and of such results, deviates by half of the root of both squared: 1.3 / sqrt(E), five times which is this. A
 tile of 128 x 128 gets 5 % more, a D of 8 elements 3.3 times as much; where a bias and relu leave only a small
-one of 8, which happens twice in 1,000 draws, that is not enough, but inputs are drawn from fixed seeds. (What rounding D costs is limited in
-each element; the limits above are beyond that.)
+one of 8, which happens twice in 1,000 draws, that is not enough, but inputs are drawn from fixed seeds. (What
+rounding D costs is limited in each element; the limits above are beyond that.)
 """
 
 ROUNDING_FACTOR: Final = 4.0
@@ -135,7 +144,7 @@ def _accumulation(spec: Spec, k: int) -> float:
         return 0.0
     if accumulator == "fp16":
         return FP16_ACCUMULATION * math.sqrt(k + FP16_INSTRUCTION_K)
-    if operand in FP8:
+    if operand in (*FP8, "e2m1"):
         return FP8_ACCUMULATION * math.sqrt(min(k, spec.mma.promote_k or k))
     beyond = max(0, k - K_TOLERATED[operand])
     return FP32_ACCUMULATION * beyond * bytes_of(operand) / WGMMA.k_bytes

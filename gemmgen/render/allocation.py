@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from gemmgen.plan import Plan
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.render.fit import fit
 
-RING_INDICES = {"STAGES": "stage", "EPILOGUE_BUFFERS": "buffer", "CONSUMERS": "consumer"}
+RING_INDICES = {
+    "STAGES": "stage",
+    "EPILOGUE_BUFFERS": "buffer",
+    "CONSUMERS": "consumer",
+    "ACCUMULATORS": "slot",
+    "ANSWERS": "slot",
+}
 """The loop variable over each kind of ring."""
 
 
@@ -19,7 +25,7 @@ RING_INDICES = {"STAGES": "stage", "EPILOGUE_BUFFERS": "buffer", "CONSUMERS": "c
 class AllocationView:
     """The shared memory of one plan as its template sees it: lines of the kernel's body."""
 
-    plan: Plan
+    plan: KernelPlan
 
     @property
     def buffers(self) -> Iterator[str]:
@@ -29,7 +35,8 @@ class AllocationView:
     @staticmethod
     def _buffer(buffer: SharedBuffer) -> str:
         extents = f"[{', '.join(buffer.shape)}]"
-        arguments = (f"{buffer.operand}_desc.dtype", extents, f"{buffer.operand.upper()}_LAYOUT")
+        dtype = "gl.int64" if buffer.operand == "clc" else f"{buffer.operand}_desc.dtype"
+        arguments = (dtype, extents, f"{buffer.operand.upper()}_LAYOUT")
         return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4, margin=0)
 
     @property
@@ -52,8 +59,8 @@ class AllocationView:
         if explained:
             return f" {arrivals}"
         return (
-            " There is one for each group of CTAs that share a tile, in the group's first: a basis [0] maps a"
-            f" CTA to the barrier of its neighbour. {arrivals}"
+            f" There is one for each group of CTAs that share {barrier.shared}, in the group's first: a basis"
+            f" [0] maps a CTA to the barrier of its neighbour. {arrivals}"
         )
 
     @staticmethod
@@ -66,8 +73,9 @@ class AllocationView:
                 f"mbarrier.MBarrierLayout({bases})",
             )
             return fit(f"{barrier.name} = gl.allocate_shared_memory(", arguments, ")", indent=4, margin=0)
-        batch = f"batch={barrier.ring}" if barrier.ring else ""
-        return f"{barrier.name} = mbarrier.allocate_mbarrier({batch})"
+        batch = (f"batch={barrier.ring}",) if barrier.ring else ()
+        pair = ("two_ctas=True",) if barrier.paired else ()
+        return f"{barrier.name} = mbarrier.allocate_mbarrier({', '.join(batch + pair)})"
 
     @property
     def initializations(self) -> Iterator[str]:

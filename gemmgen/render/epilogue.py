@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.plan import Plan
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.problem import ACTIVATIONS
 from gemmgen.render.fit import LINE_LENGTH, fit
 
@@ -16,7 +16,7 @@ ASSIGNMENT = "    tile = "
 class EpilogueView:
     """The epilogue's functions as the templates see them."""
 
-    plan: Plan
+    plan: KernelPlan
 
     # --- constants and parts
 

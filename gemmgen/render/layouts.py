@@ -7,13 +7,38 @@ from dataclasses import dataclass
 
 from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DType
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.render.fit import fit
 from gemmgen.target import WGMMA
 
 
 @dataclass(frozen=True)
-class LayoutView:
-    """The layout constants of one plan."""
+class KernelLayouts:
+    """How any kernel spells its layouts."""
+
+    plan: KernelPlan
+
+    def _shared(
+        self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
+    ) -> str:
+        arguments = [
+            f"swizzle_byte_width={swizzle_bytes}",
+            f"element_bitwidth={dtype.bits}",
+            f"rank={rank}",
+        ]
+        return self._constant(f"{name}_LAYOUT", "gl.NVMMASharedLayout", arguments, bases)
+
+    def _constant(self, name: str, constructor: str, arguments: list[str], bases: list[list[int]]) -> str:
+        arguments = [*arguments, f"cga_layout={bases}"] if bases else arguments
+        line = fit(f"{name} = gl.constexpr({constructor}(", arguments, "))")
+        if "\n" not in line:
+            return line
+        return fit(f"{name} = gl.constexpr(", [fit(f"{constructor}(", arguments, ")", indent=4)], ")")
+
+
+@dataclass(frozen=True)
+class LayoutView(KernelLayouts):
+    """The layout constants of one Hopper plan."""
 
     plan: Plan
 
@@ -36,16 +61,6 @@ class LayoutView:
             arguments = ["operand_index=0", "parent=ACCUMULATOR_LAYOUT", f"k_width={k_width}"]
             yield self._constant("A_REGISTER_LAYOUT", "gl.DotOperandLayout", arguments, [])
 
-    def _shared(
-        self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
-    ) -> str:
-        arguments = [
-            f"swizzle_byte_width={swizzle_bytes}",
-            f"element_bitwidth={dtype.bits}",
-            f"rank={rank}",
-        ]
-        return self._constant(f"{name}_LAYOUT", "gl.NVMMASharedLayout", arguments, bases)
-
     def _accumulator(self) -> str:
         """Return the accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
         _, n, k = self.plan.mma_shape
@@ -56,10 +71,3 @@ class LayoutView:
         ]
         bases = self.plan.bases(0, 1)
         return self._constant("ACCUMULATOR_LAYOUT", "gl.NVMMADistributedLayout", arguments, bases)
-
-    def _constant(self, name: str, constructor: str, arguments: list[str], bases: list[list[int]]) -> str:
-        arguments = [*arguments, f"cga_layout={bases}"] if bases else arguments
-        line = fit(f"{name} = gl.constexpr({constructor}(", arguments, "))")
-        if "\n" not in line:
-            return line
-        return fit(f"{name} = gl.constexpr(", [fit(f"{constructor}(", arguments, ")", indent=4)], ")")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.plan import Plan
+from gemmgen.plan.kernel import KernelPlan
 
 
 @dataclass(frozen=True)
 class OrderView:
     """The words in which the parts of one minor dimension differ from those of the other."""
 
-    plan: Plan
+    plan: KernelPlan
 
     @property
     def _down(self) -> bool:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from gemmgen.plan import Plan
+from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.problem import Problem
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
 OPS = {
@@ -22,21 +25,106 @@ OPS = {
 }
 
 
+def formula(problem: Problem, a: str, b: str, c: str) -> str:
+    """Return what D is in terms of these operands."""
+    factor = {1.0: "", -1.0: "-"}.get(problem.alpha, f"{problem.alpha:g} * ")
+    text = f"{factor}{a} @ {b}"
+    if problem.c and not problem.residual:
+        sign, factor = ("-" if problem.beta < 0 else "+"), abs(problem.beta)
+        text += f" {sign} {'' if factor == 1 else f'{factor:g} * '}{c}"
+    return f"epilogue({text})" if problem.ops else text
+
+
 @dataclass(frozen=True)
-class OverviewView:
-    """What a reader should know before the code."""
+class KernelOverview(ABC):
+    """What a reader of any kernel should know before the code."""
+
+    plan: KernelPlan
+
+    @property
+    @abstractmethod
+    def generation(self) -> str:
+        """The GPUs that the kernel is for."""
+
+    @property
+    @abstractmethod
+    def dtypes(self) -> str:
+        """The element types of all matrices, and of the accumulator."""
+
+    @property
+    @abstractmethod
+    def resources(self) -> tuple[tuple[str, str], ...]:
+        """What the kernel takes, name by name."""
+
+    @property
+    def factors(self) -> tuple[str, str]:
+        """The factors of the product with their shapes."""
+        return "A[M, K]", "B[K, N]"
+
+    @property
+    def short_factors(self) -> tuple[str, str]:
+        """The factors of the product."""
+        return "A", "B"
+
+    @property
+    def more_inputs(self) -> tuple[str, ...]:
+        """What else has a descriptor, behind B."""
+        return ()
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Say how the kernel goes about it."""
+
+    @property
+    def structure(self) -> str:
+        """How the kernel goes about it, in one paragraph."""
+        return textwrap.fill(self.describe(), width=105)
+
+    @property
+    def formula_paragraph(self) -> str:
+        """Formula, place and types, wrapped."""
+        architecture = self.plan.architecture.name
+        product = formula(self.plan.problem, *self.factors, "C[M, N]")
+        text = f"D[M, N] = {product} on {self.generation} ({architecture}): {self.dtypes}."
+        if ops := self.plan.problem.ops:
+            order = ", in order" if len(ops) > 1 else ""
+            text += f" The epilogue{order}: {', '.join(OPS[op] for op in ops)}."
+        return textwrap.fill(text, width=105)
+
+    @property
+    def kernel(self) -> str:
+        """The kernel's docstring, with the quotes that end it."""
+        problem = self.plan.problem
+        stored = [
+            "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
+            "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]",
+            *self.more_inputs,
+            *(["C [M, N]"] if problem.c else []),
+            *(f"{name} [{'M' if name.startswith('row') else 'N'}]" for name in problem.vectors),
+        ]
+        product = f"D = {formula(problem, *self.short_factors, 'C')}"
+        descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
+        if len(line := f'    """{product}; {descriptors}"""') <= 110:
+            return line
+        body = textwrap.fill(
+            descriptors[0].upper() + descriptors[1:],
+            width=104,
+            initial_indent="    ",
+            subsequent_indent="    ",
+        )
+        return f'    """{product}.\n\n{body}\n    """'
+
+
+@dataclass(frozen=True)
+class OverviewView(KernelOverview):
+    """A Hopper kernel in words."""
 
     plan: Plan
 
-    def formula(self, a: str, b: str, c: str) -> str:
-        """Return what D is in terms of these operands."""
-        problem = self.plan.problem
-        factor = {1.0: "", -1.0: "-"}.get(problem.alpha, f"{problem.alpha:g} * ")
-        text = f"{factor}{a} @ {b}"
-        if problem.c and not problem.residual:
-            sign, factor = ("-" if problem.beta < 0 else "+"), abs(problem.beta)
-            text += f" {sign} {'' if factor == 1 else f'{factor:g} * '}{c}"
-        return f"epilogue({text})" if problem.ops else text
+    @property
+    def generation(self) -> str:
+        """The GPUs that the kernel is for."""
+        return "Hopper"
 
     @property
     def dtypes(self) -> str:
@@ -48,17 +136,6 @@ class OverviewView:
         c = f", C {problem.c.name}" if problem.c else ""
         promoted = f" after every {self.plan.promote_k} of K" if self.plan.promote_k else ""
         return f"{inputs}{c}, D {d}, accumulated in {problem.accumulator.name}{promoted}"
-
-    @property
-    def formula_paragraph(self) -> str:
-        """Formula, place and types, wrapped."""
-        architecture = self.plan.architecture.name
-        formula = self.formula("A[M, K]", "B[K, N]", "C[M, N]")
-        text = f"D[M, N] = {formula} on Hopper ({architecture}): {self.dtypes}."
-        if ops := self.plan.problem.ops:
-            order = ", in order" if len(ops) > 1 else ""
-            text += f" The epilogue{order}: {', '.join(OPS[op] for op in ops)}."
-        return textwrap.fill(text, width=105)
 
     @property
     def resources(self) -> tuple[tuple[str, str], ...]:
@@ -86,33 +163,9 @@ class OverviewView:
         producer = f"{plan.producer_registers} per producer thread"
         return f"{plan.consumer_registers} per consumer thread {held}, {producer}"
 
-    @property
-    def kernel(self) -> str:
-        """The kernel's docstring, with the quotes that end it."""
-        problem = self.plan.problem
-        stored = [
-            "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
-            "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]",
-            *(["C [M, N]"] if problem.c else []),
-            *(f"{name} [{'M' if name.startswith('row') else 'N'}]" for name in problem.vectors),
-        ]
-        formula = f"D = {self.formula('A', 'B', 'C')}"
-        descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
-        if len(line := f'    """{formula}; {descriptors}"""') <= 110:
-            return line
-        body = textwrap.fill(
-            descriptors[0].upper() + descriptors[1:],
-            width=104,
-            initial_indent="    ",
-            subsequent_indent="    ",
-        )
-        return f'    """{formula}.\n\n{body}\n    """'
-
-    @property
-    def structure(self) -> str:
-        """How the kernel goes about it, in one paragraph."""
-        text = self._specialized() if self.plan.specialized else self._unspecialized()
-        return textwrap.fill(text, width=105)
+    def describe(self) -> str:
+        """Say how the kernel goes about it."""
+        return self._specialized() if self.plan.specialized else self._unspecialized()
 
     @property
     def _operands(self) -> str:

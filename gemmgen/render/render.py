@@ -8,10 +8,18 @@ import jinja2
 
 from gemmgen import __version__
 from gemmgen.plan import Plan
+from gemmgen.plan.blackwell import Tcgen05Plan
+from gemmgen.plan.kernel import KernelPlan
+from gemmgen.render.blackwell import BlackwellView
+from gemmgen.render.kernel import KernelView
 from gemmgen.render.view import View
 
-MODULE_TEMPLATES = {"wgmma": "hopper.py.j2"}
-"""The template of each matrix instruction family."""
+def _view(plan: KernelPlan) -> tuple[str, KernelView]:
+    """Return the template of a plan's instruction family, and the plan as that template sees it."""
+    if isinstance(plan, Tcgen05Plan):
+        return "blackwell.py.j2", BlackwellView(plan)
+    assert isinstance(plan, Plan)
+    return "hopper.py.j2", View(plan)
 
 
 @cache
@@ -26,9 +34,11 @@ def _environment() -> jinja2.Environment:
     )
 
 
-def render(plan: Plan, *, spec_name: str, spec_sha256: str) -> str:
+def render(plan: KernelPlan, *, spec_name: str, spec_sha256: str) -> str:
     """Return the source of the plan's module: the same bytes on every machine."""
-    template = _environment().get_template(MODULE_TEMPLATES[plan.architecture.mma])
-    return template.render(
-        plan=plan, view=View(plan), version=__version__, spec_name=spec_name, spec_sha256=spec_sha256
+    template, view = _view(plan)
+    return (
+        _environment()
+        .get_template(template)
+        .render(plan=plan, view=view, version=__version__, spec_name=spec_name, spec_sha256=spec_sha256)
     )

@@ -1,4 +1,4 @@
-"""What a template needs to know of a plan in words: which parts, which argument lists, which comments."""
+"""What the templates of Hopper kernels need to know: which parts, which argument lists, which comments."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.plan import Plan
-from gemmgen.plan.roles import Partition, release_barriers
+from gemmgen.plan.roles import release_barriers
 from gemmgen.plan.tiles import rows_name
-from gemmgen.render.allocation import AllocationView
-from gemmgen.render.epilogue import EpilogueView
-from gemmgen.render.fit import LINE_LENGTH, fit
+from gemmgen.render.fit import fit
+from gemmgen.render.kernel import KernelView
 from gemmgen.render.layouts import LayoutView
-from gemmgen.render.order import OrderView
 from gemmgen.render.overview import OverviewView
 from gemmgen.render.wrapper import WrapperView
 
@@ -30,25 +28,10 @@ class LoadedOperand:
 
 
 @dataclass(frozen=True)
-class View:
-    """One plan as the templates see it; every choice of a part is made here."""
+class View(KernelView):
+    """One Hopper plan as the templates see it; every choice of a part is made here."""
 
     plan: Plan
-
-    @cached_property
-    def allocation(self) -> AllocationView:
-        """What the kernel allocates."""
-        return AllocationView(self.plan)
-
-    @cached_property
-    def epilogue(self) -> EpilogueView:
-        """What lies between accumulator and store."""
-        return EpilogueView(self.plan)
-
-    @cached_property
-    def order(self) -> OrderView:
-        """How tiles follow one another."""
-        return OrderView(self.plan)
 
     @cached_property
     def layouts(self) -> LayoutView:
@@ -105,31 +88,6 @@ class View:
         """The part that holds the kernel."""
         kind = "specialized" if self.plan.specialized else self.plan.schedule_kind
         return f"kernel_{kind}.py.j2"
-
-    # --- functions and calls
-
-    def define(self, name: str, arguments: tuple[str, ...]) -> str:
-        """Return a function's head."""
-        return fit(f"def {name}(", arguments, "):")
-
-    def call(self, name: str, arguments: tuple[str, ...], *, indent: int, **passed: str) -> str:
-        """Return a call that passes each argument under its own name, or what `passed` says."""
-        items = [self._passed(argument, passed) for argument in arguments]
-        return fit(f"{name}(", items, ")", indent=indent)
-
-    @staticmethod
-    def _passed(argument: str, passed: dict[str, str]) -> str:
-        name = argument.partition(":")[0]
-        return passed.get(name, name)
-
-    def find_tile(self, tile: str, indent: int) -> str:
-        """Return the statement that places a tile."""
-        return fit("row, column = tile_origin(", (tile, *self.order.arguments), ")", indent=indent)
-
-    def define_kernel(self) -> str:
-        """Return the kernel's head and docstring."""
-        head = fit("def matmul_kernel(", self.plan.kernel_arguments, "):")
-        return f"@gluon.jit\n{head}\n{self.overview.kernel}"
 
     # --- loads
 
@@ -353,36 +311,12 @@ class View:
         """Return the head of the producer's function."""
         return fit("def producer_partition(", self.plan.producer_partition.arguments, "):")
 
-    def partition_entry(self, partition: Partition, indent: int) -> str:
-        """Return a partition as ``gl.warp_specialize`` takes it: the function and what it is passed."""
-        arguments = fit("(", partition.arguments, ")", indent=indent + 4)
-        entry = f"({partition.function}, {arguments})"
-        if "\n" not in entry and indent + len(entry + ",") <= LINE_LENGTH:
-            return entry
-        margin = " " * indent
-        return f"(\n{margin}    {partition.function},\n{margin}    {arguments},\n{margin})"
-
-    @property
-    def worker_warps(self) -> str:
-        """Warps of each worker partition."""
-        return str([worker.warps for worker in self.plan.workers])
-
-    @property
-    def worker_registers(self) -> str:
-        """Registers per thread of each worker partition."""
-        return str([worker.registers for worker in self.plan.workers])
-
     @property
     def k_extent(self) -> str:
         """K, as A's descriptor has it."""
         return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
 
     # --- words
-
-    @property
-    def title(self) -> str:
-        """The spec's title as a docstring's first line."""
-        return self.plan.problem.title.rstrip(".") + "."
 
     @property
     def consumer_summary(self) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import textwrap
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DTYPES, DType
+from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.problem import Operand
+from gemmgen.plan.storage import k_extent_name
 from gemmgen.plan.tiles import rows_name
 from gemmgen.render.fit import fit
-from gemmgen.render.overview import OverviewView
+from gemmgen.render.overview import formula
 from gemmgen.target import CLUSTERS_OF_FOUR
 
 VECTOR_MEANING = {
@@ -20,18 +24,47 @@ VECTOR_MEANING = {
 }
 
 
-@dataclass(frozen=True)
-class WrapperView:
-    """One plan's wrapper as its template sees it."""
+SCALES = ("a_scale", "b_scale")
+"""The arguments of a block-scaled kernel that hold the scales of its operands."""
 
-    plan: Plan
+
+@dataclass(frozen=True)
+class KernelWrapper(ABC):
+    """Any plan's wrapper as its template sees it."""
+
+    plan: KernelPlan
+
+    @property
+    @abstractmethod
+    def rows(self) -> str:
+        """The constant that holds the rows of A and of D that one box has."""
+
+    @property
+    @abstractmethod
+    def vanishes(self) -> bool:
+        """Whether D is zero where A @ B is."""
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The arguments that are scales of blocks."""
+        return SCALES if self.plan.problem.block_scaled else ()
 
     @property
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
         problem = self.plan.problem
         scalar = ("tensor_scale",) if problem.scalar else ()
-        return (*(("c",) if problem.c else ()), *problem.vectors, *scalar)
+        return (*self.scales, *(("c",) if problem.c else ()), *problem.vectors, *scalar)
+
+    def operand(self, name: str) -> Operand:
+        """Return the operand called ``a`` or ``b``, also by the name of its scales."""
+        return self.plan.problem.a if name.startswith("a") else self.plan.problem.b
+
+    def vector(self, name: str) -> int:
+        """Return the elements of K that share one of these scales."""
+        scale = self.operand(name).scale
+        assert scale is not None  # asked for block-scaled operands only
+        return scale.vector
 
     @property
     def matrices(self) -> tuple[str, ...]:
@@ -49,6 +82,8 @@ class WrapperView:
         matrices = {"a": problem.a.dtype, "b": problem.b.dtype, "c": problem.c, "out": problem.d}
         if name in matrices and (dtype := matrices[name]):
             return dtype
+        if name in SCALES and (scale := self.operand(name).scale):
+            return scale.dtype
         return DTYPES["fp32"] if name == "tensor_scale" else problem.vector_dtype(name)
 
     def define(self) -> str:
@@ -66,18 +101,26 @@ class WrapperView:
     @property
     def boxes(self) -> tuple[tuple[str, str, str], ...]:
         """Each argument that TMA moves, with the extents of its box and the name of its layout."""
-        problem, rows = self.plan.problem, f"{rows_name(self.plan)}.value"
-        columns, k = "PROGRAM_TILE_N.value", "PROGRAM_TILE_K.value"
+        problem, rows, columns = self.plan.problem, f"{self.rows}.value", "PROGRAM_TILE_N.value"
         stored = f"{'SUBTILE_N' if self.plan.subtiles > 1 else 'PROGRAM_TILE_N'}.value"
-        a = f"[{rows}, {k}]" if problem.a.major == "k" else f"[{k}, {rows}]"
-        b = f"[{columns}, {k}]" if problem.b.major == "k" else f"[{k}, {columns}]"
+        a_k, b_k = (f"{k_extent_name(operand)}.value" for operand in (problem.a, problem.b))
+        a = f"[{rows}, {a_k}]" if problem.a.major == "k" else f"[{a_k}, {rows}]"
+        b = f"[{columns}, {b_k}]" if problem.b.major == "k" else f"[{b_k}, {columns}]"
+        scales = tuple(
+            (
+                name,
+                f"[1, {name.upper()}_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256]",
+                f"{name.upper()}_LAYOUT",
+            )
+            for name in self.scales
+        )
         c = ((("c", f"[{rows}, {stored}]", "C_LAYOUT"),)) if problem.c else ()
         vectors = tuple(
             (name, f"[{rows if name.startswith('row') else columns}]", f"{name.upper()}_LAYOUT")
             for name in self.vectors
         )
         d = ("out", f"[{rows}, {stored}]", "D_LAYOUT")
-        return (("a", a, "A_LAYOUT"), ("b", b, "B_LAYOUT"), *c, *vectors, d)
+        return (("a", a, "A_LAYOUT"), ("b", b, "B_LAYOUT"), *scales, *c, *vectors, d)
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -85,6 +128,20 @@ class WrapperView:
         problem = self.plan.problem
         a, b = ("a",) if problem.a.major == "mn" else (), ("b",) if problem.b.major == "k" else ()
         return (*a, *b)
+
+    def packs(self, name: str) -> bool:
+        """Whether two elements of an operand share a byte."""
+        return self.operand(name).dtype.elements_per_byte > 1
+
+    @property
+    def packed_operands(self) -> bool:
+        """Whether an operand's extent along K is not K."""
+        return self.packs("a") or self.packs("b")
+
+    @property
+    def packed(self) -> tuple[tuple[str, int], ...]:
+        """Each operand with the elements of K that one of its own has."""
+        return tuple((name, self.operand(name).dtype.elements_per_byte) for name in ("a", "b"))
 
     @property
     def contiguity(self) -> tuple[tuple[str, str], ...]:
@@ -109,7 +166,19 @@ class WrapperView:
         b = "K contiguous: the transposed view of an N x K tensor (``weight.T``)"
         if problem.b.major == "mn":
             b = "N contiguous"
-        docs = [f"a: [M, K], {problem.a.dtype.torch}, {a}.", f"b: [K, N], {problem.b.dtype.torch}, {b}."]
+        packed = ", two elements a byte, the one of even k in its lower half"
+        a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
+        b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
+        docs = [
+            f"a: {a_shape}, {problem.a.dtype.torch}, {a}.",
+            f"b: {b_shape}, {problem.b.dtype.torch}, {b}.",
+        ]
+        for name in self.scales:
+            rows, vector = "MN"[name.startswith("b")], self.vector(name)
+            docs.append(
+                f"{name}: [{rows}, ceil(K / {vector})], {self.dtype(name).torch}: a factor for each row and "
+                f"{vector} elements of K; or what ``pack_scales`` makes of it."
+            )
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:
@@ -129,7 +198,8 @@ class WrapperView:
     def summary(self) -> str:
         """What `matmul` returns."""
         steps = ", as the module's docstring has it" if self.plan.problem.ops else ""
-        return f"Return {OverviewView(self.plan).formula('a', 'b', 'c')}{steps}."
+        a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
+        return f"Return {formula(self.plan.problem, a, b, 'c')}{steps}."
 
     @property
     def limits(self) -> str:
@@ -144,7 +214,7 @@ class WrapperView:
         options: list[tuple[str, object, str]] = [
             (
                 "num_warps",
-                plan.consumer_warps,
+                plan.default_warps,
                 "of the first partition" if plan.specialized else "of each CTA",
             ),
             ("num_ctas", plan.cluster_size, "of a cluster"),
@@ -177,6 +247,8 @@ class WrapperView:
                 return name
             if name in self.vectors:
                 return f'_vector_descriptor("{name}", {name}.data_ptr(), {name}.shape[0])'
+            if name in self.scales:
+                return f'_scale_descriptor("{name}", {name}.data_ptr(), *{name}.shape[1:3])'
             return (
                 f'_descriptor("{name}", {name}.data_ptr(), *_rows("{name}", {name}.shape, {name}.stride()))'
             )
@@ -193,6 +265,8 @@ class WrapperView:
                 return f'torch.empty(1, dtype=DTYPES["{name}"], device=device)'
             if name in self.vectors:
                 return f'_vector_descriptor("{name}", 0, 1)'
+            if name in self.scales:
+                return f'_scale_descriptor("{name}", 0, 1, 1)'
             return f'_descriptor("{name}", 0, 1, 1, TMA_ALIGNMENT_BYTES)'
 
         return tuple(map(expression, self.plan.kernel_arguments))
@@ -201,6 +275,11 @@ class WrapperView:
     def launch_call(self) -> str:
         """What the launch is passed."""
         return "arguments" if self.plan.schedule_kind == "single_tile" else "tiles, arguments"
+
+    @property
+    def launches_tiles(self) -> bool:
+        """Whether there is a program for each tile."""
+        return self.plan.schedule_kind in ("tiled", "launch_control")
 
     @property
     def resident_programs(self) -> str:
@@ -270,6 +349,23 @@ class WrapperView:
     def compute_capability(self) -> tuple[int, int]:
         """Major and minor."""
         return divmod(self.plan.architecture.compute_capability, 10)
+
+
+@dataclass(frozen=True)
+class WrapperView(KernelWrapper):
+    """A Hopper plan's wrapper."""
+
+    plan: Plan
+
+    @property
+    def rows(self) -> str:
+        """The constant that holds the rows of A and of D that one box has."""
+        return rows_name(self.plan)
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether D is zero where A @ B is."""
+        return not self.plan.problem.transforms
 
 
 def _passed_as(argument: str) -> str:

@@ -5,19 +5,11 @@ Sources: OCP Microscaling Formats 1.0 (e2m1, e8m0), OCP FP8 1.0 (e4m3, e5m2), PT
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from gemmgen.problem.quantize import E2M1_PAIRS, UE8M0_VALUES
 from gemmgen.simulate.errors import refusal
-
-_E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_E2M1_VALUES = (*_E2M1_MAGNITUDES, *(-value for value in _E2M1_MAGNITUDES))
-_E2M1_PAIRS = torch.tensor(
-    [(_E2M1_VALUES[byte & 0xF], _E2M1_VALUES[byte >> 4]) for byte in range(256)], dtype=torch.float64
-)
-_E8M0 = torch.tensor([2.0 ** (code - 127) for code in range(255)] + [math.nan], dtype=torch.float64)
 
 ELEMENTS: dict[str, torch.dtype | None] = {
     "e4m3": torch.float8_e4m3fn,
@@ -34,12 +26,12 @@ def codes(tensor: Tensor) -> Tensor:
 
 def unpack_e2m1(tensor: Tensor, dim: int) -> Tensor:
     """Return the values of packed pairs; the low four bits of a byte are the first of two along `dim`."""
-    return _E2M1_PAIRS[codes(tensor)].movedim(-1, dim + 1).flatten(dim, dim + 1)
+    return E2M1_PAIRS[codes(tensor)].movedim(-1, dim + 1).flatten(dim, dim + 1)
 
 
 def e8m0(tensor: Tensor) -> Tensor:
     """Return powers of two; the last code is NaN."""
-    return _E8M0[codes(tensor)]
+    return UE8M0_VALUES[codes(tensor)]
 
 
 def ue4m3(tensor: Tensor) -> Tensor:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.blackwell.roles import partitions
-from gemmgen.plan.blackwell.tensor_memory import TensorMemory, tensor_memory
+from gemmgen.plan.blackwell.tensor_memory import tensor_memory
 from gemmgen.plan.blackwell.tiles import barriers, shared_buffers
 from gemmgen.plan.kernel import KernelPlan, unit_bases
 from gemmgen.plan.problem import Operand
 from gemmgen.plan.roles import Partition
-from gemmgen.plan.storage import Barrier, SharedBuffer
+from gemmgen.plan.storage import Barrier, SharedBuffer, TensorMemory
 from gemmgen.target import MMA_KINDS, SCALE_COLUMNS, TCGEN05
 
 DENSE_KINDS = {"bf16": "f16", "fp16": "f16", "tf32": "tf32", "e4m3": "f8f6f4", "e5m2": "f8f6f4"}
@@ -87,6 +87,11 @@ class Tcgen05Plan(KernelPlan):
         """Instructions of one K step of a tile: the fewest that can be."""
         _, n, k = self.mma_shape
         return max(1, self.cta_tile_n // n) * max(1, self.cta_tile_k // k)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of an answer of launch control."""
+        return TCGEN05.answer_bytes
 
     # --- the cluster
 
@@ -179,11 +184,6 @@ class Tcgen05Plan(KernelPlan):
     def tensor_memory(self) -> TensorMemory:
         """Every column of a CTA's tensor memory."""
         return tensor_memory(self)
-
-    @property
-    def tmem_columns(self) -> int:
-        """Columns of tensor memory per CTA as the compiler allocates them."""
-        return self.tensor_memory.allocated_columns
 
     # --- partitions
 

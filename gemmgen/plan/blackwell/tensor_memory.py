@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemmgen.plan.problem import Operand
+from gemmgen.plan.storage import TensorBuffer, TensorMemory
 from gemmgen.target import TCGEN05
 
 if TYPE_CHECKING:
     from gemmgen.plan.blackwell.plan import Tcgen05Plan
-
-
-@dataclass(frozen=True)
-class TensorBuffer:
-    """One allocation of tensor memory."""
-
-    name: str
-    columns: int
-    derivation: str
-
-
-@dataclass(frozen=True)
-class TensorMemory:
-    """The allocations of one CTA."""
-
-    buffers: tuple[TensorBuffer, ...]
-
-    @property
-    def columns(self) -> int:
-        """Columns that the buffers take."""
-        return sum(buffer.columns for buffer in self.buffers)
-
-    @property
-    def allocated_columns(self) -> int:
-        """Columns that the compiler allocates for them: a power of two, or what is too much as it is."""
-        if self.columns > TCGEN05.tmem_columns:
-            return -(-self.columns // TCGEN05.tmem_overdraft_columns) * TCGEN05.tmem_overdraft_columns
-        return max(TCGEN05.tmem_columns_min, 1 << (self.columns - 1).bit_length())
 
 
 def tensor_memory(plan: Tcgen05Plan) -> TensorMemory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gemmgen.plan.storage import Barrier, SharedBuffer
+from gemmgen.plan.storage import Barrier, SharedBuffer, k_extent_name
 from gemmgen.target import TCGEN05
 
 if TYPE_CHECKING:
@@ -17,22 +17,19 @@ ANSWERS = 2
 
 def shared_buffers(plan: Tcgen05Plan) -> Iterator[SharedBuffer]:
     """Yield the tiles in the order in which the kernel allocates them."""
-    a_extents, b_extents = ("PROGRAM_TILE_M", "A_STEP"), ("PROGRAM_TILE_N", "B_STEP")
+    a_extents = ("PROGRAM_TILE_M", k_extent_name(plan.problem.a))
+    b_extents = ("PROGRAM_TILE_N", k_extent_name(plan.problem.b))
     if plan.problem.a.major == "mn":
         a_extents = a_extents[::-1]
     if plan.problem.b.major == "mn":
         b_extents = b_extents[::-1]
     ring = plan.stages
-    yield SharedBuffer(
-        "a_smem", "a", ("STAGES", *a_extents), ring * plan.a_tile_bytes, plan.a_swizzle_bytes
-    )
-    yield SharedBuffer(
-        "b_smem", "b", ("STAGES", *b_extents), ring * plan.b_tile_bytes, plan.b_swizzle_bytes
-    )
+    yield SharedBuffer("a_smem", "a", ("STAGES", *a_extents), ring * plan.a_tile_bytes, plan.a_swizzle_bytes)
+    yield SharedBuffer("b_smem", "b", ("STAGES", *b_extents), ring * plan.b_tile_bytes, plan.b_swizzle_bytes)
     if plan.block_scaled:
         for name, size in (("a_scale", plan.a_scale_tile_bytes), ("b_scale", plan.b_scale_tile_bytes)):
-            extents = ("STAGES", f"*{name.upper()}_BOX")
-            yield SharedBuffer(f"{name}_smem", name, extents, ring * size, rank=6)
+            extents = ("STAGES", "1", f"{name.upper()}_BLOCKS", "SCALE_BLOCKS_K", "2", "256")
+            yield SharedBuffer(f"{name}_smem", name, extents, ring * size)
     stored = ("PROGRAM_TILE_M", "PROGRAM_TILE_N")
     if plan.subtiles > 1:
         stored = ("EPILOGUE_BUFFERS", "PROGRAM_TILE_M", "SUBTILE_N")
@@ -40,7 +37,7 @@ def shared_buffers(plan: Tcgen05Plan) -> Iterator[SharedBuffer]:
     yield SharedBuffer("d_smem", "d", stored, size, plan.d_swizzle_bytes)
     if plan.launch_control:
         yield SharedBuffer(
-            "clc_answers", "clc", ("ANSWERS", "2"), ANSWERS * TCGEN05.answer_bytes, alignment=16
+            "clc_answers", "clc", ("ANSWERS", "2"), ANSWERS * TCGEN05.answer_bytes, alignment=8
         )
 
 
@@ -48,14 +45,14 @@ def barriers(plan: Tcgen05Plan) -> Iterator[Barrier]:
     """Yield the mbarriers in the order in which the kernel allocates them."""
     pair = plan.paired
     readers = plan.stage_readers
-    its_readers = "all MMAs that read its tiles have" if readers > 1 else "the MMAs have read it"
+    read = "the MMAs of all pairs that it fills have read the stage" if readers > 1 else "the stage is read"
     yield Barrier(
         "load_empty",
         plan.stages,
         "STAGES",
         arrivals=readers,
         arrives=str(readers),
-        meaning=f"tensor cores to the load warp: {its_readers}" + (" read it" if readers > 1 else ""),
+        meaning=f"tensor cores to the load warp: {read}",
     )
     yield Barrier(
         "load_ready",
@@ -102,4 +99,5 @@ def barriers(plan: Tcgen05Plan) -> Iterator[Barrier]:
             meaning="all roles, of every CTA, to the scheduler: the answer has been read",
             groups=1 if plan.cluster_size > 1 else 0,
             bases=((0,),) * (plan.cluster_size.bit_length() - 1),
+            shared="an answer",
         )
