@@ -15,7 +15,8 @@ from pathlib import Path
 
 from gemmgen import __version__
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan import Plan, plan_spec
+from gemmgen.plan import plan_spec
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.ledger import ledger
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
@@ -26,7 +27,7 @@ class Product:
     """Everything that follows from one spec without a toolchain."""
 
     source: SpecFile
-    plan: Plan
+    plan: KernelPlan
     module: str
     """Text of ``<stem>.py``."""
 

@@ -153,7 +153,7 @@ def _reconcile_roles(values: dict[str, Any]) -> None:
     for path in unknown:
         values.pop(path, None)
     if values.get("cluster.m", 1) * values.get("cluster.n", 1) > 4:
-        values["cluster.n"] = max(1, 4 // values["cluster.m"])
+        values["cluster.n"] = max(1, 4 // values.get("cluster.m", 1))
     if values.get("cluster.m", 1) * values.get("cluster.n", 1) > 1:
         values.pop("occupancy", None)
     if values.get("schedule.order") == "hilbert":

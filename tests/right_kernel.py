@@ -15,6 +15,7 @@ from gemmgen.problem.dtype import (
     rounded,
     rounded_to_tf32,
 )
+from gemmgen.problem.inputs import Inputs
 from gemmgen.spec import Spec
 
 CPU = torch.device("cpu")
@@ -100,6 +101,13 @@ def plain(operand: Tensor, scales: Tensor | None, vector: int) -> Tensor:
         assert scales.shape == (operand.shape[0], -(-operand.shape[1] // vector))
         operand = operand * scales.double()[:, torch.arange(operand.shape[1]) // vector]
     return operand
+
+
+def exact_operand(inputs: Inputs, spec: Spec, name: str) -> Tensor:
+    """A or B's transpose [rows, K] of a block-scaled spec, in float64."""
+    operand, stored = (spec.operands.a, inputs.a) if name == "a" else (spec.operands.b, inputs.b.T)
+    assert operand.scale is not None
+    return plain(stored, inputs.extras[f"{name}_scale"], VECTORS[operand.scale.format])
 
 
 def pack_scales(scales: Tensor) -> Tensor:

@@ -1,18 +1,15 @@
-"""problem: block-scaled operands, from inputs to the arguments of a kernel and what is checked of its result.
+"""problem: block-scaled operands, from inputs to the exact result and what is checked of one.
 
-No Blackwell GPU has run any of it: right kernels are torch's here, and a hand-written one in the simulator.
+No Blackwell GPU has run any of it: right kernels are torch's.
 """
 
 from __future__ import annotations
 
 import math
-from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import simulate_blackwell_kernels as kernels_
 import torch
-import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissingTypeStubs]
 from right_kernel import (
     CHAINS,
     CPU,
@@ -20,32 +17,27 @@ from right_kernel import (
     SCALED,
     SHAPE,
     VECTORS,
+    exact_operand,
     generator,
     kernel,
     module_of,
-    pack_scales,
     spec_of,
     written_out,
 )
 from torch import Tensor
 
 from gemmgen.module import Matmul
-from gemmgen.problem.arguments import kernel_arguments, row_major
+from gemmgen.problem.arguments import row_major
 from gemmgen.problem.case import Case
 from gemmgen.problem.dtype import TORCH_DTYPES, bits, not_finite, rounded
 from gemmgen.problem.inputs import Inputs, integer_inputs, is_exact, random_inputs
 from gemmgen.problem.matrix import Matrix
-from gemmgen.problem.quantize import decoded, dequantized
-from gemmgen.problem.reference import deviation, reference
+from gemmgen.problem.quantize import decoded
+from gemmgen.problem.reference import reference
 from gemmgen.problem.special import special_values
-from gemmgen.problem.tolerance import tolerance
-from gemmgen.simulate import run
 from gemmgen.spec import Spec
-from gemmgen.target import BLACKWELL
 from gemmgen.verify import verify
 
-gl = cast(Any, gl_)
-kernels = cast(Any, kernels_)
 RAGGED = (37, 40, 200)
 """K is 6.25 blocks of 32, or 12.5 of 16."""
 
@@ -53,15 +45,6 @@ RAGGED = (37, 40, 200)
 def failures(spec: Spec, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     verification = verify(module_of(matmul), spec, [shape], repeats=1, device="cpu")
     return {check.what for check in verification.failures}
-
-
-def exact_operand(inputs: Inputs, spec: Spec, name: str) -> Tensor:
-    """A or B's transpose [rows, K], in float64."""
-    operand = spec.operands.a if name == "a" else spec.operands.b
-    assert operand.scale is not None
-    stored = inputs.a if name == "a" else inputs.b.T
-    scales = decoded(inputs.extras[f"{name}_scale"], "e4m3" if operand.scale.format == "nvfp4" else "ue8m0")
-    return dequantized(decoded(stored, operand.dtype), scales, VECTORS[operand.scale.format])
 
 
 def numbers(tensor: Tensor) -> list[float]:
@@ -292,133 +275,3 @@ def test_zeros_of_e2m1_have_signs() -> None:
 
     spec = spec_of("mxfp4", "fp32")
     assert specials(spec, kernel(spec, spoil)) == {"zeros of another sign than torch's"}
-
-
-# --- limits
-
-
-def truncated_sum(products: Tensor, group: int) -> Tensor:
-    """Sum products [..., K] as `tolerance` supposes: each group and the sum so far aligned, 14 bits kept."""
-    total = torch.zeros(products.shape[:-1], dtype=torch.float64)
-    for first in range(0, products.shape[-1], group):
-        terms = torch.cat((products[..., first : first + group], total.unsqueeze(-1)), dim=-1)
-        _, exponents = terms.abs().amax(dim=-1, keepdim=True).frexp()
-        ulp = torch.exp2((exponents - 1 - 13).double())
-        total = ((terms / ulp).trunc() * ulp).sum(-1)
-    return total
-
-
-@pytest.mark.parametrize("kind", SCALED)
-@pytest.mark.parametrize("k", [64, 128, 704, 2048])
-def test_sums_of_14_bits_keep_the_limit_that_is_derived_from_them(kind: str, k: int) -> None:
-    """Emulated, not measured: what Blackwell's tensor cores keep is not known to be less."""
-    spec, shape = spec_of(kind, "fp32"), (32, 32, k)
-    inputs = random_inputs(shape, spec, generator())
-    a, b = (exact_operand(inputs, spec, name) for name in "ab")
-    group = 64 if kind in ("mxfp4", "nvfp4") else 32
-    found = deviation(truncated_sum(a[:, None] * b, group), inputs, spec)
-    allowed = tolerance(spec, shape)
-    # The derivation says 1 / 2.7 of the limit; products of few bits, of e2m1 above all, lose less.
-    assert found.relative < allowed.relative / 3
-    assert found.worst_element < allowed.worst_element / 1.2
-    if k == 2048:
-        assert found.relative > allowed.relative / 20
-
-
-@pytest.mark.parametrize("kind", SCALED)
-def test_limits_of_scaled_products_are_those_of_fp8(kind: str) -> None:
-    # sqrt(8192) = 90.5.
-    assert tolerance(spec_of(kind), (1, 2**60, 8192)).relative == pytest.approx(4e-3 + 9.05e-3, rel=1e-3)
-
-
-def test_dense_limits_are_those_of_hopper() -> None:
-    for a, d in (("bf16", "bf16"), ("fp16", "fp16"), ("tf32", "fp32"), ("e4m3", "bf16")):
-        shape = (256, 256, 8192)
-        assert tolerance(spec_of(a, d, target="b200"), shape) == tolerance(spec_of(a, d), shape)
-
-
-@pytest.mark.parametrize("kind", SCALED)
-def test_a_block_whose_scale_is_twice_what_it_should_be_is_found(kind: str) -> None:
-    spec, shape = spec_of(kind), (64, 64, 8192)
-    inputs = random_inputs(shape, spec, generator())
-    vector = 8192 // inputs.extras["a_scale"].shape[1]
-    exact, allowed = reference(inputs, spec), tolerance(spec, shape).relative
-    scales = inputs.extras["a_scale"]
-    scales[:, 7] = (scales[:, 7].float() * 2).to(scales.dtype)
-    found = deviation(rounded(exact, torch.bfloat16), inputs, spec).relative
-    # sqrt(32 / 8192) = 6.3e-2, of a block of 16 4.4e-2; its own size varies.
-    assert allowed * 2 < found < 2 * math.sqrt(vector / 8192)
-
-
-# --- arguments
-
-ARGUMENTS = ["a_desc", "b_desc", "a_scale_desc", "b_scale_desc", "d_desc"]
-
-
-def fake_module(boxes: dict[str, tuple[list[int], Any]]) -> ModuleType:
-    module = ModuleType("fake")
-    module.__dict__.update(
-        matmul_kernel=SimpleNamespace(arg_names=ARGUMENTS), TMA_BOXES=boxes, pack_scales=pack_scales
-    )
-    return module
-
-
-def boxes_of(kind: str) -> dict[str, tuple[list[int], Any]]:
-    """Boxes of the hand-written kernel of 256 x 128 x 128 for a pair of CTAs."""
-    (a, a_format), (b, b_format) = SCALED[kind]
-    mixed = "e2m1" in (a, b) and a != b
-
-    def box(shape: list[int], dtype: Any, bases: list[list[int]], *, padded: bool = False) -> Any:
-        return shape, gl.NVMMASharedLayout.get_default_for(shape, dtype, cga_layout=bases, fp4_padded=padded)
-
-    def scale_box(rows: int, vector: int, basis: list[int]) -> Any:
-        layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=8, rank=5, cga_layout=[basis])
-        return [1, rows // 128, 128 // vector // 4, 2, 256], layout
-
-    element = {"e2m1": gl.uint8, "e4m3": gl.float8e4nv, "e5m2": gl.float8e5}
-    widths = [64 if dtype == "e2m1" else 128 for dtype in (a, b)]
-    return {
-        "a": box([256, widths[0]], element[a], [[1, 0]], padded=mixed and a == "e2m1"),
-        "b": box([128, widths[1]], element[b], [[1, 0]], padded=mixed and b == "e2m1"),
-        "a_scale": scale_box(256, VECTORS[a_format], [0, 1, 0, 0, 0]),
-        "b_scale": scale_box(128, VECTORS[b_format], [0, 0, 0, 0, 0]),
-        "out": box([256, 32], gl.float32, [[1, 0]]),
-    }
-
-
-@pytest.mark.parametrize("kind", SCALED)
-def test_descriptors_are_over_packed_scales_and_bytes(kind: str) -> None:
-    spec = spec_of(kind, "fp32")
-    inputs = random_inputs((300, 200, 640), spec, generator(), guarded=True)
-    d, boxes = torch.empty(300, 200), boxes_of(kind)
-    found = kernel_arguments(fake_module(boxes), spec, inputs, d)
-    assert [x.layout for x in found] == [boxes[name][1] for name in ("a", "b", "a_scale", "b_scale", "out")]
-    assert found[0].base.data_ptr() == inputs.a.data_ptr()
-    assert list(found[1].shape) == list(inputs.b.T.shape)
-    for position, rows, name in ((2, 3, "a_scale"), (3, 2, "b_scale")):
-        columns = 640 // 16 // 4 if kind == "nvfp4" else 640 // 32 // 4
-        base = found[position].base
-        assert list(base.shape) == [1, rows, columns, 2, 256]
-        assert base.dtype == (torch.float8_e4m3fn if kind == "nvfp4" else torch.uint8)
-        # Element (33, 5) lies in block (0, 1) at 33 % 32 * 16 + 1 * 4 + 1.
-        scales = inputs.extras[name].view(torch.uint8)
-        assert base.view(torch.uint8)[0, 0, 1].flatten()[16 + 4 + 1] == scales[33, 5]
-
-
-@pytest.mark.parametrize("kind", SCALED)
-def test_a_hand_written_kernel_gets_the_reference_in_the_simulator(kind: str) -> None:
-    spec = spec_of(kind, "fp32")
-    inputs = integer_inputs((500, 200, 640), spec, generator())
-    d = Matrix.poisoned(500, 200, "fp32", CPU).view
-    arguments = kernel_arguments(fake_module(boxes_of(kind)), spec, inputs, d)
-    formats = [dtype for dtype, _ in SCALED[kind]]
-    result = run(
-        kernels.scaled_kernel,
-        (4,),
-        (*arguments, 640 // 128, *formats),
-        target=BLACKWELL,
-        num_ctas=2,
-        schedules=("random",),
-    )
-    assert result.findings == ()
-    assert torch.equal(d.double(), reference(inputs, spec))

@@ -31,7 +31,12 @@ def compile_module(module_path: Path, compute_capability: int, directory: Path) 
     for stage in ("ttgir", "llir", "ptx"):
         (directory / f"kernel.{stage}").write_text(kernel.asm[stage])
     (directory / "kernel.cubin").write_bytes(kernel.asm["cubin"])
-    metadata = {"shared": kernel.metadata.shared, "num_warps": kernel.metadata.num_warps}
+    # Kernels without tensor memory have no figure for it.
+    metadata = {
+        "shared": kernel.metadata.shared,
+        "num_warps": kernel.metadata.num_warps,
+        "tmem_size": getattr(kernel.metadata, "tmem_size", None) or 0,
+    }
     (directory / "kernel.json").write_text(json.dumps(metadata))
 
 

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import Plan
+from gemmgen.plan.kernel import KernelPlan
 
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
 """What the compiler leaves on the way; the last is disassembled on request."""
@@ -33,8 +34,14 @@ class Resources:
     spill_store_bytes: int
     spill_load_bytes: int
     stack_bytes: int
+    tmem_columns: int
     mmas: tuple[str, ...]
-    """Distinct wgmma instructions as PTX spells them: shape, then the types of D, A and B."""
+    """Distinct matrix instructions as PTX spells them: of wgmma the shape, then the types of D, A and B; of
+    tcgen05 the CTAs and the kind."""
+    operations: Mapping[str, int]
+    """How often each of ``OPERATIONS`` is in the PTX; the body of a loop is there once."""
+    traps: bool
+    """Whether the compiler gave up and made the kernel trap."""
     setmaxnreg: tuple[int, ...]
     """Distinct register counts that partitions ask for, ascending."""
     multicast_loads: int
@@ -45,6 +52,20 @@ class Resources:
     """Registers per thread that the launch is limited to, None where it is not."""
 
 
+OPERATIONS = {
+    "tcgen05.mma": r"tcgen05\.mma\.",
+    "tcgen05.cp": r"tcgen05\.cp\.",
+    "tcgen05.commit": r"tcgen05\.commit\.",
+    "TMA load": r"cp\.async\.bulk\.tensor\.\dd\S*\.mbarrier::complete_tx",
+    "TMA store": r"cp\.async\.bulk\.tensor\.\dd\.global\.shared",
+    "mbarrier wait": r"mbarrier\.try_wait",
+    "mbarrier arrive": r"mbarrier\.arrive\.shared",
+    "mbarrier expect": r"mbarrier\.arrive\.expect_tx",
+    "launch control": r"clusterlaunchcontrol\.try_cancel",
+}
+"""Operations of which a plan can promise a number, and what each is in PTX."""
+
+
 @dataclass(frozen=True)
 class Lowered:
     """The artifacts of one kernel by stage, and what it takes."""
@@ -53,7 +74,7 @@ class Lowered:
     resources: Resources
 
 
-def lower(source: str, plan: Plan, *, path: str, stem: str) -> Lowered:
+def lower(source: str, plan: KernelPlan, *, path: str, stem: str) -> Lowered:
     """Compile a module's text for the plan's architecture and confirm the plan.
 
     `path` is the spec that diagnostics name, `stem` the module's name.
@@ -77,7 +98,7 @@ def disassemble(cubin: bytes) -> bytes:
     return text.encode()
 
 
-def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) -> Lowered:
+def _compile(source: str, plan: KernelPlan, directory: Path, *, path: str, stem: str) -> Lowered:
     module_path = directory / f"{stem}.py"
     module_path.write_text(source)
     capability = plan.architecture.compute_capability
@@ -109,7 +130,7 @@ def _compile(source: str, plan: Plan, directory: Path, *, path: str, stem: str) 
     artifacts = {stage: (directory / f"kernel.{stage}").read_bytes() for stage in STAGES if stage != "sass"}
     metadata = json.loads((directory / "kernel.json").read_text())
     ptx = artifacts["ptx"].decode()
-    return Lowered(artifacts, _measure(ptx, child.stdout, metadata["shared"], metadata["num_warps"]))
+    return Lowered(artifacts, _measure(ptx, child.stdout, metadata))
 
 
 TELLING = (
@@ -130,7 +151,10 @@ def _failure(returncode: int, stderr: str, module_path: Path) -> str:
     return f"Triton refuses the kernel{how}: {reason}".replace(str(module_path), module_path.name)
 
 
-def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources:
+MMA = r"(?:wgmma\.mma_async\.sync\.aligned|tcgen05\.mma)\.([\w.:]+)"
+
+
+def _measure(ptx: str, ptxas_log: str, metadata: Mapping[str, Any]) -> Resources:
     """Read the kernel's resources off its PTX and the assembler's report."""
 
     def reported(what: str) -> int:
@@ -140,12 +164,15 @@ def _measure(ptx: str, ptxas_log: str, smem_bytes: int, warps: int) -> Resources
         raise RuntimeError("ptxas printed no resource report")
     limits = re.findall(r"^\.maxnreg (\d+)", ptx, re.MULTILINE)
     return Resources(
-        smem_bytes=smem_bytes,
-        warps=warps,
+        smem_bytes=metadata["shared"],
+        tmem_columns=metadata["tmem_size"],
+        warps=metadata["num_warps"],
         spill_store_bytes=reported("spill stores"),
         spill_load_bytes=reported("spill loads"),
         stack_bytes=reported("stack frame"),
-        mmas=tuple(sorted(set(re.findall(r"wgmma\.mma_async\.sync\.aligned\.([\w.]+)", ptx)))),
+        mmas=tuple(sorted(set(re.findall(MMA, ptx)))),
+        operations={name: len(re.findall(pattern, ptx)) for name, pattern in OPERATIONS.items()},
+        traps=bool(re.search(r"^\s*trap;", ptx, re.MULTILINE)),
         setmaxnreg=tuple(
             sorted({int(n) for n in re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", ptx)})
         ),
@@ -159,14 +186,16 @@ PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "int8": "s8", "int32"
 """Element types that PTX calls something else than a spec does."""
 
 
-def promised_mma(plan: Plan) -> str:
-    """Return the instruction that a plan multiplies with as PTX spells it: shape, types of D, A and B."""
+def promised_mma(plan: KernelPlan) -> str:
+    """Return the instruction that a plan multiplies with as PTX spells it (see `Resources.mmas`)."""
+    if not isinstance(plan, Plan):
+        return plan.mma_name
     problem = plan.problem
     names = (dtype.name for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype))
     return ".".join((plan.mma_name, *(PTX_TYPES.get(name, name) for name in names)))
 
 
-def promised_launch_registers(plan: Plan) -> int | None:
+def promised_launch_registers(plan: KernelPlan) -> int | None:
     """Return the registers per thread that the launch is limited to, None where it is not.
 
     Triton limits a kernel with workers on its own, so that it starts with the pool that they divide.
@@ -174,19 +203,33 @@ def promised_launch_registers(plan: Plan) -> int | None:
     return plan.register_pool.launch_registers if plan.specialized else plan.launch_register_limit
 
 
-def promised_multicast_loads(plan: Plan) -> int:
+def promised_multicast_loads(plan: KernelPlan) -> int:
     """Return the multicast loads of a K step."""
     return sum(plan.loads(operand) for operand in plan.multicast)
 
 
-def _differences(plan: Plan, found: Resources) -> Iterator[str]:
+def _operation_differences(plan: KernelPlan, found: Resources) -> Iterator[str]:
+    """Yield which operations are not in the code as often as the plan promises."""
+    for name, count in plan.operations.items():
+        if found.operations[name] != count:
+            yield f"the plan has {count} {name} in its code, the compiler {found.operations[name]}"
+
+
+def _differences(plan: KernelPlan, found: Resources) -> Iterator[str]:
     """Yield every point in which the compiled kernel is not the planned one."""
     if found.smem_bytes != plan.smem_bytes:
         yield f"the plan has {plan.smem_bytes:,} bytes of shared memory, the compiler {found.smem_bytes:,}"
+    if found.tmem_columns != plan.tmem_columns:
+        yield (
+            f"the plan has {plan.tmem_columns} columns of tensor memory, the compiler {found.tmem_columns}"
+        )
+    if found.traps:
+        yield "the compiler gave up: the kernel traps"
+    yield from _operation_differences(plan, found)
     if found.warps != plan.total_warps:
         yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"
     if found.mmas != (promised_mma(plan),):
-        mmas = ", ".join(found.mmas) or "no wgmma"
+        mmas = ", ".join(found.mmas) or f"no {plan.architecture.mma}"
         yield f"the plan multiplies with {promised_mma(plan)}, the compiler with {mmas}"
     limit = promised_launch_registers(plan)
     if found.launch_registers != limit:

@@ -37,25 +37,66 @@ EPILOGUE_STEPS = 3
 
 [gluon] Two scales and a bias, with and without SiLU, spill at 232 registers beside 128 sums, in a tile stored
 whole; alpha, C, a scalar, four vectors and GELU need 216, 184 and 160 there with 64, 32 and 16 elements of a
-sub-tile, and spill with 8 less. One or two steps, with any operand, need no more than the main loop: 160.
+sub-tile, and spill with 8 less. One or two vectors or factors need no more than the main loop: 160.
 """
 STEP_REGISTERS = 24
 """What such an epilogue needs besides."""
-SECOND_ACTIVATION_REGISTERS = 16
-"""[gluon] SiLU of ReLU needs 176 registers beside 128 sums, SiLU alone 160; both spill with 8 less."""
-ERF_REGISTERS = 16
-"""What an epilogue needs that computes erf of more than the bare sum, besides every sum twice.
+C_REGISTERS = 16
+"""What an epilogue needs that adds C, besides every sum and half as many as a sub-tile has.
 
-[gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile.
+[gluon] Beside 128 sums, C of 16 bits needs 192 to 208 registers in a tile stored whole, 168 or 176 by halves
+and 160 by quarters; beside 64, 104 or 112, whole; beside 32, 64. With 8 less they spill. What D is, int8,
+beta, ReLU and one more factor move it within that; C in fp32 needs 160 to 184.
+"""
+ACTIVATION_REGISTERS = 8
+"""What SiLU or GELU need besides every sum and three quarters of a sub-tile; all of it where D is fp32.
+
+[gluon] Where D is bf16, SiLU of a sum and C needs 232 registers beside 128 sums, whole, of a row's bias 224,
+of a scale 208, alone 184, by halves 176; GELU 192 and, beside 64 and C, 112. Where D is fp32, GELU needs 232
+and SiLU, or either of a negated sum, spills at 240, whole. By quarters none needs more than 160.
+"""
+SECOND_ACTIVATION_REGISTERS = 16
+"""What an epilogue of several activations needs besides one and a half times its sums.
+
+[gluon] Beside 128 sums, SiLU of ReLU needs 200 or 208 registers, by quarters 192, and GELU of ReLU 200 or 208;
+beside 64, SiLU of ReLU needs 104 or 112. ReLU of SiLU does with 160.
+"""
+ERF_REGISTERS = 16
+"""What an epilogue needs that computes erf, besides every sum twice.
+
+[gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile; of the
+bare sum 240, whole and by quarters, but not by eight elements at a time, which need 160.
+"""
+ERF_ELEMENTS = 8
+"""Elements of a sub-tile to which the compiler applies erf at a time, if it is the only step."""
+WORKING_REGISTERS_OF_ERF = 40
+"""What it needs that computes erf of more than the bare sum, however few the sums are.
+
+[gluon] 48 registers beside 8 sums, with C; 40 spill, and do without C.
 """
 FEW_LOADS = 9
 """TMA loads of M- or N-contiguous tiles in a K step for whose coordinates every producer has registers.
 
 [gluon] Producers of 24 registers compile with 9 such loads; with 16 they spill, and compile from 32 (bf16),
-40 or 48 (tf32, on clusters) on; with 32 they spill at 40, 56 and 72. Along K, 24 loads compile with 24.
+40 or 48 (tf32, on clusters) on; with 32 they spill at 40, 56 and 72.
 """
 MOST_LOADS = 16
 REGISTERS_OF_MOST_LOADS = 48
+LOADS_ALONG = 3
+"""K-contiguous loads that take as much as one across.
+
+[gluon] Producers of 24 registers compile with 8 loads across and 2 along, or with 24 along; with 8 and 4, or
+32 along, they spill. 36 along compile from 32 on and in a cluster from 40, 48 in a cluster and 80 from 48.
+"""
+MANY_LOADS_ALONG = 40
+REGISTERS_OF_MANY_LOADS = 40
+REGISTERS_OF_PING_PONG_LOADS = 56
+"""[gluon] There 16 loads across and 2, 4 or 8 along, or 1 in a cluster, spill at 48; else 4 along do not."""
+REGISTERS_OF_LONE_CURVE = 32
+"""What a producer for one consumer needs that follows Hilbert's curve.
+
+[gluon] 64 x 128 of e4m3 spill 4 bytes at 24 and none at 32; in order of rows or snakes they compile with 24.
+"""
 MMA_REGISTERS = 26
 """Registers that a kernel of several roles starts with, besides the sums of one instruction.
 
@@ -83,6 +124,30 @@ def power_of_two_below(value: int) -> int:
 def round_up(value: int, step: int) -> int:
     """Return the smallest multiple of `step` that is at least `value`."""
     return -(-value // step) * step
+
+
+# --- producers
+
+
+def loads_across(plan: Plan) -> dict[str, int]:
+    """Return the TMA loads of a K step by operand, of those that are contiguous along M or N."""
+    operands = {"a": plan.problem.a, "b": plan.problem.b}
+    return {name: plan.loads(name) for name, operand in operands.items() if operand.major == "mn"}
+
+
+def needed_producer_registers(plan: Plan) -> int:
+    """Return the registers per thread that a producer needs for the coordinates of its loads."""
+    across = sum(loads_across(plan).values())
+    along = plan.loads("a") + plan.loads("b") - across
+    weight = LOADS_ALONG * across + along
+    if across > FEW_LOADS:
+        return REGISTERS_OF_PING_PONG_LOADS if plan.ping_pong else REGISTERS_OF_MOST_LOADS
+    if weight > MANY_LOADS_ALONG:
+        return REGISTERS_OF_MOST_LOADS
+    if weight > FEW_LOADS * LOADS_ALONG:
+        return REGISTERS_OF_MANY_LOADS
+    lone_curve = plan.order == "hilbert" and plan.consumers == 1
+    return REGISTERS_OF_LONE_CURVE if lone_curve else plan.architecture.setmaxnreg_min
 
 
 # --- consumers
@@ -147,23 +212,36 @@ def _loop_registers(plan: Plan) -> int:
 
 def _epilogue_registers(plan: Plan) -> int:
     """Return the registers that a consumer thread needs while it turns its sums into D."""
-    problem, sums = plan.problem, plan.accumulator_elements
-    steps = plan.problem.steps
-    activations = [step for step in steps if step in ACTIVATIONS]
-    needed = [plan.accumulator_registers + WORKING_REGISTERS]
-    if problem.accumulator.bits == 16 and (steps or problem.d.name != "fp16"):
+    steps, sums = plan.problem.steps, plan.accumulator_elements
+    needed = [plan.accumulator_registers + WORKING_REGISTERS, _activation_registers(plan)]
+    if plan.problem.accumulator.bits == 16 and (steps or plan.problem.d.name != "fp16"):
         # [gluon] 32, 64 and 128 sums need 56, 88 and 168 with C and an activation; 8 less spill.
         needed.append(
             max(sums + STEP_REGISTERS, sums * 5 // 4 + UNPACKED_REGISTERS)
             if steps
             else sums + UNPACKED_REGISTERS
         )
-    if len(activations) > 1:
-        needed.append(sums + WORKING_REGISTERS + SECOND_ACTIVATION_REGISTERS)
-    if "gelu_erf" in steps[1:]:
-        needed.append(2 * sums + ERF_REGISTERS)
+    if plan.problem.c is not None:
+        needed.append(sums + sums // plan.subtiles // 2 + C_REGISTERS)
     if len(steps) >= EPILOGUE_STEPS:
         needed.append(sums + sums // plan.subtiles + STEP_REGISTERS)
+    return max(needed)
+
+
+def _activation_registers(plan: Plan) -> int:
+    """Return the registers that a consumer thread needs for the epilogue's activations, 0 without any."""
+    steps, sums = plan.problem.steps, plan.accumulator_elements
+    part = sums // plan.subtiles
+    activations = [step for step in steps if step in ACTIVATIONS]
+    needed = [0]
+    if set(activations) - {"relu"}:
+        needed.append(sums + (part if plan.problem.d.bits == 32 else part * 3 // 4 + ACTIVATION_REGISTERS))
+    if len(activations) > 1:
+        needed.append(sums + sums // 2 + SECOND_ACTIVATION_REGISTERS)
+    if "gelu_erf" in steps and (len(steps) > 1 or part > ERF_ELEMENTS):
+        needed.append(2 * sums + ERF_REGISTERS)
+    if "gelu_erf" in steps and len(steps) > 1:
+        needed.append(sums + WORKING_REGISTERS_OF_ERF)
     return max(needed)
 
 

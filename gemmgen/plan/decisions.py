@@ -48,39 +48,54 @@ def _operand(operand: InputB, other: InputB) -> Operand:
     return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
 
 
+FIELDS = {
+    "tile.m": "cta_tile_m",
+    "tile.n": "cta_tile_n",
+    "tile.k": "cta_tile_k",
+    "mma.n": "mma_n",
+    "mma.promote_k": "promote_k",
+    "warps.m": "warps_m",
+    "warps.n": "warps_n",
+    "cluster.m": "cluster_m",
+    "cluster.n": "cluster_n",
+    "operands.a.source": "a_source",
+    "operands.a.swizzle": "a_swizzle_bytes",
+    "operands.b.swizzle": "b_swizzle_bytes",
+    "buffering.stages": "stages",
+    "buffering.outstanding_mmas": "outstanding_mmas",
+    "buffering.accumulators": "accumulators",
+    "buffering.epilogue": "epilogue_buffers",
+    "epilogue.subtile_n": "subtile_n",
+    "warp_specialization.kind": "specialization",
+    "warp_specialization.consumers": "consumers",
+    "warp_specialization.registers.producer": "producer_registers",
+    "warp_specialization.registers.consumer": "consumer_registers",
+    "warp_specialization.registers.worker": "worker_registers",
+    "schedule.kind": "schedule_kind",
+    "schedule.order": "order",
+    "schedule.minor": "minor",
+    "schedule.width": "width",
+    "occupancy": "occupancy",
+}
+"""The decisions that a spec can state: the path of each field, and the name of the plan's."""
+
+
 def pinned(spec: Spec) -> dict[str, object]:
     """Return the decisions that the spec states, by the name of the plan's field."""
-    roles = spec.warp_specialization
-    stated = {
-        "cta_tile_m": spec.tile.m,
-        "cta_tile_n": spec.tile.n,
-        "cta_tile_k": spec.tile.k,
-        "mma_n": spec.mma.n,
-        "promote_k": spec.mma.promote_k,
-        "warps_m": spec.warps.m,
-        "warps_n": spec.warps.n,
-        "cluster_m": spec.cluster.m,
-        "cluster_n": spec.cluster.n,
-        "a_source": spec.operands.a.source,
-        "a_swizzle_bytes": spec.operands.a.swizzle,
-        "b_swizzle_bytes": spec.operands.b.swizzle,
-        "stages": spec.buffering.stages,
-        "outstanding_mmas": spec.buffering.outstanding_mmas,
-        "accumulators": spec.buffering.accumulators,
-        "epilogue_buffers": spec.buffering.epilogue,
-        "subtile_n": spec.epilogue.subtile_n,
-        "specialization": roles.kind,
-        "consumers": roles.consumers,
-        "producer_registers": roles.registers.producer,
-        "consumer_registers": roles.registers.consumer,
-        "worker_registers": roles.registers.worker,
-        "schedule_kind": spec.schedule.kind,
-        "order": spec.schedule.order,
-        "minor": spec.schedule.minor,
-        "width": spec.schedule.width,
-        "occupancy": spec.occupancy,
-    }
+    stated = {name: _value(spec, path) for path, name in FIELDS.items()}
     return {name: value for name, value in stated.items() if value is not None}
+
+
+def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
+    """Return the values that the spec wants tried for open decisions, by the name of the plan's field."""
+    return {FIELDS[path]: values for path, values in spec.search.items() if path in FIELDS}
+
+
+def _value(spec: Spec, path: str) -> object:
+    value: object = spec
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
 
 
 def shape_of(spec: Spec) -> Shape:

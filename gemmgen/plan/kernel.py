@@ -8,6 +8,7 @@ of them judges.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -105,6 +106,20 @@ class KernelPlan(ABC):
     def multicast(self) -> tuple[str, ...]:
         """The operands of which CTAs of a program share tiles that one of them loads."""
 
+    @abstractmethod
+    def loads(self, operand: str) -> int:
+        """Return the TMA loads of an operand for one K step of a CTA."""
+
+    @property
+    def operations(self) -> Mapping[str, int]:
+        """How often operations are in the code, for those of which the plan promises a number."""
+        return {}
+
+    def boxes(self, rows: int, row_bytes: int, swizzle_bytes: int) -> int:
+        """Return the TMA operations for a tile in shared memory: one moves a swizzle's span, of few rows."""
+        spans = max(1, row_bytes // swizzle_bytes) if swizzle_bytes else 1
+        return spans * -(-rows // self.architecture.tma_rows)
+
     # --- storage
 
     def widest_swizzle(self, row_elements: int, bits: int) -> int:
@@ -171,6 +186,16 @@ class KernelPlan(ABC):
     def tmem_columns(self) -> int:
         """Columns of tensor memory per CTA as the compiler allocates them."""
         return self.tensor_memory.allocated_columns
+
+    @property
+    @abstractmethod
+    def tiles_per_lap(self) -> int:
+        """Tiles of one program after which every ring that turns with the tile has come round."""
+
+    @property
+    def tiles_in_step(self) -> int:
+        """Tiles that a program has in hand together."""
+        return 1
 
     # --- partitions
 

@@ -3,51 +3,41 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 
+from gemmgen.plan.blackwell import ledger as blackwell
+from gemmgen.plan.blackwell.cost import estimate as tcgen05_estimate
+from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.bounds import smem_limit
 from gemmgen.plan.cost import Estimate, estimate
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.problem import Shape
+from gemmgen.plan.sections import (
+    Entry,
+    Ledger,
+    Section,
+    barriers_section,
+    cluster_meaning,
+    memory_section,
+    order_entries,
+)
+
+__all__ = ["Entry", "Ledger", "Section", "ledger"]
+
+Estimator = Callable[..., Estimate]
+"""Returns what a plan is expected to take for a shape."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One line: an amount with its unit, and how it comes about."""
-
-    name: str
-    amount: float
-    unit: str
-    derivation: str
-
-
-@dataclass(frozen=True)
-class Section:
-    """The entries of one resource and, where it has one, its limit."""
-
-    title: str
-    entries: tuple[Entry, ...]
-    total: Entry | None = None
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """All sections of one plan."""
-
-    sections: tuple[Section, ...]
-
-    def as_dict(self) -> dict[str, object]:
-        """Return plain data for JSON."""
-        return asdict(self)
-
-    def as_text(self) -> str:
-        """Return aligned lines; amounts to the right, derivations behind them."""
-        return "\n\n".join(_section_text(section) for section in self.sections)
-
-
-def ledger(plan: Plan) -> Ledger:
+def ledger(plan: KernelPlan) -> Ledger:
     """Return the ledger of a legal plan."""
-    return Ledger((_kernel(plan), _shared_memory(plan), _registers(plan), _barriers(plan), *_problems(plan)))
+    if isinstance(plan, Tcgen05Plan):
+        own = (blackwell.kernel(plan), blackwell.shared_memory(plan), blackwell.tensor_memory(plan))
+        own = (*own, blackwell.registers(plan), blackwell.operations(plan))
+        return Ledger((*own, barriers_section(plan), *_problems(plan, tcgen05_estimate)))
+    assert isinstance(plan, Plan)
+    own = (_kernel(plan), _shared_memory(plan), _registers(plan))
+    return Ledger((*own, barriers_section(plan), *_problems(plan, estimate)))
 
 
 def _kernel(plan: Plan) -> Section:
@@ -61,12 +51,12 @@ def _kernel(plan: Plan) -> Section:
             Entry("CTA tile m", plan.cta_tile_m, "rows", shares),
             Entry("CTA tile n", plan.cta_tile_n, "columns", f"stored as {plan.subtiles} x {plan.subtile_n}"),
             Entry("CTA tile k", plan.cta_tile_k, "elements", bytes_per_stage),
-            Entry("cluster", plan.cluster_size, "CTAs", _cluster(plan)),
+            Entry("cluster", plan.cluster_size, "CTAs", cluster_meaning(plan)),
             Entry("occupancy", plan.occupancy, "CTAs", f"per SM, whose shared memory holds {_fitting(plan)}"),
             Entry("stages", plan.stages, "tiles", f"{plan.stages * plan.cta_tile_k} of K in flight"),
             Entry("outstanding", plan.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
             Entry("instructions", plan.mmas_per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"),
-            *_order(plan),
+            *order_entries(plan),
             Entry("intensity", round(plan.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"),
         ),
     )
@@ -76,21 +66,6 @@ def _fitting(plan: Plan) -> int:
     """Return the CTAs for which an SM has shared memory, whatever else they need."""
     architecture = plan.architecture
     return architecture.smem_bytes_per_sm // (plan.smem_bytes + architecture.smem_reserved_bytes_per_cta)
-
-
-def _order(plan: Plan) -> tuple[Entry, ...]:
-    if plan.schedule_kind == "single_tile":
-        return ()
-    lines = {"row": "rows of tiles", "hilbert": "tiles along a square's side"}
-    walked = lines.get(plan.order, f"{'rows' if plan.minor == 'm' else 'columns'} of tiles walked together")
-    return (Entry("order", plan.width, "tiles", f"{plan.order}: {walked}"),)
-
-
-def _cluster(plan: Plan) -> str:
-    shared = " and ".join(operand.upper() for operand in plan.multicast)
-    return f"{plan.cluster_m} x {plan.cluster_n}" + (
-        f", {shared} loaded once and multicast" if shared else ""
-    )
 
 
 def _shared_memory(plan: Plan) -> Section:
@@ -111,22 +86,7 @@ def _shared_memory(plan: Plan) -> Section:
             dtype = problem.vector_dtype(buffer.operand)
             derivation = f"{buffer.bytes // dtype.bytes} {dtype.name}"
         buffers.append(Entry(buffer.name, buffer.bytes, "bytes", derivation))
-    barriers = (
-        Entry(b.name, b.bytes, "bytes", f"{b.depth} mbarrier{'s' * (b.depth > 1)}") for b in memory.barriers
-    )
-    captures = f"{len(memory.captures)} values handed to the workers"
-    compiler = (
-        Entry("captures", memory.capture_bytes, "bytes", captures),
-        Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
-    )
-    padding = Entry("padding", memory.padding_bytes, "bytes", "alignment")
-    limit = smem_limit(plan)
-    share = "one CTA" if plan.occupancy == 1 else f"{plan.occupancy} CTAs"
-    total = Entry(
-        "total", plan.smem_bytes, "bytes", f"{plan.smem_bytes / limit:.1%} of {limit:,}: {share} per SM"
-    )
-    entries = (*buffers, *barriers, *(compiler if plan.specialized else ()), padding)
-    return Section("shared memory per CTA", entries, total)
+    return memory_section(plan, buffers, smem_limit(plan))
 
 
 def _registers(plan: Plan) -> Section:
@@ -158,20 +118,14 @@ def _registers(plan: Plan) -> Section:
     return Section("registers", tuple(entries), total)
 
 
-def _barriers(plan: Plan) -> Section:
-    entries = (Entry(bar.name, bar.arrivals, "arrivals", bar.meaning) for bar in plan.barriers)
-    return Section("barriers", tuple(entries))
+def _problems(plan: KernelPlan, estimate: Estimator) -> tuple[Section, ...]:
+    return tuple(_problem(plan, shape, estimate(plan, shape)) for shape in plan.problem.bench_shapes)
 
 
-def _problems(plan: Plan) -> tuple[Section, ...]:
-    return tuple(_problem(plan, shape) for shape in plan.problem.bench_shapes)
-
-
-def _problem(plan: Plan, shape: Shape) -> Section:
+def _problem(plan: KernelPlan, shape: Shape, found: Estimate) -> Section:
     m, n, k = shape
     tiles_m, tiles_n = plan.tiles(shape)
     waves = plan.waves(shape)
-    found = estimate(plan, shape)
     return Section(
         f"problem {m} x {n} x {k}",
         (
@@ -189,7 +143,7 @@ def _problem(plan: Plan, shape: Shape) -> Section:
     )
 
 
-def _bound(plan: Plan, shape: Shape, found: Estimate) -> Entry:
+def _bound(plan: KernelPlan, shape: Shape, found: Estimate) -> Entry:
     """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
     gpu, bits = plan.problem.gpu, plan.problem.a.dtype.bits
     intensity, ridge = 2 * math.prod(shape) / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
@@ -198,7 +152,7 @@ def _bound(plan: Plan, shape: Shape, found: Estimate) -> Entry:
     return Entry("intensity", round(intensity, 1), "FLOP/B", meaning)
 
 
-def _l2_reads(plan: Plan, found: Estimate) -> str:
+def _l2_reads(plan: KernelPlan, found: Estimate) -> str:
     reads = " and ".join(operand.upper() for operand in plan.multicast)
     shared = f", {reads} once for all CTAs of a cluster" if reads else ""
     return f"{found.l2_bytes / found.dram_bytes:.1f} times what DRAM moves at least{shared}"
@@ -211,9 +165,3 @@ def _shares(found: Estimate) -> str:
     shares = sorted(((cycles / found.cycles, cause) for cause, cycles in found.terms.items()), reverse=True)
     named = ", ".join(f"{share:.0%} {cause}" for share, cause in shares[:3])
     return f"predicted, only to rank by: {named}"
-
-
-def _section_text(section: Section) -> str:
-    entries = (*section.entries, section.total) if section.total else section.entries
-    lines = [f"  {e.name:<16} {e.amount:>10,} {e.unit:<10} {e.derivation}".rstrip() for e in entries]
-    return "\n".join([section.title, *lines])

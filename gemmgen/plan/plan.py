@@ -153,8 +153,7 @@ class Plan(KernelPlan):
         row_bytes = row * self.problem.a.dtype.bytes  # B's elements are of the same size
         rows = tile_bytes // shares // row_bytes
         swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
-        spans = max(1, row_bytes // max(1, swizzle_bytes))
-        return shares * spans * -(-rows // self.architecture.tma_rows)
+        return shares * self.boxes(rows, row_bytes, swizzle_bytes)
 
     def subtile_bytes(self, dtype: DType) -> int:
         """Return the bytes of one epilogue buffer of one consumer in one CTA."""
@@ -177,6 +176,16 @@ class Plan(KernelPlan):
     def barriers(self) -> tuple[Barrier, ...]:
         """The mbarriers, in the order in which the kernel allocates them."""
         return tuple(barriers(self))
+
+    @property
+    def tiles_per_lap(self) -> int:
+        """Tiles of one program after which every ring that turns with the tile has come round."""
+        return self.tiles_in_step * self.epilogue_buffers
+
+    @property
+    def tiles_in_step(self) -> int:
+        """Tiles that a program has in hand together: with ping-pong, one of each consumer."""
+        return self.consumers if self.ping_pong else 1
 
     # --- partitions
 

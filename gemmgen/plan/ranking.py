@@ -9,29 +9,32 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.errors import Violation
-from gemmgen.plan.candidates import Configuration, configurations
-from gemmgen.plan.cost import COST_ORDER, Estimate, cost, estimate
+from gemmgen.plan.cost import Estimate
 from gemmgen.plan.decisions import shape_of
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.families import family_of
+from gemmgen.plan.family import Configuration, Family
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.problem import Shape
-from gemmgen.plan.rules import judge
 from gemmgen.spec import Spec
 
 TEXT_WIDTH = 110
+Refusal = tuple[tuple[float, ...], str, tuple[Violation, ...]]
+"""The cost of a configuration, its label, and what is wrong with it."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A legal plan with what it is expected to cost."""
 
-    plan: Plan
+    family: Family
+    plan: KernelPlan
     estimate: Estimate
     cost: tuple[float, ...]
 
     @property
     def label(self) -> str:
         """Its decisions in one line."""
-        return label(self.plan)
+        return self.family.label(self.plan)
 
     def lost_by(self, winner: Candidate) -> tuple[str, float]:
         """Return the term of the cost that decides against it, and the cycles by which that is larger.
@@ -39,7 +42,7 @@ class Candidate:
         Where the times are equal, this is the first part of the cost in which they differ, and no cycles.
         """
         if self.cost[0] == winner.cost[0]:
-            pairs = zip(COST_ORDER, self.cost, winner.cost, strict=True)
+            pairs = zip(self.family.cost_order, self.cost, winner.cost, strict=True)
             return next((name for name, own, best in pairs if own != best), "listed later"), 0.0
         names = self.estimate.terms | winner.estimate.terms
         excess = {
@@ -52,18 +55,7 @@ class Candidate:
         plan, found = self.plan, self.estimate
         term, cycles = self.lost_by(winner)
         return {
-            "kernel": kernel_name(plan),
-            "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
-            "cluster": [plan.cluster_m, plan.cluster_n],
-            "consumers": plan.consumers,
-            "warps": plan.total_warps,
-            "stages": plan.stages,
-            "outstanding_mmas": plan.outstanding_mmas,
-            "epilogue": [plan.epilogue_buffers, plan.subtile_n],
-            "smem_bytes": plan.smem_bytes,
-            "accumulator_registers": plan.accumulator_registers,
-            "consumer_registers": plan.consumer_registers,
-            "occupancy": plan.occupancy,
+            **self.family.as_dict(plan),
             "l2_bytes": found.l2_bytes,
             "predicted_seconds": found.seconds,
             "cycles": {name: round(value) for name, value in found.terms.items()},
@@ -116,9 +108,10 @@ class Ranking:
         m, n, k = self.shape
         count = len(self.legal)
         best = self.legal[0]
-        rows = [list(COLUMNS), *(_cells(i, c, best, self.shape) for i, c in enumerate(self.legal[:limit], 1))]
+        columns = ["", *(name for name, _ in best.family.columns), *MEASURES]
+        rows = [columns, *(_cells(i, c, best, self.shape) for i, c in enumerate(self.legal[:limit], 1))]
         total = f"{count} legal configurations of {count + self.refusals} for {m} x {n} x {k}"
-        return "\n".join([total, *_aligned(rows), LEGEND])
+        return "\n".join([total, *_aligned(rows), best.family.legend, LEGEND])
 
     def explanation(self) -> str:
         """Return why the other configurations are not planned, group by group."""
@@ -145,81 +138,49 @@ def rank(spec: Spec) -> Ranking:
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
-    shape = shape_of(spec)
+    shape, family = shape_of(spec), family_of(spec)
     legal: list[Candidate] = []
-    refused: list[tuple[tuple[float, ...], Plan, tuple[Violation, ...]]] = []
-    for configuration in configurations(spec):
-        plan, violations = _best_plan(configuration, shape)
+    refused: list[Refusal] = []
+    for configuration in family.configurations(spec):
+        plan, violations = _best_plan(family, configuration, shape)
+        cost = family.cost(plan, shape)
         if violations:
-            refused.append((cost(plan, shape), plan, violations))
+            refused.append((cost, family.label(plan), violations))
         else:
-            legal.append(Candidate(plan, estimate(plan, shape), cost(plan, shape)))
+            legal.append(Candidate(family, plan, family.estimate(plan, shape), cost))
     legal.sort(key=lambda candidate: candidate.cost)
     refused.sort(key=lambda refusal: refusal[0])
     return Ranking(shape, tuple(legal), tuple(_by_rule(refused)), len(refused))
 
 
-def label(plan: Plan) -> str:
-    """Return the decisions of a plan's configuration in one line."""
-    parts = [kernel_name(plan), f"{plan.cta_tile_m} x {plan.cta_tile_n} x {plan.cta_tile_k}"]
-    if plan.cluster_size > 1:
-        parts.append(f"cluster {plan.cluster_m} x {plan.cluster_n}")
-    if plan.specialization == "cooperative":
-        parts.append(f"{plan.consumers} consumer{'s' * (plan.consumers > 1)}")
-    if plan.occupancy > 1:
-        parts.append(f"occupancy {plan.occupancy}")
-    return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
-
-
-def kernel_name(plan: Plan) -> str:
-    """Return what kind of kernel a plan is."""
-    if plan.specialized:
-        return plan.specialization.replace("_", "-")
-    if plan.synchronous:
-        return "blocked"
-    return "pipelined" if plan.schedule_kind == "tiled" else plan.schedule_kind.replace("_", " ")
-
-
-def _best_plan(configuration: Configuration, shape: Shape) -> tuple[Plan, tuple[Violation, ...]]:
+def _best_plan(
+    family: Family, configuration: Configuration, shape: Shape
+) -> tuple[KernelPlan, tuple[Violation, ...]]:
     """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
-    judged: list[tuple[Plan, tuple[Violation, ...]]] = []
-    for plan in sorted(configuration.plans(), key=lambda plan: cost(plan, shape)):
-        if not (violations := judge(plan)):
+    judged: list[tuple[KernelPlan, tuple[Violation, ...]]] = []
+    for plan in sorted(configuration.plans(), key=lambda plan: family.cost(plan, shape)):
+        if not (violations := family.judge(plan)):
             return plan, ()
         judged.append((plan, violations))
     return min(judged, key=lambda item: len(item[1]))
 
 
-def _by_rule(refused: Sequence[tuple[tuple[float, ...], Plan, tuple[Violation, ...]]]) -> Iterator[Group]:
+def _by_rule(refused: Sequence[Refusal]) -> Iterator[Group]:
     """Yield for each rule how many configurations it refuses, and the first of them; most frequent first."""
-    members: dict[str, list[tuple[Plan, Violation]]] = defaultdict(list)
-    for _, plan, violations in refused:
+    members: dict[str, list[tuple[str, Violation]]] = defaultdict(list)
+    for _, label, violations in refused:
         for rule, violation in {violation.rule: violation for violation in violations}.items():
-            members[rule].append((plan, violation))
+            members[rule].append((label, violation))
     for rule, found in sorted(members.items(), key=lambda item: -len(item[1])):
-        plan, violation = found[0]
-        yield Group(rule, len(found), label(plan), f"{violation.field}: {violation}")
+        label, violation = found[0]
+        yield Group(rule, len(found), label, f"{violation.field}: {violation}")
 
 
-COLUMNS = (
-    "",
-    "kernel",
-    "tile",
-    "CTAs",
-    "warps",
-    "ring",
-    "smem",
-    "acc/regs",
-    "occ",
-    "waves",
-    "L2 GB",
-    "time us",
-    "lost by",
-)
+MEASURES = ("waves", "L2 GB", "time us", "lost by")
+"""The last columns of the table, behind those of the family."""
 
 
-LEGEND = """CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight; accumulator of all registers
-time is a prediction to rank by, and no measurement"""
+LEGEND = "time is a prediction to rank by, and no measurement"
 
 
 def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) -> list[str]:
@@ -228,14 +189,7 @@ def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) ->
     decided = "" if candidate is winner else f"{slower:.1%} {candidate.lost_by(winner)[0]}"
     return [
         str(place),
-        kernel_name(plan),
-        f"{plan.cta_tile_m}x{plan.cta_tile_n}x{plan.cta_tile_k}",
-        f"{plan.cluster_m}x{plan.cluster_n}",
-        str(plan.total_warps),
-        f"{plan.stages} q{plan.outstanding_mmas}",
-        str(plan.smem_bytes),
-        f"{plan.accumulator_registers}/{plan.consumer_registers}",
-        str(plan.occupancy),
+        *(cell(plan) for _, cell in candidate.family.columns),
         f"{plan.waves(shape):.2f}",
         f"{found.l2_bytes / 1e9:.2f}",
         f"{found.seconds * 1e6:.1f}",
@@ -246,7 +200,7 @@ def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) ->
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows in columns: words to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = {COLUMNS.index(name) for name in ("kernel", "tile", "CTAs", "lost by")}
+    words = {i for i, name in enumerate(rows[0]) if name in ("kernel", "tile", "CTAs", "lost by")}
     for row in rows:
         cells = (
             cell.ljust(width) if i in words else cell.rjust(width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -169,11 +170,13 @@ class BlackwellView(KernelView):
         return fit(f"{name}(", arguments, ")", indent=12, margin=0)
 
     @property
-    def mma_audience(self) -> str:
-        """Whom the retirement of an MMA tells that a stage is free."""
+    def mma_comment(self) -> str:
+        """What the MMA of a step begins, and whom its retirement tells that the stage is free."""
+        audience = "both CTAs' load warps" if self.plan.paired else "the load warp"
         if self.plan.stage_readers > 1:
-            return "the load warps of all CTAs whose tiles it read or shared"
-        return "both CTAs' load warps" if self.plan.paired else "the load warp"
+            audience = "the load warps of all CTAs whose tiles it read or shares"
+        text = f"The first step begins the sums. When it has retired, the MMA tells {audience}."
+        return textwrap.fill(text, width=98, initial_indent="# ", subsequent_indent="# ")
 
     @property
     def slot(self) -> str:
@@ -200,7 +203,10 @@ class BlackwellView(KernelView):
 
     def call_drain(self, indent: int) -> str:
         """Return the call that does it."""
-        passed = {"accumulator": f"{self.sums}{self.slot}", "accumulator_empty": f"accumulator_empty{self.slot}"}
+        passed = {
+            "accumulator": f"{self.sums}{self.slot}",
+            "accumulator_empty": f"accumulator_empty{self.slot}",
+        }
         items = [passed.get(name, name) for name in self.drain_arguments]
         return fit("drain(", items, ")", indent=indent)
 
@@ -314,7 +320,9 @@ class BlackwellOverview(KernelOverview):
         name = "tf32 (fp32 in memory)" if operand.dtype.name == "tf32" else operand.dtype.name
         if not (scale := operand.scale):
             return name
-        return f"{scale.format.name} ({name} with a scale of {scale.dtype.name} for every {scale.vector} of K)"
+        return (
+            f"{scale.format.name} ({name} with a scale of {scale.dtype.name} for every {scale.vector} of K)"
+        )
 
     @property
     def resources(self) -> tuple[tuple[str, str], ...]:
@@ -324,12 +332,9 @@ class BlackwellOverview(KernelOverview):
         columns = f"{plan.tmem_columns} of {TCGEN05.tmem_columns} columns"
         accumulators = f"{plan.accumulators} accumulator{'s' * (plan.accumulators > 1)}"
         scales = " and the scales of a K step" if plan.block_scaled else ""
-        pool = plan.register_pool
+        pool, ring = plan.register_pool, f", in {plan.stages} stages"
         return (
-            (
-                "CTA tile",
-                f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step, in {plan.stages} stages",
-            ),
+            ("CTA tile", f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step{ring}"),
             ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
             ("instruction", f"tcgen05.mma {plan.mma_kind}, {m} x {n} x {k}, of {self._group}"),
             ("tensor memory", f"{columns}, for {accumulators}{scales}"),
@@ -348,9 +353,9 @@ class BlackwellOverview(KernelOverview):
         cluster = "an SM" if plan.cluster_size == 1 else f"a cluster of {plan.cluster_size} SMs"
         if plan.launch_control:
             text = (
-                f"There is a program for each tile of D, on {cluster}. One that has done its tile takes over that "
-                "of a program which has not started, as cluster launch control assigns it: a warp asks for the "
-                "next tile while this one is computed."
+                f"There is a program for each tile of D, on {cluster}. One that has done its tile takes over "
+                "that of a program which has not started, as cluster launch control assigns it: a warp asks "
+                "for the next tile while this one is computed."
             )
         else:
             text = f"One program on {cluster} walks over tiles of D."
@@ -358,11 +363,8 @@ class BlackwellOverview(KernelOverview):
         text += f" In each CTA one warp loads {what} through TMA into a ring of stages."
         if plan.paired:
             text += (
-                " Pairs of CTAs multiply together: the first one's MMA warp issues instructions that compute 128"
-                f" rows in each CTA and read A's rows and half of B's columns from the shared memory of both."
-                if plan.cta_tile_m == 128
-                else " Pairs of CTAs multiply together: the first one's MMA warp issues for both, and each holds"
-                " its rows of A and half of B's columns."
+                " Pairs of CTAs multiply together: each holds its rows of A and half of B's columns, and the "
+                "MMA warp of the first one issues for both. The sums are in the tensor memory of either."
             )
         else:
             text += " Another issues the MMAs, whose sums are in tensor memory."

@@ -14,6 +14,7 @@ from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.kernel import KernelView
 from gemmgen.render.view import View
 
+
 def _view(plan: KernelPlan) -> tuple[str, KernelView]:
     """Return the template of a plan's instruction family, and the plan as that template sees it."""
     if isinstance(plan, Tcgen05Plan):

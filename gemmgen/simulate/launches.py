@@ -8,13 +8,15 @@ from math import ceil
 from typing import Literal
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan import Plan
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.problem import Shape, shape_text
 
 FIXED_SCHEDULES = ("lazy", "eager", "lifo")
 """The policies that have no seed."""
 QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""
+ONE_TILE_KINDS = ("single_tile", "tiled")
+"""Schedules in which a program computes one tile."""
 HILBERT_TILES = 5
 """Along M, where there are no groups: no power of two, and more than four."""
 MAX_PRODUCTS = 4096**3
@@ -42,7 +44,7 @@ class Launch:
         under = counted(len(self.schedules), "schedule")
         return f"{shape_text(self.shape)}, {self.inputs}, {programs}, {under}"
 
-    def on(self, plan: Plan, module: str) -> Launch:
+    def on(self, plan: KernelPlan, module: str) -> Launch:
         """Return the launch with the grid that the plan's kernel needs; ``module`` is for messages.
 
         Raises:
@@ -54,13 +56,15 @@ class Launch:
             message = f"{shape_text(self.shape)} is more than the one tile of {shape_text(tile)}"
             raise GemmgenError([Diagnostic(module, "shape-too-large", message)])
         programs = programs_of(plan, self.shape, self.programs)
-        return replace(self, programs=programs, one_tile=plan.schedule_kind != "persistent")
+        return replace(self, programs=programs, one_tile=plan.schedule_kind in ONE_TILE_KINDS)
 
 
-def programs_of(plan: Plan, shape: Shape, resident: int) -> int:
-    """Return the programs of a launch: one for each tile, as many as are resident, or one."""
+def programs_of(plan: KernelPlan, shape: Shape, resident: int) -> int:
+    """Return the programs of a launch: as many as are resident, one for a single tile, or one for each."""
     tiles_m, tiles_n = plan.tiles(shape)
-    return {"single_tile": 1, "tiled": tiles_m * tiles_n, "persistent": resident}[plan.schedule_kind]
+    if plan.persistent:
+        return resident
+    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n
 
 
 def counted(count: int, noun: str) -> str:
@@ -68,7 +72,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def all_launches(plan: Plan, seeds: int) -> tuple[Launch, ...]:
+def all_launches(plan: KernelPlan, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
     return (ring_launch(plan, schedules(seeds)), order_launch(plan))
 
@@ -78,24 +82,23 @@ def schedules(seeds: int) -> tuple[str, ...]:
     return (*FIXED_SCHEDULES, *("random" for _ in range(seeds)))
 
 
-def ring_launch(plan: Plan, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
+def ring_launch(plan: KernelPlan, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
     """Return the smallest launch in which every ring comes round twice and goes on, with ragged edges.
 
-    One program computes every tile: two laps of the stages and two steps more in each, two laps of the
-    epilogue's buffers and a tile more in all; with ping-pong, so many for each consumer. Where a program has
-    one tile, the stages come round three times in it, and the epilogue once; in a kernel of a single tile
-    there is one step, and no ring.
+    One program computes every tile, or, with launch control, as many as it can take over: two laps of the
+    stages and two steps more in each, two laps of the rings of tiles and a tile more in all; with ping-pong,
+    so many for each consumer. Where a program has one tile, the stages come round three times in it, and the
+    epilogue once; in a kernel of a single tile there is one step, and no ring.
     """
     if plan.schedule_kind == "single_tile":
         return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
     if plan.schedule_kind == "tiled":
         return Launch(_ragged(plan, 2, 2, 3 * plan.stages + 2), 4, "integers", schedules, wraps=True)
-    takers = plan.consumers if plan.ping_pong else 1
-    tiles_n = max(2, ceil(takers * (2 * plan.epilogue_buffers + 1) / 2))
+    tiles_n = max(2, ceil((2 * plan.tiles_per_lap + plan.tiles_in_step) / 2))
     return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
 
 
-def order_launch(plan: Plan) -> Launch:
+def order_launch(plan: KernelPlan) -> Launch:
     """Return a launch of two programs with more tiles along the minor dimension than a group has.
 
     It has a single step of K. A kernel of a single tile computes all of it.
@@ -133,7 +136,7 @@ def parse_shape(text: str) -> Shape:
     return m, n, k
 
 
-def _ragged(plan: Plan, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
+def _ragged(plan: KernelPlan, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     """Return the shape of so many tiles and steps, the last of each filled in part only."""
     return (
         tiles_m * plan.program_tile_m - plan.program_tile_m // 3,

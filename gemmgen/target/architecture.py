@@ -68,11 +68,15 @@ class Tcgen05:
 
     m: tuple[int, int] = (64, 128)  # [ptx] rows in one CTA
     n_max: int = 256  # [ptx] columns of one instruction
+    n_min: int = 16  # [ptx] of one instruction of 128 rows; [gluon] Triton compiles less in silence
+    n_min_64_rows: int = 8  # [ptx]
+    n_min_pair: int = 32  # [ptx] over both CTAs
     k_bytes: int = 32  # [ptx] 16 elements of 16 bits, 64 of 4 bits
     tmem_columns: int = 512  # [ptx] per SM, of 32 bits in each of 128 lanes
     tmem_columns_min: int = 32  # [ptx] the smallest allocation; every one is a power of two
     tmem_overdraft_columns: int = 64  # [gluon] step in which a metadata figure above the limit grows
     scale_bytes_per_column: int = 128  # [gluon] 32 lanes of 4 bytes, repeated for each of four warps
+    copy_bytes: int = 512  # [ptx] tcgen05.cp.32x128b: 32 lanes of 16 bytes
     answer_bytes: int = 16  # [ptx] of clusterlaunchcontrol.try_cancel
     warp_readable_lanes: int = 32  # [ptx] tcgen05.ld: warp i of a warpgroup reads lanes 32 * i to 32 * i + 31
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.plan.blackwell.roles import partitions
 from gemmgen.plan.blackwell.tensor_memory import tensor_memory
-from gemmgen.plan.blackwell.tiles import barriers, shared_buffers
+from gemmgen.plan.blackwell.tiles import ANSWERS, barriers, shared_buffers
 from gemmgen.plan.kernel import KernelPlan, unit_bases
 from gemmgen.plan.problem import Operand
 from gemmgen.plan.roles import Partition
@@ -184,6 +185,53 @@ class Tcgen05Plan(KernelPlan):
     def tensor_memory(self) -> TensorMemory:
         """Every column of a CTA's tensor memory."""
         return tensor_memory(self)
+
+    # --- what is in the code, each loop's body once: the fewest operations that the roles can do with
+
+    def loads(self, operand: str) -> int:
+        """Return the TMA loads of A, B or their scales for one K step of a CTA."""
+        if operand.endswith("_scale"):
+            return 1
+        is_a = operand == "a"
+        tile, row = (self.problem.a, self.a_row) if is_a else (self.problem.b, self.b_row)
+        tile_bytes = self.a_tile_bytes if is_a else self.b_tile_bytes
+        row_bytes = row * tile.smem_bits // 8
+        swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
+        return self.boxes(tile_bytes // row_bytes, row_bytes, swizzle_bytes)
+
+    @property
+    def scale_copies(self) -> int:
+        """Copies of a K step's scales from shared to tensor memory."""
+        return (self.a_scale_tile_bytes + self.b_scale_tile_bytes) // TCGEN05.copy_bytes
+
+    @property
+    def operations(self) -> Mapping[str, int]:
+        """How often each operation is in the code.
+
+        A K step: a wait for an empty stage, an announcement of its bytes, its loads; a wait for them, the
+        copies of scales, the MMAs, and one commit that frees the stage. A tile: a wait for an accumulator and
+        a commit that hands it over; a wait for it, the stores, and an arrival that frees it. Launch control:
+        a wait for every role, its arrival, and the scheduler's wait, announcement and request.
+        """
+        operands = ("a", "b", *(("a_scale", "b_scale") if self.block_scaled else ()))
+        asked = int(self.launch_control)
+        readers = asked * len(self.partitions)
+        return {
+            "tcgen05.mma": self.mmas_per_step,
+            "tcgen05.cp": self.scale_copies,
+            "tcgen05.commit": 2,
+            "TMA load": sum(map(self.loads, operands)),
+            "TMA store": self.subtiles,
+            "mbarrier wait": 4 + readers + asked,
+            "mbarrier arrive": 1 + readers,
+            "mbarrier expect": 1 + asked,
+            "launch control": asked,
+        }
+
+    @property
+    def tiles_per_lap(self) -> int:
+        """Tiles of one program after which every ring that turns with the tile has come round."""
+        return max(self.accumulators, ANSWERS if self.launch_control else 1)
 
     # --- partitions
 

@@ -21,7 +21,6 @@ from gemmgen.plan.rules.problem import (
     output_dtype,
     shape_alignment,
     single_tile_shapes,
-    target_architecture,
 )
 from gemmgen.plan.rules.registers import (
     accumulator_registers,
@@ -43,10 +42,9 @@ from gemmgen.plan.rules.roles import (
 from gemmgen.plan.rules.rule import Rule, rule_id
 from gemmgen.plan.rules.tile import consumer_rows, mma_k, mma_n, promotion, tile_power_of_two, tile_rows
 
-__all__ = ["RULES", "Rule", "judge", "rule_id"]
+__all__ = ["PROBLEM_RULES", "RULES", "STORE_RULES", "Rule", "judge", "rule_id"]
 
 RULES: tuple[Rule, ...] = (
-    target_architecture,
     operand_dtypes,
     accumulator_dtype,
     output_dtype,
@@ -81,6 +79,19 @@ RULES: tuple[Rule, ...] = (
     epilogue_ops,
     epilogue_factors,
 )
+
+PROBLEM_RULES: tuple[Rule, ...] = (
+    operand_dtypes,
+    accumulator_dtype,
+    output_dtype,
+    shape_alignment,
+    epilogue_ops,
+    epilogue_factors,
+)
+"""Rules of what the spec states and nobody chooses: one plan that breaks them speaks for all."""
+
+STORE_RULES = frozenset(map(rule_id, (ring_depth, smem_capacity, epilogue_subtile, epilogue_buffers)))
+"""Rules on which it depends how D is stored: a plan that breaks only others speaks for its configuration."""
 
 
 def judge(plan: Plan) -> tuple[Violation, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gemmgen.errors import Violation
 from gemmgen.plan.bounds import is_power_of_two, power_of_two_below
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
 from gemmgen.target import WGMMA
@@ -65,9 +66,13 @@ def narrowest_subtile(plan: Plan) -> int:
 
 def epilogue_buffers(plan: Plan) -> Iterator[Violation]:
     """Each epilogue buffer has a sub-tile of every tile, so that the ring starts anew with the tile."""
+    if not breaks(plan, epilogue_subtile):
+        yield from uneven_buffers(plan)
+
+
+def uneven_buffers(plan: KernelPlan) -> Iterator[Violation]:
+    """Yield what is wrong with the number of buffers, for sub-tiles that are legal."""
     if not (is_power_of_two(plan.cta_tile_n) and is_power_of_two(plan.subtile_n)):
-        return
-    if breaks(plan, epilogue_subtile):
         return
     if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
         subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
@@ -83,6 +88,20 @@ def epilogue_buffers(plan: Plan) -> Iterator[Violation]:
 
 def epilogue_ops(plan: Plan) -> Iterator[Violation]:
     """Each operation occurs once, for its operand has one name, and one that adds C has a C to add."""
+    yield from repeated_ops(plan)
+    problem = plan.problem
+    if problem.residual and problem.c is None:
+        yield Violation(
+            rule_id(epilogue_ops),
+            f"epilogue.ops.{problem.ops.index('residual')}",
+            "residual without a C",
+            "it adds the matrix operands.c",
+            "leave it out, or use it with an operands.c",
+        )
+
+
+def repeated_ops(plan: KernelPlan) -> Iterator[Violation]:
+    """Yield the operations that occur again."""
     problem = plan.problem
     for i, op in enumerate(problem.ops):
         if op in problem.ops[:i]:
@@ -93,14 +112,6 @@ def epilogue_ops(plan: Plan) -> Iterator[Violation]:
                 "an operation's operand is passed under its name, once",
                 "leave it out",
             )
-    if problem.residual and problem.c is None:
-        yield Violation(
-            rule_id(epilogue_ops),
-            f"epilogue.ops.{problem.ops.index('residual')}",
-            "residual without a C",
-            "it adds the matrix operands.c",
-            "leave it out, or use it with an operands.c",
-        )
 
 
 def epilogue_factors(plan: Plan) -> Iterator[Violation]:
@@ -116,6 +127,12 @@ def epilogue_factors(plan: Plan) -> Iterator[Violation]:
             limit,
             "leave it out, or use it with a C that is added to the product",
         )
+    yield from unusable_factors(plan)
+
+
+def unusable_factors(plan: KernelPlan) -> Iterator[Violation]:
+    """Yield the factors of matrices with which the epilogue cannot compute."""
+    problem = plan.problem
     of_beta = ("beta", problem.beta, "C")
     for name, factor, of in (("alpha", problem.alpha, "A @ B"), *((of_beta,) if problem.c else ())):
         if factor == 0:

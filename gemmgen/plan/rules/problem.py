@@ -9,7 +9,6 @@ from gemmgen.plan.bounds import round_up
 from gemmgen.plan.dtype import FP8
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.rules.rule import either, nearest, one_of, rule_id
-from gemmgen.target import GPUS
 
 ACCUMULATORS = {
     "bf16": ("fp32",),
@@ -26,19 +25,6 @@ OUTPUTS = {
     "int32": ("int32", "bf16", "fp16", "fp32"),
 }
 """What an accumulator is converted to. 8-bit floats hold no sum of integers worth keeping."""
-
-
-def target_architecture(plan: Plan) -> Iterator[Violation]:
-    """The target has the matrix instruction that this family is made of."""
-    gpu = plan.problem.gpu
-    if gpu.architecture.mma != "wgmma":
-        yield Violation(
-            rule_id(target_architecture),
-            "target",
-            f"{gpu.name} is {gpu.architecture.name}, which has {gpu.architecture.mma}",
-            "this version generates wgmma kernels for sm_90a",
-            one_of([name for name, other in GPUS.items() if other.architecture.mma == "wgmma"]),
-        )
 
 
 def operand_dtypes(plan: Plan) -> Iterator[Violation]:

@@ -9,7 +9,9 @@ from gemmgen.plan.bounds import (
     FEW_LOADS,
     MOST_LOADS,
     REGISTERS_OF_MOST_LOADS,
+    loads_across,
     most_consumer_registers,
+    needed_producer_registers,
     needed_registers,
     power_of_two_below,
     round_up,
@@ -106,40 +108,48 @@ def register_pool(plan: Plan) -> Iterator[Violation]:
 
 
 def producer_registers(plan: Plan) -> Iterator[Violation]:
-    """The producer has registers for the coordinates of every load across an operand's rows."""
+    """The producer has registers for the coordinates of every load, and to find its tiles."""
     if not plan.specialized or breaks_tile(plan) or breaks(plan, register_granularity):
         return
-    operands = {
-        "a": (plan.problem.a, plan.a_row, plan.a_swizzle_bytes),
-        "b": (plan.problem.b, plan.b_row, plan.b_swizzle_bytes),
-    }
-    loads = {name: plan.loads(name) for name, (operand, _, _) in operands.items() if operand.major == "mn"}
-    total = sum(loads.values())
-    if total > MOST_LOADS:
-        most = max(loads, key=lambda name: loads[name])
-        operand, row, swizzle = operands[most]
-        widest = plan.widest_swizzle(row, operand.dtype.bits)
-        field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", f"use {widest}"
-        if swizzle == widest:
-            coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS
-            extent, size = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
-            field, found = f"tile.{extent}", f"a tile of {size:,} {'rows' if extent == 'm' else 'columns'}"
-            fix = f"use at most {power_of_two_below(max(1, size * coordinates // total))}"
-        yield Violation(
-            rule_id(producer_registers),
-            field,
-            found,
-            f"it takes {total} TMA loads a K step, and a producer has registers for {MOST_LOADS} coordinates",
-            fix,
-        )
-    elif total > FEW_LOADS and plan.producer_registers < REGISTERS_OF_MOST_LOADS:
+    across = sum(loads_across(plan).values())
+    if across > MOST_LOADS:
+        yield _too_many_loads(plan)
+    elif plan.producer_registers < (needed := needed_producer_registers(plan)):
+        along = plan.loads("a") + plan.loads("b") - across
         yield Violation(
             rule_id(producer_registers),
             "warp_specialization.registers.producer",
             f"{plan.producer_registers} registers per producer thread",
-            f"{total} TMA loads of a K step across rows of K take {REGISTERS_OF_MOST_LOADS}",
-            f"use at least {REGISTERS_OF_MOST_LOADS}",
+            f"{across} TMA loads a K step across rows of K and {along} along them take {needed} for "
+            f"{plan.consumers} {plan.specialization} consumer{'s' if plan.consumers > 1 else ''} in "
+            f"{plan.order} order",
+            f"use at least {needed}",
         )
+
+
+def _too_many_loads(plan: Plan) -> Violation:
+    """The violation of a tile that takes more loads across rows of K than any producer has registers for."""
+    loads = loads_across(plan)
+    total, most = sum(loads.values()), max(loads, key=lambda name: loads[name])
+    operands = {
+        "a": (plan.problem.a, plan.a_row, plan.a_swizzle_bytes),
+        "b": (plan.problem.b, plan.b_row, plan.b_swizzle_bytes),
+    }
+    operand, row, swizzle = operands[most]
+    widest = plan.widest_swizzle(row, operand.dtype.bits)
+    field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", f"use {widest}"
+    if swizzle == widest:
+        coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS
+        extent, size = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
+        field, found = f"tile.{extent}", f"a tile of {size:,} {'rows' if extent == 'm' else 'columns'}"
+        fix = f"use at most {power_of_two_below(max(1, size * coordinates // total))}"
+    return Violation(
+        rule_id(producer_registers),
+        field,
+        found,
+        f"it takes {total} TMA loads a K step, and a producer has registers for {MOST_LOADS} coordinates",
+        fix,
+    )
 
 
 def accumulator_registers(plan: Plan) -> Iterator[Violation]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gemmgen.errors import Violation
 from gemmgen.plan.bounds import is_power_of_two, most_consumers, power_of_two_below, threads_of
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
 
@@ -143,7 +144,7 @@ def occupancy(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def group_width(plan: Plan) -> Iterator[Violation]:
+def group_width(plan: KernelPlan) -> Iterator[Violation]:
     """The tiles of a group fit into the integers that count them, and a curve fills a square."""
     field = "schedule.width"
     if plan.schedule_kind == "single_tile":
@@ -178,7 +179,7 @@ def group_width(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def minor_dimension(plan: Plan) -> Iterator[Violation]:
+def minor_dimension(plan: KernelPlan) -> Iterator[Violation]:
     """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
     fixed = {
         "row": ("n", "tiles of a row follow one another"),

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from gemmgen.errors import Violation
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.plan import Plan
 
 Rule = Callable[[Plan], Iterator[Violation]]
+AnyPlan = TypeVar("AnyPlan", bound=KernelPlan)
 
 
-def rule_id(rule: Rule) -> str:
+def rule_id(rule: Callable[..., Iterator[Violation]]) -> str:
     """Return the id under which a rule's violations are reported."""
     return rule.__name__.replace("_", "-")
 
@@ -37,6 +40,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def breaks(plan: Plan, *rules: Rule) -> bool:
+def breaks(plan: AnyPlan, *rules: Callable[[AnyPlan], Iterator[Violation]]) -> bool:
     """Whether a plan violates one of the rules, on which another rule relies."""
     return any(True for rule in rules for _ in rule(plan))
