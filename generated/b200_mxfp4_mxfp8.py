@@ -400,7 +400,8 @@ def matmul(
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 
-    Rows may be strided; a matrix's address and its row stride must be multiples of 16 bytes. TMA also
+    K must be a multiple of 128. Rows may be strided; a matrix's address and its row stride must be
+    multiples of 16 bytes, those of a of 32. TMA also
     writes rows in units of 16 bytes: where N is not a whole number of them, `out` is refused, and the
     result is the [M, N] view of padded rows.
 
@@ -535,6 +536,8 @@ def _check_operands(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int, int]:
     k, b_k = 2 * a_columns, b_rows
     if b_k != k:
         raise ValueError(f"a and b must agree in K, found a of shape {[m, k]} and b of shape {[b_k, n]}")
+    if k % 128:
+        raise ValueError(f"K must be a multiple of 128, for TMA pads as many elements of 4 bits; found {k}")
     if not a.is_cuda:
         raise ValueError(f"a must be on a CUDA device, found {a.device}")
     _check_place("b", b, a.device)
@@ -583,12 +586,17 @@ def _check_tensor(name: str, tensor: torch.Tensor) -> None:
         raise TypeError(f"{name} must be {DTYPES[name]}, found {tensor.dtype}")
 
 
+def _alignment_bytes(name: str) -> int:
+    """Return what a matrix's address and row stride are multiples of: more for one that TMA pads."""
+    return 32 if name == "a" else TMA_ALIGNMENT_BYTES
+
+
 def _check_address(name: str, tensor: torch.Tensor) -> None:
     """Accept an address that TMA can read from."""
-    if tensor.data_ptr() % TMA_ALIGNMENT_BYTES:
+    if tensor.data_ptr() % _alignment_bytes(name):
         raise ValueError(
-            f"{name} must start at a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
-            f"found an address {tensor.data_ptr() % TMA_ALIGNMENT_BYTES} bytes past one"
+            f"{name} must start at a multiple of {_alignment_bytes(name)} bytes, as TMA needs; "
+            f"found an address {tensor.data_ptr() % _alignment_bytes(name)} bytes past one"
         )
 
 
@@ -619,9 +627,9 @@ def _rows(name: str, shape: torch.Size, strides: tuple[int, ...]) -> tuple[int, 
         return rows, columns, _aligned(columns, element_bytes)  # no second row: any legal stride will do
     if row_stride < columns:
         raise ValueError(f"{name} must not overlap itself; found rows of {columns}, {row_stride} apart")
-    if row_stride * element_bytes % TMA_ALIGNMENT_BYTES:
+    if row_stride * element_bytes % _alignment_bytes(name):
         raise ValueError(
-            f"{name} must have a row stride that is a multiple of {TMA_ALIGNMENT_BYTES} bytes, as TMA needs; "
+            f"{name} must have a row stride that is a multiple of {_alignment_bytes(name)} bytes; "
             f"found {row_stride} elements, {row_stride * element_bytes} bytes"
         )
     return rows, columns, row_stride

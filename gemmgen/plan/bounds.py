@@ -58,7 +58,7 @@ and SiLU, or either of a negated sum, spills at 240, whole. By quarters none nee
 SECOND_ACTIVATION_REGISTERS = 16
 """What an epilogue of several activations needs besides one and a half times its sums.
 
-[gluon] Beside 128 sums, SiLU of ReLU needs 200 or 208 registers, by quarters 192, and GELU of ReLU 200 or 208;
+[gluon] Beside 128 sums, SiLU of ReLU needs 200 or 208 registers, by quarters 192, GELU of ReLU 200 or 208;
 beside 64, SiLU of ReLU needs 104 or 112. ReLU of SiLU does with 160.
 """
 ERF_REGISTERS = 16

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.plan.dtype import DTYPES, DType
-from gemmgen.target import Gpu, ScaleFormat
+from gemmgen.target import PADDED_K, Gpu, ScaleFormat
 
 Shape = tuple[int, int, int]
 """[M, N, K]."""
@@ -40,6 +40,11 @@ class Operand:
     """Whether 4-bit elements take a byte each in shared memory."""
 
     @property
+    def k_multiple(self) -> int:
+        """What K is a multiple of: a byte holds two elements of 4 bits, and TMA pads 128 at a time."""
+        return PADDED_K if self.padded else self.dtype.elements_per_byte
+
+    @property
     def smem_bits(self) -> int:
         """Bits that an element takes in shared memory."""
         return 8 if self.padded else self.dtype.bits
@@ -63,6 +68,11 @@ class Problem:
     """What the epilogue does to alpha * A @ B + beta * C, in order."""
     check_shapes: tuple[Shape, ...]
     bench_shapes: tuple[Shape, ...]
+
+    @property
+    def k_multiple(self) -> int:
+        """What K is a multiple of."""
+        return max(self.a.k_multiple, self.b.k_multiple)
 
     @property
     def block_scaled(self) -> bool:

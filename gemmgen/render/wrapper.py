@@ -144,6 +144,21 @@ class KernelWrapper(ABC):
         return tuple((name, self.operand(name).dtype.elements_per_byte) for name in ("a", "b"))
 
     @property
+    def padded(self) -> tuple[str, ...]:
+        """The operands whose 4-bit elements take a byte each in shared memory."""
+        return tuple(name for name in ("a", "b") if self.operand(name).padded)
+
+    @property
+    def alignment(self) -> str:
+        """The expression of what the address and the row stride of the matrix called `name` are multiples of."""
+        return "_alignment_bytes(name)" if self.padded else "TMA_ALIGNMENT_BYTES"
+
+    @property
+    def k_multiple(self) -> int:
+        """What K must be a multiple of where that is more than the bytes of a row say."""
+        return self.plan.problem.k_multiple if self.padded else 1
+
+    @property
     def contiguity(self) -> tuple[tuple[str, str], ...]:
         """What each matrix's strides must be."""
         problem = self.plan.problem

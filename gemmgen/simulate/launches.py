@@ -137,9 +137,10 @@ def parse_shape(text: str) -> Shape:
 
 
 def _ragged(plan: KernelPlan, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
-    """Return the shape of so many tiles and steps, the last of each filled in part only."""
+    """Return the shape of so many tiles and steps, the last of each filled in part only where it can be."""
+    k, multiple = k_steps * plan.cta_tile_k - plan.cta_tile_k // 3, plan.problem.k_multiple
     return (
         tiles_m * plan.program_tile_m - plan.program_tile_m // 3,
         tiles_n * plan.program_tile_n - plan.program_tile_n // 3,
-        k_steps * plan.cta_tile_k - plan.cta_tile_k // 3,
+        -(-k // multiple) * multiple,
     )

@@ -46,6 +46,7 @@ class Architecture:
 
     tma_rows: int = 256  # [ptx] the largest extent of a box
     tma_alignment_bytes: int = 16  # [ptx] base address, row strides, and inner box extent
+    tma_padded_alignment_bytes: int = 32  # [ptx] the same of 4-bit elements that are padded to a byte
     tma_swizzle_bytes: tuple[int, ...] = (128, 64, 32)  # [ptx] widest first; [gluon] wgmma needs one of them
 
 

@@ -51,12 +51,12 @@ def scale_format(plan: Tcgen05Plan) -> Iterator[Violation]:
     scaled = [(name, operand, operand.scale) for name, operand in named(plan) if operand.scale]
     alone = len(scaled) == 1
     for name, operand, scale in scaled:
-        if alone:
-            yield _lone_scale(plan, name, scale)
         if operand.dtype.name not in scale.format.elements:
             yield _foreign_elements(name, operand, scale)
-        else:
-            yield from _foreign_scales(name, operand, scale)
+            continue
+        yield from _foreign_scales(name, operand, scale)
+        if alone:
+            yield _lone_scale(plan, name, scale)
     if alone or any(operand.dtype.name not in scale.format.elements for _, operand, scale in scaled):
         return
     yield from _unknown_pair(plan)
@@ -77,13 +77,14 @@ def _lone_scale(plan: Tcgen05Plan, name: str, scale: BlockScale) -> Violation:
 def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Violation:
     """The violation of a format for other elements."""
     fitting = [other.name for other in SCALE_FORMATS.values() if operand.dtype.name in other.elements]
-    elements = either(scale.format.elements)
+    elements, field = either(scale.format.elements), f"operands.{name}.scale"
+    other_type = f"leave it out, or use {elements} for operands.{name}.dtype"
     return Violation(
         rule_id(scale_format),
-        f"operands.{name}.scale.format",
+        f"{field}.format" if fitting else field,
         f"{scale.format.name} for {operand.dtype.name}",
         f"the elements of {scale.format.name} are {elements}",
-        one_of(fitting) if fitting else f"use no operands.{name}.scale, or {elements} for its dtype",
+        one_of(fitting) if fitting else other_type,
     )
 
 
