@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from traceback import walk_tb
 from types import ModuleType
@@ -17,7 +18,9 @@ class Matmul(Protocol):
     """The one function that a generated module offers: D[M, N] from A[M, K] and B[K, N], logical shapes.
 
     Everything else is a keyword: ``out``, optional, and, required exactly if the spec uses it, ``c`` [M, N],
-    ``row_scale`` and ``row_bias`` [M], ``column_scale`` and ``column_bias`` [N], and ``tensor_scale`` [1].
+    ``row_scale`` and ``row_bias`` [M], ``column_scale`` and ``column_bias`` [N], and ``tensor_scale`` [1]. Of
+    block-scaled operands also ``a_scale`` [M, ceil(K / vector)] and ``b_scale`` [N, ceil(K / vector)], or what
+    the module's ``pack_scales`` makes of them.
     """
 
     def __call__(self, a: Tensor, b: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:
@@ -59,6 +62,11 @@ def matmul_of(module: ModuleType) -> Matmul:
     """Return the module's ``matmul``, typed."""
     matmul: Matmul = module.matmul
     return matmul
+
+
+def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
+    """Return the module's ``pack_scales``, which those with block-scaled operands have."""
+    return module.__dict__.get("pack_scales")
 
 
 def _line_of(error: Exception, file: str) -> int | None:

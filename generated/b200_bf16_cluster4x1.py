@@ -185,6 +185,7 @@ def mma_partition(
         mbarrier.wait(accumulator_empty.index(slot), tiles_done // ACCUMULATORS & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
+            # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
             # The first step begins the sums. When it has retired, the MMA tells the load warps of all CTAs
             # whose tiles it read or shares.
@@ -242,6 +243,7 @@ def epilogue_partition(
     while working:
         row, column = tile_origin(tile, tiles_m, tiles_n)
         slot = tiles_done % ACCUMULATORS
+        # Every tile that an accumulator gets is a phase of its barrier.
         mbarrier.wait(accumulator_ready.index(slot), tiles_done // ACCUMULATORS & 1)
         drain(d_desc, row, column, accumulators.index(slot), accumulator_empty.index(slot), d_smem)
         tile, working = next_tile(clc_answers, clc_ready, clc_empty, tiles_done)

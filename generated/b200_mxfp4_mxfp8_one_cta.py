@@ -47,7 +47,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(128)
-PACKED_TILE_K = gl.constexpr(64)  # bytes of as many elements of 4 bits
+PACKED_TILE_K = gl.constexpr(64)  # bytes of 128 elements of 4 bits
 SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together, in blocks of 4 for each row
 A_SCALE_BLOCKS = gl.constexpr(1)  # of A's rows
 B_SCALE_BLOCKS = gl.constexpr(2)  # of B's columns
@@ -113,6 +113,7 @@ def scheduler_partition(clc_answers, clc_ready, clc_empty):
         slot = number % ANSWERS
         # All roles must have read the answer that the slot held; a fresh barrier lets the first ones pass.
         mbarrier.wait(clc_empty.index(slot), number // ANSWERS & 1 ^ 1)
+        # The phase completes when the answer has come in.
         mbarrier.expect(clc_ready.index(slot), 16)
         clc.try_cancel(clc_answers.index(slot), clc_ready.index(slot))
         _, working = next_tile(clc_answers, clc_ready, clc_empty, number)
@@ -213,6 +214,7 @@ def mma_partition(
         mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
+            # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
             # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
             # read the scales before, and precede the one that reads these.
@@ -275,6 +277,7 @@ def epilogue_partition(
     working = True
     while working:
         row, column = tile_origin(tile, tiles_m, tiles_n)
+        # Every tile is a phase of its barrier.
         mbarrier.wait(accumulator_ready, tiles_done & 1)
         drain(d_desc, row, column, accumulator, accumulator_empty, d_smem)
         tile, working = next_tile(clc_answers, clc_ready, clc_empty, tiles_done)

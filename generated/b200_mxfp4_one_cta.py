@@ -42,8 +42,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 # One program, a single CTA, computes a PROGRAM_TILE_M x PROGRAM_TILE_N tile of D at a time.
 PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(256)
-PROGRAM_TILE_K = gl.constexpr(128)
-PACKED_TILE_K = gl.constexpr(64)  # bytes of as many elements of 4 bits
+PACKED_TILE_K = gl.constexpr(64)  # bytes of 128 elements of 4 bits
 SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together, in blocks of 4 for each row
 A_SCALE_BLOCKS = gl.constexpr(1)  # of A's rows
 B_SCALE_BLOCKS = gl.constexpr(2)  # of B's columns
@@ -163,6 +162,7 @@ def mma_partition(
         mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
+            # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
             # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
             # read the scales before, and precede the one that reads these.
@@ -207,6 +207,7 @@ def epilogue_partition(d_desc, accumulator, d_smem, accumulator_empty, accumulat
     tiles_done = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         row, column = tile_origin(tile, tiles_m, tiles_n)
+        # Every tile is a phase of its barrier.
         mbarrier.wait(accumulator_ready, tiles_done & 1)
         drain(d_desc, row, column, accumulator, accumulator_empty, d_smem)
         tiles_done += 1

@@ -232,6 +232,7 @@ def mma_partition(
         mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
+            # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
             # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
             # read the scales before, and precede the one that reads these.
@@ -295,6 +296,7 @@ def epilogue_partition(
     working = True
     while working:
         row, column = tile_origin(tile, tiles_m, tiles_n)
+        # Every tile is a phase of its barrier.
         mbarrier.wait(accumulator_ready, tiles_done & 1)
         drain(d_desc, row, column, accumulator, accumulator_empty, d_smem)
         tile, working = next_tile(clc_answers, clc_ready, clc_empty, tiles_done)

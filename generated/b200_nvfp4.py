@@ -49,8 +49,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 # not at all: each holds it whole.
 PROGRAM_TILE_M = gl.constexpr(256)
 PROGRAM_TILE_N = gl.constexpr(256)
-PROGRAM_TILE_K = gl.constexpr(256)
-PACKED_TILE_K = gl.constexpr(128)  # bytes of as many elements of 4 bits
+PACKED_TILE_K = gl.constexpr(128)  # bytes of 256 elements of 4 bits
 SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together, in blocks of 4 for each row
 A_SCALE_BLOCKS = gl.constexpr(2)  # of A's rows
 B_SCALE_BLOCKS = gl.constexpr(2)  # of B's columns
@@ -233,6 +232,7 @@ def mma_partition(
         mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
+            # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
             # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
             # read the scales before, and precede the one that reads these.
@@ -296,6 +296,7 @@ def epilogue_partition(
     working = True
     while working:
         row, column = tile_origin(tile, tiles_m, tiles_n)
+        # Every tile is a phase of its barrier.
         mbarrier.wait(accumulator_ready, tiles_done & 1)
         drain(d_desc, row, column, accumulator, accumulator_empty, d_smem)
         tile, working = next_tile(clc_answers, clc_ready, clc_empty, tiles_done)

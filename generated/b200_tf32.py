@@ -127,6 +127,7 @@ def mma_partition(
         mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
+            # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
             # The first step begins the sums. When it has retired, the MMA tells both CTAs' load warps.
             tcgen05_mma(
@@ -168,6 +169,7 @@ def epilogue_partition(d_desc, accumulator, d_smem, accumulator_empty, accumulat
     tiles_done = 0
     for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
         row, column = tile_origin(tile, tiles_m, tiles_n)
+        # Every tile is a phase of its barrier.
         mbarrier.wait(accumulator_ready, tiles_done & 1)
         drain(d_desc, row, column, accumulator, accumulator_empty, d_smem)
         tiles_done += 1

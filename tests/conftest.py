@@ -19,6 +19,8 @@ from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+HOPPER_SPECS = [spec for spec in SPECS if spec.stem.startswith("h100_")]
+BLACKWELL_SPECS = [spec for spec in SPECS if spec.stem.startswith("b200_")]
 
 # The suite runs one worker per core: more threads only wait for each other.
 torch.set_num_threads(1)

@@ -119,6 +119,16 @@ def pack_scales(scales: Tensor) -> Tensor:
     return packed.view(1, packed.shape[0], packed.shape[1], 2, 256).view(scales.dtype)
 
 
+def unpacked_scales(scales: Tensor, rows: int, columns: int) -> Tensor:
+    """Plain scales [rows, columns] of plain or packed ones."""
+    if scales.dim() == 2:
+        return scales
+    assert scales.shape == (1, -(-rows // 128), -(-columns // 4), 2, 256)
+    r, c = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    blocks = scales.view(torch.uint8).flatten(3)[0]
+    return blocks[r // 128, c // 4, r % 32 * 16 + r % 128 // 32 * 4 + c % 4].view(scales.dtype)
+
+
 def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
     """What the spec says, word for word and in fp32 where a kernel would be."""
     a_vector, b_vector = (
@@ -164,6 +174,13 @@ def kernel(spec: Spec, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmu
         assert set(extras) == expected
         if out is not None and out.shape[1] * out.element_size() % 16:
             raise ValueError("out must have rows of whole 16-byte units")
+        k = a.shape[1] * (2 if a.dtype == torch.uint8 else 1)
+        for name, rows, operand in (
+            ("a_scale", a.shape[0], spec.operands.a),
+            ("b_scale", b.shape[1], spec.operands.b),
+        ):
+            if operand.scale is not None:
+                extras[name] = unpacked_scales(extras[name], rows, -(-k // VECTORS[operand.scale.format]))
         d = spoil(written_out(spec, a, b, **extras))
         unit = 16 // d_dtype.itemsize
         m, n = d.shape
@@ -175,5 +192,5 @@ def kernel(spec: Spec, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmu
 
 def module_of(matmul: Matmul) -> ModuleType:
     module = ModuleType("fake")
-    module.__dict__["matmul"] = matmul
+    module.__dict__.update(matmul=matmul, pack_scales=pack_scales)
     return module

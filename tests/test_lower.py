@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import SPECS
+from conftest import HOPPER_SPECS
 from filecheck import filecheck_files
 
 from gemmgen.errors import GemmgenError
@@ -22,7 +22,7 @@ from gemmgen.plan.roles import release_barriers
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
-K_AND_N_MAJOR = [spec for spec in SPECS if make(spec).plan.problem.a.dtype.bits == 16]
+K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if make(spec).plan.problem.a.dtype.bits == 16]
 """The specs of 16-bit operands: the tensor cores take other types K-major only."""
 DIRECTIVES = Path(__file__).parent / "lowered"
 PTX_TYPES = {
@@ -35,7 +35,7 @@ PTX_TYPES = {
     "int8": "s8",
     "int32": "s32",
 }
-STRUCTURES = [spec for spec in SPECS if not spec.stem.endswith("_out")]
+STRUCTURES = [spec for spec in HOPPER_SPECS if not spec.stem.endswith("_out")]
 """Specs of one structure each. Those that pair features have narrow swizzles, whose loads come in spans, and
 other barriers beside them; what they promise is held against the compiler by the tests above and every build.
 """
@@ -340,7 +340,7 @@ def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: 
 
 def test_every_file_of_directives_is_used_by_a_committed_spec() -> None:
     used: set[str] = set()
-    for plan in (make(spec).plan for spec in SPECS):
+    for plan in (make(spec).plan for spec in HOPPER_SPECS):
         ttgir = [*consumer_parts(plan), *operand_parts(plan)]
         ttgir += ["turn_begin", "turn_end"] if plan.ping_pong else []
         ptx = [multiply(plan), f"store_{plan.problem.d.bits}bit", "store_wait"]

@@ -303,7 +303,7 @@ def test_artifacts_lie_beside_the_module(product: Product, compiled: Lowered, tm
     assert built.artifacts == tuple(tmp_path / f"{stem}.{stage}" for stage in ("ttgir", "cubin", "sass"))
     assert (tmp_path / f"{stem}.ttgir").read_bytes() == compiled.artifacts["ttgir"]
     assert (tmp_path / f"{stem}.cubin").read_bytes() == compiled.artifacts["cubin"]
-    assert re.search(rb"[HIQ]GMMA", (tmp_path / f"{stem}.sass").read_bytes())
+    assert re.search(rb"[HIQ]GMMA|UTC\w*MMA", (tmp_path / f"{stem}.sass").read_bytes())
     assert (tmp_path / f"{stem}.py").read_text() == product.module
     assert built.resources == compiled.resources
     assert json.loads(json.dumps(built.as_dict()))["module"] == (tmp_path / f"{stem}.py").as_posix()

@@ -20,7 +20,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from conftest import SPECS
+from conftest import HOPPER_SPECS
 from torch import Tensor
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
@@ -40,7 +40,7 @@ def is_plain(plan: Plan) -> bool:
     return plan.persistent and k_major and problem.a.dtype.bits == 16 and not problem.transforms
 
 
-PLAIN = [spec for spec in SPECS if is_plain(make(spec).plan)]
+PLAIN = [spec for spec in HOPPER_SPECS if is_plain(make(spec).plan)]
 
 
 @pytest.fixture(scope="session", params=PLAIN, ids=lambda path: path.stem)

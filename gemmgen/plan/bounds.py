@@ -32,6 +32,12 @@ WORKING_REGISTERS_OF_NARROW_MMAS = 64
 [gluon] 64 x 128 by instructions of 32 columns: 144 registers, 64 of them its sums and 16 its A; 136 spill.
 Long steps of them need both: 128 sums, promoted, by 32 instructions of 8 columns spill at 255.
 """
+LONE_PROMOTION_REGISTERS = 8
+"""What promotion needs besides where A comes from registers and the same warps also load.
+
+[gluon] 4 bytes spill at 128 registers in a persistent kernel, 64 of them sums and partial sums and 16 its A;
+specialized ones do not.
+"""
 EPILOGUE_STEPS = 3
 """Steps from which on an epilogue holds what it computes beside what it has not come to.
 
@@ -52,8 +58,8 @@ ACTIVATION_REGISTERS = 8
 """What SiLU or GELU need besides every sum and three quarters of a sub-tile; all of it where D is fp32.
 
 [gluon] Where D is bf16, SiLU of a sum and C needs 232 registers beside 128 sums, whole, of a row's bias 224,
-of a scale 208, alone 184, by halves 176; GELU 192 and, beside 64 and C, 112. Where D is fp32, GELU needs 232
-and SiLU, or either of a negated sum, spills at 240, whole. By quarters none needs more than 160.
+of a scale 208, alone 184, by halves 176; GELU 192 and, beside 64 and C, 112. Where D is fp32, SiLU spills at
+240, whole, and GELU needs 232, but spills there if negated int8 sums have A in registers.
 """
 SECOND_ACTIVATION_REGISTERS = 16
 """What an epilogue of several activations needs besides one and a half times its sums.
@@ -207,6 +213,8 @@ def _loop_registers(plan: Plan) -> int:
         working = times * WORKING_REGISTERS_OF_LONG_STEPS
     if narrow and plan.a_source == "registers":
         working += WORKING_REGISTERS_OF_NARROW_MMAS
+    if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
+        working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from gemmgen.plan.bounds import most_consumer_registers, most_stages
 from gemmgen.plan.decisions import pinned, problem_of
+from gemmgen.plan.family import Configuration
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.problem import Problem
 from gemmgen.spec import Spec
@@ -84,7 +85,7 @@ MEMORY_DERIVED = (
 
 
 @dataclass(frozen=True)
-class Configuration:
+class WgmmaConfiguration(Configuration):
     """The decisions that set a plan's time, stated or tried, and those that the spec leaves open."""
 
     problem: Problem
@@ -127,7 +128,7 @@ class Configuration:
                 yield plan
 
 
-def configurations(spec: Spec) -> Iterator[Configuration]:
+def configurations(spec: Spec) -> Iterator[WgmmaConfiguration]:
     """Yield every combination of values that the spec leaves open, legal or not."""
     stated, problem = pinned(spec), problem_of(spec)
     for kind in _kinds(stated):
@@ -137,7 +138,7 @@ def configurations(spec: Spec) -> Iterator[Configuration]:
             choices |= TILED_CHOICES
         open_choices = {name: values for name, values in choices.items() if name not in fixed}
         for values in itertools.product(*open_choices.values()):
-            yield Configuration(problem, fixed | dict(zip(open_choices, values, strict=True)))
+            yield WgmmaConfiguration(problem, fixed | dict(zip(open_choices, values, strict=True)))
 
 
 def candidates(spec: Spec) -> Iterator[Plan]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from gemmgen.errors import Violation
 from gemmgen.plan.cost import Estimate
@@ -15,17 +16,17 @@ from gemmgen.plan.rules.rule import rule_id
 from gemmgen.spec import Spec
 
 
-class Configuration(Protocol):
+class Configuration(ABC):
     """The decisions that set a plan's time, stated or tried."""
 
-    @property
+    @cached_property
+    @abstractmethod
     def outline(self) -> KernelPlan:
         """The configuration with the deepest ring that is tried: no plan of it is cheaper."""
-        ...
 
+    @abstractmethod
     def plans(self) -> Iterator[KernelPlan]:
         """Yield a plan for each way to store D, legal or not, each once."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -152,12 +152,12 @@ class KernelPlan(ABC):
         """Bytes that one phase of ``load_ready`` awaits in one CTA."""
         return self.a_tile_bytes + self.b_tile_bytes
 
-    @property
+    @cached_property
     @abstractmethod
     def shared_buffers(self) -> tuple[SharedBuffer, ...]:
         """The tiles in shared memory, in the order in which the kernel allocates them."""
 
-    @property
+    @cached_property
     @abstractmethod
     def barriers(self) -> tuple[Barrier, ...]:
         """The mbarriers, in the order in which the kernel allocates them."""
@@ -177,7 +177,7 @@ class KernelPlan(ABC):
         """Bytes of shared memory per CTA, to the byte the compiler's figure."""
         return self.shared_memory.total_bytes
 
-    @property
+    @cached_property
     def tensor_memory(self) -> TensorMemory:
         """Every column of a CTA's tensor memory, which not every kernel has."""
         return TensorMemory(())
@@ -199,7 +199,7 @@ class KernelPlan(ABC):
 
     # --- partitions
 
-    @property
+    @cached_property
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:
         """All roles; the first is the default partition, which keeps the kernel's own warps."""

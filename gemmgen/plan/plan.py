@@ -204,7 +204,7 @@ class Plan(KernelPlan):
         """Those of one consumer, the first of which is the default partition."""
         return self.consumer_warps
 
-    @property
+    @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """All roles; the first is the default partition, the others are workers."""
         return (*self.consumer_partitions, self.producer_partition)

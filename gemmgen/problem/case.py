@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,8 @@ class Case:
     generator: torch.Generator
     """Draws the inputs on the device under test; each group of checks draws its own."""
     repeats: int
+    pack_scales: Callable[[Tensor], Tensor] | None = None
+    """Of the same module, where operands are block-scaled."""
 
     @property
     def device(self) -> torch.device:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -74,6 +74,13 @@ class Inputs:
     def tensors(self) -> tuple[Tensor, ...]:
         """All of them."""
         return (self.a, self.b, *self.extras.values())
+
+    def packed(self, pack_scales: Callable[[Tensor], Tensor], names: Sequence[str] = BLOCK_SCALES) -> Inputs:
+        """Return them with these of the scales of blocks as a module's ``pack_scales`` makes them."""
+        extras = {
+            name: pack_scales(tensor) if name in names else tensor for name, tensor in self.extras.items()
+        }
+        return replace(self, extras=MappingProxyType(extras))
 
     def call(self, matmul: Matmul, out: Tensor | None = None) -> Tensor:
         """Return what a generated ``matmul`` makes of them, written into ``out`` if that is given."""

@@ -71,8 +71,11 @@ class BlackwellView(KernelView):
     def constants(self) -> Iterator[tuple[str, int, str]]:
         """The name, value and meaning of each constant that other kernels do not have."""
         plan, problem = self.plan, self.plan.problem
-        if "PACKED_TILE_K" in (k_extent_name(problem.a), k_extent_name(problem.b)):
-            yield "PACKED_TILE_K", plan.cta_tile_k // 2, "bytes of as many elements of 4 bits"
+        extents = (k_extent_name(problem.a), k_extent_name(problem.b))
+        if "PROGRAM_TILE_K" in extents:
+            yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
+        if "PACKED_TILE_K" in extents:
+            yield "PACKED_TILE_K", plan.cta_tile_k // 2, f"bytes of {plan.cta_tile_k} elements of 4 bits"
         if plan.block_scaled:
             yield "SCALE_ROWS", SCALE_ROWS, "rows whose scales lie together, in blocks of 4 for each row"
             yield "A_SCALE_BLOCKS", plan.program_tile_m // SCALE_ROWS, "of A's rows"

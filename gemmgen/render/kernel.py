@@ -36,7 +36,7 @@ class KernelView(ABC):
         """How tiles follow one another."""
         return OrderView(self.plan)
 
-    @property
+    @cached_property
     @abstractmethod
     def overview(self) -> KernelOverview:
         """The kernel in words."""

@@ -150,7 +150,7 @@ class KernelWrapper(ABC):
 
     @property
     def alignment(self) -> str:
-        """The expression of what the address and the row stride of the matrix called `name` are multiples of."""
+        """The expression of what the address and row stride of the matrix `name` are multiples of."""
         return "_alignment_bytes(name)" if self.padded else "TMA_ALIGNMENT_BYTES"
 
     @property

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from gemmgen.problem.case import Case, numbers
 from gemmgen.problem.check import Check
-from gemmgen.problem.dtype import differing
+from gemmgen.problem.dtype import bits, differing
+from gemmgen.problem.formula import BLOCK_SCALES
 from gemmgen.problem.inputs import Inputs
 from gemmgen.problem.special import special_values
 
@@ -69,6 +70,18 @@ def repeated(case: Case) -> Iterator[Check]:
     yield from compared(case, "repeated", case.run(inputs).clone(), lambda: case.run(inputs))
 
 
+def packed_scales(case: Case) -> Iterator[Check]:
+    """Check that scales which the module's ``pack_scales`` made give the bits of plain ones, one by one too."""
+    assert case.pack_scales, "a module with block-scaled operands needs a function `pack_scales`"
+    inputs = case.inputs()
+    plain = case.run(inputs).clone()
+    scaled = tuple(name for name in BLOCK_SCALES if name in inputs.extras)
+    for names in dict.fromkeys((*((name,) for name in scaled), scaled)):
+        found = case.run(inputs.packed(case.pack_scales, names))
+        count = int((bits(found) != bits(plain)).sum().item())
+        yield case.check(f"packed {' and '.join(names)}: elements that differ", count, 0)
+
+
 def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
     """Run ``case.repeats`` times, each into poison; count the runs with other bits than ``first``."""
     differs = [differing(run(), first) for _ in range(case.repeats)]
@@ -103,4 +116,6 @@ PORTABLE: tuple[tuple[str, Group], ...] = (
     ("special values", special_values),
     ("repeated", repeated),
 )
-"""Every group that needs no GPU, with the name that progress and failures show."""
+"""Every group for all modules that needs no GPU, with the name that progress and failures show."""
+BLOCK_SCALED: tuple[tuple[str, Group], ...] = (("packed scales", packed_scales),)
+"""The group that only modules with block-scaled operands have; it needs no GPU either."""

@@ -12,24 +12,27 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Check
 from gemmgen.problem.case import Case
 from gemmgen.problem.dtype import bits, poison
+from gemmgen.target import BLACKWELL, GPUS, HOPPER, Architecture
 from gemmgen.verify.checks import Group, compared
 
-HOPPER_CAPABILITY: Final = (9, 0)
+FAMILIES: Final = {HOPPER: "Hopper", BLACKWELL: "Blackwell"}
 DELAY_BYTES: Final = 256 << 20
 DELAY_PASSES: Final = 50
 """Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, where a launch takes 0.03 ms."""
 
 
-def require_hopper() -> torch.device:
-    """Return the current GPU; raise GemmgenError (``no-gpu``) unless its compute capability is 9.0."""
+def require_gpu(architecture: Architecture) -> torch.device:
+    """Return the current GPU; raise GemmgenError (``no-gpu``) unless its compute capability is this one."""
+    needed = divmod(architecture.compute_capability, 10)
     if not torch.cuda.is_available():
         found = "torch finds no CUDA GPU"
-    elif (capability := torch.cuda.get_device_capability()) != HOPPER_CAPABILITY:
+    elif (capability := torch.cuda.get_device_capability()) != needed:
         found = f"{torch.cuda.get_device_name()} has compute capability {capability[0]}.{capability[1]}"
     else:
         return torch.device("cuda", torch.cuda.current_device())
-    message = f"{found}; the kernel needs a Hopper GPU, compute capability 9.0 (H100, H200)"
-    raise GemmgenError([Diagnostic("cuda", "no-gpu", message)])
+    products = ", ".join(name.upper() for name, gpu in GPUS.items() if gpu.architecture == architecture)
+    needs = f"a {FAMILIES[architecture]} GPU, compute capability {needed[0]}.{needed[1]} ({products})"
+    raise GemmgenError([Diagnostic("cuda", "no-gpu", f"{found}; the kernel needs {needs}")])
 
 
 def context_lost() -> bool:

@@ -8,13 +8,14 @@ from typing import Literal
 
 import torch
 
-from gemmgen.module import matmul_of
+from gemmgen.module import matmul_of, pack_scales_of
+from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Check, Shape, shape_text
 from gemmgen.problem.case import Case, once
 from gemmgen.spec.model import Spec
-from gemmgen.verify.checks import PORTABLE, Group
-from gemmgen.verify.gpu import GPU_ONLY, context_lost, require_hopper
-from gemmgen.verify.shapes import acceptance_shapes, large_shape
+from gemmgen.verify.checks import BLOCK_SCALED, PORTABLE, Group
+from gemmgen.verify.gpu import GPU_ONLY, context_lost, require_gpu
+from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
 from gemmgen.verify.verification import Verification
 
 Device = Literal["cuda", "cpu"]
@@ -39,17 +40,19 @@ def verify(
 ) -> Verification:
     """Check the module's matmul on each shape [M, N, K].
 
-    Its numbers, what it writes, strides, NaN and infinities, and that it repeats.
-    Without ``shapes``, on those of the spec's ``check`` and then on the acceptance shapes. On ``cuda`` also
+    Its numbers, what it writes, strides, NaN and infinities, that it repeats, and that packed scales of blocks
+    do what plain ones do. Without ``shapes``, on those of the spec's ``check`` and then on the acceptance shapes. On ``cuda`` also
     under a CUDA graph and on a side stream; ``cpu`` is for modules that compute there. A kernel that
     raises, or takes the CUDA context down, is a failed check; one that never returns is beyond the reach
     of its own process.
 
-    Raises GemmgenError (``no-gpu``) where the device is ``cuda`` and there is no Hopper GPU.
+    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` where the device is
+    ``cuda`` and there is no GPU that the spec's kernel can run on.
     """
-    where = _place(device)
-    groups = PORTABLE + GPU_ONLY if device == "cuda" else PORTABLE
     chosen = default_shapes(spec) if shapes is None else tuple(shapes)
+    refuse_k(spec, chosen)
+    where = _place(device, spec)
+    groups = groups_of(spec, device)
     return _verification(_cases(module, spec, chosen, where, repeats, seed), groups, where, progress)
 
 
@@ -64,10 +67,12 @@ def verify_numbers(
 ) -> Verification:
     """Check, in one run on each shape [M, N, K], that a poisoned D is written everywhere and right.
 
-    For runs too slow or too large for ``verify``. Raises GemmgenError (``no-gpu``) as ``verify`` does.
+    For runs too slow or too large for ``verify``. Raises GemmgenError as ``verify`` does.
     """
-    where = _place(device)
-    cases = _cases(module, spec, tuple(shapes), where, repeats=1, seed=seed)
+    chosen = tuple(shapes)
+    refuse_k(spec, chosen)
+    where = _place(device, spec)
+    cases = _cases(module, spec, chosen, where, repeats=1, seed=seed)
     return _verification(cases, (("once", once),), where, progress)
 
 
@@ -87,6 +92,16 @@ def default_shapes(spec: Spec) -> tuple[Shape, ...]:
     """
     own = spec.check.shapes if spec.check else ()
     return tuple(dict.fromkeys((*own, *acceptance_shapes(spec))))
+
+
+def groups_of(spec: Spec, device: Device) -> Groups:
+    """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
+
+    The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates for
+    that is then at hand, and need not be the poisoned block that is meant for D.
+    """
+    scaled = BLOCK_SCALED if problem_of(spec).block_scaled else ()
+    return (*scaled, *PORTABLE, *(GPU_ONLY if device == "cuda" else ()))
 
 
 def run_checks(
@@ -109,8 +124,8 @@ def run_checks(
                     cause = f"the device was lost at {shape_text(case.shape)} {name}"
 
 
-def _place(device: Device) -> torch.device:
-    return require_hopper() if device == "cuda" else torch.device("cpu")
+def _place(device: Device, spec: Spec) -> torch.device:
+    return require_gpu(problem_of(spec).gpu.architecture) if device == "cuda" else torch.device("cpu")
 
 
 def _cases(
@@ -124,6 +139,7 @@ def _cases(
             spec=spec,
             generator=torch.Generator(device).manual_seed(seed + index),
             repeats=repeats,
+            pack_scales=pack_scales_of(module),
         )
         for index, shape in enumerate(shapes)
     )

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.problem import Shape
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem import Shape, shape_text
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Spec
+from gemmgen.target import BLACKWELL, TCGEN05
 
 ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
     {
@@ -22,7 +25,7 @@ ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
         (300, 776, 392): "no power of two above 8 divides N or K, and M ends inside a warp's rows",
     }
 )
-"""[M, N, K] and what each is there to break."""
+"""[M, N, K] and what each is there to break. K is rounded up where operands of 4 bits need more of it."""
 
 LARGE_SHAPE: Final[Shape] = (65536, 33024, 64)
 """[M, N, K] with 2,164,260,864 elements of D, which a 32-bit index cannot count (2**31 is 2,147,483,648).
@@ -35,11 +38,14 @@ one (and three times that while it is drawn), with B and one chunk of the refere
 def acceptance_shapes(spec: Spec) -> tuple[Shape, ...]:
     """Return the acceptance shapes, or for a kernel of a single tile those that fit it and some of its own.
 
+    For Blackwell also a K of one instruction, and one that is as little more as its operands can have.
+
     Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
     """
     tile = single_tile(spec)
     if tile is None:
-        return tuple(ACCEPTANCE_SHAPES)
+        more = _instruction_shapes(spec) if problem_of(spec).gpu.architecture == BLACKWELL else ()
+        return tuple(dict.fromkeys(_with_legal_k(spec, shape) for shape in (*ACCEPTANCE_SHAPES, *more)))
     m, n, k = tile
     own = (
         tile,
@@ -51,7 +57,30 @@ def acceptance_shapes(spec: Spec) -> tuple[Shape, ...]:
 
 def large_shape(spec: Spec) -> Shape:
     """Return a shape of more than 2**31 elements of D, or the tile of a kernel that computes no more."""
-    return single_tile(spec) or LARGE_SHAPE
+    return single_tile(spec) or _with_legal_k(spec, LARGE_SHAPE)
+
+
+def refuse_k(spec: Spec, shapes: Iterable[Shape]) -> None:
+    """Raise GemmgenError (``bad-shapes``) for shapes whose K the operands cannot have."""
+    multiple = problem_of(spec).k_multiple
+    wrong = [shape_text(shape) for shape in shapes if shape[2] % multiple]
+    if wrong:
+        message = f"K must be a multiple of {multiple} with these operands, found {', '.join(wrong)}"
+        raise GemmgenError([Diagnostic("--shapes", "bad-shapes", message)])
+
+
+def _instruction_shapes(spec: Spec) -> tuple[Shape, Shape]:
+    """Return a K of one instruction in whole tiles of 128, and one of just more beside a few rows and columns."""
+    problem = problem_of(spec)
+    k = 8 * TCGEN05.k_bytes // max(problem.a.smem_bits, problem.b.smem_bits)
+    return (128, 128, k), (130, 264, k + problem.k_multiple)
+
+
+def _with_legal_k(spec: Spec, shape: Shape) -> Shape:
+    """Return the shape with the next K that the operands can have."""
+    m, n, k = shape
+    multiple = problem_of(spec).k_multiple
+    return m, n, -(-k // multiple) * multiple
 
 
 def fitting(shapes: Iterable[Shape], tile: Shape | None) -> tuple[Shape, ...]:

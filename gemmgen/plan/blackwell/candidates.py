@@ -10,6 +10,7 @@ from functools import cached_property
 from gemmgen.plan.blackwell.bounds import most_stages
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.decisions import pinned, problem_of, searched
+from gemmgen.plan.family import Configuration
 from gemmgen.plan.problem import Operand, Problem
 from gemmgen.spec import Spec
 from gemmgen.target import PADDED_K, TCGEN05
@@ -45,7 +46,7 @@ DEFAULTS: Decisions = {
 
 
 @dataclass(frozen=True)
-class BlackwellConfiguration:
+class BlackwellConfiguration(Configuration):
     """The decisions that set a plan's time, stated or tried, and the stores that go with them."""
 
     problem: Problem
