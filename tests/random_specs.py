@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import dataclass, replace
-from typing import Any
 
-from gemmgen.plan import Plan
+from random_fields import HUGE, Field, Values, drop, random_text, reconcile_order
+
 from gemmgen.plan.dtype import DTYPES, FP8
-from gemmgen.plan.rules import judge
 from gemmgen.plan.rules.problem import ACCUMULATORS, OUTPUTS
 
-HUGE = 2**31 - 1
 OPS: tuple[tuple[str, ...], ...] = (
     (),
     ("relu",),
@@ -27,16 +23,6 @@ OPS: tuple[tuple[str, ...], ...] = (
     ("tensor_scale", "row_scale", "column_scale", "row_bias", "column_bias", "residual", "gelu_tanh"),
     ("tensor_scale", "gelu_erf", "residual", "column_scale", "silu", "relu", "row_bias", "gelu_tanh"),
 )
-
-
-@dataclass(frozen=True)
-class Field:
-    """A field of the spec with values that are legal in some spec, and values that are legal in none."""
-
-    path: str
-    tame: tuple[object, ...]
-    wild: tuple[object, ...] = ()
-    required: bool = False
 
 
 FIELDS = (
@@ -88,29 +74,13 @@ FIELDS = (
 
 
 def spec_text(seed: int) -> str:
-    """Return the text of a spec: any field is pinned or left out, and in half of the specs some are wild."""
-    rng = random.Random(seed)
-    left_out, wild = rng.choice((0.1, 0.3, 0.5, 0.9)), rng.choice((0.0, 0.0, 0.05, 0.2))
-    values: dict[str, Any] = {}
-    for field in FIELDS:
-        is_wild = bool(field.wild) and rng.random() < wild
-        value = rng.choice(field.wild if is_wild else field.tame)
-        if field.required or rng.random() > left_out:
-            values[field.path] = value
-    # Anything goes together only by chance: most specs are brought closer to what does.
-    if rng.random() > wild:
-        _reconcile_types(values, rng)
-    if rng.random() > wild:
-        _reconcile_roles(values)
-    if rng.random() > wild:
-        _reconcile_tile(values)
-    if rng.random() > wild:
-        _reconcile_epilogue(values)
-    sections = _nested({"title": f"random spec {seed}", **values})
-    return "".join(f"{key}: {json.dumps(value)}\n" for key, value in sections.items())
+    """Return the text of the spec of a seed."""
+    return random_text(
+        seed, FIELDS, (_reconcile_types, _reconcile_roles, _reconcile_tile, _reconcile_epilogue)
+    )
 
 
-def _reconcile_types(values: dict[str, Any], rng: random.Random) -> None:
+def _reconcile_types(values: Values, rng: random.Random) -> None:
     """Take types that an instruction has, in majors that it reads, and a D that can hold them."""
     a = values["operands.a.dtype"]
     values["operands.b.dtype"] = rng.choice(FP8) if a in FP8 else a
@@ -120,8 +90,7 @@ def _reconcile_types(values: dict[str, Any], rng: random.Random) -> None:
     if values["operands.d.dtype"] not in OUTPUTS[accumulator]:
         values["operands.d.dtype"] = rng.choice(OUTPUTS[accumulator])
     if values["operands.d.dtype"] == "int32":
-        for path in ("operands.c.dtype", "epilogue.alpha", "epilogue.beta", "epilogue.ops"):
-            values.pop(path, None)
+        drop(values, "operands.c.dtype", "epilogue.alpha", "epilogue.beta", "epilogue.ops")
     if values.get("operands.a.source") == "registers":
         values.pop("buffering.outstanding_mmas", None)
     if DTYPES[a].bits != 16:
@@ -132,7 +101,7 @@ def _reconcile_types(values: dict[str, Any], rng: random.Random) -> None:
         values.pop("mma.promote_k", None)
 
 
-def _reconcile_roles(values: dict[str, Any]) -> None:
+def _reconcile_roles(values: Values, rng: random.Random) -> None:
     """Keep what the kernel's kind has: roles in a persistent schedule, clusters and consumers with roles."""
     kind, schedule = values["warp_specialization.kind"], values["schedule.kind"]
     if schedule != "persistent":
@@ -148,19 +117,15 @@ def _reconcile_roles(values: dict[str, Any]) -> None:
         unknown.append("warp_specialization.consumers")
     if schedule == "single_tile":
         unknown += ["buffering.stages", "buffering.outstanding_mmas", "check.shapes", "bench.shapes"]
-    if values.get("schedule.order") in ("row", "hilbert"):
-        unknown += ["schedule.minor", *(["schedule.width"] if values["schedule.order"] == "row" else [])]
-    for path in unknown:
-        values.pop(path, None)
+    drop(values, *unknown)
     if values.get("cluster.m", 1) * values.get("cluster.n", 1) > 4:
         values["cluster.n"] = max(1, 4 // values.get("cluster.m", 1))
     if values.get("cluster.m", 1) * values.get("cluster.n", 1) > 1:
         values.pop("occupancy", None)
-    if values.get("schedule.order") == "hilbert":
-        values["schedule.width"] = 8
+    reconcile_order(values, rng)
 
 
-def _reconcile_tile(values: dict[str, Any]) -> None:
+def _reconcile_tile(values: Values, _: random.Random) -> None:
     """Shrink the tile to the registers of its warps, and what is part of it to the tile."""
     a = DTYPES[values["operands.a.dtype"]]
     kind = values["warp_specialization.kind"]
@@ -196,7 +161,7 @@ def _reconcile_tile(values: dict[str, Any]) -> None:
         values["buffering.stages"] = max(min(values["buffering.stages"], most), least)
 
 
-def _reconcile_epilogue(values: dict[str, Any]) -> None:
+def _reconcile_epilogue(values: Values, _: random.Random) -> None:
     """Let the epilogue compute with what there is, in parts that a thread holds and TMA moves."""
     ops = values.get("epilogue.ops", ())
     if "operands.c.dtype" not in values and "residual" in ops:
@@ -213,21 +178,5 @@ def _reconcile_epilogue(values: dict[str, Any]) -> None:
         values["buffering.epilogue"] = max(1, min(values["buffering.epilogue"], n // subtile_n))
 
 
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn dotted paths into sections."""
-    sections: dict[str, Any] = {}
-    for path, value in values.items():
-        *steps, name = path.split(".")
-        section = sections
-        for step in steps:
-            section = section.setdefault(step, {})
-        section[name] = value
-    return sections
-
-
-def at_the_border(plan: Plan) -> Plan:
-    """Return the legal plan with the fewest registers, and then the most stages, that the rules allow it."""
-    for name, step in (("producer_registers", -8), ("consumer_registers", -8), ("stages", 1)):
-        while not judge(further := replace(plan, **{name: getattr(plan, name) + step})):
-            plan = further
-    return plan
+BORDER = (("producer_registers", -8), ("consumer_registers", -8), ("stages", 1))
+"""Towards the fewest registers, and then the most stages, that the rules allow a plan."""

@@ -33,13 +33,15 @@ from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.cuda import query_gpu, state_of
 from gemmgen.bench.machine import Work
 from gemmgen.bench.record import Dtypes, Environment, GpuState, Spread
+from gemmgen.bench.rival import rival
 from gemmgen.bench.roofline import H200, H200_FP8, ceilings_of, flops, moved_bytes
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.problem import Shape
 from gemmgen.problem.inputs import Inputs
-from gemmgen.spec import Spec, load_spec
-from gemmgen.verify.gpu import require_hopper
+from gemmgen.product import make
+from gemmgen.spec import Spec
+from gemmgen.verify.gpu import require_gpu
 from gemmgen.verify.shapes import single_tile
 
 ROOT = Path(__file__).parent.parent
@@ -297,13 +299,13 @@ def test_faster_than_the_roofline_is_an_error() -> None:
 
 def test_the_roofline_is_the_larger_of_two_times() -> None:
     assert flops((2, 3, 5)) == 60
-    assert moved_bytes((2, 3, 5), operand_bytes=2, d_bytes=4) == (10 + 15) * 2 + 6 * 4
+    assert moved_bytes(2, 3, a_row_bytes=10, b_row_bytes=10, d_bytes=4) == (10 + 15) * 2 + 6 * 4
     # 8192**3: 1.0995e12 operations / 873e12 = 1.259 ms; 402.7 MB / 4.3e12 = 0.094 ms.
     large = (8192, 8192, 8192)
-    assert H200.seconds(large, moved_bytes(large, 2, 2)) == pytest.approx(1.2594e-3, rel=1e-4)
+    assert H200.seconds(large, moved_bytes(8192, 8192, 16384, 16384, 2)) == pytest.approx(1.2594e-3, rel=1e-4)
     # 1x8192x8192: 134 MFLOP in 0.15 us; 134.2 MB / 4.3e12 = 31.2 us.
     row = (1, 8192, 8192)
-    assert H200.seconds(row, moved_bytes(row, 2, 2)) == pytest.approx(31.22e-6, rel=1e-3)
+    assert H200.seconds(row, moved_bytes(1, 8192, 16384, 16384, 2)) == pytest.approx(31.22e-6, rel=1e-3)
     assert ceilings_of("NVIDIA H200") is H200
     assert ceilings_of("NVIDIA H100 80GB HBM3") is None
 
@@ -320,7 +322,9 @@ def test_every_type_has_its_bytes_and_its_roofline() -> None:
         assert ceilings_of("NVIDIA H200", operand) is None
     # 8192**3: 1.0995e12 operations / 1693e12 = 0.649 ms.
     large = (8192, 8192, 8192)
-    assert H200_FP8.seconds(large, moved_bytes(large, 1, 2)) == pytest.approx(0.6494e-3, rel=1e-4)
+    assert H200_FP8.seconds(large, moved_bytes(8192, 8192, 8192, 8192, 2)) == pytest.approx(
+        0.6494e-3, rel=1e-4
+    )
 
 
 def test_without_a_ceiling_there_is_no_roofline_and_progress_says_so() -> None:
@@ -460,7 +464,7 @@ def put(document: Any, path: str, value: object) -> None:
         (
             "dtypes.a",
             "fp8",
-            'dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, not "fp8"',
+            'dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, e2m1, ue8m0, not "fp8"',
         ),
         ("ceilings.flops_per_second", 0, "ceilings: a ceiling must be positive"),
         ("measurements", {}, "measurements: must be a list, not {}"),
@@ -648,8 +652,11 @@ def shapes_to_time(spec: Spec) -> dict[Shape, str]:
     """Problems that the spec's kernel and its baseline can both compute, and how each is to be timed.
 
     One is long enough for events and one is not; then the same with an N for which ``out`` is refused, if
-    torch can do that: in 8 bits, N and K must be whole units of 16.
+    torch can do that: in 8 bits, N and K must be whole units of 16. No B200 can do 8192**3 in less than 122 us:
+    1.0995e12 operations / 9e15.
     """
+    if spec.target == "b200":
+        return {(8192, 8192, 8192): "events", (1024, 1024, 1024): "graph"}
     if tile := single_tile(spec):
         return {tile: "graph"}
     if spec.operands.a.dtype in ("e4m3", "e5m2", "int8"):
@@ -665,21 +672,24 @@ def shapes_to_time(spec: Spec) -> dict[Shape, str]:
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
 def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec_path = ROOT / "specs" / f"{path.stem}.yaml"
+    committed = make(spec_path)
+    spec = committed.source.spec
     try:
-        require_hopper()
+        require_gpu(committed.plan.architecture)  # a B200 for b200_*, an H100 or H200 for h100_*
     except GemmgenError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # left unset, Triton 3.9 warns
-    spec_path = ROOT / "specs" / f"{path.stem}.yaml"
-    spec = load_spec(spec_path).spec
     shapes = shapes_to_time(spec)
-    record = bench(
-        import_generated(path),
-        Subject.of(spec_path, path),
-        spec,
-        shapes,
-        protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
-    )
+    with rival(committed) as baseline:
+        record = bench(
+            import_generated(path),
+            Subject.of(spec_path, path),
+            spec,
+            shapes,
+            protocol=Protocol(repetitions=1, pairs=5, warm_up_seconds=0.3),
+            baseline=baseline,
+        )
     assert record.errors == ()
     methods = {measurement.shape: measurement.timing.method for measurement in record.measurements}
     assert methods == shapes

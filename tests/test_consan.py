@@ -30,7 +30,8 @@ from gemmgen.errors import GemmgenError
 from gemmgen.problem.inputs import is_exact
 from gemmgen.problem.tolerance import tolerance
 from gemmgen.spec import load_spec
-from gemmgen.verify.gpu import require_hopper
+from gemmgen.target import HOPPER
+from gemmgen.verify.gpu import require_gpu
 
 MESSAGES = {
     # The producer no longer waits for a stage to be empty.
@@ -116,7 +117,7 @@ def observed(
 
 def skip_without_hopper() -> None:
     try:
-        require_hopper()
+        require_gpu(HOPPER)
     except GemmgenError as error:
         pytest.skip(str(error))
 

@@ -43,6 +43,12 @@ MLIR_TYPES = {"bf16": "xbf16", "fp16": "xf16", "fp32": "xf32"}
 SASS_MMAS = {"e4m3": "QGMMA", "e5m2": "QGMMA", "int8": "IGMMA"}
 
 
+@pytest.fixture(scope="session", params=HOPPER_SPECS, ids=lambda path: path.stem)
+def product(request: pytest.FixtureRequest) -> Product:
+    """What follows from each committed Hopper spec; tests/test_blackwell_lower.py has the others."""
+    return make(request.param)
+
+
 # --- the compiler confirms the plan
 
 

@@ -58,8 +58,9 @@ def numbers(tensor: Tensor) -> list[float]:
 @pytest.mark.parametrize("d", ["bf16", "fp32", "e4m3"])
 def test_a_right_kernel_of_every_format_passes(kind: str, d: str) -> None:
     spec = spec_of(kind, d)
-    for shape in (SHAPE, RAGGED, (1, 8, 16), (130, 24, 704)):
-        assert failures(spec, kernel(spec), shape) == set()
+    multiple = 128 if "_by_" in kind else 1  # of K, where TMA pads
+    for m, n, k in (SHAPE, RAGGED, (1, 8, 16), (130, 24, 704)):
+        assert failures(spec, kernel(spec), (m, n, -(-k // multiple) * multiple)) == set()
 
 
 @pytest.mark.parametrize(("a", "d"), [*FLOATS, ("e5m2", "fp32")])

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from gemmgen.bench import Ceilings, Record, Subject, from_json, plain_table, to_json
+from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.session import read_record, time_spec, write_record
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -133,8 +134,10 @@ def timed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[ModuleT
         spec: Spec,
         shapes: Sequence[Shape],
         *,
+        baseline: Baseline | None,
         progress: Callable[[str], None],
     ) -> Record:
+        assert baseline is None  # cuBLAS has one
         assert Path(str(module.__file__)).read_text() == make(SPEC).module  # Triton reads it again
         progress("timing")
         calls.append((module, subject, spec, shapes))

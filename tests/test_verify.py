@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import Matmul, import_generated
+from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Check
 from gemmgen.problem.case import Case
 from gemmgen.problem.dtype import TORCH_DTYPES, DType, not_finite
@@ -28,7 +29,7 @@ from gemmgen.problem.tolerance import TOLERANCES
 from gemmgen.spec import Spec, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.checks import given_output
-from gemmgen.verify.gpu import require_hopper
+from gemmgen.verify.gpu import require_gpu
 from gemmgen.verify.run import run_checks
 from gemmgen.verify.shapes import LARGE_SHAPE, acceptance_shapes, fitting, large_shape, single_tile
 
@@ -277,7 +278,7 @@ def test_wrong_numbers_are_found_where_no_out_is_taken() -> None:
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
 def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(path: Path) -> None:
-    module, spec = import_generated(path), load_spec(ROOT / "specs" / f"{path.stem}.yaml").spec
+    module, spec = import_generated(path), load_spec(spec_path(path)).spec
     dtype = spec.operands.d.dtype
     for n in (*range(1, 41), 4095, 4096, 4097):
         # As many bytes as the poison that lies there before, so that torch's allocator hands out its block.
@@ -498,7 +499,8 @@ def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, m
         import_generated(path)
 
 
-# --- On a GPU: every generated module, each in a process of its own, so that none can harm or stall the next.
+# --- On the GPU of its spec: every generated module, each in a process of its own, so that none can harm or stall
+# the next. Those for a B200 are skipped on an H200, and the reverse.
 
 # On each acceptance shape: an own D, a given one, operands and D with strided rows, NaN and infinities, 50
 # repeats bit by bit, a graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be
@@ -508,6 +510,7 @@ VERIFY = """
 import sys
 from pathlib import Path
 from gemmgen.module import import_generated
+from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.problem.dtype import TORCH_DTYPES
 from gemmgen.problem.matrix import takes_out
@@ -526,6 +529,7 @@ for shape in acceptance_shapes(spec):
         "own output: worst element",
         "out=: worst element" if taken else "out=: accepted, though TMA cannot write it alone",
         *([] if exact else ["special values: NaN or no NaN unlike torch"]),
+        *(["packed a_scale: elements that differ"] if problem_of(spec).a.scale else []),
         "strided: worst element",
         "repeated: runs of 50 that differ",
         "cuda graph: runs of 50 that differ",
@@ -538,43 +542,55 @@ import sys
 from pathlib import Path
 import torch
 from gemmgen.module import import_generated
+from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.problem.case import Case
 from gemmgen.verify.shapes import fitting, single_tile
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
+multiple = problem_of(spec).k_multiple
 shapes = ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64))
+shapes = tuple((m, n, -(-k // multiple) * multiple) for m, n, k in shapes)
 for shape in fitting(shapes, single_tile(spec)):
     case = Case(module.matmul, shape, spec, torch.Generator("cuda").manual_seed(0), repeats=1)
     for guarded in (False, True):
         inputs = case.inputs(guarded=guarded)
+        if problem_of(spec).block_scaled:  # packing scales in the call would take memory, perhaps this block
+            inputs = inputs.packed(module.pack_scales)
         def bare(inputs):
             return inputs.call(case.matmul)
         for run in (bare, case.run, case.run_alone) * 3:
             poison = case.output().storage.data_ptr()
             assert run(inputs).data_ptr() == poison, shape
 """
-# The last shape has more tiles than an H200 has SMs or pairs of SMs, and more K steps than a ring has stages.
+# The last shape has more tiles than a GPU has SMs or pairs of SMs, and more K steps than a ring has stages.
 CONSAN = """
 import sys
 from pathlib import Path
 import torch
 import triton
 from gemmgen.module import import_generated
+from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.verify import verify_numbers
 from gemmgen.verify.shapes import acceptance_shapes, single_tile
 triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
-shapes = [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)]
+multiple = problem_of(spec).k_multiple
+shapes = [(m, n, -(-k // multiple) * multiple) for m, n, k in ((256, 512, 384), (208, 416, 304), (2304, 4352, 520))]
 verification = verify_numbers(module, spec, acceptance_shapes(spec) if single_tile(spec) else shapes)
 if not verification.passed:
     sys.exit("\\n".join(map(str, verification.failures)))
 """
 
 
-def skip_without_hopper() -> None:
+def spec_path(module: Path) -> Path:
+    return ROOT / "specs" / f"{module.stem}.yaml"
+
+
+def skip_without_gpu(spec: Spec) -> None:
+    """Skip unless this machine has the GPU of the spec's target: a B200 for b200, an H100 or H200 for h100."""
     try:
-        require_hopper()
+        require_gpu(problem_of(spec).gpu.architecture)
     except GemmgenError as error:
         pytest.skip(str(error))
 
@@ -586,9 +602,9 @@ def run_on_gpu(script: str, module: Path, **environment: str) -> None:
 
 
 def start_on_gpu(script: str, module: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    skip_without_hopper()
+    skip_without_gpu(load_spec(spec_path(module)).spec)
     return subprocess.run(
-        [sys.executable, "-c", script, str(module), str(ROOT / "specs" / f"{module.stem}.yaml")],
+        [sys.executable, "-c", script, str(module), str(spec_path(module))],
         cwd=ROOT,
         env={**os.environ, **environment},
         capture_output=True,
@@ -615,7 +631,7 @@ def test_a_generated_wrapper_allocates_d_where_the_poison_lay(module: Path) -> N
 def test_an_element_of_its_own_output_that_a_kernel_leaves_is_found_on_the_gpu(
     shape: tuple[int, int, int],
 ) -> None:
-    skip_without_hopper()
+    skip_without_gpu(spec_of())
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         refuse_unaligned(out)

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gemmgen.bench.block_scaled import formats_text
 from gemmgen.bench.call import Call, Head
 from gemmgen.bench.eager import Step, steps, terms_of
 from gemmgen.bench.head import head_of
+from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.formula import accumulator_of
 from gemmgen.problem.inputs import Inputs
 from gemmgen.spec.model import Spec
@@ -32,10 +34,10 @@ class Baseline:
 def cublas(spec: Spec) -> Baseline:
     """Return cuBLAS as torch calls it, with the algorithm that it chooses by default.
 
-    The call takes in what its own arguments can say: alpha, beta and C (``addmm``), scales and a bias
-    (``_scaled_mm``). The operations that are left follow, each a kernel of its own.
+    The call takes in what its own arguments can say: alpha, beta and C (``addmm``), scales and a bias, or the
+    scales of blocks (``_scaled_mm``). The operations that are left follow, each a kernel of its own.
 
-    Raises GemmgenError (``no-baseline``) for dtypes that torch has no cuBLAS call for.
+    Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
     head = head_of(spec)
     rest = tuple(steps(spec, terms_of(spec)[head.taken :], head.product))
@@ -64,6 +66,8 @@ def _settings(spec: Spec) -> tuple[str, Callable[[], AbstractContextManager[None
     """Return the operands' type and torch's settings for it in words, and the settings to be made."""
     a, b, d = spec.operands.a.dtype, spec.operands.b.dtype, spec.operands.d.dtype
     matmul: Any = torch.backends.cuda.matmul
+    if problem_of(spec).block_scaled:
+        return formats_text(spec), nullcontext
     if a == "tf32":
         return "tf32, allow_tf32 True", partial(_set, "allow_tf32")
     if accumulator_of(spec) == "fp16":

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gemmgen.bench.block_scaled import block_scaled_mm
 from gemmgen.bench.call import Head, call_text
 from gemmgen.bench.eager import terms_of
 from gemmgen.bench.scaled import scaled_mm
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.dtype import FP8, TORCH_DTYPES, DType
 from gemmgen.problem.formula import alpha_of, beta_of, dtype_of
 from gemmgen.problem.inputs import Inputs
@@ -22,8 +24,10 @@ from gemmgen.spec.model import Spec
 def head_of(spec: Spec) -> Head:
     """Return the matmul for a spec's operands.
 
-    Raises GemmgenError (``no-baseline``) for dtypes that torch has no cuBLAS call for.
+    Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
+    if problem_of(spec).block_scaled:
+        return block_scaled_mm(spec)
     a, b, d = spec.operands.a.dtype, spec.operands.b.dtype, spec.operands.d.dtype
     into = {"bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32"), "tf32": ("fp32", "bf16", "fp16")}
     if a == "int8" == b:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gemmgen.bench.record import Measurement, Record
-from gemmgen.bench.table import rate_text
+from gemmgen.bench.table import baseline_name, rate_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import shape_text
 
@@ -26,7 +26,7 @@ MARGIN_INCHES: Final = 1.1
 
 
 def plot(records: Sequence[Record], path: Path) -> None:
-    """Write a plot of each measurement's ratio to cuBLAS, with its quartiles, to an .svg or .png file.
+    """Write a plot of each measurement's ratio to the baseline, with its quartiles, to an .svg or .png file.
 
     With the same matplotlib the same records give the same bytes.
 
@@ -77,7 +77,9 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
     axes.set_axisbelow(True)
     axes.tick_params(length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.set_xlabel("throughput over cuBLAS's (1.00): median and quartiles of the pair ratios")
+    rival = baseline_name([record for record, _ in rows])
+    whose = "cuBLAS's" if rival == "cuBLAS" else "the baseline's"
+    axes.set_xlabel(f"throughput over {whose} (1.00): median and quartiles of the pair ratios")
     gpus = sorted({record.environment.gpu for record, _ in rows})
     subject = f"{next(iter(specs))} on " if len(specs) == 1 else ""  # several are named row by row
     axes.set_title(f"{subject}{', '.join(gpus)}, sustained", loc="left", color=INK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,9 @@ class InputSet:
     """What one call takes, and d [M, N] for its result."""
 
     inputs: Inputs
+    """As the spec has them, for the reference."""
+    timed: Inputs
+    """What the calls get: the same, but scales of blocks are packed already, as those of weights would be."""
     d: Tensor
 
 
@@ -28,19 +32,35 @@ def dtypes_of(spec: Spec) -> Dtypes:
     """Return the element types as the spec has them."""
     operands = spec.operands
     return Dtypes(
-        operands.a.dtype, operands.b.dtype, operands.d.dtype, operands.c.dtype if operands.c else None
+        a=operands.a.dtype,
+        b=operands.b.dtype,
+        d=operands.d.dtype,
+        c=operands.c.dtype if operands.c else None,
+        a_scale=operands.a.scale.format if operands.a.scale else None,
+        b_scale=operands.b.scale.format if operands.b.scale else None,
     )
 
 
 def input_sets(
-    shape: Shape, spec: Spec, l2_bytes: int, generator: torch.Generator, protocol: Protocol
+    shape: Shape,
+    spec: Spec,
+    l2_bytes: int,
+    generator: torch.Generator,
+    protocol: Protocol,
+    pack_scales: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[InputSet, ...]:
     """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
     set_bytes = dtypes_of(spec).moved_bytes(shape)
     count = min(protocol.max_input_sets, math.ceil(protocol.l2_multiple * l2_bytes / set_bytes))
-    return tuple(_input_set(shape, spec, generator) for _ in range(count))
+    return tuple(_input_set(shape, spec, generator, pack_scales) for _ in range(count))
 
 
-def _input_set(shape: Shape, spec: Spec, generator: torch.Generator) -> InputSet:
+def _input_set(
+    shape: Shape,
+    spec: Spec,
+    generator: torch.Generator,
+    pack_scales: Callable[[Tensor], Tensor] | None,
+) -> InputSet:
     d = Matrix.poisoned(*shape[:2], spec.operands.d.dtype, generator.device).view
-    return InputSet(random_inputs(shape, spec, generator, normalized=True), d)
+    inputs = random_inputs(shape, spec, generator, normalized=True)
+    return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import statistics
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from typing import Final, Literal
 
 from gemmgen.bench.protocol import Protocol
 from gemmgen.bench.roofline import Ceilings, flops, moved_bytes
+from gemmgen.plan.dtype import DTYPES
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.dtype import DType, bytes_of
+from gemmgen.spec.model import ScaleFormatName
+from gemmgen.target import SCALE_FORMATS
 
 SCHEMA: Final = 1
 DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
@@ -83,11 +87,16 @@ class Dtypes:
     d: DType
     c: DType | None = None
     """None without a C; then a file does not mention it."""
+    a_scale: ScaleFormatName | None = None
+    """How A is scaled block by block; None if it is not, and likewise of B."""
+    b_scale: ScaleFormatName | None = None
 
     def moved_bytes(self, shape: Shape) -> int:
         """Return the fewest bytes through device memory of a problem [M, N, K]."""
+        m, n, k = shape
         c_bytes = bytes_of(self.c) if self.c else 0
-        return moved_bytes(shape, bytes_of(self.a), bytes_of(self.d), c_bytes)
+        a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
+        return moved_bytes(m, n, a_row, b_row, bytes_of(self.d) + c_bytes)
 
 
 @dataclass(frozen=True)
@@ -222,6 +231,12 @@ class Record:
         if self.ceilings is None:
             return None
         return self.ceilings.seconds(measurement.shape, self.dtypes.moved_bytes(measurement.shape))
+
+
+def _row_bytes(dtype: DType, scale: ScaleFormatName | None, k: int) -> int:
+    """Return the bytes of a row of A or a column of B, with its scales of a byte each."""
+    elements = math.ceil(k * DTYPES[dtype].bits / 8)
+    return elements + (math.ceil(k / SCALE_FORMATS[scale].vector) if scale else 0)
 
 
 def utc_now() -> str:

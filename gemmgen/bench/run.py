@@ -21,14 +21,16 @@ from gemmgen.bench.protocol import Protocol
 from gemmgen.bench.record import SCHEMA, Environment, Measurement, Record, Subject, utc_now
 from gemmgen.bench.roofline import Ceilings, ceilings_of
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.module import Matmul, matmul_of
+from gemmgen.module import Matmul, matmul_of, pack_scales_of
+from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.dtype import poison
 from gemmgen.problem.matrix import Matrix, takes_out
 from gemmgen.problem.reference import Deviation, deviation
 from gemmgen.problem.tolerance import tolerance
 from gemmgen.spec.model import Spec
-from gemmgen.verify.gpu import require_hopper
+from gemmgen.verify.gpu import require_gpu
+from gemmgen.verify.shapes import refuse_k
 
 Progress = Callable[[str], None]
 
@@ -49,17 +51,21 @@ def bench(
 
     Where the module's matmul takes no ``out``, its result is one that it allocates in each call.
 
-    Left out: the default protocol, the ceilings measured on this product for these operands (without any,
-    there is no roofline, and progress says so), the current GPU, what a user of torch would call.
+    Left out: the default protocol, the ceilings of this product for these operands (without any, there is no
+    roofline, and progress says so), the current GPU, what a user of torch would call. Scales of blocks are
+    packed before anything is timed, for both.
 
-    Raises GemmgenError: ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
+    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
     to be timed, and then it is not timed; ``kernel-failed`` when a call of either arm raises.
     """
-    machine = machine or CudaMachine(require_hopper())
+    chosen = tuple(shapes)
+    refuse_k(spec, chosen)
+    machine = machine or CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
     contest = _Contest(
         spec_path=subject.spec_path,
         spec=spec,
         matmul=matmul_of(module),
+        pack_scales=pack_scales_of(module) if problem_of(spec).block_scaled else None,
         baseline=baseline or cublas(spec),
         protocol=protocol or Protocol(),
         machine=machine,
@@ -73,15 +79,15 @@ def bench(
         baseline=contest.baseline.text,
         protocol=contest.protocol,
         ceilings=ceilings or _ceilings(contest.environment.gpu, spec, progress),
-        measurements=tuple(contest.measurement(shape, progress) for shape in shapes),
+        measurements=tuple(contest.measurement(shape, progress) for shape in chosen),
         date=utc_now(),  # evaluated last: when it ended
     )
 
 
 def _ceilings(gpu: str, spec: Spec, progress: Progress) -> Ceilings | None:
-    """Return what was measured for the spec's operands, or say that nothing was."""
-    operand = spec.operands.a.dtype
-    found = ceilings_of(gpu, operand)
+    """Return the ceilings for the spec's operands, or say that there are none."""
+    operand, problem = spec.operands.a.dtype, problem_of(spec)
+    found = ceilings_of(gpu, operand, max(problem.a.smem_bits, problem.b.smem_bits))
     if found is None:
         progress(f"no ceiling was measured for {operand} on {gpu}: there is no roofline")
     return found
@@ -94,6 +100,7 @@ class _Contest:
     spec_path: str
     spec: Spec
     matmul: Matmul
+    pack_scales: Callable[[Tensor], Tensor] | None
     baseline: Baseline
     protocol: Protocol
     machine: Machine
@@ -105,7 +112,8 @@ class _Contest:
         tell("checking the numbers")
         with self._failures(shape), self.baseline.settings():
             generator = torch.Generator(self.machine.device).manual_seed(self.protocol.seed)
-            sets = input_sets(shape, self.spec, self.environment.l2_bytes, generator, self.protocol)
+            l2_bytes = self.environment.l2_bytes
+            sets = input_sets(shape, self.spec, l2_bytes, generator, self.protocol, self.pack_scales)
             bind = _ours(self.matmul, sets[0].d)
             ours, baseline = (self._judged(arm, sets[0]) for arm in (bind, self.baseline.bind))
             self._refuse_wrong(shape, ours)
@@ -121,7 +129,7 @@ class _Contest:
 
     def _judged(self, bind: Call, inputs_and_d: InputSet) -> Deviation:
         inputs, d = inputs_and_d.inputs, inputs_and_d.d
-        call = bind(inputs, d)
+        call = bind(inputs_and_d.timed, d)
         d.fill_(poison(d.dtype))
         # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
         Matrix.poisoned(d.shape[0], d.shape[1], self.spec.operands.d.dtype, self.machine.device)
@@ -161,7 +169,7 @@ def _ours(matmul: Matmul, d: Tensor) -> Call:
 
 
 def _arm(bind: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
-    calls = tuple(bind(each.inputs, each.d) for each in sets)
+    calls = tuple(bind(each.timed, each.d) for each in sets)
     results = [each.d for each in sets]
 
     def enqueue(index: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gemmgen.bench.record import Record, Subject
+from gemmgen.bench.rival import rival
 from gemmgen.bench.run import bench
 from gemmgen.bench.store import from_json, to_json
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -17,6 +18,8 @@ from gemmgen.product import make, staged
 def time_spec(path: Path, shapes: Sequence[Shape] | None, progress: Callable[[str], None]) -> Record:
     """Generate a spec's module and time it on the given shapes, or else on those that the spec lists.
 
+    The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none.
+
     Raises:
         GemmgenError: The spec is rejected, there are no shapes, or ``bench`` refuses to time the kernel.
     """
@@ -26,9 +29,9 @@ def time_spec(path: Path, shapes: Sequence[Shape] | None, progress: Callable[[st
     if not chosen:
         message = "names no shapes to time: list them under bench.shapes, or give --shapes"
         raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
-    with staged(product) as module_path:
-        subject = Subject.of(path, module_path)
-        return bench(import_generated(module_path), subject, spec, chosen, progress=progress)
+    with staged(product) as module_path, rival(product) as baseline:
+        subject, module = Subject.of(path, module_path), import_generated(module_path)
+        return bench(module, subject, spec, chosen, baseline=baseline, progress=progress)
 
 
 def read_record(path: Path) -> Record:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from gemmgen.bench.record import Measurement, Record
 from gemmgen.problem import shape_text
 
-HEADER = ("spec", "M x N x K", "gemmgen TFLOP/s", "cuBLAS TFLOP/s", "ratio [quartiles]")
 TEXT_COLUMNS = 2
 """Columns on the left that hold words; the others hold numbers and are aligned on the right."""
 
@@ -15,17 +14,18 @@ TEXT_COLUMNS = 2
 def markdown_table(records: Sequence[Record]) -> str:
     """Return a Markdown table, a row for each measurement, and what in it cannot be true.
 
-    Rates are at the median time. The ratio is cuBLAS's time over gemmgen's, the median of the pairs: more
-    than 1 is faster than cuBLAS.
+    Rates are at the median time. The ratio is the baseline's time over gemmgen's, the median of the pairs: more
+    than 1 is faster. The baseline is named where it is cuBLAS throughout.
     """
-    rule = ["---"] * TEXT_COLUMNS + ["---:"] * (len(HEADER) - TEXT_COLUMNS)
-    lines = [f"| {' | '.join(row)} |" for row in (HEADER, rule, *_rows(records))]
+    header = _header(records)
+    rule = ["---"] * TEXT_COLUMNS + ["---:"] * (len(header) - TEXT_COLUMNS)
+    lines = [f"| {' | '.join(row)} |" for row in (header, rule, *_rows(records))]
     return "\n".join((*lines, *(f"\n{error}" for error in _errors(records)))) + "\n"
 
 
 def plain_table(records: Sequence[Record]) -> str:
     """Return the same table in columns of plain text."""
-    rows = [HEADER, *_rows(records)]
+    rows = [_header(records), *_rows(records)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(
@@ -35,6 +35,15 @@ def plain_table(records: Sequence[Record]) -> str:
         for row in rows
     )
     return "\n".join((*lines, *_errors(records))) + "\n"
+
+
+def baseline_name(records: Sequence[Record]) -> str:
+    """Return what the records compare with, in a word: cuBLAS, unless gemmgen's own kernels are among it."""
+    return "baseline" if any(record.baseline.startswith("gemmgen") for record in records) else "cuBLAS"
+
+
+def _header(records: Sequence[Record]) -> tuple[str, ...]:
+    return "spec", "M x N x K", "gemmgen TFLOP/s", f"{baseline_name(records)} TFLOP/s", "ratio [quartiles]"
 
 
 def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:

@@ -149,7 +149,7 @@ class KernelPlan(ABC):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes that one phase of ``load_ready`` awaits in one CTA."""
+        """Bytes of one stage in one CTA."""
         return self.a_tile_bytes + self.b_tile_bytes
 
     @cached_property

@@ -164,8 +164,21 @@ class Tcgen05Plan(KernelPlan):
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes that one phase of ``load_ready`` awaits in one CTA."""
+        """Bytes of one stage in one CTA."""
         return self.a_tile_bytes + self.b_tile_bytes + self.a_scale_tile_bytes + self.b_scale_tile_bytes
+
+    @property
+    def awaited_bytes(self) -> int:
+        """Bytes that one CTA announces for a stage: those that TMA reads, without what it pads them with."""
+        padding = sum(
+            tile_bytes // 2
+            for operand, tile_bytes in (
+                (self.problem.a, self.a_tile_bytes),
+                (self.problem.b, self.b_tile_bytes),
+            )
+            if operand.padded
+        )
+        return self.stage_bytes - padding
 
     def subtile_bytes(self) -> int:
         """Return the bytes of one epilogue buffer in one CTA."""

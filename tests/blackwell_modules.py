@@ -1,0 +1,101 @@
+"""The generated Blackwell modules without a B200: their wrappers on CPU tensors that claim to be on one."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from conftest import SPECS
+from right_kernel import unpacked_scales, written_out
+from torch import Tensor
+
+from gemmgen.module import import_generated
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem.dtype import rounded
+from gemmgen.spec import Spec, load_spec
+
+ROOT = Path(__file__).parent.parent
+BLACKWELL_SPECS = [path for path in SPECS if path.stem.startswith("b200_")]
+
+
+class Cuda(Tensor):
+    """A CPU tensor whose device reads as the first GPU."""
+
+    device = property(lambda self: torch.device("cuda", 0))  # pyright: ignore[reportAssignmentType]
+    is_cuda = True  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
+
+
+def module_and_spec(path: Path) -> tuple[ModuleType, Spec]:
+    """A committed module, executed afresh, and its spec."""
+    return import_generated(ROOT / "generated" / f"{path.stem}.py"), load_spec(path).spec
+
+
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> None:
+    """Let torch find one GPU of this name and compute capability."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) -> None:
+    """Let a module run on the CPU: all of its wrapper, and in place of the launch what the spec says.
+
+    The wrapper's arguments are looked at through its own descriptors: which bytes, rows and strides TMA is told.
+    """
+    problem = problem_of(spec)
+    matmul, names = module.matmul, module.matmul_kernel.arg_names
+
+    def launch(*launched: Any) -> None:
+        arguments = dict(zip(names, launched[-1], strict=False))
+        a, b = (_viewed(arguments[f"{name}_desc"]) for name in "ab")
+        a, b = (a.T if problem.a.major == "mn" else a), (b if problem.b.major == "mn" else b.T)
+        d = _viewed(arguments["d_desc"])
+        k = a.shape[1] * problem.a.dtype.elements_per_byte
+        extras: dict[str, Tensor] = {}
+        for name, rows, operand in (("a_scale", d.shape[0], problem.a), ("b_scale", d.shape[1], problem.b)):
+            if operand.scale is not None:
+                packed = _viewed(arguments[f"{name}_desc"]).view(module.DTYPES[name])
+                extras[name] = unpacked_scales(packed, rows, -(-k // operand.scale.vector))
+        if problem.scalar:
+            extras["tensor_scale"] = arguments["tensor_scale_ptr"].as_subclass(Tensor)
+        d.copy_(rounded(written_out(spec, a, b, **extras), d.dtype))
+
+    def on_the_cpu(a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        extras = {name: tensor.as_subclass(Cuda) for name, tensor in extras.items()}
+        given = None if out is None else out.as_subclass(Cuda)
+        made = matmul(a.as_subclass(Cuda), b.as_subclass(Cuda), out=given, **extras).as_subclass(Tensor)
+        return made if out is None else out
+
+    on_a_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "_launch", launch)
+    monkeypatch.setattr(module, "matmul", on_the_cpu)
+
+
+def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let wrappers allocate on a GPU that there is not, and take it for the current one."""
+
+    def allocating(allocate: Any) -> Any:
+        def allocated(*shape: Any, device: Any = None, **keywords: Any) -> Tensor:
+            fake = device is not None and torch.device(device).type == "cuda"
+            made = allocate(*shape, **keywords) if fake else allocate(*shape, device=device, **keywords)
+            return made.as_subclass(Cuda) if fake else made
+
+        return allocated
+
+    monkeypatch.setattr(torch, "empty", allocating(torch.empty))
+    monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+def _viewed(descriptor: Any) -> Tensor:
+    """The tensor that TMA is told of, from its address, extents and strides alone."""
+    shape, strides = tuple(descriptor.shape), tuple(descriptor.strides)
+    itemsize = descriptor.base.dtype.itemsize
+    count = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    buffer = (ctypes.c_uint8 * (count * itemsize)).from_address(descriptor.base.data_ptr())
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(descriptor.base.dtype).as_strided(shape, strides)

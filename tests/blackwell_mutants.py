@@ -1,0 +1,181 @@
+"""Faults in modules for Blackwell: accumulators, stages, epilogues, and those that only numbers show.
+
+The modules are those of specs in `kinds`: what the committed ones have, with few small stages, so that every
+ring soon comes round.
+"""
+
+from __future__ import annotations
+
+from simulate_kind_mutants import WRONG_NUMBERS, of
+from simulate_mutants import NOTHING
+
+from gemmgen.simulate import Kind, Severity
+
+K = Kind
+# One CTA with launch control, a pair, and two pairs that share A and B; block-scaled: one CTA, and a pair
+# with launch control and a single accumulator.
+one, pair = of("b200_dense_one_cta"), of("b200_dense_pair")
+share_a, share_b = of("b200_dense_2x2"), of("b200_dense_4x1")
+scaled, scaled_pair = of("b200_scaled_one_cta"), of("b200_scaled_pair")
+
+
+def within(text: str, old: str, new: str = "") -> tuple[str, str]:
+    """Return the change of a text in which one part is another."""
+    assert old in text, f"no {old!r} in {text!r}"
+    return text, text.replace(old, new)
+
+
+MMA, SCALED_MMA = "tcgen05_mma(", "tcgen05_mma_scaled("
+READ = "tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()"
+EMPTY_WAIT = "mbarrier.wait(accumulator_empty.index(slot), tiles_done // ACCUMULATORS & 1 ^ 1)"
+READY_WAIT = "mbarrier.wait(accumulator_ready.index(slot), tiles_done // ACCUMULATORS & 1)"
+ONLY_EMPTY_WAIT = "mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)"
+ONLY_READY_WAIT = "mbarrier.wait(accumulator_ready, tiles_done & 1)"
+RELEASE = "if i == SUBTILES - 1:"
+WHOLE_READ = "    tile = accumulator.load()\n"
+WHOLE_RELEASE = "    mbarrier.arrive(accumulator_empty)\n"
+COMMIT = "tcgen05_commit(accumulator_ready.index(slot))"
+EMPTY_OF_PAIRS = "accumulator_empty = mbarrier.allocate_mbarrier(batch=ACCUMULATORS, two_ctas=True)"
+ACCUMULATORS = {
+    "accumulator_released_before_its_last_subtile": pair(
+        K.WRITE_AFTER_READ, "accumulators", MMA, within(RELEASE, "- 1", "- 2")
+    ),
+    "whole_accumulator_released_before_it_was_read": share_a(
+        K.WRITE_AFTER_READ,
+        "accumulators",
+        MMA,
+        (WHOLE_READ + WHOLE_RELEASE, WHOLE_RELEASE + WHOLE_READ),
+    ),
+    "only_accumulator_released_after_a_subtile": scaled_pair(
+        K.WRITE_AFTER_READ, "accumulator", SCALED_MMA, within(RELEASE, "SUBTILES - 1", "0")
+    ),
+    "accumulator_read_before_it_is_ready": one(
+        K.UNINITIALISED_READ, "accumulators", READ, (READY_WAIT, NOTHING)
+    ),
+    "only_accumulator_read_before_it_is_ready": scaled_pair(
+        K.READ_AFTER_WRITE, "accumulator", READ, (ONLY_READY_WAIT, NOTHING)
+    ),
+    "accumulator_not_awaited_before_reuse": one(
+        K.WRITE_AFTER_READ, "accumulators", MMA, (EMPTY_WAIT, NOTHING)
+    ),
+    "only_accumulator_not_awaited_before_reuse": scaled_pair(
+        K.WRITE_AFTER_READ, "accumulator", SCALED_MMA, (ONLY_EMPTY_WAIT, NOTHING)
+    ),
+    "accumulator_ready_by_a_plain_arrival": one(
+        K.READ_AFTER_WRITE, "accumulators", READ, within(COMMIT, "tcgen05_commit", "mbarrier.arrive")
+    ),
+    "accumulator_not_committed": pair(K.DEADLOCK, "accumulator_ready", READY_WAIT, (COMMIT, NOTHING)),
+    "accumulator_committed_in_every_step": pair(
+        K.READ_AFTER_WRITE,
+        "accumulators",
+        READ,
+        (f"            load += 1\n        {COMMIT}", f"            load += 1\n            {COMMIT}"),
+    ),
+    "accumulator_released_by_one_cta": pair(
+        K.WRITE_AFTER_READ, "accumulators", MMA, within(EMPTY_OF_PAIRS, ", two_ctas=True")
+    ),
+    "accumulator_of_two_pairs_released_by_one_cta_of_each": share_b(
+        K.WRITE_AFTER_READ, "accumulators", MMA, within(EMPTY_OF_PAIRS, ", two_ctas=True")
+    ),
+    "only_accumulator_released_by_one_cta": scaled_pair(
+        K.WRITE_AFTER_READ,
+        "accumulator",
+        SCALED_MMA,
+        within("accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)", "two_ctas=True"),
+    ),
+    "accumulator_awaits_each_cta_twice": share_a(
+        K.DEADLOCK,
+        "accumulator_empty",
+        EMPTY_WAIT,
+        within("mbarrier.init(accumulator_empty.index(slot), count=1)", "=1", "=2"),
+    ),
+    "accumulator_phase_of_every_tile": pair(
+        K.READ_AFTER_WRITE, "accumulators", READ, within(READY_WAIT, "tiles_done // ACCUMULATORS", "tiles_done")
+    ),
+    "accumulator_phase_not_flipped": one(
+        K.DEADLOCK, "accumulator_empty", EMPTY_WAIT.removesuffix(" ^ 1)"), within(EMPTY_WAIT, " ^ 1")
+    ),
+    "all_sums_in_the_first_accumulator": scaled(
+        K.WRITE_AFTER_READ,
+        "accumulators",
+        SCALED_MMA,
+        within("accumulator = accumulators.index(slot)", "slot", "0"),
+    ),
+    "sums_begin_with_what_was_there": one(
+        K.UNINITIALISED_READ, "accumulators", MMA, within("use_acc=k_step > 0", "k_step > 0", "True")
+    ),
+    "too_many_accumulators": pair(
+        K.TMEM_CAPACITY,
+        "accumulators",
+        "accumulators = allocate_tensor_memory(",
+        within("ACCUMULATORS = gl.constexpr(2)", "2", "9"),
+    ),
+}
+
+LOAD_EMPTY_WAIT = "mbarrier.wait(load_empty.index(stage), load // STAGES & 1 ^ 1)"
+LOAD_READY_WAIT = "mbarrier.wait(load_ready.index(stage), load // STAGES & 1)"
+LOAD_A, LOAD_B = "tma.async_load(a_desc, [row, k]", "tma.async_load(b_desc, [column, k]"
+LOAD_SCALE = "tma.async_load("
+COPY_A = "            tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)\n"
+COPY_B = COPY_A.replace("a_scale", "b_scale")
+READY_OF_PAIRS = "load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)"
+EXPECT = "mbarrier.expect("
+TO_BARRIER = "mbarriers=[load_empty.index(stage)]"
+MMA_TO_BARRIER = f"                {TO_BARRIER},\n            )\n"
+ARRIVE = "            mbarrier.arrive(load_empty.index(stage))\n"
+MMA_TO_ALL = f"                multicast=True,\n                {TO_BARRIER},\n"
+EMPTY_OF_TWO_PAIRS = "mbarrier.init(load_empty.index(stage), count=2)"
+SCALE_BYTES = " b_desc.nbytes_per_cta\n                + a_scale_desc.nbytes_per_cta\n" + (
+    "                + b_scale_desc.nbytes_per_cta,\n"
+)
+RING = "    load = 0\n    tiles_done = 0\n    for _ in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):\n"
+STAGES = {
+    "stage_multiplied_before_it_is_loaded": one(
+        K.UNINITIALISED_READ, "b_smem", MMA, (LOAD_READY_WAIT, NOTHING)
+    ),
+    "scales_copied_before_they_are_loaded": scaled(
+        K.UNINITIALISED_READ, "b_scale_smem", COPY_B.strip(), (LOAD_READY_WAIT, NOTHING)
+    ),
+    "stage_not_awaited_before_the_next_load": pair(
+        K.WRITE_AFTER_READ, "b_smem", LOAD_B, (LOAD_EMPTY_WAIT, NOTHING)
+    ),
+    "scales_not_awaited_before_the_next_load": scaled_pair(
+        K.WRITE_AFTER_READ, "a_scale_smem", LOAD_SCALE, (LOAD_EMPTY_WAIT, NOTHING)
+    ),
+    "stage_ready_in_one_cta": pair(K.READ_AFTER_WRITE, "a_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")),
+    "stage_ready_in_one_cta_of_each_pair": share_b(
+        K.READ_AFTER_WRITE, "b_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")
+    ),
+    "scales_ready_in_one_cta": scaled_pair(
+        K.READ_AFTER_WRITE, "b_scale_smem", COPY_B.strip(), within(READY_OF_PAIRS, ", two_ctas=True")
+    ),
+    "bytes_of_b_not_expected": share_a(
+        K.BYTE_COUNT, "load_ready", EXPECT, within(" + b_desc.nbytes_per_cta)", " + b_desc.nbytes_per_cta")
+    ),
+    "bytes_of_scales_not_expected": scaled(
+        K.BYTE_COUNT, "load_ready", EXPECT, (SCALE_BYTES, " b_desc.nbytes_per_cta,\n")
+    ),
+    "bytes_of_b_scales_not_expected": scaled_pair(
+        K.BYTE_COUNT, "load_ready", EXPECT, ("                + b_scale_desc.nbytes_per_cta,\n", "")
+    ),
+    "stage_released_by_a_plain_arrival": one(
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (MMA_TO_BARRIER, f"            )\n{ARRIVE}")
+    ),
+    "scales_released_by_a_plain_arrival": scaled(
+        K.WRITE_AFTER_READ, "b_scale_smem", LOAD_SCALE, (MMA_TO_BARRIER, f"            )\n{ARRIVE}")
+    ),
+    "stage_not_released": pair(
+        K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(TO_BARRIER, "load_empty.index(stage)")
+    ),
+    "stage_before_released": scaled_pair(
+        K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(TO_BARRIER, "stage", "(load + STAGES - 1) % STAGES")
+    ),
+    "stage_released_twice": pair(
+        K.WRITE_AFTER_WRITE,
+        "a_smem",
+        LOAD_A,
+        within(TO_BARRIER, "]", ", load_empty.index(stage)]").__class__(
+            (TO_BARRIER, "mbarriers=[load_empty.index(stage), load_empty.index(stage)]")
+        ),
+    ),
+}
