@@ -1,4 +1,4 @@
-"""Faults in modules for Blackwell: accumulators, stages, epilogues, and those that only numbers show.
+"""Faults in modules for Blackwell: accumulators in tensor memory, and the ring of stages.
 
 The modules are those of specs in `kinds`: what the committed ones have, with few small stages, so that every
 ring soon comes round.
@@ -6,10 +6,10 @@ ring soon comes round.
 
 from __future__ import annotations
 
-from simulate_kind_mutants import WRONG_NUMBERS, of
+from simulate_kind_mutants import of
 from simulate_mutants import NOTHING
 
-from gemmgen.simulate import Kind, Severity
+from gemmgen.simulate import Kind
 
 K = Kind
 # One CTA with launch control, a pair, and two pairs that share A and B; block-scaled: one CTA, and a pair
@@ -52,9 +52,6 @@ ACCUMULATORS = {
     "accumulator_read_before_it_is_ready": one(
         K.UNINITIALISED_READ, "accumulators", READ, (READY_WAIT, NOTHING)
     ),
-    "only_accumulator_read_before_it_is_ready": scaled_pair(
-        K.READ_AFTER_WRITE, "accumulator", READ, (ONLY_READY_WAIT, NOTHING)
-    ),
     "accumulator_not_awaited_before_reuse": one(
         K.WRITE_AFTER_READ, "accumulators", MMA, (EMPTY_WAIT, NOTHING)
     ),
@@ -90,7 +87,10 @@ ACCUMULATORS = {
         within("mbarrier.init(accumulator_empty.index(slot), count=1)", "=1", "=2"),
     ),
     "accumulator_phase_of_every_tile": pair(
-        K.READ_AFTER_WRITE, "accumulators", READ, within(READY_WAIT, "tiles_done // ACCUMULATORS", "tiles_done")
+        K.READ_AFTER_WRITE,
+        "accumulators",
+        READ,
+        within(READY_WAIT, "tiles_done // ACCUMULATORS", "tiles_done"),
     ),
     "accumulator_phase_not_flipped": one(
         K.DEADLOCK, "accumulator_empty", EMPTY_WAIT.removesuffix(" ^ 1)"), within(EMPTY_WAIT, " ^ 1")
@@ -115,67 +115,113 @@ ACCUMULATORS = {
 LOAD_EMPTY_WAIT = "mbarrier.wait(load_empty.index(stage), load // STAGES & 1 ^ 1)"
 LOAD_READY_WAIT = "mbarrier.wait(load_ready.index(stage), load // STAGES & 1)"
 LOAD_A, LOAD_B = "tma.async_load(a_desc, [row, k]", "tma.async_load(b_desc, [column, k]"
-LOAD_SCALE = "tma.async_load("
-COPY_A = "            tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)\n"
-COPY_B = COPY_A.replace("a_scale", "b_scale")
+LOAD_SCALES = "tma.async_load("
+COPY_A_SCALES = "            tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)\n"
+COPY_B_SCALES = COPY_A_SCALES.replace("a_scale", "b_scale")
 READY_OF_PAIRS = "load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)"
 EXPECT = "mbarrier.expect("
-TO_BARRIER = "mbarriers=[load_empty.index(stage)]"
-MMA_TO_BARRIER = f"                {TO_BARRIER},\n            )\n"
-ARRIVE = "            mbarrier.arrive(load_empty.index(stage))\n"
-MMA_TO_ALL = f"                multicast=True,\n                {TO_BARRIER},\n"
+B_BYTES = " b_desc.nbytes_per_cta"
+A_SCALE_BYTES = "                + a_scale_desc.nbytes_per_cta\n"
+B_SCALE_BYTES = "                + b_scale_desc.nbytes_per_cta,\n"
+RELEASED = "load_empty.index(stage)"
+TO_BARRIER = f"                mbarriers=[{RELEASED}],\n"
+TO_ALL = f"                multicast=True,\n{TO_BARRIER}"
+END_OF_MMA = "            )\n"
+ARRIVE = f"            mbarrier.arrive({RELEASED})\n"
 EMPTY_OF_TWO_PAIRS = "mbarrier.init(load_empty.index(stage), count=2)"
-SCALE_BYTES = " b_desc.nbytes_per_cta\n                + a_scale_desc.nbytes_per_cta\n" + (
-    "                + b_scale_desc.nbytes_per_cta,\n"
-)
-RING = "    load = 0\n    tiles_done = 0\n    for _ in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):\n"
+TILES = "    for _ in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):\n"
 STAGES = {
     "stage_multiplied_before_it_is_loaded": one(
         K.UNINITIALISED_READ, "b_smem", MMA, (LOAD_READY_WAIT, NOTHING)
     ),
     "scales_copied_before_they_are_loaded": scaled(
-        K.UNINITIALISED_READ, "b_scale_smem", COPY_B.strip(), (LOAD_READY_WAIT, NOTHING)
+        K.UNINITIALISED_READ, "b_scale_smem", COPY_B_SCALES.strip(), (LOAD_READY_WAIT, NOTHING)
     ),
     "stage_not_awaited_before_the_next_load": pair(
         K.WRITE_AFTER_READ, "b_smem", LOAD_B, (LOAD_EMPTY_WAIT, NOTHING)
     ),
     "scales_not_awaited_before_the_next_load": scaled_pair(
-        K.WRITE_AFTER_READ, "a_scale_smem", LOAD_SCALE, (LOAD_EMPTY_WAIT, NOTHING)
+        K.WRITE_AFTER_READ, "a_scale_smem", LOAD_SCALES, (LOAD_EMPTY_WAIT, NOTHING)
     ),
-    "stage_ready_in_one_cta": pair(K.READ_AFTER_WRITE, "a_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")),
-    "stage_ready_in_one_cta_of_each_pair": share_b(
-        K.READ_AFTER_WRITE, "b_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")
+    "stage_ready_in_one_cta": pair(
+        K.READ_AFTER_WRITE, "a_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")
     ),
     "scales_ready_in_one_cta": scaled_pair(
-        K.READ_AFTER_WRITE, "b_scale_smem", COPY_B.strip(), within(READY_OF_PAIRS, ", two_ctas=True")
+        K.READ_AFTER_WRITE, "b_scale_smem", COPY_B_SCALES.strip(), within(READY_OF_PAIRS, ", two_ctas=True")
     ),
-    "bytes_of_b_not_expected": share_a(
-        K.BYTE_COUNT, "load_ready", EXPECT, within(" + b_desc.nbytes_per_cta)", " + b_desc.nbytes_per_cta")
-    ),
+    "bytes_of_b_not_expected": share_a(K.BYTE_COUNT, "load_ready", EXPECT, (f" +{B_BYTES})", ")")),
     "bytes_of_scales_not_expected": scaled(
-        K.BYTE_COUNT, "load_ready", EXPECT, (SCALE_BYTES, " b_desc.nbytes_per_cta,\n")
+        K.BYTE_COUNT,
+        "load_ready",
+        EXPECT,
+        (f"{B_BYTES}\n{A_SCALE_BYTES}{B_SCALE_BYTES}", f"{B_BYTES},\n"),
     ),
-    "bytes_of_b_scales_not_expected": scaled_pair(
-        K.BYTE_COUNT, "load_ready", EXPECT, ("                + b_scale_desc.nbytes_per_cta,\n", "")
-    ),
+    "bytes_of_b_scales_not_expected": scaled_pair(K.BYTE_COUNT, "load_ready", EXPECT, (B_SCALE_BYTES, "")),
     "stage_released_by_a_plain_arrival": one(
-        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (MMA_TO_BARRIER, f"            )\n{ARRIVE}")
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (TO_BARRIER + END_OF_MMA, END_OF_MMA + ARRIVE)
     ),
-    "scales_released_by_a_plain_arrival": scaled(
-        K.WRITE_AFTER_READ, "b_scale_smem", LOAD_SCALE, (MMA_TO_BARRIER, f"            )\n{ARRIVE}")
-    ),
-    "stage_not_released": pair(
-        K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(TO_BARRIER, "load_empty.index(stage)")
-    ),
+    "stage_not_released": pair(K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(TO_BARRIER, RELEASED)),
     "stage_before_released": scaled_pair(
         K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(TO_BARRIER, "stage", "(load + STAGES - 1) % STAGES")
     ),
     "stage_released_twice": pair(
-        K.WRITE_AFTER_WRITE,
-        "a_smem",
-        LOAD_A,
-        within(TO_BARRIER, "]", ", load_empty.index(stage)]").__class__(
-            (TO_BARRIER, "mbarriers=[load_empty.index(stage), load_empty.index(stage)]")
+        K.WRITE_AFTER_WRITE, "a_smem", LOAD_A, within(TO_BARRIER, RELEASED, f"{RELEASED}, {RELEASED}")
+    ),
+    "one_pair_of_two_that_share_a_awaited": share_a(
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, within(EMPTY_OF_TWO_PAIRS, "=2", "=1")
+    ),
+    "one_pair_of_two_that_share_b_awaited": share_b(
+        K.WRITE_AFTER_READ, "b_smem", LOAD_B, within(EMPTY_OF_TWO_PAIRS, "=2", "=1")
+    ),
+    "three_pairs_of_two_awaited": share_b(
+        K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, within(EMPTY_OF_TWO_PAIRS, "=2", "=3")
+    ),
+    "shared_a_released_in_its_own_pair_only": share_a(
+        K.DEADLOCK, "load_empty", LOAD_EMPTY_WAIT, (TO_ALL, TO_BARRIER)
+    ),
+    "ring_restarts_at_every_tile": pair(
+        K.ARRIVAL_OVERFLOW,
+        "load_ready",
+        EXPECT,
+        (f"    load = 0\n    tiles_done = 0\n{TILES}", f"    tiles_done = 0\n{TILES}        load = 0\n"),
+    ),
+    "constant_phase_of_loads": pair(
+        K.READ_AFTER_WRITE, "a_smem", MMA, within(LOAD_READY_WAIT, "load // STAGES & 1", "0")
+    ),
+    "a_of_the_next_stage": pair(
+        K.READ_AFTER_WRITE, "a_smem", MMA, ("a_smem.index(stage),\n", "a_smem.index((load + 1) % STAGES),\n")
+    ),
+    "scales_of_the_first_stage": scaled_pair(
+        K.READ_AFTER_WRITE, "a_scale_smem", "a_scale_smem.index(0)", within(COPY_A_SCALES, "stage", "0")
+    ),
+    "scales_not_copied": scaled_pair(K.UNINITIALISED_READ, "a_scale_tmem", SCALED_MMA, (COPY_A_SCALES, "")),
+    "scales_copied_over_those_of_a": scaled(
+        K.UNINITIALISED_READ,
+        "b_scale_tmem",
+        SCALED_MMA,
+        within(COPY_B_SCALES, "b_scale_tmem", "a_scale_tmem"),
+    ),
+    "scales_copied_after_the_mma": scaled(
+        K.WRITE_AFTER_READ,
+        "b_scale_smem",
+        LOAD_SCALES,
+        (COPY_B_SCALES, ""),
+        (TO_BARRIER + END_OF_MMA, TO_BARRIER + END_OF_MMA + COPY_B_SCALES),
+    ),
+    "a_step_that_nobody_multiplies": scaled(
+        K.DEADLOCK,
+        "load_empty",
+        LOAD_EMPTY_WAIT,
+        (
+            f"range(k_steps):\n            stage = load % STAGES\n            {LOAD_EMPTY_WAIT}",
+            f"range(k_steps + 1):\n            stage = load % STAGES\n            {LOAD_EMPTY_WAIT}",
         ),
     ),
+    "too_many_stages": pair(
+        K.SMEM_CAPACITY,
+        "a_smem",
+        "a_smem = gl.allocate_shared_memory(",
+        within("STAGES = gl.constexpr(2)", "2", "12"),
+    ),
 }
+MUTANTS = ACCUMULATORS | STAGES

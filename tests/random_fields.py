@@ -1,4 +1,4 @@
-"""What random specs of all targets share: fields with values to draw from, brought closer to what is legal."""
+"""What random specs of all targets share: fields, values to draw for them, and steps towards the border."""
 
 from __future__ import annotations
 

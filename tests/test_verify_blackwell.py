@@ -6,7 +6,7 @@ the wrapper of each module: all but the launch itself is the module's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -58,21 +58,28 @@ def test_without_a_gpu_the_one_that_is_needed_is_named(path: Path) -> None:
             "NVIDIA H200",
             (9, 0),
             BLACKWELL,
-            "NVIDIA H200 has compute capability 9.0; the kernel needs a Blackwell GPU, compute capability 10.0 (B200)",
+            (
+                "NVIDIA H200 has compute capability 9.0; "
+                "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
+            ),
         ),
         (
             "NVIDIA RTX PRO 6000",
             (12, 0),
             BLACKWELL,
-            "NVIDIA RTX PRO 6000 has compute capability 12.0; "
-            "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)",
+            (
+                "NVIDIA RTX PRO 6000 has compute capability 12.0; "
+                "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
+            ),
         ),
         (
             "NVIDIA B200",
             (10, 0),
             HOPPER,
-            "NVIDIA B200 has compute capability 10.0; "
-            "the kernel needs a Hopper GPU, compute capability 9.0 (H100, H200)",
+            (
+                "NVIDIA B200 has compute capability 10.0; "
+                "the kernel needs a Hopper GPU, compute capability 9.0 (H100, H200)"
+            ),
         ),
     ],
 )
@@ -217,11 +224,15 @@ def test_every_input_can_be_poisoned_copied_and_put_back_as_a_side_stream_needs(
 @pytest.fixture(params=BLACKWELL_SPECS, ids=lambda path: path.stem)
 def launched(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Spec, Callable[[Inputs], dict[str, Any]]]]:
+) -> tuple[Spec, Callable[[Inputs], dict[str, Any]]]:
     """Give a spec, and what its wrapper launches the kernel with: descriptors and tensors by name."""
     module, spec = module_and_spec(request.param)
     made: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(module, "_launch", lambda *arguments: made.append(arguments))
+
+    def keep(*launched: Any) -> None:
+        made.append(launched)
+
+    monkeypatch.setattr(module, "_launch", keep)
     on_a_fake_gpu(monkeypatch)
 
     def launch(inputs: Inputs) -> dict[str, Any]:
@@ -234,7 +245,7 @@ def launched(
         ((*_, arguments),) = made
         return dict(zip(module.matmul_kernel.arg_names, arguments, strict=False))
 
-    yield spec, launch
+    return spec, launch
 
 
 def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
@@ -259,8 +270,8 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
             if operand.scale is not None:
                 scales = arguments[f"{name}_scale_desc"]
                 vector = 16 if operand.scale.format == "nvfp4" else 32
-                # 1152 / 32 = 36 scales in 9 blocks of 4, 1152 / 16 = 72 in 18; 300 rows in 3 blocks of 128, 776
-                # in 7.
+                # 1152 / 32 = 36 scales in 9 blocks of 4, 1152 / 16 = 72 in 18.
+                # 300 rows in 3 blocks of 128, 776 in 7.
                 assert scales.shape == [1, 3 if name == "a" else 7, k // vector // 4, 2, 256]
                 assert scales.base.dtype == (torch.float8_e4m3fn if vector == 16 else torch.uint8)
         assert arguments["d_desc"].shape == [m, n]

@@ -67,7 +67,7 @@ def _settings(spec: Spec) -> tuple[str, Callable[[], AbstractContextManager[None
     a, b, d = spec.operands.a.dtype, spec.operands.b.dtype, spec.operands.d.dtype
     matmul: Any = torch.backends.cuda.matmul
     if problem_of(spec).block_scaled:
-        return formats_text(spec), nullcontext
+        return f"{formats_text(spec)}, scales packed before", nullcontext
     if a == "tf32":
         return "tf32, allow_tf32 True", partial(_set, "allow_tf32")
     if accumulator_of(spec) == "fp16":

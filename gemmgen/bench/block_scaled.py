@@ -62,7 +62,7 @@ def block_scaled_mm(spec: Spec) -> Head:
         f"{name}.view(torch.float4_e2m1fn_x2)" if operand.dtype == "e2m1" else name
         for name, operand in (("a", spec.operands.a), ("b", spec.operands.b))
     )
-    scales = {f"scale_{name}": f"pack_scales({name}_scale).flatten()" for name in "ab"}
+    scales = {f"scale_{name}": f"{name}_scale" for name in "ab"}
     keywords = {"out_dtype": TORCH_DTYPES[product]}
     text = call_text("_scaled_mm", operands, {**scales, **keywords}, into_d)
     return Head(text, product, partial(_bind, keywords, into_d), 0)

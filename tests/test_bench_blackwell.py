@@ -1,0 +1,444 @@
+"""bench of the Blackwell specs, as far as it goes without a B200: what they are compared with, and by which calls.
+
+torch's own checks of the arguments of ``_scaled_mm`` run on tensors without memory, as if on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+import pytest
+import torch
+from blackwell_modules import BLACKWELL_SPECS, ROOT, computed, fake_gpu, module_and_spec
+from right_kernel import SCALED, VECTORS, pack_scales, spec_of
+from torch import Tensor
+
+from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_table, to_json
+from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.block_scaled import block_scaled_mm, offered
+from gemmgen.bench.machine import Work
+from gemmgen.bench.problem import dtypes_of, input_sets
+from gemmgen.bench.record import Dtypes, Environment, GpuState
+from gemmgen.bench.rival import rival, variant
+from gemmgen.bench.roofline import ceilings_of
+from gemmgen.bench.session import time_spec
+from gemmgen.errors import GemmgenError
+from gemmgen.module import import_generated
+from gemmgen.problem import Shape
+from gemmgen.problem.dtype import TORCH_DTYPES
+from gemmgen.problem.inputs import Inputs, random_inputs
+from gemmgen.product import make
+from gemmgen.spec import Spec
+
+CHOICE = "cuBLAS's default choice: "
+PAIRS = "a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2)"
+SCALES = "scale_a=a_scale, scale_b=b_scale"
+BEFORE = "scales packed before"
+
+
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
+def spec_path(stem: str) -> Path:
+    return ROOT / "specs" / f"{stem}.yaml"
+
+
+# --- cuBLAS
+
+STATED: dict[str, tuple[Spec, str]] = {
+    "mxfp8": (
+        spec_of("mxfp8"),
+        f"torch._scaled_mm(a, b, {SCALES}, out_dtype=torch.bfloat16, out=d), mxfp8 (e4m3), {BEFORE}",
+    ),
+    "mxfp8 of two types": (
+        spec_of("mxfp8_e5m2", "fp32"),
+        f"torch._scaled_mm(a, b, {SCALES}, out_dtype=torch.float32, out=d), mxfp8 (e5m2) and mxfp8 (e4m3), {BEFORE}",
+    ),
+    "nvfp4": (
+        spec_of("nvfp4", "fp16"),
+        f"torch._scaled_mm({PAIRS}, {SCALES}, out_dtype=torch.float16, out=d), nvfp4, {BEFORE}",
+    ),
+    "nvfp4 with a scale for the tensor": (
+        spec_of("nvfp4", "bf16", "tensor_scale"),
+        (
+            f"torch._scaled_mm({PAIRS}, {SCALES}, out_dtype=torch.bfloat16, out=d), nvfp4, {BEFORE}, "
+            "then d.mul_(tensor_scale)"
+        ),
+    ),
+    "mxfp8 into fp8": (
+        spec_of("mxfp8", "e4m3", alpha=0.5),
+        (
+            f"torch._scaled_mm(a, b, {SCALES}, out_dtype=torch.bfloat16), mxfp8 (e4m3), {BEFORE}, "
+            "then d.mul_(0.5), then clamp to its range and d.to(torch.float8_e4m3fn)"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_the_baseline_of_scaled_operands_is_stated_exactly(name: str) -> None:
+    spec, text = STATED[name]
+    assert offered(spec)
+    assert cublas(spec).text == CHOICE + text
+
+
+@pytest.mark.parametrize(
+    ("kind", "formats"),
+    [
+        ("mxfp4", "mxfp4"),
+        ("mxfp8_by_mxfp4", "mxfp8 (e4m3) and mxfp4"),
+        ("mxfp4_by_mxfp8", "mxfp4 and mxfp8 (e5m2)"),
+    ],
+)
+def test_formats_that_cublas_lacks_have_no_baseline(kind: str, formats: str) -> None:
+    assert not offered(spec_of(kind))
+    with pytest.raises(GemmgenError) as caught:
+        cublas(spec_of(kind))
+    assert str(caught.value) == (
+        f"cublas: error[no-baseline]: torch has no cuBLAS matmul of block-scaled {formats}"
+    )
+
+
+def on_meta(inputs: Inputs) -> Inputs:
+    """Tensors of the same types, shapes and strides without memory, which torch checks as a GPU's."""
+
+    def meta(tensor: Tensor) -> Tensor:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+        assert made.stride() == tensor.stride()
+        return made
+
+    extras = {name: meta(tensor) for name, tensor in inputs.extras.items()}
+    return Inputs(meta(inputs.a), meta(inputs.b), MappingProxyType(extras))
+
+
+def scaled_mm_arguments(spec: Spec, inputs: Inputs, d: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    """What the baseline calls ``_scaled_mm`` with."""
+    call: Any = block_scaled_mm(spec).bind(inputs, d)
+    function: Any = torch
+    assert call.func is function._scaled_mm
+    return call.args, call.keywords
+
+
+def checked_by_torch(spec: Spec, inputs: Inputs) -> Tensor:
+    """Let torch check the baseline's arguments; it does so where there is no ``out``."""
+    m, n, _ = inputs.shape
+    d = torch.empty(m, n, dtype=TORCH_DTYPES[spec.operands.d.dtype], device="meta")
+    arguments, keywords = scaled_mm_arguments(spec, on_meta(inputs), d)
+    assert keywords.pop("out") is d
+    function: Any = torch
+    return function._scaled_mm(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SCALED if offered(spec_of(kind))])
+@pytest.mark.parametrize("shape", [(256, 128, 512), (300, 784, 704), (16, 16, 32), (1, 16, 96)])
+def test_the_baselines_arguments_are_what_torch_asks_for(kind: str, shape: Shape) -> None:
+    spec = spec_of(kind)
+    m, n, k = shape
+    plain = random_inputs(shape, spec, torch.Generator().manual_seed(0))
+    d = torch.empty(m, n, dtype=torch.bfloat16)
+    (a, b), keywords = scaled_mm_arguments(spec, plain.packed(pack_scales), d)
+    packed_k = k // 2 if kind == "nvfp4" else k
+    types = [torch.float4_e2m1fn_x2] * 2 if kind == "nvfp4" else [plain.a.dtype, plain.b.dtype]
+    assert [a.dtype, b.dtype] == types
+    assert (a.shape, b.shape, b.stride(0)) == ((m, packed_k), (packed_k, n), 1)
+    assert (a.data_ptr(), b.data_ptr()) == (plain.a.data_ptr(), plain.b.data_ptr())
+    columns = math.ceil(math.ceil(k / VECTORS["nvfp4" if kind == "nvfp4" else "mxfp8"]) / 4) * 4
+    for name, rows in (("a", m), ("b", n)):
+        scale = keywords[f"scale_{name}"]
+        # In whole blocks of 128 x 4, in a row, byte for byte as the tensor cores read them.
+        assert scale.shape == (math.ceil(rows / 128) * 128 * columns,)
+        assert scale.is_contiguous()
+        assert scale.dtype == (torch.float8_e4m3fn if kind == "nvfp4" else torch.float8_e8m0fnu)
+        expected = pack_scales(plain.extras[f"{name}_scale"]).view(torch.uint8).flatten()
+        assert torch.equal(scale.view(torch.uint8), expected)
+    assert keywords["out"] is d
+    assert keywords["out_dtype"] == torch.bfloat16
+
+
+OFFERED = [
+    path for path in BLACKWELL_SPECS if path.stem[5:10] in ("mxfp8", "nvfp4") and "mxfp4" not in path.stem
+]
+
+
+@pytest.mark.parametrize("path", OFFERED, ids=lambda path: path.stem)
+def test_torch_accepts_the_arguments_of_every_specs_baseline(path: Path) -> None:
+    module, spec = module_and_spec(path)
+    assert offered(spec)
+    for m, n, k in (256, 256, 256), (496, 608, 640), (304, 784, 704):
+        inputs = random_inputs((m, n, k), spec, torch.Generator().manual_seed(0)).packed(module.pack_scales)
+        result = checked_by_torch(spec, inputs)
+        assert (result.shape, result.dtype) == ((m, n), module.DTYPES["out"])
+
+
+def test_torch_refuses_scales_of_another_size() -> None:
+    # So that the test above means something: one block of 512 bytes too many.
+    spec = spec_of("nvfp4")
+    inputs = random_inputs((128, 128, 256), spec, torch.Generator().manual_seed(0)).packed(pack_scales)
+    more = torch.cat([inputs.extras["a_scale"].view(torch.uint8)] * 2).view(torch.float8_e4m3fn)
+    wrong = replace(inputs, extras=MappingProxyType({**inputs.extras, "a_scale": more}))
+    with pytest.raises(RuntimeError, match="scale_a should have 2048 elements, got 4096"):
+        checked_by_torch(spec, wrong)
+
+
+# --- one CTA against two
+
+WITHOUT = [path for path in BLACKWELL_SPECS if "mxfp4" in path.stem]
+RIVALS = {
+    "b200_mxfp4": "one CTA",
+    "b200_mxfp4_mxfp8": "one CTA",
+    "b200_mxfp4_mxfp8_one_cta": "pairs of CTAs",
+    "b200_mxfp4_one_cta": "pairs of CTAs",
+    "b200_mxfp8_mxfp4": "one CTA",
+    "b200_mxfp8_mxfp4_one_cta": "pairs of CTAs",
+}
+
+
+def test_every_spec_has_a_baseline() -> None:
+    assert {path.stem for path in WITHOUT} == set(RIVALS)
+    for path in BLACKWELL_SPECS:
+        with rival(make(path)) as baseline:
+            assert (baseline is not None) == (path.stem in RIVALS)
+        if path.stem not in RIVALS:
+            assert cublas(make(path).source.spec).text.startswith(CHOICE)
+
+
+@pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.stem)
+def test_what_torch_lacks_is_compared_with_the_same_spec_by_another_number_of_ctas(path: Path) -> None:
+    product = make(path)
+    other = variant(product)
+    ours, theirs = product.plan, other.plan
+    assert {(ours.cluster_m, ours.cluster_n), (theirs.cluster_m, theirs.cluster_n)} == {(1, 1), (2, 1)}
+    assert other.source.spec.operands == product.source.spec.operands
+    assert other.source.spec.epilogue == product.source.spec.epilogue
+    assert [theirs.cta_tile_m, theirs.cta_tile_n, theirs.cta_tile_k] == [
+        ours.cta_tile_m,
+        ours.cta_tile_n,
+        ours.cta_tile_k,
+    ]
+    with rival(product) as baseline:
+        assert baseline is not None
+        tile = f"tile {ours.cta_tile_m} x {ours.cta_tile_n} x {ours.cta_tile_k} in {theirs.stages} stages"
+        assert baseline.text.startswith(
+            f"gemmgen's kernel of the same spec by {RIVALS[path.stem]}, {tile}, scales packed before; "
+            "torch has no cuBLAS matmul of block-scaled "
+        )
+
+
+def rewritten(tmp_path: Path, stem: str, *edits: tuple[str, str]) -> Path:
+    text = spec_path(stem).read_text()
+    for old, new in edits:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    path = tmp_path / "edited.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_cluster_that_is_searched_for_is_stated_in_the_rival(tmp_path: Path) -> None:
+    search = "search: {cluster.m: [1, 2], buffering.stages: [2, 3]}"
+    path = rewritten(tmp_path, "b200_mxfp4", ("cluster: {m: 2, n: 1}", search))
+    product = make(path)
+    other = variant(product)
+    assert {product.plan.cluster_m, other.plan.cluster_m} == {1, 2}
+    assert other.source.spec.search.keys() == {"buffering.stages"}
+
+
+def test_where_no_plan_of_the_other_kind_is_legal_there_is_no_baseline(tmp_path: Path) -> None:
+    # One CTA holds all 256 columns of B, where one of a pair holds 128: 6 stages are too many for it.
+    path = rewritten(tmp_path, "b200_mxfp4", ("{accumulators: 1}", "{accumulators: 1, stages: 6}"))
+    with pytest.raises(GemmgenError) as caught, rival(make(path)):
+        raise AssertionError
+    assert str(caught.value).startswith(
+        f"{path.as_posix()}: error[no-baseline]: torch has no matmul of block-scaled mxfp4, and no kernel by one CTA "
+        "is legal: 6 stages of "
+    )
+
+
+# --- a whole benchmark
+
+
+@dataclass
+class StillMachine:
+    """Every piece of work takes a millisecond, by a clock that a second passes on between two looks."""
+
+    clock: float = 0.0
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def environment(self) -> Environment:
+        return Environment("0", "0", "0", "0", "0", "0", "NVIDIA B200", sm_count=148, l2_bytes=1)
+
+    def state(self, work: Work) -> GpuState | None:
+        return None
+
+    def now(self) -> float:
+        self.clock += 1.0
+        return self.clock
+
+    def synchronize(self) -> None:
+        pass
+
+    def seconds(self, work: Work) -> float:
+        work()
+        return 1e-3
+
+    def capture(self, work: Work) -> Work:
+        return work
+
+
+PROTOCOL = Protocol(
+    repetitions=1, pairs=1, sample_seconds=1e-3, warm_up_seconds=0.1, host_rounds=1, host_calls=1
+)
+SMALL = (16, 24, 128)
+
+
+@pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.stem)
+def test_a_spec_without_a_call_of_torch_is_timed_against_its_rival(
+    monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    module, spec = module_and_spec(path)
+    computed(monkeypatch, module, spec)
+    packed: list[int] = []
+    monkeypatch.setattr(module, "pack_scales", counting(packed, module.pack_scales))
+
+    def imported(path: Path) -> ModuleType:
+        made = import_generated(path)
+        computed(monkeypatch, made, spec)
+        monkeypatch.setattr(made, "pack_scales", counting(packed, made.pack_scales))
+        return made
+
+    monkeypatch.setattr("gemmgen.bench.rival.import_generated", imported)
+    subject = Subject.of(path, ROOT / "generated" / f"{path.stem}.py")
+    told: list[str] = []
+    with rival(make(path)) as baseline:
+        record = bench(
+            module,
+            subject,
+            spec,
+            [SMALL],
+            protocol=PROTOCOL,
+            machine=StillMachine(),
+            baseline=baseline,
+            progress=told.append,
+        )
+    assert packed == [1, 1]  # A's scales and B's, once: both arms get what is packed
+    assert not any("roofline" in message for message in told)
+    (measurement,) = record.measurements
+    assert measurement.relative_error == measurement.baseline_relative_error < 1e-2
+    assert record.baseline.startswith(f"gemmgen's kernel of the same spec by {RIVALS[path.stem]}")
+    assert record.ceilings is not None
+    assert record.ceilings.flops_per_second == (4.5e15 if "mxfp8" in path.stem else 9e15)
+    assert from_json(to_json(record), "r.json") == record
+    assert "| gemmgen TFLOP/s | baseline TFLOP/s |" in markdown_table([record])
+
+
+def counting(calls: list[int], pack: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def counted(scales: Tensor) -> Tensor:
+        calls.append(1)
+        return pack(scales)
+
+    return counted
+
+
+@pytest.mark.parametrize("stem", ["b200_mxfp4", "b200_nvfp4", "b200_bf16"])
+def test_a_session_brings_the_rival_where_there_is_no_call(
+    monkeypatch: pytest.MonkeyPatch, stem: str
+) -> None:
+    given: list[Baseline | None] = []
+
+    def fake(
+        module: ModuleType,
+        subject: Subject,
+        spec: Spec,
+        shapes: Sequence[Shape],
+        *,
+        baseline: Baseline | None,
+        progress: Callable[[str], None],
+    ) -> Record:
+        given.append(baseline)
+        return from_json((ROOT / "tests" / "records" / "synthetic_bf16.json").read_text(), "r.json")
+
+    monkeypatch.setattr("gemmgen.bench.session.bench", fake)
+    time_spec(spec_path(stem), None, silent)
+    (baseline,) = given
+    assert (baseline is not None) == (stem == "b200_mxfp4")
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_scales_are_packed_before_anything_is_timed(kind: str) -> None:
+    spec = spec_of(kind)
+    (made,) = input_sets(SMALL, spec, 1, torch.Generator().manual_seed(0), Protocol(), pack_scales)
+    for name in ("a_scale", "b_scale"):
+        assert made.inputs.extras[name].dim() == 2
+        assert torch.equal(
+            made.timed.extras[name].view(torch.uint8), pack_scales(made.inputs.extras[name]).view(torch.uint8)
+        )
+    assert made.timed.a is made.inputs.a
+
+
+# --- rooflines and errors
+
+
+@pytest.mark.parametrize(
+    ("operand", "bits", "flops"),
+    [
+        ("bf16", 16, 2.25e15),
+        ("tf32", 32, 1.125e15),
+        ("e4m3", 8, 4.5e15),
+        ("e2m1", 4, 9e15),
+        ("e2m1", 8, 4.5e15),  # padded
+    ],
+)
+def test_the_ceilings_of_a_b200_are_its_datasheets(operand: Any, bits: int, flops: float) -> None:
+    ceilings = ceilings_of("NVIDIA B200", operand, bits)
+    assert ceilings is not None
+    assert (ceilings.flops_per_second, ceilings.bytes_per_second) == (flops, 8e12)
+    assert ceilings.source == (
+        f"datasheet of the B200, not measured: dense MMA of {bits}-bit operands; memory bandwidth"
+    )
+    assert ceilings_of("NVIDIA GB200", operand, bits) is None
+
+
+def test_scales_and_halves_of_bytes_are_counted() -> None:
+    # Rows of A and of B's transpose: 100 elements of 4 bits are 50 bytes, with ceil(100 / 16) = 7 scales or
+    # ceil(100 / 32) = 4; of 8 bits 100. 2 rows of A, 3 of B, 6 elements of D of 2 bytes.
+    assert Dtypes("e2m1", "e2m1", "bf16", None, "nvfp4", "nvfp4").moved_bytes((2, 3, 100)) == 5 * 57 + 12
+    assert Dtypes("e2m1", "e2m1", "bf16", None, "mxfp4", "mxfp4").moved_bytes((2, 3, 100)) == 5 * 54 + 12
+    assert Dtypes("e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4").moved_bytes((2, 3, 100)) == (
+        2 * 104 + 3 * 54 + 12
+    )
+    assert dtypes_of(spec_of("mxfp8_by_mxfp4")) == Dtypes("e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4")
+    assert dtypes_of(spec_of("bf16")) == Dtypes("bf16", "bf16", "bf16")
+
+
+def test_a_k_that_the_operands_cannot_have_is_not_timed() -> None:
+    module, spec = module_and_spec(spec_path("b200_mxfp8_mxfp4"))
+    subject = Subject("specs/b200_mxfp8_mxfp4.yaml", "0" * 64, "1" * 64)
+    with pytest.raises(GemmgenError) as caught:
+        bench(module, subject, spec, [(8, 8, 128), (8, 8, 64)])
+    assert str(caught.value) == (
+        "--shapes: error[bad-shapes]: K must be a multiple of 128 with these operands, found 8x8x64"
+    )
+
+
+NEEDS = "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+@pytest.mark.parametrize("path", BLACKWELL_SPECS, ids=lambda path: path.stem)
+def test_without_the_card_nothing_is_timed(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    with pytest.raises(GemmgenError) as caught:
+        time_spec(path, [(256, 256, 256)], silent)
+    assert str(caught.value) == f"cuda: error[no-gpu]: torch finds no CUDA GPU; {NEEDS}"
+    fake_gpu(monkeypatch, "NVIDIA H200", (9, 0))
+    with pytest.raises(GemmgenError) as caught:
+        time_spec(path, [(256, 256, 256)], silent)
+    assert str(caught.value) == f"cuda: error[no-gpu]: NVIDIA H200 has compute capability 9.0; {NEEDS}"
