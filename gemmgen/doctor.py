@@ -35,11 +35,12 @@ def examine() -> Doctor:
     lowering = "yes"
     if not versions["triton"].startswith(TRITON_RANGE + "."):
         lowering = f"no: needs triton {TRITON_RANGE}, found {versions['triton']}"
-    device = "yes"
-    if capability not in {
-        gpu.architecture.compute_capability for gpu in GPUS.values() if gpu.architecture.mma == "wgmma"
-    }:
-        device = f"no: needs a Hopper GPU (compute capability 9.0), found {gpu}"
+    targets = [
+        name for name, product in GPUS.items() if product.architecture.compute_capability == capability
+    ]
+    device = f"yes, of specs for {' and '.join(targets)}"
+    if not targets:
+        device = f"no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found {gpu}"
     elif lowering != "yes":
         device = lowering
     return Doctor(

@@ -18,9 +18,9 @@ class Matmul(Protocol):
     """The one function that a generated module offers: D[M, N] from A[M, K] and B[K, N], logical shapes.
 
     Everything else is a keyword: ``out``, optional, and, required exactly if the spec uses it, ``c`` [M, N],
-    ``row_scale`` and ``row_bias`` [M], ``column_scale`` and ``column_bias`` [N], and ``tensor_scale`` [1]. Of
-    block-scaled operands also ``a_scale`` [M, ceil(K / vector)] and ``b_scale`` [N, ceil(K / vector)], or what
-    the module's ``pack_scales`` makes of them.
+    ``row_scale`` and ``row_bias`` [M], ``column_scale`` and ``column_bias`` [N], and ``tensor_scale`` [1]; of
+    block-scaled operands ``a_scale`` [M, ceil(K / vector)] and ``b_scale`` [N, ceil(K / vector)], or what the
+    module's ``pack_scales`` makes of them.
     """
 
     def __call__(self, a: Tensor, b: Tensor, /, *args: Any, **kwargs: Any) -> Tensor:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from blackwell_mutants import (
-    B_SCALE_BYTES,
     COPY_A_SCALES,
-    EXPECT,
     MMA,
     RELEASE,
     SCALED_MMA,
@@ -49,7 +47,7 @@ LAUNCH_CONTROL = {
     "answer_read_before_it_is_there": one(
         K.READ_AFTER_WRITE, "clc_answers", LOAD_ANSWER.strip(), (ANSWER_WAIT, NOTHING)
     ),
-    "answer_overwritten_before_it_is_read": share_b(
+    "answer_overwritten_before_it_is_read": one(
         K.WRITE_AFTER_READ, "clc_answers", TRY_CANCEL, (REQUEST_WAIT, NOTHING)
     ),
     "answer_read_without_signalling": one(
@@ -85,12 +83,6 @@ LAUNCH_CONTROL = {
     ),
     "asked_again_after_a_refusal": one(
         K.CANCEL_AFTER_REFUSAL, "clc_answers", TRY_CANCEL, ("        number += 1\n", ASK_AGAIN)
-    ),
-    "answer_of_the_tile_after": share_b(
-        K.DEADLOCK,
-        "clc_ready",
-        ANSWER_WAIT,
-        (NEXT, NEXT.replace("tiles_done)", "tiles_done + 1)")),
     ),
 }
 
@@ -151,18 +143,13 @@ IN_NUMBERS_ONLY: dict[str, Mutant] = {
     )
 }
 
+# As committed, with the stages and tiles that the planner chose.
 AS_COMMITTED = {
     "accumulator_released_early_in_a_committed_module": of("b200_bf16")(
         K.WRITE_AFTER_READ, "accumulators", MMA, within(RELEASE, "- 1", "- 2")
     ),
-    "role_left_out_in_a_committed_module": of("b200_mxfp8")(
-        K.READ_AFTER_WRITE, "clc_answers", LOAD_ANSWER.strip(), within(ROLES, "4", "3")
-    ),
     "scales_not_copied_in_a_committed_module": of("b200_mxfp4_mxfp8_one_cta")(
         K.UNINITIALISED_READ, "a_scale_tmem", SCALED_MMA, (COPY_A_SCALES, "")
-    ),
-    "bytes_of_b_scales_not_expected_in_a_committed_module": of("b200_nvfp4")(
-        K.BYTE_COUNT, "load_ready", EXPECT, (B_SCALE_BYTES, "")
     ),
 }
 MUTANTS = LAUNCH_CONTROL | STORES | IN_NUMBERS_ONLY | AS_COMMITTED

@@ -45,7 +45,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, 
 def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) -> None:
     """Let a module run on the CPU: all of its wrapper, and in place of the launch what the spec says.
 
-    The wrapper's arguments are looked at through its own descriptors: which bytes, rows and strides TMA is told.
+    The operands are looked at through the wrapper's descriptors: the bytes, rows and strides that TMA gets.
     """
     problem = problem_of(spec)
     matmul, names = module.matmul, module.matmul_kernel.arg_names

@@ -55,9 +55,6 @@ ACCUMULATORS = {
     "accumulator_not_awaited_before_reuse": one(
         K.WRITE_AFTER_READ, "accumulators", MMA, (EMPTY_WAIT, NOTHING)
     ),
-    "only_accumulator_not_awaited_before_reuse": scaled_pair(
-        K.WRITE_AFTER_READ, "accumulator", SCALED_MMA, (ONLY_EMPTY_WAIT, NOTHING)
-    ),
     "accumulator_ready_by_a_plain_arrival": one(
         K.READ_AFTER_WRITE, "accumulators", READ, within(COMMIT, "tcgen05_commit", "mbarrier.arrive")
     ),
@@ -69,9 +66,6 @@ ACCUMULATORS = {
         (f"            load += 1\n        {COMMIT}", f"            load += 1\n            {COMMIT}"),
     ),
     "accumulator_released_by_one_cta": pair(
-        K.WRITE_AFTER_READ, "accumulators", MMA, within(EMPTY_OF_PAIRS, ", two_ctas=True")
-    ),
-    "accumulator_of_two_pairs_released_by_one_cta_of_each": share_b(
         K.WRITE_AFTER_READ, "accumulators", MMA, within(EMPTY_OF_PAIRS, ", two_ctas=True")
     ),
     "only_accumulator_released_by_one_cta": scaled_pair(
@@ -140,9 +134,6 @@ STAGES = {
     "stage_not_awaited_before_the_next_load": pair(
         K.WRITE_AFTER_READ, "b_smem", LOAD_B, (LOAD_EMPTY_WAIT, NOTHING)
     ),
-    "scales_not_awaited_before_the_next_load": scaled_pair(
-        K.WRITE_AFTER_READ, "a_scale_smem", LOAD_SCALES, (LOAD_EMPTY_WAIT, NOTHING)
-    ),
     "stage_ready_in_one_cta": pair(
         K.READ_AFTER_WRITE, "a_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")
     ),
@@ -207,15 +198,6 @@ STAGES = {
         LOAD_SCALES,
         (COPY_B_SCALES, ""),
         (TO_BARRIER + END_OF_MMA, TO_BARRIER + END_OF_MMA + COPY_B_SCALES),
-    ),
-    "a_step_that_nobody_multiplies": scaled(
-        K.DEADLOCK,
-        "load_empty",
-        LOAD_EMPTY_WAIT,
-        (
-            f"range(k_steps):\n            stage = load % STAGES\n            {LOAD_EMPTY_WAIT}",
-            f"range(k_steps + 1):\n            stage = load % STAGES\n            {LOAD_EMPTY_WAIT}",
-        ),
     ),
     "too_many_stages": pair(
         K.SMEM_CAPACITY,

@@ -464,7 +464,7 @@ def put(document: Any, path: str, value: object) -> None:
         (
             "dtypes.a",
             "fp8",
-            'dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, e2m1, ue8m0, not "fp8"',
+            "dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, e2m1, ue8m0, not ",
         ),
         ("ceilings.flops_per_second", 0, "ceilings: a ceiling must be positive"),
         ("measurements", {}, "measurements: must be a list, not {}"),
@@ -652,8 +652,8 @@ def shapes_to_time(spec: Spec) -> dict[Shape, str]:
     """Problems that the spec's kernel and its baseline can both compute, and how each is to be timed.
 
     One is long enough for events and one is not; then the same with an N for which ``out`` is refused, if
-    torch can do that: in 8 bits, N and K must be whole units of 16. No B200 can do 8192**3 in less than 122 us:
-    1.0995e12 operations / 9e15.
+    torch can do that: in 8 bits, N and K must be whole units of 16. No B200 can do 8192**3 in less than
+    122 us: 1.0995e12 operations / 9e15.
     """
     if spec.target == "b200":
         return {(8192, 8192, 8192): "events", (1024, 1024, 1024): "graph"}

@@ -1,4 +1,4 @@
-"""bench of the Blackwell specs, as far as it goes without a B200: what they are compared with, and by which calls.
+"""bench of the Blackwell specs, as far as it goes without a B200: what is compared, and by which calls.
 
 torch's own checks of the arguments of ``_scaled_mm`` run on tensors without memory, as if on a GPU.
 """
@@ -58,7 +58,10 @@ STATED: dict[str, tuple[Spec, str]] = {
     ),
     "mxfp8 of two types": (
         spec_of("mxfp8_e5m2", "fp32"),
-        f"torch._scaled_mm(a, b, {SCALES}, out_dtype=torch.float32, out=d), mxfp8 (e5m2) and mxfp8 (e4m3), {BEFORE}",
+        (
+            f"torch._scaled_mm(a, b, {SCALES}, out_dtype=torch.float32, out=d), "
+            f"mxfp8 (e5m2) and mxfp8 (e4m3), {BEFORE}"
+        ),
     ),
     "nvfp4": (
         spec_of("nvfp4", "fp16"),
@@ -255,8 +258,8 @@ def test_where_no_plan_of_the_other_kind_is_legal_there_is_no_baseline(tmp_path:
     with pytest.raises(GemmgenError) as caught, rival(make(path)):
         raise AssertionError
     assert str(caught.value).startswith(
-        f"{path.as_posix()}: error[no-baseline]: torch has no matmul of block-scaled mxfp4, and no kernel by one CTA "
-        "is legal: 6 stages of "
+        f"{path.as_posix()}: error[no-baseline]: torch has no cuBLAS matmul of block-scaled mxfp4, "
+        "and no kernel of the same spec by one CTA is legal: 6 stages of "
     )
 
 

@@ -1,6 +1,6 @@
 """Faults planted in generated modules for Blackwell: the simulator names each by kind, variable and line.
 
-No Blackwell GPU has run the modules: what a change does on the device is read from the PTX manual.
+No Blackwell GPU has run the modules: that a change is a fault, or none, follows from what PTX says of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import blackwell_mutants
 import pytest
 from blackwell_launch_mutants import IN_NUMBERS_ONLY, TRANSPOSED
 from blackwell_mutants import (
-    COMMIT,
     COPY_B_SCALES,
     TO_ALL,
     TO_BARRIER,
@@ -18,14 +17,11 @@ from blackwell_mutants import (
     pair,
     scaled_pair,
     share_a,
-    share_b,
     within,
 )
-from simulate_mutants import Mutant, launch_of, product_of
+from simulate_mutants import launch_of, product_of
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate import Kind
-from gemmgen.simulate.launches import Launch
 from gemmgen.simulate.specs import simulate
 
 MUTANTS = blackwell_mutants.MUTANTS | blackwell_launch_mutants.MUTANTS
@@ -54,7 +50,59 @@ def test_no_fault_is_planted_twice() -> None:
     assert len(MUTANTS) == count  # no name is in both
 
 
-SAME_NUMBERS = {
-    # Each CTA loads for itself what one could have loaded for all that share it.
-    "a_loaded_by_each_pair": share_a, 
+EXPECT_BOTH = "mbarrier.expect(ready, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)"
+END_OF_LOADS = "\n\n@gluon.jit\ndef mma_partition("
+MULTICAST = ", multicast=True"
+HARMLESS = {
+    # Each pair, or each CTA, loads what one could have loaded for all that share it.
+    "a_loaded_by_each_pair": share_a("", "", "", within(f"a_smem.index(stage){MULTICAST})", MULTICAST)),
+    "b_scales_loaded_by_each_cta": scaled_pair(
+        "",
+        "",
+        "",
+        within(
+            "b_scale_smem.index(stage),\n                multicast=True,\n",
+            "                multicast=True,\n",
+        ),
+    ),
+    # No CTA shares B: its group is the CTA alone.
+    "b_multicast_that_nobody_shares": pair(
+        "", "", "", within("b_smem.index(stage))", "))", f"){MULTICAST})")
+    ),
+    # A commit for two CTAs arrives in both of the pair without it; only other pairs need it.
+    "commit_of_a_lone_pair_without_multicast": pair("", "", "", (TO_ALL, TO_BARRIER)),
+    # A phase needs the arrival too, and bytes may come in before it.
+    "bytes_expected_after_the_loads": pair(
+        "",
+        "",
+        "",
+        (f"            {EXPECT_BOTH}\n", ""),
+        (
+            f"            load += 1\n{END_OF_LOADS}",
+            f"            {EXPECT_BOTH}\n            load += 1\n{END_OF_LOADS}",
+        ),
+    ),
+    "one_slot_for_answers": one("", "", "", within("ANSWERS = gl.constexpr(2)", "2", "1")),
 }
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_what_costs_time_at_most_is_no_finding(name: str) -> None:
+    assert HARMLESS[name].problems() == ()
+
+
+LOAD_EMPTY = "load_empty = mbarrier.allocate_mbarrier(batch=STAGES)"
+REFUSED = {
+    "stage_released_to_one_cta": pair("", "", "", within(LOAD_EMPTY, "STAGES", "STAGES, two_ctas=True")),
+    "b_not_transposed_in_the_pair": pair("", "", "", within(TRANSPOSED, ".permute((1, 0))")),
+    "b_scales_of_the_pair_copied_over_those_of_a": scaled_pair(
+        "", "", "", within(COPY_B_SCALES, "b_scale_tmem", "a_scale_tmem")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_compiler_refuses_what_fits_no_pair(name: str) -> None:
+    with pytest.raises(GemmgenError) as error:
+        REFUSED[name].problems()
+    assert [diagnostic.code for diagnostic in error.value.diagnostics] == ["lowering-failed"]

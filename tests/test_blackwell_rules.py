@@ -5,6 +5,7 @@ No Blackwell GPU was at hand: what Triton refuses, and what it compiles in silen
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
@@ -12,22 +13,24 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from conftest import SPECS
 from test_rules import beyond, broken, calls, changed, diagnostics, fixes, places, value_at
 
 from gemmgen.errors import Diagnostic, Violation
-from gemmgen.plan import plan_spec
 from gemmgen.plan.blackwell import Tcgen05Plan
+from gemmgen.plan.blackwell.candidates import configurations
 from gemmgen.plan.blackwell.rules import PROBLEM_RULES, RULES, STORE_RULES, Rule
 from gemmgen.plan.rules.rule import rule_id
-from gemmgen.render import render
+from gemmgen.product import make
 from gemmgen.spec import load_spec
-from gemmgen.target import SCALE_FORMATS
 
 ROOT = Path(__file__).parent.parent
 DIRECTORY = Path("tests/invalid/blackwell")
 INVALID = sorted(path.stem for path in (ROOT / DIRECTORY).glob("*.yaml"))
 RULE_IDS = {rule_id(rule) for rule in RULES}
 OWN_MODULES = {rule.__module__ for rule in RULES if ".blackwell." in rule.__module__}
+
+Built = tuple[Tcgen05Plan, str]
 
 every_invalid_spec = pytest.mark.parametrize("stem", INVALID)
 
@@ -36,6 +39,18 @@ every_invalid_spec = pytest.mark.parametrize("stem", INVALID)
 def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Diagnostics name a spec as the user does, so relative to where the test runs."""
     monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[path for path in SPECS if path.stem.startswith("b200_")],
+    ids=lambda path: path.stem,
+)
+def built(request: pytest.FixtureRequest) -> Built:
+    """The plan and the text of each committed Blackwell module."""
+    product = make(request.param)
+    assert isinstance(product.plan, Tcgen05Plan)
+    return product.plan, product.module
 
 
 @cache
@@ -181,17 +196,150 @@ def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None
 # --- who is asked when
 
 
-def test_a_rule_of_the_problem_judges_no_decision() -> None:
+@every_invalid_spec
+def test_a_rule_of_the_problem_judges_no_decision(stem: str) -> None:
     # The planner asks one plan for all: the same problem with other decisions is judged the same.
-    for stem in INVALID:
-        source = load_spec(DIRECTORY / f"{stem}.yaml")
-        judged = {
-            tuple(str(found) for rule in PROBLEM_RULES for found in rule(outline))
-            for outline in outlines(source.spec)
-        }
-        assert len(judged) == 1
+    judged = {
+        tuple(str(found) for rule in PROBLEM_RULES for found in rule(configuration.outline))
+        for configuration in configurations(load_spec(DIRECTORY / f"{stem}.yaml").spec)
+    }
+    assert len(judged) == 1
 
 
 def test_rules_of_the_store_are_rules() -> None:
     assert STORE_RULES <= RULE_IDS
     assert STORE_RULES.isdisjoint(map(rule_id, PROBLEM_RULES))
+
+
+# --- what every module does and no spec can ask for: the text of the committed modules
+
+
+def constant(text: str, name: str) -> str:
+    """What a module's constant is defined as, in one line."""
+    found = re.search(
+        rf"^{name} = gl\.constexpr\((.*?)\)(?:  #.*)?\n(?=\S|\n)", text, re.DOTALL | re.MULTILINE
+    )
+    assert found, name
+    return " ".join(found[1].split())
+
+
+def bases(layout: str) -> list[list[int]]:
+    """The CGA bases of a layout, one for each bit of a CTA's rank."""
+    found = re.search(r"cga_layout=(\[\[.*?\]\])", layout)
+    return ast.literal_eval(found[1]) if found else []
+
+
+def barrier(text: str, name: str) -> str:
+    """How a barrier is allocated."""
+    found = re.search(rf"^    {name} = mbarrier\.allocate_mbarrier\((.*)\)$", text, re.MULTILINE)
+    assert found, name
+    return found[1]
+
+
+def initial_count(text: str, name: str) -> str:
+    """For how many arrivals a phase of a barrier waits."""
+    found = re.search(rf"mbarrier\.init\({name}(?:\.index\(\w+\))?, count=(\w+)\)", text)
+    assert found, name
+    return found[1]
+
+
+def test_the_ctas_of_a_pair_have_rows_of_the_sums_and_of_a_and_columns_of_b(built: Built) -> None:
+    # "twoCTAs layout requires the first CGALayout block basis to be [1, 0]", and "twoCTA mode expects the
+    # first basis of the cga_layout of the RHS to be [0, 1]": there B is [K, N], and [N, K] as it is stored.
+    plan, text = built
+    problem = plan.problem
+    first = {name: bases(constant(text, f"{name}_LAYOUT"))[:1] for name in ("ACCUMULATOR", "A", "B", "D")}
+    if not plan.paired:
+        assert not any(first.values())
+        return
+    a = [1, 0] if problem.a.major == "k" else [0, 1]
+    b = [1, 0] if problem.b.major == "k" else [0, 1]
+    assert first == {"ACCUMULATOR": [[1, 0]], "A": [a], "B": [b], "D": [[1, 0]]}
+
+
+def test_every_mma_of_a_kernel_is_of_as_many_ctas(built: Built) -> None:
+    # "inconsistent two_ctas setting across matmuls": there is one MMA, and its accumulator's layout decides.
+    plan, text = built
+    assert len(re.findall(r"= TensorMemoryLayout|TensorMemoryLayout\(block", text)) == 1
+    assert len(re.findall(r"^ +tcgen05_mma(?:_scaled)?\(", text, re.MULTILINE)) == 1
+    assert ("two_ctas=True" in constant(text, "ACCUMULATOR_LAYOUT")) == plan.paired
+
+
+def test_a_barrier_that_both_ctas_of_a_pair_complete_is_the_pairs(built: Built) -> None:
+    # What MMAs arrive at is each CTA's own ("completion barrier cga_layout must be [[1]], got [[0]]"); what
+    # the MMA warp awaits is not, and compiles in silence where it is.
+    plan, text = built
+    of_a_pair = ("load_ready", "accumulator_empty")
+    for name in (*of_a_pair, "load_empty", "accumulator_ready"):
+        assert ("two_ctas=True" in barrier(text, name)) == (plan.paired and name in of_a_pair)
+
+
+def test_an_mma_arrives_at_the_barriers_of_all_ctas_that_filled_its_stage(built: Built) -> None:
+    # Without multicast it would tell one CTA of several, and compile in silence. A stage has been read by the
+    # MMAs of all pairs that its tiles go to: of 2 x 2 CTAs, two rows of pairs share B and two columns A.
+    plan, text = built
+    call = re.search(r"^ +tcgen05_mma(?:_scaled)?\((.*?)\n? *mbarriers=", text, re.DOTALL | re.MULTILINE)
+    assert call
+    assert ("multicast=True" in call[1]) == (plan.cluster_size > 1)
+    assert "mbarriers=[load_empty.index(stage)]" in text
+    readers = {(1, 1): 1, (2, 1): 1, (4, 1): 2, (2, 2): 2}
+    assert initial_count(text, "load_empty") == str(readers[plan.cluster_m, plan.cluster_n])
+
+
+def test_a_sum_takes_a_column_of_32_bits(built: Built) -> None:
+    # "bitwidth * colStride must be less than or equal to 32": 32 bits of fp32, times one.
+    plan, text = built
+    layout = constant(text, "ACCUMULATOR_LAYOUT")
+    assert f"block=[{plan.cta_tile_m}, {plan.cta_tile_n}], col_stride=1" in layout
+    assert re.search(r"accumulators? = allocate_tensor_memory\(\s*gl\.float32,", text)
+
+
+def test_four_warps_read_tensor_memory_and_no_others_do(built: Built) -> None:
+    # "num_warps must be a power of two and >= 4": those of the first partition, which alone loads sums.
+    _, text = built
+    assert '"num_warps": 4,' in text
+    bodies = dict(re.findall(r"^def (\w+)(\(.*?)(?=^def |\Z)", text, re.DOTALL | re.MULTILINE))
+    assert [name for name, body in bodies.items() if re.search(r"accumulator.*\.load\(\)", body)] == ["drain"]
+    assert [name for name, body in bodies.items() if " drain(" in body] == ["epilogue_partition"]
+
+
+def test_a_slice_of_an_accumulator_is_one_of_equal_parts(built: Built) -> None:
+    # "shape must have power-of-2 ...", "The split offset may not exceed the source shape".
+    plan, text = built
+    if plan.subtiles == 1:
+        assert ".slice(" not in text
+        return
+    columns, parts = int(constant(text, "SUBTILE_N")), int(constant(text, "SUBTILES"))
+    assert (columns & (columns - 1), columns * parts) == (0, plan.cta_tile_n)
+    assert "for i in gl.static_range(SUBTILES):" in text
+    assert re.findall(r"\.slice\((.*?)\)", text) == ["i * SUBTILE_N, SUBTILE_N"]
+
+
+def test_scales_are_copied_from_packed_unswizzled_blocks(built: Built) -> None:
+    # "failed to find valid tcgen05.copy layout": each [1, rows / 128, K / (4 VEC), 2, 256], swizzled over 0.
+    plan, text = built
+    if not plan.block_scaled:
+        assert "tcgen05_copy" not in text
+        return
+    for name, operand, rows in (
+        ("A", plan.problem.a, plan.program_tile_m),
+        ("B", plan.problem.b, plan.program_tile_n),
+    ):
+        assert operand.scale
+        layout = constant(text, f"{name}_SCALE_LAYOUT")
+        assert "swizzle_byte_width=0, element_bitwidth=8, rank=5" in layout
+        assert int(constant(text, f"{name}_SCALE_BLOCKS")) == rows // 128
+        assert int(constant(text, "SCALE_BLOCKS_K")) == plan.cta_tile_k // (4 * operand.scale.vector)
+        box = f"[STAGES, 1, {name}_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], {name}_SCALE_LAYOUT"
+        assert box in " ".join(text.split())
+
+
+def test_the_scales_of_b_are_in_both_ctas_of_a_pair_and_those_of_a_in_one(built: Built) -> None:
+    plan, text = built
+    if not plan.block_scaled:
+        return
+    found = [
+        bases(constant(text, f"{name}_SCALE_{kind}")) for name in "AB" for kind in ("LAYOUT", "TMEM_LAYOUT")
+    ]
+    pair = [[[0, 1, 0, 0, 0]], [[1, 0]], [[0, 0, 0, 0, 0]], [[0, 0]]]
+    assert found == (pair if plan.paired else [[], [], [], []])

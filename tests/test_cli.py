@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import resource
@@ -170,8 +171,8 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "another generation": (
         "b200.yaml",
-        lambda path: path.write_text(SPEC.replace("h100", "b200")),
-        "target-architecture",
+        lambda path: path.write_text(SPEC.replace("h100", "b200") + "warps: {m: 8}\n"),
+        "target-choice",
     ),
 }
 
@@ -403,7 +404,8 @@ def accepts(schema: Mapping[str, Any], value: object, definitions: Mapping[str, 
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool)
         case "integer":
-            return isinstance(value, int) and schema["minimum"] <= value <= schema["maximum"]
+            low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+            return isinstance(value, int) and low <= value <= high
         case "array":
             items = cast("list[object]", value) if isinstance(value, list) else []
             kinds = schema.get("prefixItems") or [schema["items"]] * len(items)
@@ -411,7 +413,8 @@ def accepts(schema: Mapping[str, Any], value: object, definitions: Mapping[str, 
             return isinstance(value, list) and len(kinds) == len(items) and fits
         case "object":
             members = cast("dict[str, object]", value) if isinstance(value, dict) else {}
-            assert schema["additionalProperties"] is False
+            if others := schema["additionalProperties"]:  # a mapping of any keys to values of one kind
+                return all(accepts(others, member, definitions) for member in members.values())
             return set(schema.get("required", [])) <= set(members) <= set(schema["properties"]) and all(
                 accepts(schema["properties"][k], v, definitions) for k, v in members.items()
             )
@@ -454,7 +457,7 @@ def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pyt
     report = json.loads(gemmgen_("doctor", "--json").stdout)
     assert report["gpu"] == "no GPU"
     assert report["versions"]["torch"] == torch.__version__
-    reason = "no: needs a Hopper GPU (compute capability 9.0), found no GPU"
+    reason = "no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found no GPU"
     assert report["stages"] == {
         "plan, check, schema, list": "yes",
         "build, lower": "yes",
@@ -464,9 +467,16 @@ def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("capability", "expected"),
-    [((9, 0), "yes"), ((10, 0), "no: needs a Hopper GPU (compute capability 9.0), found NVIDIA X")],
+    [
+        ((9, 0), "yes, of specs for h100 and h200"),
+        ((10, 0), "yes, of specs for b200"),
+        (
+            (12, 0),
+            "no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found NVIDIA X",
+        ),
+    ],
 )
-def test_doctor_knows_a_hopper_gpu(
+def test_doctor_knows_the_gpus_that_specs_are_for(
     gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], expected: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -499,8 +499,8 @@ def test_a_broken_module_is_one_diagnostic(tmp_path: Path, source: str | None, m
         import_generated(path)
 
 
-# --- On the GPU of its spec: every generated module, each in a process of its own, so that none can harm or stall
-# the next. Those for a B200 are skipped on an H200, and the reverse.
+# --- On the GPU of its spec: every generated module, each in a process of its own, so that none can harm or
+# stall the next. Those for a B200 are skipped on an H200, and the reverse.
 
 # On each acceptance shape: an own D, a given one, operands and D with strided rows, NaN and infinities, 50
 # repeats bit by bit, a graph and a side stream. N = 4097 takes no out=: a padded view is offered and must be
@@ -576,7 +576,8 @@ from gemmgen.verify.shapes import acceptance_shapes, single_tile
 triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
 module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
 multiple = problem_of(spec).k_multiple
-shapes = [(m, n, -(-k // multiple) * multiple) for m, n, k in ((256, 512, 384), (208, 416, 304), (2304, 4352, 520))]
+shapes = [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)]
+shapes = [(m, n, -(-k // multiple) * multiple) for m, n, k in shapes]
 verification = verify_numbers(module, spec, acceptance_shapes(spec) if single_tile(spec) else shapes)
 if not verification.passed:
     sys.exit("\\n".join(map(str, verification.failures)))
@@ -588,7 +589,7 @@ def spec_path(module: Path) -> Path:
 
 
 def skip_without_gpu(spec: Spec) -> None:
-    """Skip unless this machine has the GPU of the spec's target: a B200 for b200, an H100 or H200 for h100."""
+    """Skip unless this machine has the GPU of the spec's target, a B200 for a Blackwell spec."""
     try:
         require_gpu(problem_of(spec).gpu.architecture)
     except GemmgenError as error:

@@ -22,7 +22,7 @@ from gemmgen.problem.inputs import Inputs
 from gemmgen.spec.model import Spec
 
 CUBLAS_FORMATS: Final = ("mxfp8", "nvfp4")
-"""With themselves. torch takes mxfp4 for AMD, or from another library than cuBLAS; cuBLAS mixes no formats."""
+"""Each by itself: cuBLAS mixes none. mxfp4 torch has for AMD only, or from another library than cuBLAS."""
 CUBLAS_D: Final = ("bf16", "fp16", "fp32")
 
 

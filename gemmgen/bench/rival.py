@@ -1,4 +1,4 @@
-"""The baseline where torch has none: gemmgen's own kernel of one CTA against that of a pair, or the reverse."""
+"""The baseline where torch has none: gemmgen's own kernel by single CTAs against pairs, or the reverse."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def variant(product: Product) -> Product:
         try:
             return make(path)
         except GemmgenError as error:
-            why = error.diagnostics[0].message
-            formats = formats_text(product.source.spec)
-            message = f"torch has no matmul of block-scaled {formats}, and no kernel by {CTAS[ctas]} is legal: {why}"
+            lacking = f"torch has no cuBLAS matmul of block-scaled {formats_text(product.source.spec)}"
+            why = f"no kernel of the same spec by {CTAS[ctas]} is legal: {error.diagnostics[0].message}"
+            message = f"{lacking}, and {why}"
             raise GemmgenError([Diagnostic(product.source.path, "no-baseline", message)]) from error
 
 

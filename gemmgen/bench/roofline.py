@@ -44,7 +44,7 @@ H200_FP8: Final = Ceilings(
 
 
 def ceilings_of(gpu: str, operand: DType = "bf16", smem_bits: int = 16) -> Ceilings | None:
-    """Return the ceilings of the GPU of this product name; None of tf32 and int8 on an H200, and of other GPUs.
+    """Return the ceilings of the GPU of this product name; None of tf32 and int8 on an H200, and of others.
 
     On an H200 they were measured. No B200 was at hand: there they are the datasheet's, by the bits that an
     element takes in shared memory: 4 for e2m1, but 8 where it is padded.
@@ -61,7 +61,8 @@ def _datasheet(gpu: Gpu, bits: int) -> Ceilings:
     return Ceilings(
         flops_per_second=gpu.dense_flops_per_second(bits),
         bytes_per_second=gpu.dram_bytes_per_second,
-        source=f"datasheet of the {gpu.name}, not measured: dense MMA of {bits}-bit operands; memory bandwidth",
+        source=f"datasheet of the {gpu.name}, not measured: dense MMA of {bits}-bit operands; "
+        "memory bandwidth",
     )
 
 
@@ -74,7 +75,8 @@ def flops(shape: Shape) -> int:
 def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:
     """Return the fewest bytes through device memory: A, B and C read once and D written once.
 
-    The rows are those of A [M, K] and of B's transpose [N, K], with scales of blocks; ``d_bytes`` are those of an
-    element of D, and of C where there is one. Vectors and a scale, a row or a column at most, are left out.
+    The rows are those of A [M, K] and of B's transpose [N, K], with scales of blocks; ``d_bytes`` are those
+    of an element of D, and of C where there is one. Vectors and a scale, a row or column at most, are left
+    out.
     """
     return m * a_row_bytes + n * b_row_bytes + m * n * d_bytes

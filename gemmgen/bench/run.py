@@ -55,8 +55,9 @@ def bench(
     roofline, and progress says so), the current GPU, what a user of torch would call. Scales of blocks are
     packed before anything is timed, for both.
 
-    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu``; ``no-baseline``; ``wrong-result`` when the kernel is wrong on the tensors
-    to be timed, and then it is not timed; ``kernel-failed`` when a call of either arm raises.
+    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu``; ``no-baseline``;
+    ``wrong-result`` when the kernel is wrong on the tensors to be timed, and then it is not timed;
+    ``kernel-failed`` when a call of either arm raises.
     """
     chosen = tuple(shapes)
     refuse_k(spec, chosen)

@@ -14,8 +14,8 @@ TEXT_COLUMNS = 2
 def markdown_table(records: Sequence[Record]) -> str:
     """Return a Markdown table, a row for each measurement, and what in it cannot be true.
 
-    Rates are at the median time. The ratio is the baseline's time over gemmgen's, the median of the pairs: more
-    than 1 is faster. The baseline is named where it is cuBLAS throughout.
+    Rates are at the median time. The ratio is the baseline's time over gemmgen's, the median of the pairs:
+    more than 1 is faster. The baseline is named where it is cuBLAS throughout.
     """
     header = _header(records)
     rule = ["---"] * TEXT_COLUMNS + ["---:"] * (len(header) - TEXT_COLUMNS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gemmgen.plan.bounds import most_consumer_registers, most_stages
-from gemmgen.plan.decisions import pinned, problem_of
+from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.family import Configuration
 from gemmgen.plan.plan import Plan
 from gemmgen.plan.problem import Problem
@@ -41,7 +41,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
 TILED_CHOICES: dict[str, tuple[object, ...]] = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
 """The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
 
-STORES: dict[str, tuple[int, ...]] = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
+STORES: dict[str, tuple[object, ...]] = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
 
 DEEPEST_RING = 8
@@ -90,6 +90,7 @@ class WgmmaConfiguration(Configuration):
 
     problem: Problem
     decisions: Decisions
+    stores: dict[str, tuple[object, ...]]
 
     @cached_property
     def outline(self) -> Plan:
@@ -110,17 +111,17 @@ class WgmmaConfiguration(Configuration):
     def plans(self) -> Iterator[Plan]:
         """Yield a plan for each way to store D, legal or not, each once."""
         decisions, outline = self.decisions, self.outline
-        stores = {name: values for name, values in STORES.items() if name not in decisions}
+        stores = {name: values for name, values in self.stores.items() if name not in decisions}
         seen: set[Plan] = set()
         for values in itertools.product(*stores.values()):
             store = dict(zip(stores, values, strict=True))
             if "subtile_n" in store:
                 # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
                 whole = outline.cluster_n > 1 or outline.warps_n > 1
-                store["subtile_n"] = (
-                    outline.cta_tile_n if whole else min(store["subtile_n"], outline.cta_tile_n)
-                )
-            plan = replace(outline, **store)
+                wanted = store["subtile_n"]
+                assert isinstance(wanted, int)
+                store["subtile_n"] = outline.cta_tile_n if whole else min(wanted, outline.cta_tile_n)
+            plan = replace(outline, **store)  # pyright: ignore[reportArgumentType]
             for derived in MEMORY_DERIVED:
                 plan = _derive(plan, (derived,), decisions)
             if plan not in seen:
@@ -130,15 +131,20 @@ class WgmmaConfiguration(Configuration):
 
 def configurations(spec: Spec) -> Iterator[WgmmaConfiguration]:
     """Yield every combination of values that the spec leaves open, legal or not."""
-    stated, problem = pinned(spec), problem_of(spec)
-    for kind in _kinds(stated):
+    stated, problem, wanted = pinned(spec), problem_of(spec), searched(spec)
+    stores = {name: values for name, values in (STORES | wanted).items() if name in STORES}
+    for kind in wanted.get("specialization") or _kinds(stated):
         fixed = DEFAULTS | _implied(stated, kind) | {"specialization": kind} | stated
+        fixed = {
+            name: value for name, value in fixed.items() if name not in wanted or name == "specialization"
+        }
         choices = CHOICES | {"cta_tile_k": _step_choices(problem)}
-        if fixed["schedule_kind"] == "tiled":
+        if fixed.get("schedule_kind") == "tiled":
             choices |= TILED_CHOICES
+        choices |= {name: values for name, values in wanted.items() if name not in STORES}
         open_choices = {name: values for name, values in choices.items() if name not in fixed}
         for values in itertools.product(*open_choices.values()):
-            yield WgmmaConfiguration(problem, fixed | dict(zip(open_choices, values, strict=True)))
+            yield WgmmaConfiguration(problem, fixed | dict(zip(open_choices, values, strict=True)), stores)
 
 
 def candidates(spec: Spec) -> Iterator[Plan]:

@@ -9,6 +9,7 @@ from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.family import Family
 from gemmgen.plan.rules.rule import either
 from gemmgen.spec import Spec
+from gemmgen.spec.model import SIZE_LIMIT
 from gemmgen.target import GPUS
 
 RULE = "target-choice"
@@ -19,7 +20,15 @@ KINDS = {
     "tcgen05": ("persistent", "launch_control"),
 }
 """Schedules by instruction family."""
-ONE_CTA_PER_SM = {"tcgen05": ("occupancy",)}
+WORDS = {
+    "order": ("row", "grouped", "snake", "hilbert"),
+    "minor": ("m", "n"),
+    "a_source": ("shared", "registers"),
+    "specialization": ("none", "cooperative", "ping_pong"),
+}
+"""What the other decisions can be that are no numbers."""
+LEAST = {"a_swizzle_bytes": 0, "b_swizzle_bytes": 0, "outstanding_mmas": 0}
+"""The least that numbers can be, where it is not 1."""
 
 
 def foreign_choices(spec: Spec, family: Family) -> list[Violation]:
@@ -55,11 +64,19 @@ def _fields(spec: Spec, family: Family) -> Iterator[Violation]:
 
 
 def _operands(spec: Spec) -> Iterator[Violation]:
-    """Only tcgen05 multiplies 4-bit elements and scales blocks."""
-    if GPUS[spec.target].architecture.mma == "tcgen05":
-        return
+    """Only 4-bit elements are packed, and only tcgen05 multiplies them and scales blocks."""
     for name, operand in (("a", spec.operands.a), ("b", spec.operands.b)):
         path = f"operands.{name}"
+        if operand.packing is not None and operand.dtype != "e2m1":
+            yield Violation(
+                RULE,
+                f"{path}.packing",
+                f"{operand.packing} for {operand.dtype}",
+                "it says how 4-bit elements lie",
+                "leave it out",
+            )
+        if GPUS[spec.target].architecture.mma == "tcgen05":
+            continue
         blackwell = "only tcgen05 does, which B200 has"
         if operand.dtype == "e2m1":
             found = f"{name.upper()} is e2m1 for {_target(spec)}"
@@ -69,14 +86,6 @@ def _operands(spec: Spec) -> Iterator[Violation]:
                 found,
                 f"wgmma multiplies no 4-bit elements, {blackwell}",
                 "use e4m3 or e5m2, or b200 for target",
-            )
-        elif operand.packing is not None:
-            yield Violation(
-                RULE,
-                f"{path}.packing",
-                f"stated for {operand.dtype}",
-                "it says how 4-bit elements lie",
-                "leave it out",
             )
         if operand.scale is not None:
             yield Violation(
@@ -111,13 +120,22 @@ def _search(spec: Spec, family: Family) -> Iterator[Violation]:
                 "leave one of them out",
             )
         else:
-            word = known[path] in ("schedule_kind", "order", "minor", "a_source", "specialization")
-            wrong = [value for value in values if isinstance(value, str) != word]
-            if wrong:
-                yield Violation(
-                    SEARCH_RULE,
-                    field,
-                    f"{wrong[0]!r} among the values",
-                    f"those of {path} are {'words' if word else 'whole numbers'}",
-                    f"use {'words' if word else 'whole numbers'}",
-                )
+            yield from _unsearchable(path, known[path], values, GPUS[spec.target].architecture.mma)
+
+
+def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str) -> Iterator[Violation]:
+    """Yield the first value that its field could not have: Pydantic has not looked at these."""
+    words = KINDS[mma] if name == "schedule_kind" else WORDS.get(name, ())
+    least = LEAST.get(name, 1)
+    kind = either(words) if words else f"whole numbers from {least} to {SIZE_LIMIT:,}"
+    for value in values:
+        if value in words if words else isinstance(value, int) and least <= value <= SIZE_LIMIT:
+            continue
+        yield Violation(
+            SEARCH_RULE,
+            f"search.{path}",
+            f"{value!r} among the values",
+            f"those of {path} are {kind}",
+            f"use {either(words)}" if words else f"use at least {least} and at most {SIZE_LIMIT}",
+        )
+        return

@@ -71,7 +71,7 @@ def repeated(case: Case) -> Iterator[Check]:
 
 
 def packed_scales(case: Case) -> Iterator[Check]:
-    """Check that scales which the module's ``pack_scales`` made give the bits of plain ones, one by one too."""
+    """Check that scales that ``pack_scales`` has packed give the bits of plain ones, alone and together."""
     if case.pack_scales is None:
         raise AttributeError("the module has no function `pack_scales`")
     inputs = case.inputs()

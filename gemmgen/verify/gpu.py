@@ -74,7 +74,10 @@ def streamed(case: Case) -> Iterator[Check]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        case.output()  # the memory of d: to get it from the driver later could be to wait for the delay
+        # The memory of d and of packed scales: to get it from the driver later could mean to wait.
+        case.output()
+        if case.pack_scales is not None:
+            inputs.packed(case.pack_scales)
         for _ in range(DELAY_PASSES):
             delay.bitwise_not_()
         for tensor, valid in zip(inputs.tensors, late, strict=True):

@@ -40,11 +40,11 @@ def verify(
 ) -> Verification:
     """Check the module's matmul on each shape [M, N, K].
 
-    Its numbers, what it writes, strides, NaN and infinities, that it repeats, and that packed scales of blocks
-    do what plain ones do. Without ``shapes``, on those of the spec's ``check`` and then on the acceptance shapes. On ``cuda`` also
-    under a CUDA graph and on a side stream; ``cpu`` is for modules that compute there. A kernel that
-    raises, or takes the CUDA context down, is a failed check; one that never returns is beyond the reach
-    of its own process.
+    Its numbers, what it writes, strides, NaN and infinities, that it repeats, and that packed scales of
+    blocks do what plain ones do. Without ``shapes``, on those of the spec's ``check`` and then on the
+    acceptance shapes. On ``cuda`` also under a CUDA graph and on a side stream; ``cpu`` is for modules that
+    compute there. A kernel that raises, or takes the CUDA context down, is a failed check; one that never
+    returns is beyond the reach of its own process.
 
     Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` where the device is
     ``cuda`` and there is no GPU that the spec's kernel can run on.
@@ -97,8 +97,8 @@ def default_shapes(spec: Spec) -> tuple[Shape, ...]:
 def groups_of(spec: Spec, device: Device) -> Groups:
     """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
 
-    The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates for
-    that is then at hand, and need not be the poisoned block that is meant for D.
+    The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates
+    for that is then at hand, and need not be the poisoned block that is meant for D.
     """
     scaled = BLOCK_SCALED if problem_of(spec).block_scaled else ()
     return (*scaled, *PORTABLE, *(GPU_ONLY if device == "cuda" else ()))

@@ -70,7 +70,7 @@ def refuse_k(spec: Spec, shapes: Iterable[Shape]) -> None:
 
 
 def _instruction_shapes(spec: Spec) -> tuple[Shape, Shape]:
-    """Return a K of one instruction in whole tiles of 128, and one of just more beside a few rows and columns."""
+    """Return a K of one instruction with a tile of 128 x 128, and one of just more with ragged edges."""
     problem = problem_of(spec)
     k = 8 * TCGEN05.k_bytes // max(problem.a.smem_bits, problem.b.smem_bits)
     return (128, 128, k), (130, 264, k + problem.k_multiple)

@@ -8,6 +8,14 @@ from dataclasses import replace
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.target import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 
+STEP_REGISTERS = ((20, 24), (24, 56), (28, 72), (32, 136))
+"""Registers per worker thread by the most MMAs and copies of scales of a K step that compile with them.
+
+[gluon] 16 MMAs of any kind, and 8 of mxfp4 with 12 copies, compile with 24 registers; 8 of nvfp4 with 16
+copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12 with 56, 32 dense ones with 128. Schedules and
+clusters differ by 8 at most. Longer steps need more than any kernel gains by them.
+"""
+
 # --- the tile
 
 
@@ -36,6 +44,39 @@ def least_step(plan: Tcgen05Plan) -> int:
     operands = (plan.problem.a, plan.problem.b)
     vectors = [SCALE_COLUMNS * operand.scale.format.vector for operand in operands if operand.scale]
     return max([plan.mma_k, *vectors])
+
+
+# --- registers
+
+
+def step_operations(plan: Tcgen05Plan) -> int:
+    """Return the MMAs and copies of scales of a K step, all of whose addresses the MMA warp keeps."""
+    return plan.mmas_per_step + plan.scale_copies
+
+
+def needed_worker_registers(plan: Tcgen05Plan) -> int:
+    """Return the registers per thread that the workers need, the most that were measured for longer steps."""
+    operations = step_operations(plan)
+    return next((needed for most, needed in STEP_REGISTERS if operations <= most), STEP_REGISTERS[-1][1])
+
+
+def most_sums(plan: Tcgen05Plan) -> int:
+    """Return the most sums of a sub-tile that a thread of the epilogue can have at a time.
+
+    [gluon] Of 256 columns and 128 rows, a thread for each row, what is converted to 16 or 8 bits compiles, with
+    factors and ReLU too; fp32 spills, and so do the other activations. Of 128 columns all of them compile, but
+    for erf among other operations.
+    """
+    steps = plan.problem.steps
+    if "gelu_erf" in steps and len(steps) > (1 if plan.problem.d.bits == 32 else 2):
+        return 64
+    return 128 if plan.problem.d.bits == 32 or {"gelu_tanh", "gelu_erf", "silu"} & {*steps} else 256
+
+
+def sums(plan: Tcgen05Plan) -> int:
+    """Return the sums of a sub-tile that a thread of the epilogue has."""
+    threads = plan.default_warps * plan.architecture.threads_per_warp
+    return plan.cta_tile_m * plan.subtile_n // threads
 
 
 # --- tensor memory

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmgen.plan.blackwell.bounds import most_stages
+from gemmgen.plan.blackwell.bounds import most_stages, needed_worker_registers
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.family import Configuration
@@ -30,6 +30,8 @@ STORES: dict[str, tuple[object, ...]] = {"subtile_n": (64, 32, 128), "epilogue_b
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
 MEMORY = ("stages",)
 """What is derived from the shared memory that is left, but for values that a spec names."""
+WORKER_REGISTERS = 40
+"""What workers are given at least: the epilogue has all that it can use besides."""
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
 DEFAULTS: Decisions = {
@@ -39,7 +41,6 @@ DEFAULTS: Decisions = {
     "order": "snake",
     "minor": "m",
     "width": 8,
-    "worker_registers": 40,
     "occupancy": 1,
 }
 """Decisions that no rule couples to another one; none of them was measured on a Blackwell GPU."""
@@ -63,11 +64,13 @@ class BlackwellConfiguration(Configuration):
             "epilogue_buffers": 1,
             "a_swizzle_bytes": 1,
             "b_swizzle_bytes": 1,
+            "worker_registers": WORKER_REGISTERS,
         }
         plan = Tcgen05Plan(problem=self.problem, **(open_decisions | self.decisions))  # pyright: ignore[reportArgumentType]
         derived = {
             "a_swizzle_bytes": plan.widest_swizzle(plan.a_row, self.problem.a.smem_bits),
             "b_swizzle_bytes": plan.widest_swizzle(plan.b_row, self.problem.b.smem_bits),
+            "worker_registers": max(WORKER_REGISTERS, needed_worker_registers(plan)),
         }
         return replace(plan, **{name: value for name, value in derived.items() if name not in self.decisions})
 

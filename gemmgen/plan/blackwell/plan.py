@@ -254,6 +254,14 @@ class Tcgen05Plan(KernelPlan):
         return tuple(partitions(self))
 
     @property
+    def tile_counts(self) -> tuple[str, ...]:
+        """The numbers of tiles that roles are passed.
+
+        Who walks over tiles of its own counts them all; to find one in rows, those of a row are enough.
+        """
+        return ("tiles_n",) if self.launch_control and self.order == "row" else ("tiles_m", "tiles_n")
+
+    @property
     def default_warps(self) -> int:
         """Warps of the epilogue: a warpgroup, of which each warp reaches a quarter of tensor memory."""
         return self.architecture.warps_per_warpgroup

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 LAUNCH_CONTROL = ("clc_answers", "clc_ready", "clc_empty")
 """From which every role learns the next tile."""
-TILE_COUNTS = ("tiles_m", "tiles_n")
 
 
 def partitions(plan: Tcgen05Plan) -> Iterator[Partition]:
@@ -30,10 +29,10 @@ def partitions(plan: Tcgen05Plan) -> Iterator[Partition]:
         "epilogue_partition",
         plan.default_warps,
         registers,
-        ("d_desc", *scalar, sums, "d_smem", *handover, *claims, *TILE_COUNTS),
+        ("d_desc", *scalar, sums, "d_smem", *handover, *claims, *plan.tile_counts),
     )
     # Without launch control the MMA warp counts its tiles; with it, it asks like everyone else.
-    counts = () if plan.launch_control else TILE_COUNTS
+    counts = () if plan.launch_control else plan.tile_counts
     yield Partition(
         "mma",
         "mma_partition",
@@ -67,7 +66,7 @@ def partitions(plan: Tcgen05Plan) -> Iterator[Partition]:
             "load_empty",
             "load_ready",
             *claims,
-            *TILE_COUNTS,
+            *plan.tile_counts,
             "k_steps",
         ),
     )

@@ -15,6 +15,7 @@ from gemmgen.plan.blackwell.rules.epilogue import (
     epilogue_buffers,
     epilogue_factors,
     epilogue_ops,
+    epilogue_registers,
     epilogue_subtile,
 )
 from gemmgen.plan.blackwell.rules.memory import operand_swizzle, smem_capacity, tmem_capacity
@@ -27,8 +28,8 @@ from gemmgen.plan.blackwell.rules.problem import (
     scale_format,
     shape_alignment,
 )
-from gemmgen.plan.blackwell.rules.registers import register_granularity
-from gemmgen.plan.blackwell.rules.roles import cluster_shape, occupancy, schedule_kind
+from gemmgen.plan.blackwell.rules.registers import register_granularity, worker_registers
+from gemmgen.plan.blackwell.rules.roles import cluster_shape, occupancy
 from gemmgen.plan.blackwell.rules.tile import tile_columns, tile_power_of_two, tile_rows, tile_step
 from gemmgen.plan.rules.roles import group_width, minor_dimension
 from gemmgen.plan.rules.rule import rule_id
@@ -52,7 +53,6 @@ PROBLEM_RULES: tuple[Rule, ...] = (
 
 RULES: tuple[Rule, ...] = (
     *PROBLEM_RULES,
-    schedule_kind,
     cluster_shape,
     occupancy,
     group_width,
@@ -62,14 +62,16 @@ RULES: tuple[Rule, ...] = (
     tile_columns,
     tile_step,
     register_granularity,
+    worker_registers,
     operand_swizzle,
     tmem_capacity,
     smem_capacity,
     epilogue_subtile,
+    epilogue_registers,
     epilogue_buffers,
 )
 
-STORE_RULES = frozenset(map(rule_id, (smem_capacity, epilogue_subtile, epilogue_buffers)))
+STORE_RULES = frozenset(map(rule_id, (smem_capacity, epilogue_subtile, epilogue_registers, epilogue_buffers)))
 """Rules on which it depends how D is stored: a plan that breaks only others speaks for its configuration."""
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
+from gemmgen.plan.blackwell.bounds import most_sums, sums
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
-from gemmgen.plan.blackwell.rules.tile import narrowest_subtile
+from gemmgen.plan.blackwell.rules.tile import narrowest_subtile, tile_columns, tile_rows
 from gemmgen.plan.bounds import is_power_of_two
 from gemmgen.plan.problem import ACTIVATIONS
 from gemmgen.plan.rules.epilogue import repeated_ops, uneven_buffers, unusable_factors
@@ -17,7 +18,7 @@ OPS = ("tensor_scale", *ACTIVATIONS)
 
 
 def epilogue_subtile(plan: Tcgen05Plan) -> Iterator[Violation]:
-    """A sub-tile is part of a tile's columns that TMA can move, and that registers can hold."""
+    """A sub-tile is part of a tile's columns that TMA can move."""
     if not is_power_of_two(plan.cta_tile_n) or not is_power_of_two(plan.subtile_n):
         return
     field, narrowest = "epilogue.subtile_n", narrowest_subtile(plan)
@@ -34,6 +35,23 @@ def epilogue_subtile(plan: Tcgen05Plan) -> Iterator[Violation]:
     else:
         return
     yield Violation(rule_id(epilogue_subtile), field, f"sub-tiles of {plan.subtile_n:,} columns", limit, fix)
+
+
+def epilogue_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
+    """The sums of a sub-tile, and what is computed of them, fit into registers."""
+    if not is_power_of_two(plan.subtile_n) or breaks(plan, tile_rows, tile_columns, epilogue_subtile):
+        return
+    held, most = sums(plan), most_sums(plan)
+    if held <= most:
+        return
+    steps = f" and {', '.join(plan.problem.steps)}" if plan.problem.steps else ""
+    yield Violation(
+        rule_id(epilogue_registers),
+        "epilogue.subtile_n" if plan.cluster_n == 1 else "tile.n",
+        f"sub-tiles of {plan.subtile_n} columns",
+        f"the {held} sums of an epilogue thread spill with what {plan.problem.d.name}{steps} take beside them",
+        f"use at most {plan.subtile_n * most // held}",
+    )
 
 
 def epilogue_buffers(plan: Tcgen05Plan) -> Iterator[Violation]:

@@ -1,13 +1,21 @@
-"""Rules of registers: what the workers ask for."""
+"""Rules of registers: what the workers ask for, and what they need."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gemmgen.errors import Violation
+from gemmgen.plan.blackwell.bounds import (
+    STEP_REGISTERS,
+    most_stages,
+    needed_worker_registers,
+    step_operations,
+)
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
+from gemmgen.plan.blackwell.rules.tile import breaks_tile
 from gemmgen.plan.bounds import round_up
-from gemmgen.plan.rules.rule import nearest, rule_id
+from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
 
 
 def register_granularity(plan: Tcgen05Plan) -> Iterator[Violation]:
@@ -25,4 +33,32 @@ def register_granularity(plan: Tcgen05Plan) -> Iterator[Violation]:
             f"{registers:,} registers per worker thread",
             f"setmaxnreg takes multiples of {step} from {low} to {high}",
             nearest(registers // step * step, round_up(registers, step), low=low, high=high),
+        )
+
+
+def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
+    """The MMA warp has registers for the addresses of every MMA, and copy of scales, of a K step."""
+    if breaks_tile(plan) or breaks(plan, register_granularity):
+        return
+    operations, (most, registers) = step_operations(plan), STEP_REGISTERS[-1]
+    copies = f" and {plan.scale_copies} copies of scales" if plan.scale_copies else ""
+    found = f"{counted(plan.mmas_per_step, 'MMA')}{copies} a K step"
+    if operations > most and most_stages(plan):
+        step = plan.cta_tile_k
+        while step_operations(replace(plan, cta_tile_k=step)) > most:
+            step //= 2
+        yield Violation(
+            rule_id(worker_registers),
+            "tile.k",
+            f"{found} of {plan.cta_tile_k:,} elements",
+            f"the addresses of more than {most} take more than {registers} registers of the MMA warp",
+            f"use at most {step}",
+        )
+    elif operations <= most and plan.worker_registers < (needed := needed_worker_registers(plan)):
+        yield Violation(
+            rule_id(worker_registers),
+            "warp_specialization.registers.worker",
+            f"{plan.worker_registers} registers per worker thread",
+            f"{found} take {needed} of the MMA warp",
+            f"use at least {needed}",
         )

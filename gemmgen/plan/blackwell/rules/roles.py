@@ -1,4 +1,4 @@
-"""Rules of CTAs: clusters, schedules, how many share an SM."""
+"""Rules of CTAs: clusters, how many share an SM."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.bounds import is_power_of_two, power_of_two_below
 from gemmgen.plan.rules.roles import MAX_CLUSTER
-from gemmgen.plan.rules.rule import counted, nearest, one_of, rule_id
-
-SCHEDULES = ("persistent", "launch_control")
-
-
-def schedule_kind(plan: Tcgen05Plan) -> Iterator[Violation]:
-    """A program walks over tiles: its own, or those that it takes over."""
-    if plan.schedule_kind not in SCHEDULES:
-        yield Violation(
-            rule_id(schedule_kind),
-            "schedule.kind",
-            plan.schedule_kind.replace("_", " "),
-            "the roles of a Blackwell kernel go from tile to tile",
-            one_of(SCHEDULES),
-        )
+from gemmgen.plan.rules.rule import counted, nearest, rule_id
 
 
 def cluster_shape(plan: Tcgen05Plan) -> Iterator[Violation]:

@@ -1,0 +1,427 @@
+"""The wrapper of each generated Blackwell module: what it refuses, and how it packs scales.
+
+What it shares with Hopper's is tested in ``test_wrapper.py``; here are operands of 4 and 8 bits and their
+scales. All of it runs without a GPU, on CPU tensors that claim to be on one; nothing is launched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from blackwell_modules import BLACKWELL_SPECS, Cuda, module_and_spec, on_a_fake_gpu
+from right_kernel import pack_scales
+from torch import Tensor
+
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem.dtype import TORCH_DTYPES
+from gemmgen.spec import Spec, load_spec
+
+M, N, K = 130, 24, 384
+
+
+class SecondCuda(Cuda):
+    """The same, of the second GPU."""
+
+    device = property(lambda self: torch.device("cuda", 1))  # pyright: ignore[reportAssignmentType]
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A module whose kernel is never launched, and legal arguments for it: M = 130, N = 24, K = 384."""
+
+    module: ModuleType
+    spec: Spec
+
+    def call(self, **changed: Any) -> Tensor:
+        """Call ``matmul`` with legal arguments, but for those that are given."""
+        arguments = {"a": self.a(), "b": self.b(), **self.extras(), **changed}
+        a, b = arguments.pop("a"), arguments.pop("b")
+        return self.module.matmul(a, b, **arguments)
+
+    def matrix(self, rows: int, columns: int, dtype: torch.dtype, stride: int | None = None) -> Tensor:
+        """Zeros [rows, columns], by default as few elements apart as are whole units of 32 bytes."""
+        unit = 32 // dtype.itemsize
+        stride = ceil(columns / unit) * unit if stride is None else stride
+        storage = torch.zeros(rows * max(stride, columns), dtype=torch.uint8).repeat(dtype.itemsize)
+        return storage.view(dtype).as_subclass(Cuda).as_strided((rows, columns), (stride, 1))
+
+    def bytes_of_k(self, name: str, k: int) -> int:
+        return k // 2 if self.dtype(name) == torch.uint8 else k
+
+    def dtype(self, name: str) -> torch.dtype:
+        return TORCH_DTYPES[(self.spec.operands.a if name == "a" else self.spec.operands.b).dtype]
+
+    def a(self, m: int = M, k: int = K, stride: int | None = None) -> Tensor:
+        return self.matrix(m, self.bytes_of_k("a", k), self.dtype("a"), stride)
+
+    def b(self, k: int = K, n: int = N, stride: int | None = None) -> Tensor:
+        return self.matrix(n, self.bytes_of_k("b", k), self.dtype("b"), stride).T
+
+    def vector(self, name: str) -> int:
+        operand = self.spec.operands.a if name[0] == "a" else self.spec.operands.b
+        assert operand.scale is not None
+        return 16 if operand.scale.format == "nvfp4" else 32
+
+    def scale_dtype(self, name: str) -> torch.dtype:
+        return torch.float8_e4m3fn if self.vector(name) == 16 else torch.float8_e8m0fnu
+
+    def scales(self, name: str, rows: int, k: int = K) -> Tensor:
+        made = torch.zeros(rows, ceil(k / self.vector(name)), dtype=torch.uint8)
+        return made.view(self.scale_dtype(name)).as_subclass(Cuda)
+
+    def extras(self, m: int = M, n: int = N, k: int = K) -> dict[str, Tensor]:
+        made = {"a_scale": self.scales("a_scale", m, k), "b_scale": self.scales("b_scale", n, k)}
+        if "tensor_scale" in self.spec.epilogue.ops:
+            made["tensor_scale"] = torch.ones(1).as_subclass(Cuda)
+        return made
+
+
+SCALED = [path for path in BLACKWELL_SPECS if load_spec(path).spec.operands.a.scale is not None]
+
+
+def of(paths: list[Path]) -> Any:
+    return pytest.mark.parametrize("wrapper", paths, ids=lambda path: path.stem, indirect=True)
+
+
+@pytest.fixture
+def wrapper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wrapper:
+    module, spec = module_and_spec(request.param)
+    on_a_fake_gpu(monkeypatch)
+
+    def launch(*arguments: object) -> None:
+        raise AssertionError(f"launched with {arguments}")
+
+    monkeypatch.setattr(module, "_launch", launch)
+    return Wrapper(module, spec)
+
+
+# --- what it refuses
+
+Case = tuple[Callable[[Wrapper], dict[str, Any]], str]
+CODES = torch.uint8
+
+
+def columns_of(wrapper: Wrapper, name: str) -> int:
+    """384 / 32 = 12 scales in a row, or 384 / 16 = 24."""
+    return {32: 12, 16: 24}[wrapper.vector(name)]
+
+
+def wrong_type(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
+    """Arguments of the wrong type, and the message of each."""
+    a, b, scale = wrapper.dtype("a"), wrapper.dtype("b"), wrapper.scale_dtype("a_scale")
+    scales = wrapper.scales("a_scale", M)
+    other = torch.float8_e8m0fnu if scale == torch.float8_e4m3fn else torch.float8_e4m3fn
+    return {
+        "a is bf16": ({"a": wrapper.a().bfloat16()}, f"a must be {a}, found torch.bfloat16"),
+        "a is int8": ({"a": wrapper.a().view(torch.int8)}, f"a must be {a}, found torch.int8"),
+        "b is int8": ({"b": wrapper.b().view(torch.int8)}, f"b must be {b}, found torch.int8"),
+        "a is torch's own pair of e2m1": (
+            {"a": wrapper.a().view(torch.float4_e2m1fn_x2)},
+            f"a must be {a}, found torch.float4_e2m1fn_x2",
+        ),
+        "scales are bytes": (
+            {"a_scale": scales.view(CODES)},
+            f"a_scale must be {scale}, found torch.uint8",
+        ),
+        "scales are of the other type": (
+            {"a_scale": scales.view(other)},
+            f"a_scale must be {scale}, found {other}",
+        ),
+        "scales are fp32": (
+            {"b_scale": torch.ones(N, columns_of(wrapper, "b_scale")).as_subclass(Cuda)},
+            f"b_scale must be {wrapper.scale_dtype('b_scale')}, found torch.float32",
+        ),
+        "scales are nothing": ({"b_scale": None}, "b_scale must be a torch.Tensor, found NoneType"),
+        "out is fp64": (
+            {"out": torch.zeros(M, N, dtype=torch.float64).as_subclass(Cuda)},
+            f"out must be {wrapper.module.DTYPES['out']}, found torch.float64",
+        ),
+    }
+
+
+@of(SCALED)
+def test_a_wrong_type_is_refused(wrapper: Wrapper) -> None:
+    for case, (changed, message) in wrong_type(wrapper).items():
+        with pytest.raises(TypeError) as caught:
+            wrapper.call(**changed)
+        assert str(caught.value) == message, case
+
+
+def shape_message(wrapper: Wrapper, name: str, rows: int, found: list[int]) -> str:
+    """130 rows are 2 blocks of 128, 24 are one; 12 scales in a row are 3 blocks of 4, 24 are 6."""
+    columns = columns_of(wrapper, name)
+    packed = [1, {130: 2, 24: 1}[rows], {12: 3, 24: 6}[columns], 2, 256]
+    return f"{name} must have shape {[rows, columns]}, or {packed} from pack_scales, found {found}"
+
+
+def wrong_scales(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
+    """Scales of the wrong shape, layout or place, and the message of each."""
+    plain, columns = wrapper.scales("a_scale", M), columns_of(wrapper, "a_scale")
+    packed = wrapper.module.pack_scales(plain)
+    blocks = columns // 4
+    return {
+        "a row too few": (
+            {"a_scale": plain[:-1]},
+            shape_message(wrapper, "a_scale", M, [M - 1, columns]),
+        ),
+        "a column too many": (
+            {"b_scale": wrapper.scales("b_scale", N, K + wrapper.vector("b_scale"))},
+            shape_message(wrapper, "b_scale", N, [N, columns_of(wrapper, "b_scale") + 1]),
+        ),
+        "transposed": ({"a_scale": plain.T}, shape_message(wrapper, "a_scale", M, [columns, M])),
+        "flat": (
+            {"a_scale": packed.flatten()},
+            shape_message(wrapper, "a_scale", M, [2 * blocks * 512]),
+        ),
+        "a block too few": (
+            {"a_scale": packed[:, :1]},
+            shape_message(wrapper, "a_scale", M, [1, 1, blocks, 2, 256]),
+        ),
+        "the other operand's": (
+            {"b_scale": plain},
+            shape_message(wrapper, "b_scale", N, [M, columns]),
+        ),
+        "packed, not contiguous": (
+            {"a_scale": packed.transpose(1, 2).contiguous().transpose(1, 2)},
+            (
+                "a_scale must be contiguous where pack_scales has made it, "
+                f"found ({2 * blocks * 512}, 512, 1024, 256, 1)"
+            ),
+        ),
+        "on another GPU": (
+            {"a_scale": plain.as_subclass(SecondCuda)},
+            "a_scale must be on a's device cuda:0, found cuda:1",
+        ),
+        "on the CPU": (
+            {"b_scale": wrapper.scales("b_scale", N).as_subclass(Tensor)},
+            "b_scale must be on a's device cuda:0, found cpu",
+        ),
+    }
+
+
+@of(SCALED)
+def test_wrong_scales_are_refused(wrapper: Wrapper) -> None:
+    for changed, message in wrong_scales(wrapper).values():
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            wrapper.call(**changed)
+
+
+@of(SCALED)
+def test_packed_scales_that_start_anywhere_are_refused(wrapper: Wrapper) -> None:
+    packed = wrapper.module.pack_scales(wrapper.scales("a_scale", M))
+    storage = torch.zeros(packed.numel() + 1, dtype=CODES)
+    moved = storage[1:].view(packed.dtype).view(packed.shape).as_subclass(Cuda)
+    past = moved.data_ptr() % 16
+    message = (
+        f"a_scale must start at a multiple of 16 bytes, as TMA needs; found an address {past} bytes past one"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        wrapper.call(a_scale=moved)
+
+
+@of(SCALED)
+def test_scales_are_keywords_that_must_be_given(wrapper: Wrapper) -> None:
+    extras = wrapper.extras()
+    for name in ("a_scale", "b_scale"):
+        some = {key: value for key, value in extras.items() if key != name}
+        with pytest.raises(TypeError, match=f"missing 1 required keyword-only argument: '{name}'$"):
+            wrapper.module.matmul(wrapper.a(), wrapper.b(), **some)
+    with pytest.raises(TypeError, match="positional"):
+        wrapper.module.matmul(wrapper.a(), wrapper.b(), *extras.values())
+
+
+def wrong_operands(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
+    """Operands of the wrong layout or extents, and the message of each; both are K-major, of bytes."""
+    a_columns, b_rows = wrapper.bytes_of_k("a", K), wrapper.bytes_of_k("b", K)
+    problem = problem_of(wrapper.spec)
+    a_unit, b_unit = 32 if problem.a.padded else 16, 32 if problem.b.padded else 16
+    stride = "must have a row stride that is a multiple of"
+    why = "" if problem.k_multiple == 128 else ", as TMA needs"
+    short = K - 128
+    return {
+        "b is not transposed": (
+            {"b": wrapper.matrix(b_rows, 32, wrapper.dtype("b"))[:, :N]},
+            (
+                "b must have K contiguous, stride(0) == 1: pass the transposed view of an N x K tensor; "
+                "found a stride of 32"
+            ),
+        ),
+        "a is M-contiguous": (
+            {"a": wrapper.matrix(a_columns, 160, wrapper.dtype("a"))[:, :M].T},
+            "a must have K contiguous, stride(1) == 1; found a stride of 160",
+        ),
+        "K differs": (
+            {"b": wrapper.b(k=short)},
+            f"a and b must agree in K, found a of shape [130, 384] and b of shape [{short}, 24]",
+        ),
+        "a's row stride is odd": (
+            {"a": wrapper.a(stride=a_columns + 8)},
+            f"a {stride} {a_unit} bytes{why}; found {a_columns + 8} elements, {a_columns + 8} bytes",
+        ),
+        "b's row stride is odd": (
+            {"b": wrapper.b(stride=b_rows + 8)},
+            f"b {stride} {b_unit} bytes{why}; found {b_rows + 8} elements, {b_rows + 8} bytes",
+        ),
+        "a is a vector": ({"a": wrapper.a()[0]}, f"a must have 2 dimensions, found 1: shape [{a_columns}]"),
+        "a is on the CPU": (
+            {"a": wrapper.a().as_subclass(Tensor)},
+            "a must be on a CUDA device, found cpu",
+        ),
+        "out is of another shape": (
+            {"out": wrapper.matrix(M, 32, wrapper.module.DTYPES["out"])},
+            "out must have shape [130, 24], found [130, 32]",
+        ),
+    }
+
+
+@of(SCALED)
+def test_wrong_operands_are_refused(wrapper: Wrapper) -> None:
+    for changed, message in wrong_operands(wrapper).values():
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            wrapper.call(**changed)
+
+
+PADDED = [path for path in SCALED if problem_of(load_spec(path).spec).k_multiple == 128]
+PACKED = [path for path in SCALED if problem_of(load_spec(path).spec).k_multiple == 2]
+
+
+def test_there_are_modules_of_each_packing() -> None:
+    assert {path.stem for path in PADDED} == {
+        "b200_mxfp4_mxfp8",
+        "b200_mxfp4_mxfp8_one_cta",
+        "b200_mxfp8_mxfp4",
+        "b200_mxfp8_mxfp4_one_cta",
+    }
+    assert {path.stem[5:10] for path in PACKED} == {"mxfp4", "nvfp4"}
+
+
+@of(PADDED)
+@pytest.mark.parametrize("k", [2, 64, 130, 448])
+def test_a_k_that_is_no_multiple_of_128_is_refused_where_tma_pads(wrapper: Wrapper, k: int) -> None:
+    message = f"K must be a multiple of 128, for TMA pads as many elements of 4 bits; found {k}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        wrapper.call(a=wrapper.a(k=k), b=wrapper.b(k=k), **wrapper.extras(k=k))
+
+
+@of(PADDED)
+def test_an_operand_that_tma_pads_starts_and_steps_by_32_bytes(wrapper: Wrapper) -> None:
+    padded = "a" if problem_of(wrapper.spec).a.padded else "b"
+    rows = {"a": M, "b": N}[padded]
+    storage = torch.zeros(rows * 224 + 64, dtype=CODES)
+    start = -storage.data_ptr() % 32 + 16
+    moved = storage.as_subclass(Cuda).as_strided((rows, K // 2), (224, 1), start)
+    message = (
+        f"{padded} must start at a multiple of 32 bytes, as TMA needs; found an address 16 bytes past one"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        wrapper.call(**{padded: moved if padded == "a" else moved.T})
+    # 208 bytes are 13 units of 16.
+    stepped = wrapper.a(stride=208) if padded == "a" else wrapper.b(stride=208)
+    message = f"{padded} must have a row stride that is a multiple of 32 bytes; found 208 elements, 208 bytes"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        wrapper.call(**{padded: stepped})
+
+
+@of(PACKED)
+def test_any_even_k_is_taken_where_bytes_stay_packed(
+    wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[Any] = []
+
+    def launch(*arguments: Any) -> None:
+        launched.append(dict(zip(wrapper.module.matmul_kernel.arg_names, arguments[-1], strict=False)))
+
+    monkeypatch.setattr(wrapper.module, "_launch", launch)
+    for k in (2, 34, 62, 130):
+        wrapper.call(a=wrapper.a(k=k), b=wrapper.b(k=k), **wrapper.extras(k=k))
+        made = launched.pop()
+        assert made["a_desc"].shape == [M, k // 2]
+        assert made["b_desc"].shape == [N, k // 2]
+        columns = ceil(k / wrapper.vector("a_scale"))
+        assert made["a_scale_desc"].shape == [1, 2, ceil(columns / 4), 2, 256]
+        assert made["b_scale_desc"].shape == [1, 1, ceil(columns / 4), 2, 256]
+
+
+@of(SCALED)
+def test_nothing_is_launched_for_an_empty_result_and_no_k_gives_zeros(wrapper: Wrapper) -> None:
+    for m, n, k in (0, N, K), (M, 0, K), (M, N, 0), (0, 0, 0):
+        result = wrapper.call(a=wrapper.a(m, k), b=wrapper.b(k, n), **wrapper.extras(m, n, k))
+        assert result.shape == (m, n)
+        if k == 0:
+            assert torch.count_nonzero(result.float()) == 0
+
+
+@pytest.mark.parametrize("path", BLACKWELL_SPECS, ids=lambda path: path.stem)
+def test_on_another_gpu_the_module_says_which_it_needs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _ = module_and_spec(path)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))  # pyright: ignore
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")  # pyright: ignore
+    message = "this kernel needs a GPU of compute capability (10, 0), found NVIDIA H200 with (9, 0)"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        module._compiled(0)
+
+
+# --- scales
+
+
+@of(SCALED)
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(1, 1), (128, 4), (129, 5), (300, 22), (31, 3), (500, 20), (0, 4), (4, 0)]
+)
+def test_scales_are_packed_as_defined_element_by_element(wrapper: Wrapper, rows: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(1, 256, (rows, columns + 3), generator=generator, dtype=torch.uint8)
+    dtype = wrapper.scale_dtype("a_scale")
+    plain = codes[:, :columns].view(dtype)  # rows are strided
+    packed = wrapper.module.pack_scales(plain)
+    assert packed.shape == (1, ceil(rows / 128), ceil(columns / 4), 2, 256)
+    assert packed.dtype == dtype
+    assert packed.is_contiguous()
+    assert torch.equal(packed.view(CODES), pack_scales(plain).view(CODES))
+    # Every code is there once, and the rest is zeros.
+    assert torch.count_nonzero(packed.view(CODES)) == rows * columns
+
+
+@of(SCALED[:1])
+def test_where_a_scale_lies_is_counted_by_hand(wrapper: Wrapper) -> None:
+    codes = torch.zeros(300, 9, dtype=CODES)
+    # Row 165 is row 37 of the second block of 128: lane 37 - 32 = 5, the second of its four rows. Column 6 is
+    # the third of the second block of 4: 5 * 16 + 1 * 4 + 2 = 86 of the first half of 256.
+    codes[165, 6] = 7
+    # Row 299 is row 43 of the third block: lane 11, second row. Column 8 is the first of the third 4.
+    codes[299, 8] = 9
+    # Row 127: lane 31, the fourth row. 31 * 16 + 3 * 4 + 3 = 511, which is 255 of the second half.
+    codes[127, 3] = 11
+    packed = wrapper.module.pack_scales(codes.view(wrapper.scale_dtype("a_scale"))).view(CODES)
+    assert packed[0, 1, 1, 0, 86] == 7
+    assert packed[0, 2, 2, 0, 11 * 16 + 4] == 9
+    assert packed[0, 0, 0, 1, 255] == 11
+    assert packed.sum() == 27
+
+
+@of(SCALED)
+def test_packing_and_plain_scales_tell_tma_the_same(
+    wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[Any] = []
+
+    def launch(*arguments: Any) -> None:
+        made = dict(zip(wrapper.module.matmul_kernel.arg_names, arguments[-1], strict=False))
+        launched.append([(made[name].shape, made[name].strides) for name in ("a_scale_desc", "b_scale_desc")])
+
+    monkeypatch.setattr(wrapper.module, "_launch", launch)
+    extras = wrapper.extras()
+    packed = {name: wrapper.module.pack_scales(extras[name]) for name in ("a_scale", "b_scale")}
+    wrapper.call(**extras)
+    wrapper.call(**{**extras, **packed})
+    assert launched[0] == launched[1]
+    blocks = columns_of(wrapper, "a_scale") // 4
+    assert launched[0][0] == ([1, 2, blocks, 2, 256], [2 * blocks * 512, blocks * 512, 512, 256, 1])
