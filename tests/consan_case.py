@@ -177,9 +177,7 @@ def wrong_elements(d: Tensor, inputs: Inputs, spec: Spec) -> int:
     """Return the elements that are not the reference's; where none can be exact, all or none by tolerance."""
     if is_exact(spec):
         return int((d != rounded(reference(inputs, spec), d.dtype)).sum().item())
-    return (
-        0 if deviation(d, inputs, spec).relative <= tolerance(spec, inputs.shape).relative else d.numel()
-    )
+    return 0 if deviation(d, inputs, spec).relative <= tolerance(spec, inputs.shape).relative else d.numel()
 
 
 def numbers(case: Case, path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hopper import hopper
 
 from gemmgen import cli
 from gemmgen.plan import Plan, cost, plan_spec
@@ -35,7 +36,7 @@ def spec(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Spec
 
 def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Plan:
     found = spec(dtype, shape, **sections)
-    return plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={}))
+    return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
 def tile(plan: Plan) -> tuple[int, int, int]:
@@ -65,11 +66,13 @@ def tutorial(stages: int, occupancy: int) -> Ranking:
 
 
 def legal(stages: int, occupancy: int) -> list[tuple[int, int, int, int]]:
-    return list(dict.fromkeys(config(candidate.plan) for candidate in tutorial(stages, occupancy).legal))
+    return list(
+        dict.fromkeys(config(hopper(candidate.plan)) for candidate in tutorial(stages, occupancy).legal)
+    )
 
 
 def best(stages: int, occupancy: int) -> Plan:
-    return tutorial(stages, occupancy).legal[0].plan
+    return hopper(tutorial(stages, occupancy).legal[0].plan)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +138,8 @@ def test_with_two_buffers_the_square_tile_for_two_ctas_is_best_of_all() -> None:
     # 512 + 160 + 260 to ask for the next stage = 932; (550 + 512 + 932) / 2 = 997 a lap: both are hidden
     # behind the two CTAs' MMAs of 512.
     assert max(step_cycles(best(2, 2), ctas=2).values()) == 1_024
-    wide = next(c.plan for c in tutorial(2, 2).legal if tile(c.plan) == (64, 256, 64))
+    plans = (hopper(candidate.plan) for candidate in tutorial(2, 2).legal)
+    wide = next(plan for plan in plans if tile(plan) == (64, 256, 64))
     # 64 x 256 tiles load (64 + 256) x 64 x 2 = 40,960 bytes for the same products: 2 x 40,960 / 64.
     assert step_cycles(wide, ctas=2)["L2"] == 1_280
     assert tutorial(2, 2).legal[0].cost < tutorial(2, 1).legal[0].cost
@@ -360,7 +364,7 @@ def test_every_configuration_is_listed_as_legal_or_as_refused() -> None:
         choices *= 3 if name == "consumers" else len(values)
     found = ranking()
     assert len(found.legal) + found.refusals == choices == 576
-    assert all(judge(candidate.plan) == () for candidate in found.legal[:50])
+    assert all(judge(hopper(candidate.plan)) == () for candidate in found.legal[:50])
     assert sum(group.count for group in found.lost) == len(found.legal) - 1
     assert sum(group.count for group in found.refused) >= found.refusals
 
@@ -368,9 +372,10 @@ def test_every_configuration_is_listed_as_legal_or_as_refused() -> None:
 def test_candidates_are_in_the_order_of_their_cost_and_say_what_decided() -> None:
     found = ranking().legal
     assert [candidate.cost for candidate in found] == sorted(candidate.cost for candidate in found)
-    cooperative = next(c for c in found if c.plan.specialization == "cooperative")
+    cooperative = next(c for c in found if hopper(c.plan).specialization == "cooperative")
     assert cooperative.lost_by(found[0])[0] == "epilogue"
-    drained = next(c for c in found if c.plan.ping_pong and not c.plan.outstanding_mmas)
+    turns = (c for c in found if hopper(c.plan).ping_pong)
+    drained = next(c for c in turns if not hopper(c.plan).outstanding_mmas)
     assert drained.lost_by(found[0])[0] in ("drained MMAs", "short ring")
     assert found[2].lost_by(found[0]) == ("depth of the ring", 0.0)  # K steps of 32: eight hold less
 

@@ -30,44 +30,58 @@ def told(directory: Path, target: str, rest: str = "", operands: str = BF16) -> 
         (
             "b200",
             "mma: {n: 128}\n",
-            "7:10: error[target-choice] mma.n: stated for B200 (sm_100a), its kernels, of tcgen05, have no "
-            "such choice; leave it out",
+            (
+                "7:10: error[target-choice] mma.n: stated for B200 (sm_100a), its kernels, of tcgen05, have"
+                " no such choice; leave it out"
+            ),
         ),
         (
             "h100",
             "buffering: {accumulators: 2}\n",
-            "7:27: error[target-choice] buffering.accumulators: stated for H100 SXM (sm_90a), its kernels, of "
-            "wgmma, have no such choice; leave it out",
+            (
+                "7:27: error[target-choice] buffering.accumulators: stated for H100 SXM (sm_90a), its "
+                "kernels, of wgmma, have no such choice; leave it out"
+            ),
         ),
         (
             "h100",
             "schedule: {kind: launch_control}\n",
-            "7:18: error[target-choice] schedule.kind: launch_control for H100 SXM (sm_90a), its kernels are "
-            "single_tile, tiled or persistent; use single_tile, tiled or persistent",
+            (
+                "7:18: error[target-choice] schedule.kind: launch_control for H100 SXM (sm_90a), its "
+                "kernels are single_tile, tiled or persistent; use single_tile, tiled or persistent"
+            ),
         ),
         (
             "b200",
             "schedule: {kind: tiled}\n",
-            "7:18: error[target-choice] schedule.kind: tiled for B200 (sm_100a), its kernels are persistent or "
-            "launch_control; use persistent or launch_control",
+            (
+                "7:18: error[target-choice] schedule.kind: tiled for B200 (sm_100a), its kernels are "
+                "persistent or launch_control; use persistent or launch_control"
+            ),
         ),
         (
             "b200",
             "search: {tile.n: [128, wide]}\n",
-            "7:18: error[search-values] search.tile.n: 'wide' among the values, those of tile.n are whole "
-            "numbers from 1 to 2,147,483,647; use at least 1 and at most 2147483647",
+            (
+                "7:18: error[search-values] search.tile.n: 'wide' among the values, those of tile.n are "
+                "whole numbers from 1 to 2,147,483,647; use at least 1 and at most 2147483647"
+            ),
         ),
         (
             "b200",
             "search: {schedule.kind: [1]}\n",
-            "7:25: error[search-values] search.schedule.kind: 1 among the values, those of schedule.kind are "
-            "persistent or launch_control; use persistent or launch_control",
+            (
+                "7:25: error[search-values] search.schedule.kind: 1 among the values, those of "
+                "schedule.kind are persistent or launch_control; use persistent or launch_control"
+            ),
         ),
         (
             "b200",
             "tile: {n: 128}\nsearch: {tile.n: [128, 256]}\n",
-            "8:18: error[search-values] search.tile.n: searched and stated, tile.n has a value already; leave "
-            "one of them out",
+            (
+                "8:18: error[search-values] search.tile.n: searched and stated, tile.n has a value already;"
+                " leave one of them out"
+            ),
         ),
     ],
 )
@@ -89,12 +103,19 @@ FP4 = "  a: {dtype: e2m1, scale: {format: nvfp4}}\n  b: {dtype: bf16, packing: p
 
 def test_hopper_has_no_4_bit_elements_and_no_scales_of_blocks(tmp_path: Path) -> None:
     assert told(tmp_path, "h200", operands=FP4) == [
-        "4:14: error[target-choice] operands.a.dtype: A is e2m1 for H200 (sm_90a), wgmma multiplies no 4-bit "
-        "elements, only tcgen05 does, which B200 has; use e4m3 or e5m2, or b200 for target",
-        "4:27: error[target-choice] operands.a.scale: stated for H200 (sm_90a), wgmma scales no blocks, only "
-        "tcgen05 does, which B200 has; leave it out, or use b200 for target",
-        "5:29: error[target-choice] operands.b.packing: packed for bf16, it says how 4-bit elements lie; "
-        "leave it out",
+        (
+            "4:14: error[target-choice] operands.a.dtype: A is e2m1 for H200 (sm_90a), wgmma multiplies"
+            " no 4-bit elements, only tcgen05 does, which B200 has; use e4m3 or e5m2, or b200 for "
+            "target"
+        ),
+        (
+            "4:27: error[target-choice] operands.a.scale: stated for H200 (sm_90a), wgmma scales no "
+            "blocks, only tcgen05 does, which B200 has; leave it out, or use b200 for target"
+        ),
+        (
+            "5:29: error[target-choice] operands.b.packing: packed for bf16, it says how 4-bit elements"
+            " lie; leave it out"
+        ),
     ]
 
 

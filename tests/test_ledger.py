@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from hopper import hopper
 
 from gemmgen.plan import Plan, plan_spec
 from gemmgen.plan.ledger import Entry, ledger
@@ -25,7 +26,7 @@ def planned(
         "bench": {"shapes": [list(shape)]},
     }
     found = Spec.model_validate(data | sections)
-    return plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={}))
+    return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
 def entries(plan: Plan, title: str) -> dict[str, Entry]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import HOPPER_SPECS
 from filecheck import filecheck_files
+from hopper import hopper
 
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, disassemble, lower
@@ -22,7 +23,7 @@ from gemmgen.plan.roles import release_barriers
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
-K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if make(spec).plan.problem.a.dtype.bits == 16]
+K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if hopper(make(spec).plan).problem.a.dtype.bits == 16]
 """The specs of 16-bit operands: the tensor cores take other types K-major only."""
 DIRECTIVES = Path(__file__).parent / "lowered"
 PTX_TYPES = {
@@ -53,7 +54,7 @@ def product(request: pytest.FixtureRequest) -> Product:
 
 
 def test_the_compiler_measures_what_the_plan_says(product: Product, lowered: Lowered) -> None:
-    plan, found = product.plan, lowered.resources
+    plan, found = hopper(product.plan), lowered.resources
     assert found.smem_bytes == plan.smem_bytes
     assert found.warps == plan.total_warps
     assert found.mmas == (instruction(plan),)
@@ -67,7 +68,7 @@ def test_nothing_spills(lowered: Lowered) -> None:
 
 
 def test_every_partition_gets_the_registers_of_the_plan(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     if not plan.specialized:
         assert lowered.resources.setmaxnreg == ()
         return
@@ -79,7 +80,7 @@ def test_every_partition_gets_the_registers_of_the_plan(product: Product, lowere
 def test_the_launch_is_limited_to_the_registers_that_its_ctas_share(
     product: Product, lowered: Lowered
 ) -> None:
-    plan, limits = product.plan, re.findall(r"^\.maxnreg (\d+)$", ptx(lowered), re.MULTILINE)
+    plan, limits = hopper(product.plan), re.findall(r"^\.maxnreg (\d+)$", ptx(lowered), re.MULTILINE)
     # Where nothing is specialized and a CTA has its SM alone, ptxas takes what it needs.
     limited = plan.specialized or plan.occupancy > 1
     assert limits == ([str(plan.register_pool.launch_registers)] if limited else [])
@@ -90,7 +91,7 @@ def test_the_launch_is_limited_to_the_registers_that_its_ctas_share(
 
 
 def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     assert f".reqntid {plan.threads}\n" in ptx(lowered)
     cluster = re.findall(r"^\.reqnctapercluster (\d+)$", ptx(lowered), re.MULTILINE)
     assert cluster == ([str(plan.cluster_size)] if plan.cluster_size > 1 else [])
@@ -99,7 +100,7 @@ def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product
 def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, lowered: Lowered) -> None:
     # One load of B, and one of A for each consumer that has rows of its own, of what the cluster shares; a
     # tile whose rows are longer than its swizzle takes a load for each span.
-    plan = product.plan
+    plan = hopper(product.plan)
     loads = {
         "a": plan.loads("a") if plan.cluster_n > 1 else 0,
         "b": plan.loads("b") if plan.cluster_m > 1 else 0,
@@ -109,7 +110,7 @@ def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, low
 
 def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, lowered: Lowered) -> None:
     # One warpgroup's share of a K step, by m64, by the instruction's width and depth.
-    plan = product.plan
+    plan = hopper(product.plan)
     m, n, k = plan.mma_shape
     rows, columns = plan.cta_consumer_tile_m // (plan.warps_m // 4), plan.cta_tile_n // plan.warps_n
     expected = rows // m * (columns // n) * (plan.cta_tile_k // k)
@@ -122,17 +123,21 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
 
 @pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True, ids=lambda path: path.stem)
 def test_an_mn_major_operand_is_transposed_by_the_instruction(product: Product, lowered: Lowered) -> None:
-    problem = product.plan.problem
+    problem = hopper(product.plan).problem
     # Behind the predicate and the factors of A and B comes a flag for each operand from shared memory: A is
     # M-major, B is N-major.
-    majors = [problem.b.major] if product.plan.a_source == "registers" else [problem.a.major, problem.b.major]
+    majors = (
+        [problem.b.major]
+        if hopper(product.plan).a_source == "registers"
+        else [problem.a.major, problem.b.major]
+    )
     expected = ", ".join(str(int(major == "mn")) for major in majors)
-    flags = rf"{re.escape(mma(product.plan))} .*, (?:0|%p\d+), 1, 1, (.*);"
+    flags = rf"{re.escape(mma(hopper(product.plan)))} .*, (?:0|%p\d+), 1, 1, (.*);"
     assert set(re.findall(flags, ptx(lowered))) == {expected}
 
 
 def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
     bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_tile_n * 2 // plan.consumer_warps
     expected = plan.consumers * bytes_per_warp // 512 if plan.problem.d.bits == 16 else 0
@@ -142,9 +147,9 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
 def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(
     product: Product, lowered: Lowered
 ) -> None:
-    m, n, k = product.plan.mma_shape
+    m, n, k = hopper(product.plan).mma_shape
     sass = disassemble(lowered.artifacts["cubin"]).decode()
-    assert f"{SASS_MMAS.get(product.plan.problem.a.dtype.name, 'HGMMA')}.{m}x{n}x{k}." in sass
+    assert f"{SASS_MMAS.get(hopper(product.plan).problem.a.dtype.name, 'HGMMA')}.{m}x{n}x{k}." in sass
     assert "UTMALDG.2D" in sass
     assert "UTMASTG.2D" in sass
     assert re.findall(r"\b(?:LDL|STL)\b.*", sass) == []
@@ -263,7 +268,7 @@ def check(text: str, plan: Plan, stage: str, *names: str) -> None:
 
 
 def test_the_kernel_has_one_partition_per_role(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     prologue, *partitions = regions(lowered)
     if not plan.specialized:
         assert partitions == []
@@ -276,7 +281,7 @@ def test_the_kernel_has_one_partition_per_role(product: Product, lowered: Lowere
 
 
 def test_every_barrier_is_initialised_before_the_partitions_start(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     prologue, *partitions = regions(lowered)
     counts = sorted(int(n) for n in re.findall(r"ttng\.init_barrier %\w+, (\d+)", prologue))
     # The kernel writes arrivals per CTA: the compiler multiplies those of a barrier of several CTAs.
@@ -288,7 +293,7 @@ def test_every_barrier_is_initialised_before_the_partitions_start(product: Produ
 
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)
 def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     for consumer in consumers(plan, lowered):
         check(consumer, plan, "ttgir", *consumer_parts(plan))
         # One release per step of the code, on each barrier that counts it, and one turn.
@@ -300,7 +305,7 @@ def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lower
 
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)
 def test_consumers_that_take_turns_multiply_in_between(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     if not plan.ping_pong:
         return
     for consumer in consumers(plan, lowered):
@@ -311,14 +316,14 @@ def test_consumers_that_take_turns_multiply_in_between(product: Product, lowered
 
 
 def test_the_operands_reach_the_instruction_as_they_are_stored(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     for part in operand_parts(plan):
         check(consumers(plan, lowered)[0], plan, "ttgir", part)
 
 
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)
 def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     if not plan.specialized:
         return
     region = regions(lowered)[-1]
@@ -336,7 +341,7 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
 
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)
 def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: Lowered) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     check(ptx(lowered), plan, "ptx", multiply(plan))
     waits = ["store_wait"] if plan.persistent or plan.subtiles > 1 else []
     check(ptx(lowered), plan, "ptx", *[*waits, f"store_{plan.problem.d.bits}bit"] * plan.subtiles)
@@ -346,7 +351,7 @@ def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: 
 
 def test_every_file_of_directives_is_used_by_a_committed_spec() -> None:
     used: set[str] = set()
-    for plan in (make(spec).plan for spec in HOPPER_SPECS):
+    for plan in (hopper(make(spec).plan) for spec in HOPPER_SPECS):
         ttgir = [*consumer_parts(plan), *operand_parts(plan)]
         ttgir += ["turn_begin", "turn_end"] if plan.ping_pong else []
         ptx = [multiply(plan), f"store_{plan.problem.d.bits}bit", "store_wait"]
@@ -380,9 +385,9 @@ def planted(text: str, old: str, new: str) -> str:
 
 def test_every_difference_between_plan_and_compiler_is_reported(plain: Product) -> None:
     # Four consumers of four warps and the producer's padded group: 20 warps.
-    problem = replace(plain.plan.problem, accumulator=DTYPES["fp16"])
+    problem = replace(hopper(plain.plan).problem, accumulator=DTYPES["fp16"])
     plan = replace(
-        plain.plan,
+        hopper(plain.plan),
         problem=problem,
         cta_tile_n=128,
         mma_n=128,
@@ -407,7 +412,7 @@ def test_operands_of_another_type_are_a_difference() -> None:
     # fp16 operands have the shape of bf16's instruction and as many bytes.
     product = make(ROOT / "specs" / "h100_bf16.yaml")
     half = Operand(DTYPES["fp16"], "k")
-    plan = replace(product.plan, problem=replace(product.plan.problem, a=half, b=half))
+    plan = replace(hopper(product.plan), problem=replace(hopper(product.plan).problem, a=half, b=half))
     (found,) = diagnostics(product.module, plan)
     assert found.endswith(
         "multiplies with m64n256k16.f32.f16.f16, the compiler with m64n256k16.f32.bf16.bf16"
@@ -418,25 +423,27 @@ def test_a_launch_that_two_ctas_cannot_share_is_a_difference() -> None:
     product = make(ROOT / "specs" / "h100_bf16_blocked.yaml")
     source = re.sub(r'    "maxnreg": \d+,.*\n', "", product.module)
     assert source != product.module
-    (found,) = diagnostics(source, product.plan)
-    limit = product.plan.launch_register_limit
+    (found,) = diagnostics(source, hopper(product.plan))
+    limit = hopper(product.plan).launch_register_limit
     assert found.endswith(f"the plan starts with {limit} registers per thread, the compiler with any number")
 
 
 def test_a_load_that_is_not_multicast_is_a_difference() -> None:
     product = make(ROOT / "specs" / "h100_bf16_cluster1x2.yaml")
     a_0 = "a_smem_0.index(stage), multicast=True)"
-    (found,) = diagnostics(planted(product.module, a_0, a_0.replace(", multicast=True", "")), product.plan)
+    (found,) = diagnostics(
+        planted(product.module, a_0, a_0.replace(", multicast=True", "")), hopper(product.plan)
+    )
     assert found.endswith("the plan has 2 multicast loads, the compiler 1")
 
 
 def test_a_stage_that_the_plan_does_not_have_is_a_difference_to_the_byte(plain: Product) -> None:
     source = planted(plain.module, "STAGES = gl.constexpr(4)", "STAGES = gl.constexpr(3)")
     # One stage less of A and of B, 49,152 bytes, and of two barriers, whose rings of 24 bytes end in padding.
-    smem_bytes = replace(plain.plan, stages=3).smem_bytes
-    assert smem_bytes == plain.plan.smem_bytes - 49_152 - 8
-    (found,) = diagnostics(source, plain.plan)
-    difference = f"{plain.plan.smem_bytes:,} bytes of shared memory, the compiler {smem_bytes:,}"
+    smem_bytes = replace(hopper(plain.plan), stages=3).smem_bytes
+    assert smem_bytes == hopper(plain.plan).smem_bytes - 49_152 - 8
+    (found,) = diagnostics(source, hopper(plain.plan))
+    difference = f"{hopper(plain.plan).smem_bytes:,} bytes of shared memory, the compiler {smem_bytes:,}"
     assert found == f"specs/planted.yaml: error[plan-differs]: the plan has {difference}"
 
 
@@ -445,7 +452,7 @@ def test_spills_and_serialized_mmas_are_differences() -> None:
     product = make(ROOT / "specs" / "h100_bf16_one_consumer.yaml")
     source = planted(product.module, "warps_per_cta=[8, 1]", "warps_per_cta=[4, 1]")
     source = planted(source, '"num_warps": 8', '"num_warps": 4')
-    found = "\n".join(diagnostics(source, product.plan))
+    found = "\n".join(diagnostics(source, hopper(product.plan)))
     assert "error[plan-differs]: the plan has 12 warps, the compiler 8\n" in found
     assert re.search(r"registers spill: \d+ bytes stored, \d+ loaded, \d+ of stack\n", found)
     assert "error[plan-differs]: ptxas: (C7511)" in found
@@ -484,7 +491,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_compiler_refuses_is_one_diagnostic(plain: Product, name: str) -> None:
     old, new, message = REFUSED[name]
-    (found,) = diagnostics(planted(plain.module, old, new), plain.plan)
+    (found,) = diagnostics(planted(plain.module, old, new), hopper(plain.plan))
     assert found.startswith("specs/planted.yaml: error[lowering-failed]: Triton refuses the kernel")
     assert re.search(message, found), found
     assert "\n" not in found
@@ -498,14 +505,17 @@ def test_files_beside_the_user_are_not_imported_by_the_compiler(
     monkeypatch.chdir(tmp_path)
     for name in ("random", "tokenize", "triton"):
         Path(f"{name}.py").write_text("raise ImportError('a file of the user')\n")
-    assert lower(plain.module, plain.plan, path="x", stem="x").resources.smem_bytes == plain.plan.smem_bytes
+    assert (
+        lower(plain.module, hopper(plain.plan), path="x", stem="x").resources.smem_bytes
+        == hopper(plain.plan).smem_bytes
+    )
 
 
 def test_a_compiler_that_hangs_is_ended(plain: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("gemmgen.lower.lower"), "TIMEOUT_SECONDS", 1)
     source = planted(plain.module, "import functools\n", "import functools\nimport time\ntime.sleep(60)\n")
     start = time.monotonic()
-    assert diagnostics(source, plain.plan) == [
+    assert diagnostics(source, hopper(plain.plan)) == [
         "specs/planted.yaml: error[lowering-failed]: the compiler did not finish within 1 seconds"
     ]
     assert time.monotonic() - start < 20

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from conftest import HOPPER_SPECS
+from hopper import hopper
 from spec_features import ALL, DIMENSIONS, Feature, can_meet, features, pair, pairs
 
 from gemmgen.plan import Plan, plan_spec
@@ -18,8 +19,7 @@ FEWEST_SPECS = 24
 @cache
 def plans() -> dict[str, Plan]:
     """The plan of each committed spec for Hopper, by the spec's name."""
-    found = {path.stem: plan_spec(load_spec(path)) for path in HOPPER_SPECS}
-    return {name: plan for name, plan in found.items() if plan.architecture.mma == "wgmma"}
+    return {path.stem: hopper(plan_spec(load_spec(path))) for path in HOPPER_SPECS}
 
 
 @cache

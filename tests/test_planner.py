@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 import pytest
+from hopper import hopper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ def operands(d: str) -> dict[str, object]:
 
 
 def planned(**sections: object) -> Plan:
-    return plan_spec(source(**sections))
+    return hopper(plan_spec(source(**sections)))
 
 
 def rejected(**sections: object) -> tuple[Diagnostic, ...]:
@@ -248,8 +249,8 @@ def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) ->
         assert fields
         assert fields <= set(spec.positions) or not fields & set(spec.positions)
     else:
-        assert judge(plan) == ()
-        assert overdraft(plan) == 0
+        assert judge(hopper(plan)) == ()
+        assert overdraft(hopper(plan)) == 0
 
 
 @pytest.mark.parametrize("target", ["h100", "b200"])

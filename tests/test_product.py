@@ -310,7 +310,7 @@ def test_artifacts_lie_beside_the_module(product: Product, compiled: Lowered, tm
 
 
 def test_nothing_is_written_when_an_artifact_cannot_be(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    resources = Resources(0, 0, 0, 0, 0, (), (), 0, ())
+    resources = Resources(0, 0, 0, 0, 0, 0, (), {}, False, (), 0, ())
 
     def lower(*arguments: object, **options: object) -> Lowered:
         return Lowered({"ttgir": b"ttgir", "ptx": b"ptx"}, resources)

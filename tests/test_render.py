@@ -15,16 +15,20 @@ from typing import Any, Literal
 
 import pytest
 from conftest import SPECS
+from hopper import hopper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmgen.plan import Plan
+from gemmgen.plan.blackwell import Tcgen05Plan
 from gemmgen.plan.bounds import most_consumer_registers
 from gemmgen.plan.dtype import DTYPES
+from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.problem import Operand
 from gemmgen.plan.rules import judge
 from gemmgen.product import Product, make
 from gemmgen.render import render
+from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.fit import LINE_LENGTH, fit
 from gemmgen.render.view import View
 from gemmgen.spec.model import TITLE_LIMIT
@@ -213,9 +217,13 @@ def included(*names: str) -> set[str]:
     return parts
 
 
-def parts_of(plan: Plan) -> set[str]:
+def parts_of(plan: KernelPlan) -> set[str]:
     """The parts of which a plan's module is made."""
-    view = View(plan)
+    if isinstance(plan, Tcgen05Plan):
+        view = BlackwellView(plan)
+        parts = (*view.device_functions, view.tiles_begin, view.tiles_end)
+        return included("blackwell.py.j2", *(f"parts/{part}" for part in parts))
+    view = View(hopper(plan))
     return included("hopper.py.j2", *(f"parts/{part}" for part in (*view.device_functions, view.kernel)))
 
 
@@ -245,7 +253,7 @@ def test_every_template_is_plain() -> None:
 
 @pytest.fixture(scope="module")
 def base() -> Plan:
-    return make(ROOT / "specs" / "h100_bf16.yaml").plan
+    return hopper(make(ROOT / "specs" / "h100_bf16.yaml").plan)
 
 
 KINDS: dict[str, dict[str, object]] = {

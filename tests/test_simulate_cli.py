@@ -242,7 +242,7 @@ def test_a_timeline_shows_the_pipeline(gemmgen_: Gemmgen) -> None:
 
 
 def nothing_lowered(*arguments: object, **options: object) -> Lowered:
-    return Lowered({}, Resources(0, 0, 0, 0, 0, (), (), 0, ()))
+    return Lowered({}, Resources(0, 0, 0, 0, 0, 0, (), {}, False, (), 0, ()))
 
 
 def test_a_build_simulates_before_it_writes(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:

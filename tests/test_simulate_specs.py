@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
+from hopper import hopper
 
 from gemmgen.errors import GemmgenError
 from gemmgen.problem.arguments import kernel_arguments
@@ -109,7 +110,7 @@ def test_a_shape_of_more_than_the_single_tile_is_refused(tmp_path: Path) -> None
 
 
 def test_with_ping_pong_each_consumer_has_tiles_enough_to_wrap_its_buffers(tmp_path: Path) -> None:
-    plan = planned(tmp_path, "warp_specialization: {kind: ping_pong}").plan
+    plan = hopper(planned(tmp_path, "warp_specialization: {kind: ping_pong}").plan)
     tiles_m, tiles_n = plan.tiles(ring_launch(plan).shape)
     assert tiles_m * tiles_n >= plan.consumers * (2 * plan.epilogue_buffers + 1)
 

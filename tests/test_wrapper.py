@@ -21,6 +21,7 @@ from typing import Any, cast
 import pytest
 import torch
 from conftest import HOPPER_SPECS
+from hopper import hopper
 from torch import Tensor
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
@@ -40,7 +41,7 @@ def is_plain(plan: Plan) -> bool:
     return plan.persistent and k_major and problem.a.dtype.bits == 16 and not problem.transforms
 
 
-PLAIN = [spec for spec in HOPPER_SPECS if is_plain(make(spec).plan)]
+PLAIN = [spec for spec in HOPPER_SPECS if is_plain(hopper(make(spec).plan))]
 
 
 @pytest.fixture(scope="session", params=PLAIN, ids=lambda path: path.stem)
@@ -96,7 +97,7 @@ class Operands:
 
 @pytest.fixture
 def operands(product: Product) -> Operands:
-    plan = product.plan
+    plan = hopper(product.plan)
     return Operands(TORCH_DTYPES[plan.problem.a.dtype.name], TORCH_DTYPES[plan.problem.d.name], Cuda)
 
 
@@ -301,14 +302,14 @@ def checks(product: Product) -> Matmul:
 @pytest.mark.parametrize("case", WRONG_TYPE)
 def test_a_wrong_type_is_refused(checks: Matmul, product: Product, operands: Operands, case: str) -> None:
     arguments, template = WRONG_TYPE[case]
-    with pytest.raises(TypeError, match=exactly(template, product.plan, operands)):
+    with pytest.raises(TypeError, match=exactly(template, hopper(product.plan), operands)):
         call(checks, arguments(operands))
 
 
 @pytest.mark.parametrize("case", WRONG_VALUE)
 def test_a_wrong_value_is_refused(checks: Matmul, product: Product, operands: Operands, case: str) -> None:
     arguments, template = WRONG_VALUE[case]
-    with pytest.raises(ValueError, match=exactly(template, product.plan, operands)):
+    with pytest.raises(ValueError, match=exactly(template, hopper(product.plan), operands)):
         call(checks, arguments(operands))
 
 
@@ -320,7 +321,7 @@ def test_an_output_that_tma_would_write_past_is_refused(checks: Matmul, operands
 
 
 def test_the_largest_extents_pass_the_checks(checks: Matmul, product: Product, operands: Operands) -> None:
-    limit = int(filled("{limit}", product.plan, operands))
+    limit = int(filled("{limit}", hopper(product.plan), operands))
     with pytest.raises(ValueError, match=r"^a must be on a CUDA device, found meta$"):
         checks(huge(operands.ab, limit, 16), huge(operands.ab, limit, 16).T)
 
@@ -432,7 +433,7 @@ def test_a_given_output_is_returned_and_written(
 def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
     matmul: Matmul, product: Product, operands: Operands, launches: list[Launch]
 ) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     a, b, out = operands.a(5, 40, stride=64), operands.b(40, 24, stride=48), operands.out(5, 24, stride=32)
     matmul(a, b, out=out)
     a_desc, b_desc, d_desc = launches[0].descriptors
@@ -487,7 +488,7 @@ def test_every_tile_is_counted(
     matmul: Matmul, product: Product, operands: Operands, launches: list[Launch], m: int, n: int
 ) -> None:
     matmul(operands.a(m), operands.b(n=n))
-    plan = product.plan
+    plan = hopper(product.plan)
     assert launches[0].tiles == ceil(m / plan.program_tile_m) * ceil(n / plan.program_tile_n)
 
 
@@ -538,7 +539,7 @@ def test_a_and_out_may_have_been_described_as_another_operand_before(
     square = operands.rows(16, 16)
     matmul(square, square.T)
     a_desc, b_desc, _ = launches[0].descriptors
-    plan = product.plan
+    plan = hopper(product.plan)
     assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
     assert b_desc.block_shape == [plan.program_tile_n, plan.cta_tile_k]
 
@@ -621,7 +622,7 @@ def resident(plan: Plan) -> int:
 def test_as_many_programs_run_as_there_are_tiles_or_clusters_of_sms(
     matmul: Matmul, product: Product, operands: Operands, kernel: FakeKernel, tiles_m: int, tiles_n: int
 ) -> None:
-    plan = product.plan
+    plan = hopper(product.plan)
     # One row and one column more than full tiles of all but the last.
     m, n = (tiles_m - 1) * plan.program_tile_m + 1, (tiles_n - 1) * plan.program_tile_n + 1
     matmul(operands.a(m, 8), operands.b(8, n))
@@ -633,7 +634,7 @@ def test_the_kernel_is_compiled_once_with_the_warps_and_the_cluster_of_the_plan(
 ) -> None:
     matmul(operands.a(), operands.b())
     matmul(operands.a(300, 80), operands.b(80, 500))
-    plan = product.plan
+    plan = hopper(product.plan)
     (options,) = kernel.compiled
     assert (options["num_warps"], options["num_ctas"]) == (plan.consumer_warps, plan.cluster_size)
     assert len(kernel.grids) == 2
@@ -796,14 +797,14 @@ class Problem:
 
     def rows(self, rows: int, columns: int, stride: int | None = None) -> Tensor:
         """Return random rows, `stride` elements apart; what lies between them is NaN."""
-        dtype = TORCH_DTYPES[self.product.plan.problem.a.dtype.name]
+        dtype = TORCH_DTYPES[hopper(self.product.plan).problem.a.dtype.name]
         stride = ceil(columns / 8) * 8 if stride is None else stride
         storage = torch.full((max(rows, 1), stride), float("nan"), dtype=dtype, device=self.device)
         matrix = storage[:rows, :columns]
         return matrix.copy_(torch.randint(-1, 2, (rows, columns), device=self.device))
 
     def expected(self, a: Tensor, b: Tensor) -> Tensor:
-        return (a.double() @ b.double()).to(TORCH_DTYPES[self.product.plan.problem.d.name])
+        return (a.double() @ b.double()).to(TORCH_DTYPES[hopper(self.product.plan).problem.d.name])
 
 
 @pytest.fixture
@@ -858,7 +859,7 @@ def test_empty_matrices_are_right_on_the_gpu(
 
 @gpu
 def test_an_output_is_used_again_on_the_gpu(matmul: Matmul, problem: Problem) -> None:
-    dtype = TORCH_DTYPES[problem.product.plan.problem.d.name]
+    dtype = TORCH_DTYPES[hopper(problem.product.plan).problem.d.name]
     storage = torch.full((202, 320), 7.0, dtype=dtype, device=FIRST)
     out = storage[1:201, 16:304]
     for _ in range(3):

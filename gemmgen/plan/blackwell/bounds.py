@@ -16,6 +16,14 @@ copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12 with 56, 32 dense o
 clusters differ by 8 at most. Longer steps need more than any kernel gains by them.
 """
 
+FEW_LOADS = 12
+"""TMA loads of M- or N-contiguous tiles in a K step for which 24 registers do.
+
+[gluon] 24 loads, of bf16 swizzled over 32 bytes, spill with 40 registers and compile with 56. Along K, 32
+loads compile with 24.
+"""
+REGISTERS_OF_MANY_LOADS = 56
+
 # --- the tile
 
 
@@ -54,21 +62,37 @@ def step_operations(plan: Tcgen05Plan) -> int:
     return plan.mmas_per_step + plan.scale_copies
 
 
-def needed_worker_registers(plan: Tcgen05Plan) -> int:
-    """Return the registers per thread that the workers need, the most that were measured for longer steps."""
+def loads_across(plan: Tcgen05Plan) -> int:
+    """Return the TMA loads of a K step across rows of K: each has a coordinate of its own along them."""
+    operands = (("a", plan.problem.a), ("b", plan.problem.b))
+    return sum(plan.loads(name) for name, operand in operands if operand.major == "mn")
+
+
+def mma_registers(plan: Tcgen05Plan) -> int:
+    """Return the registers per thread of the MMA warp, the most that were measured for longer steps."""
     operations = step_operations(plan)
     return next((needed for most, needed in STEP_REGISTERS if operations <= most), STEP_REGISTERS[-1][1])
+
+
+def load_registers(plan: Tcgen05Plan) -> int:
+    """Return the registers per thread of the load warp."""
+    return REGISTERS_OF_MANY_LOADS if loads_across(plan) > FEW_LOADS else plan.architecture.setmaxnreg_min
+
+
+def needed_worker_registers(plan: Tcgen05Plan) -> int:
+    """Return the registers per thread that all workers compile with."""
+    return max(mma_registers(plan), load_registers(plan))
 
 
 def most_sums(plan: Tcgen05Plan) -> int:
     """Return the most sums of a sub-tile that a thread of the epilogue can have at a time.
 
-    [gluon] Of 256 columns and 128 rows, a thread for each row, what is converted to 16 or 8 bits compiles, with
-    factors and ReLU too; fp32 spills, and so do the other activations. Of 128 columns all of them compile, but
-    for erf among other operations.
+    [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 or 8 bits, with
+    factors and ReLU too; those of fp32 spill, and those with another activation. With 128 all compile, but
+    some with erf and another operation, or 8 bits; five operations compile with 64.
     """
     steps = plan.problem.steps
-    if "gelu_erf" in steps and len(steps) > (1 if plan.problem.d.bits == 32 else 2):
+    if "gelu_erf" in steps and (len(steps) > 1 or plan.problem.d.bits == 8):
         return 64
     return 128 if plan.problem.d.bits == 32 or {"gelu_tanh", "gelu_erf", "silu"} & {*steps} else 256
 

@@ -44,12 +44,12 @@ def epilogue_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
     held, most = sums(plan), most_sums(plan)
     if held <= most:
         return
-    steps = f" and {', '.join(plan.problem.steps)}" if plan.problem.steps else ""
+    steps = f" after {', '.join(plan.problem.steps)}" if plan.problem.steps else ""
     yield Violation(
         rule_id(epilogue_registers),
         "epilogue.subtile_n" if plan.cluster_n == 1 else "tile.n",
         f"sub-tiles of {plan.subtile_n} columns",
-        f"the {held} sums of an epilogue thread spill with what {plan.problem.d.name}{steps} take beside them",
+        f"an epilogue thread spills {held} sums that become {plan.problem.d.name}{steps}",
         f"use at most {plan.subtile_n * most // held}",
     )
 

@@ -138,15 +138,7 @@ def operand_packing(plan: Tcgen05Plan) -> Iterator[Violation]:
     """4-bit elements are padded to bytes beside 8-bit ones, and only there: Triton accepts them packed."""
     for (name, operand), (_, other) in zip(named(plan), reversed(named(plan)), strict=True):
         field, four, beside = f"operands.{name}.packing", operand.dtype.bits == 4, other.dtype.name
-        if operand.padded and not four:
-            yield Violation(
-                rule_id(operand_packing),
-                field,
-                f"padded {operand.dtype.name}",
-                "only elements of 4 bits are packed or padded",
-                "leave it out",
-            )
-        elif operand.padded and other.dtype.bits == 4:
+        if operand.padded and other.dtype.bits == 4:
             yield Violation(
                 rule_id(operand_packing),
                 field,

@@ -8,11 +8,14 @@ from dataclasses import replace
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.bounds import (
     STEP_REGISTERS,
+    loads_across,
+    mma_registers,
     most_stages,
     needed_worker_registers,
     step_operations,
 )
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
+from gemmgen.plan.blackwell.rules.memory import operand_swizzle
 from gemmgen.plan.blackwell.rules.tile import breaks_tile
 from gemmgen.plan.bounds import round_up
 from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
@@ -37,8 +40,8 @@ def register_granularity(plan: Tcgen05Plan) -> Iterator[Violation]:
 
 
 def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
-    """The MMA warp has registers for the addresses of every MMA, and copy of scales, of a K step."""
-    if breaks_tile(plan) or breaks(plan, register_granularity):
+    """The workers have registers for the addresses of every MMA, copy of scales and load of a K step."""
+    if breaks_tile(plan) or breaks(plan, register_granularity, operand_swizzle):
         return
     operations, (most, registers) = step_operations(plan), STEP_REGISTERS[-1]
     copies = f" and {plan.scale_copies} copies of scales" if plan.scale_copies else ""
@@ -55,10 +58,13 @@ def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
             f"use at most {step}",
         )
     elif operations <= most and plan.worker_registers < (needed := needed_worker_registers(plan)):
+        taken = f"{found} take {needed} of the MMA warp"
+        if mma_registers(plan) < needed:
+            taken = f"{loads_across(plan)} TMA loads a K step across rows of K take {needed} of the load warp"
         yield Violation(
             rule_id(worker_registers),
             "warp_specialization.registers.worker",
             f"{plan.worker_registers} registers per worker thread",
-            f"{found} take {needed} of the MMA warp",
+            taken,
             f"use at least {needed}",
         )
