@@ -32,7 +32,7 @@ test: .venv/installed ## format, lint, types, and every test that needs no GPU
 	$(BIN)/gemmgen check
 	$(BIN)/python -m pytest -m 'not gpu' -n auto
 
-gpu: .venv/installed ## the tests that need a Hopper GPU
+gpu: .venv/installed ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
 	$(BIN)/python -m pytest -m gpu
 
 generated: .venv/installed ## regenerate every module under generated/

@@ -254,13 +254,10 @@ def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) ->
 
 
 @pytest.mark.parametrize("target", ["h100", "b200"])
-def test_a_spec_is_planned_or_rejected_within_600_milliseconds(target: str) -> None:
+def test_a_spec_is_planned_within_600_milliseconds(target: str) -> None:
     def seconds() -> float:
         start = time.perf_counter()
-        try:
-            planned(target=target)
-        except GemmgenError:
-            assert target == "b200"
+        plan_spec(source(target=target))
         return time.perf_counter() - start
 
     assert min(seconds() for _ in range(5)) < 0.6
