@@ -189,13 +189,8 @@ class KernelPlan(ABC):
 
     @property
     @abstractmethod
-    def tiles_per_lap(self) -> int:
-        """Tiles of one program after which every ring that turns with the tile has come round."""
-
-    @property
-    def tiles_in_step(self) -> int:
-        """Tiles that a program has in hand together."""
-        return 1
+    def tiles_to_wrap(self) -> int:
+        """Tiles of one program in which every ring that turns with the tile comes round twice and goes on."""
 
     # --- partitions
 

@@ -178,14 +178,10 @@ class Plan(KernelPlan):
         return tuple(barriers(self))
 
     @property
-    def tiles_per_lap(self) -> int:
-        """Tiles of one program after which every ring that turns with the tile has come round."""
-        return self.tiles_in_step * self.epilogue_buffers
-
-    @property
-    def tiles_in_step(self) -> int:
-        """Tiles that a program has in hand together: with ping-pong, one of each consumer."""
-        return self.consumers if self.ping_pong else 1
+    def tiles_to_wrap(self) -> int:
+        """Tiles of one program in which every ring that turns with the tile comes round twice and goes on."""
+        takers = self.consumers if self.ping_pong else 1
+        return takers * (2 * self.epilogue_buffers + 1)
 
     # --- partitions
 

@@ -94,7 +94,7 @@ def ring_launch(plan: KernelPlan, schedules: tuple[str, ...] = QUICK_SCHEDULES) 
         return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
     if plan.schedule_kind == "tiled":
         return Launch(_ragged(plan, 2, 2, 3 * plan.stages + 2), 4, "integers", schedules, wraps=True)
-    tiles_n = max(2, ceil((2 * plan.tiles_per_lap + plan.tiles_in_step) / 2))
+    tiles_n = max(2, ceil(plan.tiles_to_wrap / 2))
     return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
 
 

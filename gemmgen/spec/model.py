@@ -80,6 +80,26 @@ def _check_zero_or_one(count: object) -> object:
     return count
 
 
+def _check_search(search: object) -> object:
+    """Refuse what is no mapping of fields to lists of whole numbers or words, and an empty list."""
+    if not isinstance(search, dict):
+        raise PydanticCustomError("wrong-type", "expected a mapping of fields to lists of values")
+    for field, values in cast("dict[object, object]", search).items():
+        if not _is_list(values) or not values:
+            raise PydanticCustomError(
+                "wrong-type", "expected a list of values for {field}, at least one", {"field": str(field)}
+            )
+        if wrong := [
+            value for value in values if isinstance(value, bool) or not isinstance(value, int | str)
+        ]:
+            raise PydanticCustomError(
+                "wrong-type",
+                "expected whole numbers or words for {field}, found {value}",
+                {"field": str(field), "value": str(wrong[0])},
+            )
+    return cast(object, search)
+
+
 Title = Annotated[str, AfterValidator(_check_title)]
 Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
 NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
@@ -87,6 +107,8 @@ Factor = Annotated[float, Field(allow_inf_nan=False)]
 ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
 # A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
 Shape = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
+SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
+Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
 Shapes = Annotated[tuple[Shape, ...], Field(strict=False), BeforeValidator(_check_shapes)]
 
 
@@ -276,9 +298,6 @@ class Epilogue(Model):
     )
 
 
-SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
-
-
 class Runs(Model):
     """Problem shapes [M, N, K] for `gemmgen test` or `gemmgen bench`."""
 
@@ -301,7 +320,7 @@ class Spec(Model):
     schedule: Schedule = Schedule()
     occupancy: Positive | None = Field(default=None, description="CTAs that share an SM")
     epilogue: Epilogue = Epilogue()
-    search: dict[str, SearchValues] = Field(
+    search: Search = Field(
         default={}, description="values to choose from for fields that are left out, by their path: tile.n"
     )
     check: Runs | None = None

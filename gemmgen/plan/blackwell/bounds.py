@@ -87,14 +87,15 @@ def needed_worker_registers(plan: Tcgen05Plan) -> int:
 def most_sums(plan: Tcgen05Plan) -> int:
     """Return the most sums of a sub-tile that a thread of the epilogue can have at a time.
 
-    [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 or 8 bits, with
-    factors and ReLU too; those of fp32 spill, and those with another activation. With 128 all compile, but
-    some with erf and another operation, or 8 bits; five operations compile with 64.
+    [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 bits, with factors
+    and ReLU too, or to 8 bits; fp32 spills, as do other activations, and three operations before 8 bits.
+    With 128 all compile, but some with erf and another operation, or 8 bits; with 64 five operations do.
     """
-    steps = plan.problem.steps
-    if "gelu_erf" in steps and (len(steps) > 1 or plan.problem.d.bits == 8):
+    problem, steps = plan.problem, plan.problem.steps
+    if "gelu_erf" in steps and (len(steps) > 1 or problem.d.bits == 8):
         return 64
-    return 128 if plan.problem.d.bits == 32 or {"gelu_tanh", "gelu_erf", "silu"} & {*steps} else 256
+    smooth = {"gelu_tanh", "gelu_erf", "silu"} & {*steps}
+    return 128 if problem.d.bits == 32 or smooth or (problem.d.bits == 8 and len(steps) > 1) else 256
 
 
 def sums(plan: Tcgen05Plan) -> int:

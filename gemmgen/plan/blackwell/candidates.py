@@ -70,9 +70,11 @@ class BlackwellConfiguration(Configuration):
         derived = {
             "a_swizzle_bytes": plan.widest_swizzle(plan.a_row, self.problem.a.smem_bits),
             "b_swizzle_bytes": plan.widest_swizzle(plan.b_row, self.problem.b.smem_bits),
-            "worker_registers": max(WORKER_REGISTERS, needed_worker_registers(plan)),
         }
-        return replace(plan, **{name: value for name, value in derived.items() if name not in self.decisions})
+        plan = replace(plan, **{name: value for name, value in derived.items() if name not in self.decisions})
+        if "worker_registers" in self.decisions:
+            return plan
+        return replace(plan, worker_registers=max(WORKER_REGISTERS, needed_worker_registers(plan)))
 
     def plans(self) -> Iterator[Tcgen05Plan]:
         """Yield a plan for each way to store D, legal or not, each once."""

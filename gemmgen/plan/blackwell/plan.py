@@ -242,9 +242,9 @@ class Tcgen05Plan(KernelPlan):
         }
 
     @property
-    def tiles_per_lap(self) -> int:
-        """Tiles of one program after which every ring that turns with the tile has come round."""
-        return max(self.accumulators, ANSWERS if self.launch_control else 1)
+    def tiles_to_wrap(self) -> int:
+        """Tiles of one program in which every ring that turns with the tile comes round twice and goes on."""
+        return 3 * max(self.accumulators, ANSWERS if self.launch_control else 1)
 
     # --- partitions
 
