@@ -16,8 +16,8 @@ from pathlib import Path
 from gemmgen import __version__
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.kernel import KernelPlan
 from gemmgen.plan.ledger import ledger
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gemmgen.plan import Plan
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.plan import KernelPlan
 
 
-def hopper(plan: KernelPlan) -> Plan:
+def hopper(plan: KernelPlan) -> WgmmaPlan:
     """Return the plan of a Hopper spec."""
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, WgmmaPlan)
     return plan

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gemmgen.plan.family import Family
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 
 HUGE = 2**31 - 1
 Values = dict[str, Any]

@@ -7,7 +7,7 @@ import random
 from random_fields import HUGE, Field, Values, drop, random_text, reconcile_order
 
 from gemmgen.plan.dtype import DTYPES, FP8
-from gemmgen.plan.rules.problem import ACCUMULATORS, OUTPUTS
+from gemmgen.plan.hopper.rules.problem import ACCUMULATORS, OUTPUTS
 
 OPS: tuple[tuple[str, ...], ...] = (
     (),

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from gemmgen.plan import Plan
-from gemmgen.plan.candidates import candidates
 from gemmgen.plan.dtype import FP8
-from gemmgen.plan.rules import judge
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.hopper.candidates import candidates
+from gemmgen.plan.hopper.rules import judge
 from gemmgen.spec import Spec
 
 Feature = tuple[str, str]
@@ -79,7 +79,7 @@ def pairs(features: Iterable[Feature]) -> set[Pair]:
     return {(first, second) for first, second in two if first[0] != second[0]}
 
 
-def _kind(plan: Plan) -> str:
+def _kind(plan: WgmmaPlan) -> str:
     if plan.specialized:
         shared = "cooperative" if plan.consumers > 1 else "one_consumer"
         return "ping_pong" if plan.ping_pong else shared
@@ -88,7 +88,7 @@ def _kind(plan: Plan) -> str:
     return plan.schedule_kind
 
 
-def _operands(plan: Plan) -> str:
+def _operands(plan: WgmmaPlan) -> str:
     a, b = plan.problem.a.dtype.name, plan.problem.b.dtype.name
     return a if a == b else "mixed_fp8"
 
@@ -100,7 +100,7 @@ def walk(kind: str, order: str) -> frozenset[str]:
     return frozenset(("order", "minor") if order in WIDTHS_OF_GROUPS else ("order",))
 
 
-def features(plan: Plan) -> frozenset[Feature]:
+def features(plan: WgmmaPlan) -> frozenset[Feature]:
     """Return what a plan exercises."""
     problem = plan.problem
     found = {
@@ -220,7 +220,7 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
     return spec
 
 
-def legal_plan(chosen: Mapping[str, str], tile: tuple[int, int]) -> Plan | None:
+def legal_plan(chosen: Mapping[str, str], tile: tuple[int, int]) -> WgmmaPlan | None:
     """Return the legal plan that a spec with these features and this tile has, if it has one."""
     sections = {"title": "features", "target": "h100", **spec_of(chosen, tile)}
     spec = Spec.model_validate(sections)

@@ -15,11 +15,13 @@ import pytest
 from hopper import hopper
 
 from gemmgen import cli
-from gemmgen.plan import Plan, cost, plan_spec
-from gemmgen.plan.candidates import CHOICES, configurations
-from gemmgen.plan.cost import Estimate, estimate, step_cycles
+from gemmgen.plan import plan_spec
+from gemmgen.plan.estimate import Estimate
+from gemmgen.plan.hopper import WgmmaPlan, cost
+from gemmgen.plan.hopper.candidates import CHOICES, configurations
+from gemmgen.plan.hopper.cost import estimate, step_cycles
+from gemmgen.plan.hopper.rules import judge
 from gemmgen.plan.ranking import Ranking, rank
-from gemmgen.plan.rules import judge
 from gemmgen.spec import Spec, SpecFile, load_spec
 
 ROOT = Path(__file__).parent.parent
@@ -34,16 +36,16 @@ def spec(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Spec
     return Spec.model_validate(data | {"bench": {"shapes": [list(shape)]}} | sections)
 
 
-def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Plan:
+def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> WgmmaPlan:
     found = spec(dtype, shape, **sections)
     return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
-def tile(plan: Plan) -> tuple[int, int, int]:
+def tile(plan: WgmmaPlan) -> tuple[int, int, int]:
     return plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
 
 
-def config(plan: Plan) -> tuple[int, int, int, int]:
+def config(plan: WgmmaPlan) -> tuple[int, int, int, int]:
     """A configuration as the tutorial prints it, but for the instruction: block M, N and K, and warps."""
     return (*tile(plan), plan.consumer_warps)
 
@@ -71,7 +73,7 @@ def legal(stages: int, occupancy: int) -> list[tuple[int, int, int, int]]:
     )
 
 
-def best(stages: int, occupancy: int) -> Plan:
+def best(stages: int, occupancy: int) -> WgmmaPlan:
     return hopper(tutorial(stages, occupancy).legal[0].plan)
 
 
@@ -162,7 +164,7 @@ ONE_CTA: dict[str, Any] = {"cluster": {"m": 1, "n": 1}, "occupancy": 1}
 
 def measured(
     m: int, n: int, k: int, queue: int, kind: dict[str, Any], dtype: str = "bf16", **more: object
-) -> Callable[[Shape], Plan]:
+) -> Callable[[Shape], WgmmaPlan]:
     buffering: dict[str, object] = {"outstanding_mmas": queue}
     if stages := more.pop("stages", None):
         buffering["stages"] = stages
@@ -170,7 +172,7 @@ def measured(
     return lambda shape: planned(dtype, shape, **sections)
 
 
-MEASURED: dict[str, list[tuple[Callable[[Shape], Plan], tuple[float | None, ...]]]] = {
+MEASURED: dict[str, list[tuple[Callable[[Shape], WgmmaPlan], tuple[float | None, ...]]]] = {
     "bf16": [
         (measured(128, 256, 64, 0, COOPERATIVE), (1.027, 1.005, 1.066)),
         (measured(128, 256, 64, 1, COOPERATIVE, cluster={"m": 2}), (1.021, 0.987, 1.000)),

@@ -7,7 +7,8 @@ import json
 import pytest
 from hopper import hopper
 
-from gemmgen.plan import Plan, plan_spec
+from gemmgen.plan import plan_spec
+from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.plan.ledger import Entry, ledger
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.target import GPUS
@@ -17,7 +18,7 @@ Shape = tuple[int, int, int]
 
 def planned(
     shape: Shape, dtype: str = "bf16", d: str = "bf16", c: str | None = None, **sections: object
-) -> Plan:
+) -> WgmmaPlan:
     names = {"a": dtype, "b": dtype, "d": d} | ({"c": c} if c else {})
     data: dict[str, object] = {
         "title": "t",
@@ -29,7 +30,7 @@ def planned(
     return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
-def entries(plan: Plan, title: str) -> dict[str, Entry]:
+def entries(plan: WgmmaPlan, title: str) -> dict[str, Entry]:
     (section,) = (section for section in ledger(plan).sections if section.title.startswith(title))
     return {entry.name: entry for entry in section.entries}
 

@@ -16,10 +16,10 @@ from hopper import hopper
 
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, disassemble, lower
-from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DTYPES
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.hopper.roles import release_barriers
 from gemmgen.plan.problem import Operand
-from gemmgen.plan.roles import release_barriers
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
@@ -162,14 +162,14 @@ def ptx(lowered: Lowered) -> str:
     return lowered.artifacts["ptx"].decode()
 
 
-def instruction(plan: Plan) -> str:
+def instruction(plan: WgmmaPlan) -> str:
     """Shape, and the types of D, A and B."""
     problem = plan.problem
     types = (problem.accumulator, problem.a.dtype, problem.b.dtype)
     return ".".join((plan.mma_name, *(PTX_TYPES[dtype.name] for dtype in types)))
 
 
-def mma(plan: Plan) -> str:
+def mma(plan: WgmmaPlan) -> str:
     return f"wgmma.mma_async.sync.aligned.{instruction(plan)}"
 
 
@@ -180,14 +180,14 @@ def regions(lowered: Lowered) -> list[str]:
     )
 
 
-def consumers(plan: Plan, lowered: Lowered) -> list[str]:
+def consumers(plan: WgmmaPlan, lowered: Lowered) -> list[str]:
     """The text of each consumer; without warp specialization that of the kernel, behind its barriers."""
     if plan.specialized:
         return regions(lowered)[1 : 1 + plan.consumers]
     return [lowered.artifacts["ttgir"].decode().rpartition("ttng.init_barrier")[2]]
 
 
-def multiply(plan: Plan) -> str:
+def multiply(plan: WgmmaPlan) -> str:
     """The K loop."""
     if plan.schedule_kind == "single_tile":
         return "multiply_once"
@@ -199,7 +199,7 @@ def multiply(plan: Plan) -> str:
     return overlapped if plan.outstanding_mmas else "multiply_in_order"
 
 
-def consumer_parts(plan: Plan) -> Iterator[str]:
+def consumer_parts(plan: WgmmaPlan) -> Iterator[str]:
     """What a consumer does, in order."""
     if plan.ping_pong and not epilogue_loads(plan):
         yield "turn_begin"
@@ -212,13 +212,13 @@ def consumer_parts(plan: Plan) -> Iterator[str]:
     yield from store_parts(plan)
 
 
-def epilogue_loads(plan: Plan) -> list[str]:
+def epilogue_loads(plan: WgmmaPlan) -> list[str]:
     vectors = plan.problem.vectors
     loads = ["load_vectors", *["load_vector"] * len(vectors)] if vectors else []
     return loads + (["load_c"] * plan.epilogue_buffers if plan.problem.c else [])
 
 
-def store_parts(plan: Plan) -> Iterator[str]:
+def store_parts(plan: WgmmaPlan) -> Iterator[str]:
     """The epilogue, by sub-tiles."""
     if plan.problem.vectors:
         yield "await_vectors"
@@ -230,7 +230,7 @@ def store_parts(plan: Plan) -> Iterator[str]:
     yield "store_end"
 
 
-def producer_parts(plan: Plan) -> Iterator[str]:
+def producer_parts(plan: WgmmaPlan) -> Iterator[str]:
     """The loads of a K step: what is multicast comes last, and A has a load for each share of the rows."""
     yield "producer"
     for operand in sorted(("a", "b"), key=lambda operand: operand in plan.multicast):
@@ -243,12 +243,12 @@ def producer_parts(plan: Plan) -> Iterator[str]:
     yield "producer_end"
 
 
-def operand_parts(plan: Plan) -> list[str]:
+def operand_parts(plan: WgmmaPlan) -> list[str]:
     a = "operands_a_registers" if plan.a_source == "registers" else f"operands_a_{plan.problem.a.major}"
     return [a, f"operands_b_{plan.problem.b.major}"]
 
 
-def check(text: str, plan: Plan, stage: str, *names: str) -> None:
+def check(text: str, plan: WgmmaPlan, stage: str, *names: str) -> None:
     """Match the directives of some parts, in order, against the text of a stage."""
     problem = plan.problem
     extents = {
@@ -371,7 +371,7 @@ def plain() -> Product:
     return make(ROOT / "specs" / "h100_bf16.yaml")
 
 
-def diagnostics(source: str, plan: Plan) -> list[str]:
+def diagnostics(source: str, plan: WgmmaPlan) -> list[str]:
     """What `lower` says of a module's text and a plan that do not belong together."""
     with pytest.raises(GemmgenError) as caught:
         lower(source, plan, path="specs/planted.yaml", stem="planted")

@@ -10,14 +10,15 @@ from conftest import HOPPER_SPECS
 from hopper import hopper
 from spec_features import ALL, DIMENSIONS, Feature, can_meet, features, pair, pairs
 
-from gemmgen.plan import Plan, plan_spec
+from gemmgen.plan import plan_spec
+from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.spec import load_spec
 
 FEWEST_SPECS = 24
 
 
 @cache
-def plans() -> dict[str, Plan]:
+def plans() -> dict[str, WgmmaPlan]:
     """The plan of each committed spec for Hopper, by the spec's name."""
     return {path.stem: hopper(plan_spec(load_spec(path))) for path in HOPPER_SPECS}
 
@@ -85,7 +86,7 @@ def test_every_feature_is_one_of_its_dimension() -> None:
         assert len(named) == len(set(named)) <= len(DIMENSIONS), name
 
 
-ROWS: dict[str, tuple[str, Callable[[Plan], bool]]] = {
+ROWS: dict[str, tuple[str, Callable[[WgmmaPlan], bool]]] = {
     "H1 single tile with C": (
         "h100_bf16_single_tile",
         lambda plan: plan.schedule_kind == "single_tile" and plan.problem.c is not None,
@@ -155,7 +156,7 @@ ROWS: dict[str, tuple[str, Callable[[Plan], bool]]] = {
 
 
 @pytest.mark.parametrize(("stem", "has_it"), ROWS.values(), ids=ROWS)
-def test_a_row_of_the_feature_table_is_exercised(stem: str, has_it: Callable[[Plan], bool]) -> None:
+def test_a_row_of_the_feature_table_is_exercised(stem: str, has_it: Callable[[WgmmaPlan], bool]) -> None:
     assert has_it(plans()[stem])
 
 

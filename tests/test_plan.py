@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gemmgen.plan import Plan
-from gemmgen.plan.bounds import most_consumers, most_stages, smem_limit, threads_of
 from gemmgen.plan.dtype import DTYPES
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.hopper.bounds import most_consumers, most_stages, smem_limit, threads_of
+from gemmgen.plan.hopper.rules import judge
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.problem import Operand, Problem
 from gemmgen.plan.registers import RegisterPool, balanced_consumer_registers
-from gemmgen.plan.rules import judge
 from gemmgen.product import Product
 from gemmgen.target import GPUS, HOPPER
 
@@ -34,7 +34,7 @@ PRODUCT = Problem(
     check_shapes=(),
     bench_shapes=((8192, 8192, 8192),),
 )
-TWO_CONSUMERS = Plan(
+TWO_CONSUMERS = WgmmaPlan(
     problem=PRODUCT,
     cta_tile_m=128,
     cta_tile_n=256,
@@ -115,12 +115,12 @@ KINDS = {
 }
 
 
-def computing(plan: Plan, **changes: Any) -> Plan:
+def computing(plan: WgmmaPlan, **changes: Any) -> WgmmaPlan:
     """The same decisions for another problem."""
     return replace(plan, problem=replace(plan.problem, **changes))
 
 
-def of_type(plan: Plan, name: str) -> Plan:
+def of_type(plan: WgmmaPlan, name: str) -> WgmmaPlan:
     """The same decisions for operands of another type."""
     return computing(plan, a=Operand(DTYPES[name], "k"), b=Operand(DTYPES[name], "k"))
 
@@ -129,7 +129,7 @@ every_plan = pytest.mark.parametrize("plan", KINDS.values(), ids=KINDS)
 
 
 @every_plan
-def test_the_plans_of_this_file_are_legal(plan: Plan) -> None:
+def test_the_plans_of_this_file_are_legal(plan: WgmmaPlan) -> None:
     assert judge(plan) == ()
 
 
@@ -312,7 +312,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize(("plan", "smem_bytes"), BYTES.values(), ids=BYTES)
-def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: Plan, smem_bytes: int) -> None:
+def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: WgmmaPlan, smem_bytes: int) -> None:
     assert plan.smem_bytes == smem_bytes
 
 
@@ -387,7 +387,7 @@ def test_the_state_of_many_worker_warps_goes_before_short_rings() -> None:
 
 
 @every_plan
-def test_a_ring_holds_a_tile_per_stage(plan: Plan) -> None:
+def test_a_ring_holds_a_tile_per_stage(plan: WgmmaPlan) -> None:
     by_operand = dict.fromkeys("abd", 0)
     for buffer in plan.shared_buffers:
         by_operand[buffer.operand] += buffer.bytes
@@ -396,7 +396,7 @@ def test_a_ring_holds_a_tile_per_stage(plan: Plan) -> None:
     assert by_operand["d"] == plan.consumers * plan.epilogue_buffers * plan.subtile_bytes(BF16)
 
 
-def captured(plan: Plan) -> list[str]:
+def captured(plan: WgmmaPlan) -> list[str]:
     return [capture.name for capture in plan.shared_memory.captures]
 
 
@@ -454,7 +454,7 @@ def test_a_stage_is_ready_by_one_arrival_and_empty_by_each_consumer_s() -> None:
 
 
 def test_a_group_of_ctas_shares_the_barrier_of_its_first_one() -> None:
-    def groups(plan: Plan) -> dict[str, tuple[int, tuple[tuple[int, ...], ...]]]:
+    def groups(plan: WgmmaPlan) -> dict[str, tuple[int, tuple[tuple[int, ...], ...]]]:
         return {barrier.name: (barrier.groups, barrier.bases) for barrier in plan.barriers if barrier.groups}
 
     assert groups(PAIR_OF_CTAS) == {"b_multicast_empty": (1, ((0,),))}
@@ -582,14 +582,14 @@ def test_a_kernel_without_workers_asks_for_no_registers() -> None:
 
 
 @every_plan
-def test_partitions_never_take_more_registers_than_the_kernel_was_launched_with(plan: Plan) -> None:
+def test_partitions_never_take_more_registers_than_the_kernel_was_launched_with(plan: WgmmaPlan) -> None:
     registers = plan.register_pool
     taken = registers.default_registers * plan.consumer_warps + 4 * sum(registers.groups)
     assert taken <= registers.launch_registers * plan.total_warps
 
 
 @every_plan
-def test_the_threads_of_a_cta_are_the_same_with_and_without_a_partition_for_each(plan: Plan) -> None:
+def test_the_threads_of_a_cta_are_the_same_with_and_without_a_partition_for_each(plan: WgmmaPlan) -> None:
     assert threads_of(plan, plan.consumers) == plan.threads
 
 

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan import Plan, plan_spec
-from gemmgen.plan.bounds import most_stages
-from gemmgen.plan.candidates import DEFAULTS, candidates
-from gemmgen.plan.cost import cost, cycles, overdraft
-from gemmgen.plan.rules import judge
+from gemmgen.plan import plan_spec
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.hopper.bounds import most_stages
+from gemmgen.plan.hopper.candidates import DEFAULTS, candidates
+from gemmgen.plan.hopper.cost import cost, cycles, overdraft
+from gemmgen.plan.hopper.rules import judge
 from gemmgen.spec import Spec, SpecFile
 
 LARGE = (8192, 8192, 8192)
@@ -59,7 +60,7 @@ def operands(d: str) -> dict[str, object]:
     return {"a": {"dtype": "bf16"}, "b": {"dtype": "bf16"}, "d": {"dtype": d}}
 
 
-def planned(**sections: object) -> Plan:
+def planned(**sections: object) -> WgmmaPlan:
     return hopper(plan_spec(source(**sections)))
 
 
@@ -69,7 +70,7 @@ def rejected(**sections: object) -> tuple[Diagnostic, ...]:
     return caught.value.diagnostics
 
 
-def tile(plan: Plan) -> tuple[int, int, int]:
+def tile(plan: WgmmaPlan) -> tuple[int, int, int]:
     return plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
 
 
@@ -178,7 +179,7 @@ def pinning(values: dict[str, object]) -> dict[str, Any]:
 
 
 @cache
-def legal_plans(d: str) -> tuple[Plan, ...]:
+def legal_plans(d: str) -> tuple[WgmmaPlan, ...]:
     """Every legal plan that the planner considers for a spec that pins nothing."""
     return tuple(plan for plan in candidates(source(operands=operands(d)).spec) if not judge(plan))
 
@@ -266,11 +267,11 @@ def test_a_spec_is_planned_within_600_milliseconds(target: str) -> None:
 # --- what is best
 
 
-def best(plan: Plan, *others: Plan, shape: tuple[int, int, int]) -> bool:
+def best(plan: WgmmaPlan, *others: WgmmaPlan, shape: tuple[int, int, int]) -> bool:
     return all(cost(plan, shape) < cost(other, shape) for other in others)
 
 
-def cooperative(n: int) -> Plan:
+def cooperative(n: int) -> WgmmaPlan:
     """Two consumers of 64 x n elements each."""
     kind = {"kind": "cooperative", "consumers": 2}
     return planned(tile={"m": 128, "n": n, "k": 64}, warp_specialization=kind, cluster={"m": 1})

@@ -21,7 +21,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.choices import RULE, SEARCH_RULE
 from gemmgen.plan.families import FAMILIES, family_of
 from gemmgen.plan.family import Family
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.rules.rule import rule_id
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec

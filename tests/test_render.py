@@ -19,18 +19,18 @@ from hopper import hopper
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemmgen.plan import Plan
 from gemmgen.plan.blackwell import Tcgen05Plan
-from gemmgen.plan.bounds import most_consumer_registers
 from gemmgen.plan.dtype import DTYPES
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.hopper.bounds import most_consumer_registers
+from gemmgen.plan.hopper.rules import judge
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Operand
-from gemmgen.plan.rules import judge
 from gemmgen.product import Product, make
 from gemmgen.render import render
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.fit import LINE_LENGTH, fit
-from gemmgen.render.view import View
+from gemmgen.render.hopper import HopperView
 from gemmgen.spec.model import TITLE_LIMIT
 
 ROOT = Path(__file__).parent.parent
@@ -223,7 +223,7 @@ def parts_of(plan: KernelPlan) -> set[str]:
         view = BlackwellView(plan)
         parts = (*view.device_functions, view.tiles_begin, view.tiles_end)
         return included("blackwell.py.j2", *(f"parts/{part}" for part in parts))
-    view = View(hopper(plan))
+    view = HopperView(hopper(plan))
     return included("hopper.py.j2", *(f"parts/{part}" for part in (*view.device_functions, view.kernel)))
 
 
@@ -252,7 +252,7 @@ def test_every_template_is_plain() -> None:
 
 
 @pytest.fixture(scope="module")
-def base() -> Plan:
+def base() -> WgmmaPlan:
     return hopper(make(ROOT / "specs" / "h100_bf16.yaml").plan)
 
 
@@ -279,7 +279,7 @@ EPILOGUES: dict[str, dict[str, object]] = {
 MAJORS: dict[str, tuple[Literal["k", "mn"], Literal["k", "mn"]]] = {"tn": ("k", "k"), "nt": ("mn", "mn")}
 
 
-def legal_plans(base: Plan) -> Iterator[Plan]:
+def legal_plans(base: WgmmaPlan) -> Iterator[WgmmaPlan]:
     """Combinations of kinds, clusters, orders, epilogues, operands and few to many sub-tiles."""
     orders = (("grouped", "m"), ("snake", "n"), ("row", "n"), ("hilbert", "m"))
     structures = combinations(
@@ -327,7 +327,7 @@ def modules(tmp_path: Path) -> Path:
     return tmp_path / "generated"
 
 
-def test_every_combination_of_parts_is_formatted_and_lint_clean(base: Plan, modules: Path) -> None:
+def test_every_combination_of_parts_is_formatted_and_lint_clean(base: WgmmaPlan, modules: Path) -> None:
     plans = list(legal_plans(base))
     for number, plan in enumerate(plans):
         module = render(plan, spec_name="h100_bf16_combined_parts.yaml", spec_sha256="0" * 64)
@@ -346,11 +346,11 @@ def test_every_combination_of_parts_is_formatted_and_lint_clean(base: Plan, modu
     assert_clean(modules)
 
 
-def titled(plan: Plan, title: str) -> Plan:
+def titled(plan: WgmmaPlan, title: str) -> WgmmaPlan:
     return replace(plan, problem=replace(plan.problem, title=title))
 
 
-def test_the_longest_title_and_a_long_file_name_fit_the_line(base: Plan, modules: Path) -> None:
+def test_the_longest_title_and_a_long_file_name_fit_the_line(base: WgmmaPlan, modules: Path) -> None:
     plan = titled(base, ("word " * TITLE_LIMIT)[: TITLE_LIMIT - 1] + "s")
     module = render(plan, spec_name=f"{'long_name_' * 6}.yaml", spec_sha256="0" * 64)
     (modules / "m.py").write_text(module)
@@ -381,7 +381,7 @@ def test_a_title_is_data(title: str, tmp_path: Path) -> None:
     assert code(title) == code("another")
 
 
-def test_a_title_that_could_end_the_docstring_never_gets_that_far(base: Plan) -> None:
+def test_a_title_that_could_end_the_docstring_never_gets_that_far(base: WgmmaPlan) -> None:
     """The loader refuses quotes, braces and backslashes; a plan made by hand shows what they would do."""
     with pytest.raises(SyntaxError):
         ast.parse(render(titled(base, '"""\nimport nothing("'), spec_name="x.yaml", spec_sha256=""))

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 
 from gemmgen.errors import Diagnostic, GemmgenError, Violation
 from gemmgen.plan import plan_spec
-from gemmgen.plan.rules import RULES, Rule, rule_id
+from gemmgen.plan.hopper.rules import RULES, Rule, rule_id
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent

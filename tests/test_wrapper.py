@@ -27,14 +27,14 @@ from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingT
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.module import Matmul, import_generated, matmul_of
-from gemmgen.plan import Plan
+from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def is_plain(plan: Plan) -> bool:
+def is_plain(plan: WgmmaPlan) -> bool:
     """Whether a kernel computes A @ B, of 16-bit matrices as torch.nn.Linear has them."""
     problem = plan.problem
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
@@ -275,11 +275,11 @@ def call(matmul: Matmul, arguments: Arguments) -> Tensor:
     return untyped(a, b, out=out[0] if out else None)
 
 
-def exactly(template: str, plan: Plan, operands: Operands) -> str:
+def exactly(template: str, plan: WgmmaPlan, operands: Operands) -> str:
     return f"^{re.escape(filled(template, plan, operands))}$"
 
 
-def filled(template: str, plan: Plan, operands: Operands) -> str:
+def filled(template: str, plan: WgmmaPlan, operands: Operands) -> str:
     overhang = max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
     element = operands.d.itemsize
     return template.format(
@@ -611,7 +611,7 @@ def every_gpu(monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
         monkeypatch.setattr(torch.cuda, name, always(answer))
 
 
-def resident(plan: Plan) -> int:
+def resident(plan: WgmmaPlan) -> int:
     """Programs that 132 SMs hold: of clusters of four no more than the GPCs do."""
     return {1: SM_COUNT * plan.occupancy, 2: 66, 4: 30}[plan.cluster_size]
 

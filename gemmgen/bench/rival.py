@@ -16,7 +16,7 @@ from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.block_scaled import formats_text, offered
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import Matmul, import_generated, matmul_of
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.problem.inputs import Inputs
 from gemmgen.problem.matrix import takes_out
 from gemmgen.product import Product, make, staged

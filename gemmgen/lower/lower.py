@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan import Plan
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.plan import KernelPlan
 
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
 """What the compiler leaves on the way; the last is disassembled on request."""
@@ -188,7 +188,7 @@ PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "int8": "s8", "int32"
 
 def promised_mma(plan: KernelPlan) -> str:
     """Return the instruction that a plan multiplies with as PTX spells it (see `Resources.mmas`)."""
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, WgmmaPlan):
         return plan.mma_name
     problem = plan.problem
     names = (dtype.name for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from gemmgen.plan import cost as wgmma_cost
 from gemmgen.plan.blackwell import cost as tcgen05_cost
 from gemmgen.plan.blackwell.candidates import configurations as tcgen05_configurations
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules import PROBLEM_RULES as TCGEN05_PROBLEM_RULES
 from gemmgen.plan.blackwell.rules import RULES as TCGEN05_RULES
 from gemmgen.plan.blackwell.rules import STORE_RULES as TCGEN05_STORE_RULES
-from gemmgen.plan.candidates import configurations as wgmma_configurations
 from gemmgen.plan.family import Family
-from gemmgen.plan.kernel import KernelPlan
-from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules import PROBLEM_RULES, RULES, STORE_RULES
+from gemmgen.plan.hopper import cost as wgmma_cost
+from gemmgen.plan.hopper.candidates import configurations as wgmma_configurations
+from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.hopper.rules import PROBLEM_RULES, RULES, STORE_RULES
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.spec import Spec
 from gemmgen.target import GPUS
 
@@ -23,7 +23,7 @@ def family_of(spec: Spec) -> Family:
     return FAMILIES[GPUS[spec.target].architecture.mma]
 
 
-def _wgmma_label(plan: Plan) -> str:
+def _wgmma_label(plan: WgmmaPlan) -> str:
     """Return the decisions of a plan's configuration in one line."""
     parts = [_wgmma_name(plan), f"{plan.cta_tile_m} x {plan.cta_tile_n} x {plan.cta_tile_k}"]
     if plan.cluster_size > 1:
@@ -35,7 +35,7 @@ def _wgmma_label(plan: Plan) -> str:
     return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
 
 
-def _wgmma_name(plan: Plan) -> str:
+def _wgmma_name(plan: WgmmaPlan) -> str:
     """Return what kind of kernel a plan is."""
     if plan.specialized:
         return plan.specialization.replace("_", "-")
@@ -44,7 +44,7 @@ def _wgmma_name(plan: Plan) -> str:
     return "pipelined" if plan.schedule_kind == "tiled" else plan.schedule_kind.replace("_", " ")
 
 
-def _wgmma_dict(plan: Plan) -> dict[str, object]:
+def _wgmma_dict(plan: WgmmaPlan) -> dict[str, object]:
     """Return the decisions of a Hopper plan as plain data."""
     return {
         "kernel": _wgmma_name(plan),
@@ -104,7 +104,7 @@ def _cluster(plan: KernelPlan) -> str:
 
 FAMILIES = {
     "wgmma": Family(
-        plan=Plan,
+        plan=WgmmaPlan,
         configurations=wgmma_configurations,
         rules=RULES,
         problem_rules=PROBLEM_RULES,

@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any
 
 from gemmgen.errors import Violation
-from gemmgen.plan.cost import Estimate
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.estimate import Estimate
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Shape
 from gemmgen.plan.rules.rule import rule_id
 from gemmgen.spec import Spec

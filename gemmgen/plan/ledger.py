@@ -8,10 +8,11 @@ from collections.abc import Callable
 from gemmgen.plan.blackwell import ledger as blackwell
 from gemmgen.plan.blackwell.cost import estimate as tcgen05_estimate
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
-from gemmgen.plan.bounds import smem_limit
-from gemmgen.plan.cost import Estimate, estimate
-from gemmgen.plan.kernel import KernelPlan
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.estimate import Estimate
+from gemmgen.plan.hopper.bounds import smem_limit
+from gemmgen.plan.hopper.cost import estimate
+from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Shape
 from gemmgen.plan.sections import (
     Entry,
@@ -35,12 +36,12 @@ def ledger(plan: KernelPlan) -> Ledger:
         own = (blackwell.kernel(plan), blackwell.shared_memory(plan), blackwell.tensor_memory(plan))
         own = (*own, blackwell.registers(plan), blackwell.operations(plan))
         return Ledger((*own, barriers_section(plan), *_problems(plan, tcgen05_estimate)))
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, WgmmaPlan)
     own = (_kernel(plan), _shared_memory(plan), _registers(plan))
     return Ledger((*own, barriers_section(plan), *_problems(plan, estimate)))
 
 
-def _kernel(plan: Plan) -> Section:
+def _kernel(plan: WgmmaPlan) -> Section:
     bytes_per_stage = f"{plan.a_tile_bytes:,} of A + {plan.b_tile_bytes:,} of B bytes per stage"
     shares = f"{plan.row_shares} x {plan.cta_consumer_tile_m} by consumer"
     if plan.row_shares == 1:
@@ -62,13 +63,13 @@ def _kernel(plan: Plan) -> Section:
     )
 
 
-def _fitting(plan: Plan) -> int:
+def _fitting(plan: WgmmaPlan) -> int:
     """Return the CTAs for which an SM has shared memory, whatever else they need."""
     architecture = plan.architecture
     return architecture.smem_bytes_per_sm // (plan.smem_bytes + architecture.smem_reserved_bytes_per_cta)
 
 
-def _shared_memory(plan: Plan) -> Section:
+def _shared_memory(plan: WgmmaPlan) -> Section:
     memory, problem = plan.shared_memory, plan.problem
     tiles = {
         "a": (plan.stages, plan.cta_consumer_tile_m, plan.cta_tile_k, problem.a.dtype),
@@ -89,7 +90,7 @@ def _shared_memory(plan: Plan) -> Section:
     return memory_section(plan, buffers, smem_limit(plan))
 
 
-def _registers(plan: Plan) -> Section:
+def _registers(plan: WgmmaPlan) -> Section:
     pool = plan.register_pool
     partitions = plan.partitions if plan.specialized else plan.consumer_partitions
     most = "" if plan.specialized else "at most, "

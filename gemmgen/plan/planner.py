@@ -9,7 +9,7 @@ from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import shape_of
 from gemmgen.plan.families import family_of
 from gemmgen.plan.family import Family
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Shape
 from gemmgen.spec import SpecFile
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.errors import Violation
-from gemmgen.plan.cost import Estimate
 from gemmgen.plan.decisions import shape_of
+from gemmgen.plan.estimate import Estimate
 from gemmgen.plan.families import family_of
 from gemmgen.plan.family import Configuration, Family
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Shape
 from gemmgen.spec import Spec
 

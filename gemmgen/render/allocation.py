@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.storage import Barrier, SharedBuffer
 from gemmgen.render.fit import fit
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.roles import Partition
 from gemmgen.render.allocation import AllocationView
 from gemmgen.render.epilogue import EpilogueView

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DType
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.render.fit import fit
 from gemmgen.target import WGMMA
 
@@ -37,10 +37,10 @@ class KernelLayouts:
 
 
 @dataclass(frozen=True)
-class LayoutView(KernelLayouts):
+class HopperLayouts(KernelLayouts):
     """The layout constants of one Hopper plan."""
 
-    plan: Plan
+    plan: WgmmaPlan
 
     @property
     def definitions(self) -> Iterator[str]:

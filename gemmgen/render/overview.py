@@ -6,8 +6,8 @@ import textwrap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from gemmgen.plan import Plan
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Problem
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
@@ -116,10 +116,10 @@ class KernelOverview(ABC):
 
 
 @dataclass(frozen=True)
-class OverviewView(KernelOverview):
+class HopperOverview(KernelOverview):
     """A Hopper kernel in words."""
 
-    plan: Plan
+    plan: WgmmaPlan
 
     @property
     def generation(self) -> str:

@@ -7,20 +7,20 @@ from functools import cache
 import jinja2
 
 from gemmgen import __version__
-from gemmgen.plan import Plan
 from gemmgen.plan.blackwell import Tcgen05Plan
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.render.blackwell import BlackwellView
+from gemmgen.render.hopper import HopperView
 from gemmgen.render.kernel import KernelView
-from gemmgen.render.view import View
 
 
 def _view(plan: KernelPlan) -> tuple[str, KernelView]:
     """Return the template of a plan's instruction family, and the plan as that template sees it."""
     if isinstance(plan, Tcgen05Plan):
         return "blackwell.py.j2", BlackwellView(plan)
-    assert isinstance(plan, Plan)
-    return "hopper.py.j2", View(plan)
+    assert isinstance(plan, WgmmaPlan)
+    return "hopper.py.j2", HopperView(plan)
 
 
 @cache

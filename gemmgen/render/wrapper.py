@@ -6,12 +6,12 @@ import textwrap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from gemmgen.plan import Plan
 from gemmgen.plan.dtype import DTYPES, DType
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.hopper.tiles import rows_name
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Operand
 from gemmgen.plan.storage import k_extent_name
-from gemmgen.plan.tiles import rows_name
 from gemmgen.render.fit import fit
 from gemmgen.render.overview import formula
 from gemmgen.target import CLUSTERS_OF_FOUR
@@ -367,10 +367,10 @@ class KernelWrapper(ABC):
 
 
 @dataclass(frozen=True)
-class WrapperView(KernelWrapper):
+class HopperWrapper(KernelWrapper):
     """A Hopper plan's wrapper."""
 
-    plan: Plan
+    plan: WgmmaPlan
 
     @property
     def rows(self) -> str:

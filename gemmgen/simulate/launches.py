@@ -8,7 +8,7 @@ from math import ceil
 from typing import Literal
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan.kernel import KernelPlan
+from gemmgen.plan.plan import KernelPlan
 from gemmgen.problem import Shape, shape_text
 
 FIXED_SCHEDULES = ("lazy", "eager", "lifo")

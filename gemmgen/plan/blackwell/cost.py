@@ -11,7 +11,7 @@ import math
 
 from gemmgen.plan.blackwell.bounds import smem_limit
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
-from gemmgen.plan.cost import Estimate
+from gemmgen.plan.estimate import Estimate
 from gemmgen.plan.problem import Shape
 from gemmgen.target import TCGEN05
 

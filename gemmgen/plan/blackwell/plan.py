@@ -9,7 +9,7 @@ from functools import cached_property
 from gemmgen.plan.blackwell.roles import partitions
 from gemmgen.plan.blackwell.tensor_memory import tensor_memory
 from gemmgen.plan.blackwell.tiles import ANSWERS, barriers, shared_buffers
-from gemmgen.plan.kernel import KernelPlan, unit_bases
+from gemmgen.plan.plan import KernelPlan, unit_bases
 from gemmgen.plan.problem import Operand
 from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, SharedBuffer, TensorMemory

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gemmgen.errors import Violation
-from gemmgen.plan.kernel import KernelPlan
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.plan import KernelPlan
 
-Rule = Callable[[Plan], Iterator[Violation]]
+Rule = Callable[[Any], Iterator[Violation]]
+"""A rule takes plans of its own family."""
 AnyPlan = TypeVar("AnyPlan", bound=KernelPlan)
 
 

@@ -31,8 +31,8 @@ from gemmgen.plan.blackwell.rules.problem import (
 from gemmgen.plan.blackwell.rules.registers import register_granularity, worker_registers
 from gemmgen.plan.blackwell.rules.roles import cluster_shape, occupancy
 from gemmgen.plan.blackwell.rules.tile import tile_columns, tile_power_of_two, tile_rows, tile_step
-from gemmgen.plan.rules.roles import group_width, minor_dimension
 from gemmgen.plan.rules.rule import rule_id
+from gemmgen.plan.rules.schedule import group_width, minor_dimension
 
 __all__ = ["PROBLEM_RULES", "RULES", "STORE_RULES", "Rule", "judge"]
 

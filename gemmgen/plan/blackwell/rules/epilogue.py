@@ -8,7 +8,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.bounds import most_sums, sums
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules.tile import narrowest_subtile, tile_columns, tile_rows
-from gemmgen.plan.bounds import is_power_of_two
+from gemmgen.plan.extents import is_power_of_two
 from gemmgen.plan.problem import ACTIVATIONS
 from gemmgen.plan.rules.epilogue import repeated_ops, uneven_buffers, unusable_factors
 from gemmgen.plan.rules.rule import breaks, either, rule_id

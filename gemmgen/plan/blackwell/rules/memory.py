@@ -18,7 +18,7 @@ from gemmgen.plan.blackwell.rules.epilogue import epilogue_buffers, epilogue_sub
 from gemmgen.plan.blackwell.rules.problem import named, operand_major
 from gemmgen.plan.blackwell.rules.roles import cluster_shape
 from gemmgen.plan.blackwell.rules.tile import breaks_tile, narrowest_subtile
-from gemmgen.plan.bounds import is_power_of_two
+from gemmgen.plan.extents import is_power_of_two
 from gemmgen.plan.rules.rule import breaks, counted, either, one_of, rule_id
 from gemmgen.target import TCGEN05
 

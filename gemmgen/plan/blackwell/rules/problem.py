@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
-from gemmgen.plan.bounds import round_up
 from gemmgen.plan.dtype import FP8
+from gemmgen.plan.extents import round_up
 from gemmgen.plan.problem import BlockScale, Operand
 from gemmgen.plan.rules.rule import breaks, either, nearest, one_of, rule_id
 from gemmgen.target import MMA_KINDS, PADDED_K, SCALE_FORMATS

@@ -17,7 +17,7 @@ from gemmgen.plan.blackwell.bounds import (
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules.memory import operand_swizzle
 from gemmgen.plan.blackwell.rules.tile import breaks_tile
-from gemmgen.plan.bounds import round_up
+from gemmgen.plan.extents import round_up
 from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
-from gemmgen.plan.bounds import is_power_of_two, power_of_two_below
-from gemmgen.plan.rules.roles import MAX_CLUSTER
+from gemmgen.plan.extents import is_power_of_two, power_of_two_below
 from gemmgen.plan.rules.rule import counted, nearest, rule_id
+from gemmgen.plan.rules.schedule import MAX_CLUSTER
 
 
 def cluster_shape(plan: Tcgen05Plan) -> Iterator[Violation]:

@@ -8,7 +8,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.bounds import least_columns, least_rows, least_step
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules.problem import operand_dtypes, operand_packing, scale_format
-from gemmgen.plan.bounds import is_power_of_two, power_of_two_below
+from gemmgen.plan.extents import is_power_of_two, power_of_two_below
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
 from gemmgen.target import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 

@@ -10,10 +10,10 @@ a time that they give is not a measurement.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from gemmgen.plan.bounds import most_consumers, smem_limit, working_registers
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.estimate import Estimate
+from gemmgen.plan.hopper.bounds import most_consumers, smem_limit, working_registers
+from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.problem import Shape
 
 LOAD_LATENCY_CYCLES = 550
@@ -62,37 +62,13 @@ START_CYCLES = 3_200
 """
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a plan is expected to take for a problem: a figure to rank by, no promise."""
-
-    terms: dict[str, float]
-    """Cycles of an SM by cause: the ideal, and what is lost on top of it."""
-    l2_bytes: int
-    """Bytes of A, B and C that programs load; of a multicast tile once for all CTAs that share it."""
-    dram_bytes: int
-    """Fewest bytes from and to DRAM: each matrix and vector once."""
-    dram_seconds: float
-    hz: float
-
-    @property
-    def cycles(self) -> float:
-        """Cycles of an SM, all terms; infinite for a cluster of more CTAs than the GPU has SMs."""
-        return sum(self.terms.values())
-
-    @property
-    def seconds(self) -> float:
-        """The time of the SMs, or that of DRAM where it is the longer one."""
-        return max(self.cycles / self.hz, self.dram_seconds)
-
-
-def mma_cycles(plan: Plan) -> float:
+def mma_cycles(plan: WgmmaPlan) -> float:
     """Return the cycles of the tensor cores for one K step of a CTA tile."""
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
     return plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / fma_per_cycle
 
 
-def smem_cycles(plan: Plan) -> float:
+def smem_cycles(plan: WgmmaPlan) -> float:
     """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B."""
     m, n, _ = plan.mma_shape
     a_rows = 0 if plan.a_source == "registers" else m
@@ -100,17 +76,17 @@ def smem_cycles(plan: Plan) -> float:
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 
-def loaded_bytes(plan: Plan) -> float:
+def loaded_bytes(plan: WgmmaPlan) -> float:
     """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
     return plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
 
 
-def l2_cycles(plan: Plan) -> float:
+def l2_cycles(plan: WgmmaPlan) -> float:
     """Return the cycles in which a CTA's share of L2 delivers a K step."""
     return loaded_bytes(plan) / plan.architecture.l2_bytes_per_cycle_and_sm
 
 
-def exposed_cycles(plan: Plan) -> float:
+def exposed_cycles(plan: WgmmaPlan) -> float:
     """Return the cycles of a K step in which its CTA has no MMA in flight, whatever other CTAs do."""
     covered = plan.outstanding_mmas or (plan.row_shares > 1)
     exposed = 0.0 if covered else float(DRAIN_CYCLES)
@@ -122,7 +98,7 @@ def exposed_cycles(plan: Plan) -> float:
     return exposed
 
 
-def step_cycles(plan: Plan, ctas: int = 1) -> dict[str, float]:
+def step_cycles(plan: WgmmaPlan, ctas: int = 1) -> dict[str, float]:
     """Return by cause the cycles that one K step of as many CTAs on an SM cannot be shorter than.
 
     CTAs share what an SM does per cycle; what one of them waits for passes while another multiplies.
@@ -140,14 +116,14 @@ def step_cycles(plan: Plan, ctas: int = 1) -> dict[str, float]:
     }
 
 
-def epilogue_cycles(plan: Plan) -> float:
+def epilogue_cycles(plan: WgmmaPlan) -> float:
     """Return the cycles in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
     element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
     return plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_CYCLE_AND_WARP * warps)
 
 
-def tile_cycles(plan: Plan, main_loop: float) -> dict[str, float]:
+def tile_cycles(plan: WgmmaPlan, main_loop: float) -> dict[str, float]:
     """Return by cause the cycles of one tile that no main loop covers.
 
     Ping-pong consumers store while the other multiplies: only what exceeds its main loop is left.
@@ -162,7 +138,7 @@ def tile_cycles(plan: Plan, main_loop: float) -> dict[str, float]:
     return {"epilogue": DRAIN_CYCLES + epilogue} | cluster
 
 
-def estimate(plan: Plan, shape: Shape) -> Estimate:
+def estimate(plan: WgmmaPlan, shape: Shape) -> Estimate:
     """Return what a plan is expected to take for a problem [M, N, K]."""
     problem, gpu = plan.problem, plan.problem.gpu
     dram = dram_bytes(plan, shape)
@@ -175,7 +151,7 @@ def estimate(plan: Plan, shape: Shape) -> Estimate:
     )
 
 
-def _terms(plan: Plan, shape: Shape) -> dict[str, float]:
+def _terms(plan: WgmmaPlan, shape: Shape) -> dict[str, float]:
     """Return the cycles of the busiest SM by cause: rounds of tiles, one after the other."""
     programs = plan.problem.gpu.clusters(plan.cluster_size)
     if not programs:
@@ -202,7 +178,7 @@ def _terms(plan: Plan, shape: Shape) -> dict[str, float]:
     return terms
 
 
-def l2_bytes(plan: Plan, shape: Shape) -> int:
+def l2_bytes(plan: WgmmaPlan, shape: Shape) -> int:
     """Return the bytes that programs load for a problem: a tile's A and B at every K step, and its C."""
     tiles_m, tiles_n = plan.tiles(shape)
     k_steps = math.ceil(shape[2] / plan.cta_tile_k)
@@ -211,7 +187,7 @@ def l2_bytes(plan: Plan, shape: Shape) -> int:
     return tiles_m * tiles_n * (k_steps * of_step + of_tile)
 
 
-def dram_bytes(plan: Plan, shape: Shape) -> int:
+def dram_bytes(plan: WgmmaPlan, shape: Shape) -> int:
     """Return the fewest bytes from and to DRAM: A, B, C and the epilogue's vectors read, D written, once."""
     problem, (m, n, k) = plan.problem, shape
     operands = m * k * problem.a.dtype.bytes + n * k * problem.b.dtype.bytes
@@ -222,13 +198,13 @@ def dram_bytes(plan: Plan, shape: Shape) -> int:
     return operands + results + vectors
 
 
-def cycles(plan: Plan, shape: Shape) -> float:
+def cycles(plan: WgmmaPlan, shape: Shape) -> float:
     """Return the SM cycles of a problem [M, N, K], to the cycle, so that equal plans tie."""
     total = sum(_terms(plan, shape).values())
     return total if math.isinf(total) else round(total)
 
 
-def cost(plan: Plan, shape: Shape) -> tuple[float, ...]:
+def cost(plan: WgmmaPlan, shape: Shape) -> tuple[float, ...]:
     """Rank a plan for a problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
     idle_queue = bool(plan.outstanding_mmas) != (plan.row_shares == 1)
     return (cycles(plan, shape), l2_bytes(plan, shape), idle_queue, -plan.stages * plan.cta_tile_k)
@@ -240,7 +216,7 @@ for keep an MMA in flight, and others none; and the K that the ring holds, for d
 """
 
 
-def overdraft(plan: Plan) -> float:
+def overdraft(plan: WgmmaPlan) -> float:
     """Return by how much an illegal plan exceeds what it has, as the sum of the fractions of each limit."""
     if plan.consumers > most_consumers(plan):
         return 0.0  # nothing can be summed up over that many consumers

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
-from gemmgen.plan.bounds import is_power_of_two, most_consumers, power_of_two_below, threads_of
-from gemmgen.plan.kernel import KernelPlan
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.extents import is_power_of_two, power_of_two_below
+from gemmgen.plan.hopper.bounds import most_consumers, threads_of
+from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
+from gemmgen.plan.rules.schedule import MAX_CLUSTER
 
-MAX_CLUSTER = 4
-"""CTAs of a program; 8 are portable, but no tile of this family gains by sharing among more than 4."""
 MAX_OCCUPANCY = 3
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
-MAX_WIDTH = 4_096
-"""[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
-MAX_SQUARE = 64
-"""[derived] The curve takes five selects per halving of the square: 64 tiles, six halvings, fill any L2."""
 
 
-def schedule_kind(plan: Plan) -> Iterator[Violation]:
+def schedule_kind(plan: WgmmaPlan) -> Iterator[Violation]:
     """Roles of their own pay off over many tiles, and are generated for those only."""
     if plan.specialized and not plan.persistent:
         kind = plan.schedule_kind.replace("_", " ")
@@ -33,7 +28,7 @@ def schedule_kind(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def cluster_shape(plan: Plan) -> Iterator[Violation]:
+def cluster_shape(plan: WgmmaPlan) -> Iterator[Violation]:
     """A program is a power of two of CTAs, up to four, and several of them have producers to share tiles."""
     sides = (plan.cluster_m, plan.cluster_n)
     possible = [is_power_of_two(ctas) and ctas <= MAX_CLUSTER for ctas in sides]
@@ -66,7 +61,7 @@ def cluster_shape(plan: Plan) -> Iterator[Violation]:
             )
 
 
-def consumer_count(plan: Plan) -> Iterator[Violation]:
+def consumer_count(plan: WgmmaPlan) -> Iterator[Violation]:
     """The consumers share the tile's rows in power-of-two parts, and their CTA has threads for them all."""
     field, most = "warp_specialization.consumers", max(1, most_consumers(plan))
     if not plan.specialized:
@@ -106,7 +101,7 @@ def consumer_count(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def warp_layout(plan: Plan) -> Iterator[Violation]:
+def warp_layout(plan: WgmmaPlan) -> Iterator[Violation]:
     """A consumer is whole warpgroups, each of four warps along M: Gluon accepts others, which are wrong."""
     warpgroup = plan.architecture.warps_per_warpgroup
     if plan.warps_m not in (warpgroup, 2 * warpgroup):
@@ -129,7 +124,7 @@ def warp_layout(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def occupancy(plan: Plan) -> Iterator[Violation]:
+def occupancy(plan: WgmmaPlan) -> Iterator[Violation]:
     """At most three CTAs share an SM, and those of a cluster have one each."""
     most = 1 if plan.cluster_size > 1 else MAX_OCCUPANCY
     if plan.occupancy > most:
@@ -141,58 +136,4 @@ def occupancy(plan: Plan) -> Iterator[Violation]:
             f"{plan.occupancy:,} CTAs on each SM",
             f"{threads} {'has' if most == 1 else 'generates'} {limit}",
             f"use at most {most}",
-        )
-
-
-def group_width(plan: KernelPlan) -> Iterator[Violation]:
-    """The tiles of a group fit into the integers that count them, and a curve fills a square."""
-    field = "schedule.width"
-    if plan.schedule_kind == "single_tile":
-        return
-    if plan.order == "row":
-        if plan.width > 1:
-            yield Violation(
-                rule_id(group_width),
-                field,
-                f"groups of {plan.width:,} in the order row",
-                "it walks over one row of tiles at a time",
-                "use 1",
-            )
-    elif plan.order == "hilbert":
-        if not is_power_of_two(plan.width) or not 2 <= plan.width <= MAX_SQUARE:
-            below = power_of_two_below(plan.width)
-            yield Violation(
-                rule_id(group_width),
-                field,
-                f"squares of {counted(plan.width, 'tile')}",
-                f"a Hilbert curve fills those whose sides are powers of two, here from 2 to {MAX_SQUARE}",
-                nearest(below, 2 * below, low=2, high=MAX_SQUARE),
-            )
-    elif plan.width > MAX_WIDTH:
-        lines = "rows" if plan.minor == "m" else "columns"
-        yield Violation(
-            rule_id(group_width),
-            field,
-            f"groups of {plan.width:,} {lines} of tiles",
-            f"their tiles are counted in 32 bits, which hold those of {MAX_WIDTH:,}",
-            f"use at most {MAX_WIDTH}",
-        )
-
-
-def minor_dimension(plan: KernelPlan) -> Iterator[Violation]:
-    """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
-    fixed = {
-        "row": ("n", "tiles of a row follow one another"),
-        "hilbert": ("m", "a curve has no minor dimension"),
-    }
-    if plan.order not in fixed or plan.schedule_kind == "single_tile":
-        return
-    minor, reason = fixed[plan.order]
-    if plan.minor != minor:
-        yield Violation(
-            rule_id(minor_dimension),
-            "schedule.minor",
-            f"{plan.minor} in the order {plan.order}",
-            reason,
-            f"use {minor}, or leave it out",
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import replace
 
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.extents import power_of_two_below, round_up
+from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.problem import ACTIVATIONS
 from gemmgen.plan.registers import balanced_consumer_registers
 from gemmgen.target import WGMMA
@@ -117,31 +118,16 @@ is computed, they stay packed.
 """
 
 
-def is_power_of_two(value: int) -> bool:
-    """Whether Gluon accepts a block extent."""
-    return value > 0 and value & (value - 1) == 0
-
-
-def power_of_two_below(value: int) -> int:
-    """Return the largest power of two that is at most `value`."""
-    return 1 << (value.bit_length() - 1)
-
-
-def round_up(value: int, step: int) -> int:
-    """Return the smallest multiple of `step` that is at least `value`."""
-    return -(-value // step) * step
-
-
 # --- producers
 
 
-def loads_across(plan: Plan) -> dict[str, int]:
+def loads_across(plan: WgmmaPlan) -> dict[str, int]:
     """Return the TMA loads of a K step by operand, of those that are contiguous along M or N."""
     operands = {"a": plan.problem.a, "b": plan.problem.b}
     return {name: plan.loads(name) for name, operand in operands.items() if operand.major == "mn"}
 
 
-def needed_producer_registers(plan: Plan) -> int:
+def needed_producer_registers(plan: WgmmaPlan) -> int:
     """Return the registers per thread that a producer needs for the coordinates of its loads."""
     across = sum(loads_across(plan).values())
     along = plan.loads("a") + plan.loads("b") - across
@@ -159,7 +145,7 @@ def needed_producer_registers(plan: Plan) -> int:
 # --- consumers
 
 
-def threads_of(plan: Plan, consumers: int) -> int:
+def threads_of(plan: WgmmaPlan, consumers: int) -> int:
     """Return the threads of a CTA with so many of the plan's consumers and a padded warpgroup to load.
 
     The plan's own figure is the same, but takes a partition for each consumer.
@@ -169,7 +155,7 @@ def threads_of(plan: Plan, consumers: int) -> int:
     return (consumers * plan.consumer_warps + producer_warps) * architecture.threads_per_warp
 
 
-def most_consumers(plan: Plan) -> int:
+def most_consumers(plan: WgmmaPlan) -> int:
     """Return the most consumers that a CTA has threads for."""
     others = threads_of(plan, 0)
     return (plan.architecture.threads_per_cta - others) // (threads_of(plan, 1) - others)
@@ -178,7 +164,7 @@ def most_consumers(plan: Plan) -> int:
 # --- registers
 
 
-def most_consumer_registers(plan: Plan) -> int:
+def most_consumer_registers(plan: WgmmaPlan) -> int:
     """Return the most registers per thread that all consumers can have beside the plan's producer."""
     architecture = plan.architecture
     if plan.consumers > most_consumers(plan):
@@ -190,7 +176,7 @@ def most_consumer_registers(plan: Plan) -> int:
     )
 
 
-def widest_launched_mma(plan: Plan) -> int:
+def widest_launched_mma(plan: WgmmaPlan) -> int:
     """Return the columns of the widest instruction whose sums fit into the registers that a launch gives."""
     room = plan.register_pool.launch_registers - MMA_REGISTERS
     # Of each column, a thread of a warpgroup holds half an element.
@@ -198,13 +184,13 @@ def widest_launched_mma(plan: Plan) -> int:
     return max(WGMMA.n_min, power_of_two_below(max(1, columns)))
 
 
-def working_registers(plan: Plan) -> int:
+def working_registers(plan: WgmmaPlan) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
     needed = max(_loop_registers(plan), _epilogue_registers(plan))
     return needed - plan.accumulator_registers - plan.operand_registers
 
 
-def _loop_registers(plan: Plan) -> int:
+def _loop_registers(plan: WgmmaPlan) -> int:
     """Return the registers that a consumer thread needs while it multiplies."""
     narrow = plan.mma_n < plan.cta_tile_n // plan.warps_n
     working = 0
@@ -218,7 +204,7 @@ def _loop_registers(plan: Plan) -> int:
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
 
 
-def _epilogue_registers(plan: Plan) -> int:
+def _epilogue_registers(plan: WgmmaPlan) -> int:
     """Return the registers that a consumer thread needs while it turns its sums into D."""
     steps, sums = plan.problem.steps, plan.accumulator_elements
     needed = [plan.accumulator_registers + WORKING_REGISTERS, _activation_registers(plan)]
@@ -236,7 +222,7 @@ def _epilogue_registers(plan: Plan) -> int:
     return max(needed)
 
 
-def _activation_registers(plan: Plan) -> int:
+def _activation_registers(plan: WgmmaPlan) -> int:
     """Return the registers that a consumer thread needs for the epilogue's activations, 0 without any."""
     steps, sums = plan.problem.steps, plan.accumulator_elements
     part = sums // plan.subtiles
@@ -253,7 +239,7 @@ def _activation_registers(plan: Plan) -> int:
     return max(needed)
 
 
-def needed_registers(plan: Plan) -> int:
+def needed_registers(plan: WgmmaPlan) -> int:
     """Return the registers per thread that a consumer needs, in multiples that can be asked for."""
     needed = plan.accumulator_registers + plan.operand_registers + working_registers(plan)
     return round_up(needed, plan.architecture.setmaxnreg_granularity)
@@ -262,19 +248,19 @@ def needed_registers(plan: Plan) -> int:
 # --- shared memory
 
 
-def fits(plan: Plan) -> bool:
+def fits(plan: WgmmaPlan) -> bool:
     """Whether a CTA's share of shared memory holds all that the plan puts there."""
     return plan.smem_bytes <= smem_limit(plan)
 
 
-def smem_limit(plan: Plan) -> int:
+def smem_limit(plan: WgmmaPlan) -> int:
     """Return the bytes of shared memory that each of the CTAs on an SM can have."""
     architecture = plan.architecture
     share = architecture.smem_bytes_per_sm // plan.occupancy - architecture.smem_reserved_bytes_per_cta
     return max(1, min(share, architecture.smem_bytes_per_cta))
 
 
-def most_stages(plan: Plan) -> int:
+def most_stages(plan: WgmmaPlan) -> int:
     """Return the most stages that fit, 0 if not even one does."""
     if plan.consumers > most_consumers(plan):
         return 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
-from gemmgen.plan.bounds import round_up
 from gemmgen.plan.dtype import FP8
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.extents import round_up
+from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.rules.rule import either, nearest, one_of, rule_id
 
 ACCUMULATORS = {
@@ -27,7 +27,7 @@ OUTPUTS = {
 """What an accumulator is converted to. 8-bit floats hold no sum of integers worth keeping."""
 
 
-def operand_dtypes(plan: Plan) -> Iterator[Violation]:
+def operand_dtypes(plan: WgmmaPlan) -> Iterator[Violation]:
     """Wgmma multiplies equal types, and the two 8-bit floats in any mix."""
     a, b = plan.problem.a.dtype.name, plan.problem.b.dtype.name
     if a == b or (a in FP8 and b in FP8):
@@ -41,7 +41,7 @@ def operand_dtypes(plan: Plan) -> Iterator[Violation]:
     )
 
 
-def accumulator_dtype(plan: Plan) -> Iterator[Violation]:
+def accumulator_dtype(plan: WgmmaPlan) -> Iterator[Violation]:
     """The accumulator is one that the instruction has."""
     a, accumulator = plan.problem.a.dtype.name, plan.problem.accumulator.name
     if accumulator not in ACCUMULATORS[a]:
@@ -54,7 +54,7 @@ def accumulator_dtype(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def output_dtype(plan: Plan) -> Iterator[Violation]:
+def output_dtype(plan: WgmmaPlan) -> Iterator[Violation]:
     """D can hold what becomes of the accumulator."""
     problem = plan.problem
     accumulator, d = problem.accumulator.name, problem.d.name
@@ -76,7 +76,7 @@ def output_dtype(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def operand_major(plan: Plan) -> Iterator[Violation]:
+def operand_major(plan: WgmmaPlan) -> Iterator[Violation]:
     """Shared memory holds operands of 16 bits either way, and others along K only."""
     problem = plan.problem
     if problem.a.major == "mn" and problem.a.dtype.bits != 16 and plan.a_source == "shared":
@@ -97,7 +97,7 @@ def operand_major(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def shape_alignment(plan: Plan) -> Iterator[Violation]:
+def shape_alignment(plan: WgmmaPlan) -> Iterator[Violation]:
     """The rows of a contiguous A, B and C of a listed problem are multiples of what TMA can stride."""
     problem = plan.problem
     rows = [
@@ -123,7 +123,7 @@ def shape_alignment(plan: Plan) -> Iterator[Violation]:
                 )
 
 
-def single_tile_shapes(plan: Plan) -> Iterator[Violation]:
+def single_tile_shapes(plan: WgmmaPlan) -> Iterator[Violation]:
     """A problem that is listed for a kernel of a single tile is no larger than the tile."""
     if plan.schedule_kind != "single_tile":
         return

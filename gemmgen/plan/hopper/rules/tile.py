@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
-from gemmgen.plan.bounds import is_power_of_two, power_of_two_below
 from gemmgen.plan.dtype import FP8
-from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules.epilogue import narrowest_subtile
-from gemmgen.plan.rules.roles import consumer_count, warp_layout
+from gemmgen.plan.extents import is_power_of_two, power_of_two_below
+from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.hopper.rules.epilogue import narrowest_subtile
+from gemmgen.plan.hopper.rules.roles import consumer_count, warp_layout
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
 from gemmgen.target import WGMMA
 
@@ -19,17 +19,17 @@ registers spill; at 2,048 none does.
 """
 
 
-def least_rows(plan: Plan) -> int:
+def least_rows(plan: WgmmaPlan) -> int:
     """Return the fewest rows of a tile of which every warp of every consumer has its own 16."""
     return plan.row_shares * plan.warps_m * WGMMA.rows_per_warp
 
 
-def least_columns(plan: Plan) -> int:
+def least_columns(plan: WgmmaPlan) -> int:
     """Return the fewest columns of a tile of which every warp has an instruction's."""
     return plan.warps_n * WGMMA.n_min
 
 
-def tile_power_of_two(plan: Plan) -> Iterator[Violation]:
+def tile_power_of_two(plan: WgmmaPlan) -> Iterator[Violation]:
     """Every block extent in Gluon is a power of two."""
     consumers = not breaks(plan, consumer_count, warp_layout)
     rows, columns = (least_rows(plan), least_columns(plan)) if consumers else (WGMMA.m, WGMMA.n_min)
@@ -52,7 +52,7 @@ def tile_power_of_two(plan: Plan) -> Iterator[Violation]:
             )
 
 
-def consumer_rows(plan: Plan) -> Iterator[Violation]:
+def consumer_rows(plan: WgmmaPlan) -> Iterator[Violation]:
     """Every warp of a consumer has its own 16 rows of the tile: Gluon lets warps repeat others' work."""
     if not is_power_of_two(plan.cta_tile_m) or breaks(plan, consumer_count, warp_layout):
         return
@@ -70,7 +70,7 @@ def consumer_rows(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def tile_rows(plan: Plan) -> Iterator[Violation]:
+def tile_rows(plan: WgmmaPlan) -> Iterator[Violation]:
     """The producer, which issues a load per 256 rows, has registers for the coordinates of them all."""
     if plan.cta_tile_m > MAX_TILE_M and is_power_of_two(plan.cta_tile_m):
         yield Violation(
@@ -82,7 +82,7 @@ def tile_rows(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def mma_n(plan: Plan) -> Iterator[Violation]:
+def mma_n(plan: WgmmaPlan) -> Iterator[Violation]:
     """The tile is as wide as an instruction, and the instruction one that Gluon has."""
     share = plan.cta_tile_n // plan.warps_n
     narrowest = least_columns(plan)
@@ -118,7 +118,7 @@ def mma_n(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def mma_k(plan: Plan) -> Iterator[Violation]:
+def mma_k(plan: WgmmaPlan) -> Iterator[Violation]:
     """A K step is at least one instruction deep."""
     k = plan.mma_shape[2]
     if plan.cta_tile_k < k and is_power_of_two(plan.cta_tile_k):
@@ -131,7 +131,7 @@ def mma_k(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def promotion(plan: Plan) -> Iterator[Violation]:
+def promotion(plan: WgmmaPlan) -> Iterator[Violation]:
     """Only sums of 8-bit floats are promoted, after each K step."""
     if not plan.promote_k:
         return
@@ -170,7 +170,7 @@ def promotion(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def breaks_extents(plan: Plan) -> bool:
+def breaks_extents(plan: WgmmaPlan) -> bool:
     """Whether the tile is none that consumers can share: then its parts have no true sizes."""
     extents = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
     rules = (consumer_count, warp_layout, consumer_rows, mma_k)
@@ -178,6 +178,6 @@ def breaks_extents(plan: Plan) -> bool:
     return narrow or not all(map(is_power_of_two, extents)) or breaks(plan, *rules)
 
 
-def breaks_tile(plan: Plan) -> bool:
+def breaks_tile(plan: WgmmaPlan) -> bool:
     """Whether the tile is none that instructions and consumers can share: then no sum over it is true."""
     return breaks_extents(plan) or breaks(plan, tile_rows, mma_n)

@@ -7,14 +7,14 @@ import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmgen.plan.plan import Plan
-from gemmgen.plan.roles import release_barriers
-from gemmgen.plan.tiles import rows_name
+from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.hopper.roles import release_barriers
+from gemmgen.plan.hopper.tiles import rows_name
 from gemmgen.render.fit import fit
 from gemmgen.render.kernel import KernelView
-from gemmgen.render.layouts import LayoutView
-from gemmgen.render.overview import OverviewView
-from gemmgen.render.wrapper import WrapperView
+from gemmgen.render.layouts import HopperLayouts
+from gemmgen.render.overview import HopperOverview
+from gemmgen.render.wrapper import HopperWrapper
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,25 @@ class LoadedOperand:
 
 
 @dataclass(frozen=True)
-class View(KernelView):
+class HopperView(KernelView):
     """One Hopper plan as the templates see it; every choice of a part is made here."""
 
-    plan: Plan
+    plan: WgmmaPlan
 
     @cached_property
-    def layouts(self) -> LayoutView:
+    def layouts(self) -> HopperLayouts:
         """How tensors lie in memory and registers."""
-        return LayoutView(self.plan)
+        return HopperLayouts(self.plan)
 
     @cached_property
-    def overview(self) -> OverviewView:
+    def overview(self) -> HopperOverview:
         """The kernel in words."""
-        return OverviewView(self.plan)
+        return HopperOverview(self.plan)
 
     @cached_property
-    def wrapper(self) -> WrapperView:
+    def wrapper(self) -> HopperWrapper:
         """The module's public function."""
-        return WrapperView(self.plan)
+        return HopperWrapper(self.plan)
 
     # --- parts
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gemmgen.plan.bounds import most_consumer_registers, most_stages
 from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.family import Configuration
-from gemmgen.plan.plan import Plan
+from gemmgen.plan.hopper.bounds import most_consumer_registers, most_stages
+from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.problem import Problem
 from gemmgen.spec import Spec
 from gemmgen.target import HOPPER, WGMMA
@@ -67,7 +67,7 @@ class Derived:
     """A decision that follows from others where the spec leaves it open."""
 
     name: str
-    value: Callable[[Plan], object]
+    value: Callable[[WgmmaPlan], object]
 
 
 TILE_DERIVED = (
@@ -93,7 +93,7 @@ class WgmmaConfiguration(Configuration):
     stores: dict[str, tuple[object, ...]]
 
     @cached_property
-    def outline(self) -> Plan:
+    def outline(self) -> WgmmaPlan:
         """The configuration with the deepest ring that is tried: no plan of it is cheaper."""
         decisions = self.decisions
         tile_n = decisions["cta_tile_n"]
@@ -105,14 +105,14 @@ class WgmmaConfiguration(Configuration):
             "warps_n": 1,
             "warps_m": 1 if "warps_m" in decisions else _warps_m(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
-        plan = Plan(problem=self.problem, **(open_decisions | decisions))  # pyright: ignore[reportArgumentType]
+        plan = WgmmaPlan(problem=self.problem, **(open_decisions | decisions))  # pyright: ignore[reportArgumentType]
         return _derive(plan, TILE_DERIVED, decisions)
 
-    def plans(self) -> Iterator[Plan]:
+    def plans(self) -> Iterator[WgmmaPlan]:
         """Yield a plan for each way to store D, legal or not, each once."""
         decisions, outline = self.decisions, self.outline
         stores = {name: values for name, values in self.stores.items() if name not in decisions}
-        seen: set[Plan] = set()
+        seen: set[WgmmaPlan] = set()
         for values in itertools.product(*stores.values()):
             store = dict(zip(stores, values, strict=True))
             if "subtile_n" in store:
@@ -147,7 +147,7 @@ def configurations(spec: Spec) -> Iterator[WgmmaConfiguration]:
             yield WgmmaConfiguration(problem, fixed | dict(zip(open_choices, values, strict=True)), stores)
 
 
-def candidates(spec: Spec) -> Iterator[Plan]:
+def candidates(spec: Spec) -> Iterator[WgmmaPlan]:
     """Yield a plan for every combination of values that the spec leaves open, legal or not."""
     for configuration in configurations(spec):
         yield from configuration.plans()
@@ -186,7 +186,7 @@ def _step_choices(problem: Problem) -> tuple[int, ...]:
     return tuple(size // problem.a.dtype.bytes for size in STEP_BYTES)
 
 
-def _derive(plan: Plan, derived: tuple[Derived, ...], decisions: Decisions) -> Plan:
+def _derive(plan: WgmmaPlan, derived: tuple[Derived, ...], decisions: Decisions) -> WgmmaPlan:
     """Return the plan with those decisions that are open derived from it."""
     found = {item.name: item.value(plan) for item in derived if item.name not in decisions}
     return replace(plan, **found) if found else plan  # pyright: ignore[reportArgumentType]
@@ -202,6 +202,6 @@ def _warps_m(decisions: Decisions) -> int:
     return max(warpgroup, 2 * warpgroup // warps_n) if lone else warpgroup
 
 
-def _a_source(plan: Plan) -> str:
+def _a_source(plan: WgmmaPlan) -> str:
     """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
     return "registers" if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16 else "shared"

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 from gemmgen.plan.storage import Barrier, SharedBuffer
 
 if TYPE_CHECKING:
-    from gemmgen.plan.plan import Plan
+    from gemmgen.plan.hopper.plan import WgmmaPlan
 
 
-def rows_name(plan: Plan) -> str:
+def rows_name(plan: WgmmaPlan) -> str:
     """Return the constant that holds the rows of a consumer's tile."""
     return "CONSUMER_TILE_M" if plan.row_shares > 1 else "PROGRAM_TILE_M"
 
 
-def shared_buffers(plan: Plan) -> Iterator[SharedBuffer]:
+def shared_buffers(plan: WgmmaPlan) -> Iterator[SharedBuffer]:
     """Yield the tiles in the order in which the kernel allocates them."""
     yield from _loaded_tiles(plan)
     yield from _epilogue_tiles(plan)
 
 
-def _loaded_tiles(plan: Plan) -> Iterator[SharedBuffer]:
+def _loaded_tiles(plan: WgmmaPlan) -> Iterator[SharedBuffer]:
     ring = () if plan.synchronous else ("STAGES",)
     a_extents, b_extents = (rows_name(plan), "PROGRAM_TILE_K"), ("PROGRAM_TILE_N", "PROGRAM_TILE_K")
     if plan.problem.a.major == "mn":
@@ -37,7 +37,7 @@ def _loaded_tiles(plan: Plan) -> Iterator[SharedBuffer]:
     )
 
 
-def _epilogue_tiles(plan: Plan) -> Iterator[SharedBuffer]:
+def _epilogue_tiles(plan: WgmmaPlan) -> Iterator[SharedBuffer]:
     extents = (rows_name(plan), "PROGRAM_TILE_N")
     if plan.subtiles > 1:
         extents = ("EPILOGUE_BUFFERS", rows_name(plan), "SUBTILE_N")
@@ -56,7 +56,7 @@ def _epilogue_tiles(plan: Plan) -> Iterator[SharedBuffer]:
         yield SharedBuffer(name, "d", extents, size, plan.d_swizzle_bytes)
 
 
-def barriers(plan: Plan) -> Iterator[Barrier]:
+def barriers(plan: WgmmaPlan) -> Iterator[Barrier]:
     """Yield the mbarriers in the order in which the kernel allocates them."""
     yield from _load_barriers(plan)
     if plan.ping_pong:
@@ -71,7 +71,7 @@ def barriers(plan: Plan) -> Iterator[Barrier]:
     yield from _epilogue_barriers(plan)
 
 
-def _load_barriers(plan: Plan) -> Iterator[Barrier]:
+def _load_barriers(plan: WgmmaPlan) -> Iterator[Barrier]:
     if not plan.specialized:
         held = "the tiles have arrived" if plan.synchronous else "the stage holds its tiles"
         ring = "" if plan.synchronous else "STAGES"
@@ -111,7 +111,7 @@ def _load_barriers(plan: Plan) -> Iterator[Barrier]:
         )
 
 
-def _epilogue_barriers(plan: Plan) -> Iterator[Barrier]:
+def _epilogue_barriers(plan: WgmmaPlan) -> Iterator[Barrier]:
     if plan.problem.c:
         for name in plan.per_consumer("c_ready"):
             yield Barrier(

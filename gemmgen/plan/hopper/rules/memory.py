@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmgen.errors import Violation
-from gemmgen.plan.bounds import fits, is_power_of_two, most_stages, smem_limit
-from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules.epilogue import epilogue_buffers, epilogue_subtile, narrowest_subtile
-from gemmgen.plan.rules.registers import accumulator_registers, register_granularity
-from gemmgen.plan.rules.roles import occupancy
+from gemmgen.plan.extents import is_power_of_two
+from gemmgen.plan.hopper.bounds import fits, most_stages, smem_limit
+from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.hopper.rules.epilogue import epilogue_buffers, epilogue_subtile, narrowest_subtile
+from gemmgen.plan.hopper.rules.registers import accumulator_registers, register_granularity
+from gemmgen.plan.hopper.rules.roles import occupancy
+from gemmgen.plan.hopper.rules.tile import breaks_extents, breaks_tile, least_columns
 from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
-from gemmgen.plan.rules.tile import breaks_extents, breaks_tile, least_columns
 from gemmgen.target import WGMMA
 
 
-def operand_swizzle(plan: Plan) -> Iterator[Violation]:
+def operand_swizzle(plan: WgmmaPlan) -> Iterator[Violation]:
     """A and B are swizzled, and no wider than their rows: Triton 3.9 reads no others with wgmma."""
     if breaks_extents(plan):
         return
@@ -49,7 +50,7 @@ def operand_swizzle(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def ring_depth(plan: Plan) -> Iterator[Violation]:
+def ring_depth(plan: WgmmaPlan) -> Iterator[Violation]:
     """A stage is free to load into while outstanding MMAs read theirs; else both sides wait forever."""
     if plan.schedule_kind == "single_tile":
         if plan.stages > 1:
@@ -79,7 +80,7 @@ def ring_depth(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def outstanding_mmas(plan: Plan) -> Iterator[Violation]:
+def outstanding_mmas(plan: WgmmaPlan) -> Iterator[Violation]:
     """An MMA can only stay in flight where another one follows it, and where nothing of it is in registers.
 
     [gluon] With A from registers and an MMA outstanding, ptxas serializes (C7511, C7512): bf16, tf32, e4m3
@@ -104,7 +105,7 @@ def outstanding_mmas(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def smem_capacity(plan: Plan) -> Iterator[Violation]:
+def smem_capacity(plan: WgmmaPlan) -> Iterator[Violation]:
     """All buffers, barriers and compiler state fit into a CTA's shared memory."""
     if breaks_tile(plan) or breaks(
         plan, occupancy, accumulator_registers, epilogue_subtile, epilogue_buffers
@@ -131,7 +132,7 @@ def smem_capacity(plan: Plan) -> Iterator[Violation]:
     )
 
 
-def _smaller_tile(plan: Plan) -> tuple[str, int]:
+def _smaller_tile(plan: WgmmaPlan) -> tuple[str, int]:
     """Return the field that has to shrink for a single stage to fit, and its largest value that does it.
 
     Where no field will do alone, the others are taken at their smallest.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
-from gemmgen.plan.bounds import (
+from gemmgen.plan.extents import power_of_two_below, round_up
+from gemmgen.plan.hopper.bounds import (
     FEW_LOADS,
     MOST_LOADS,
     REGISTERS_OF_MOST_LOADS,
@@ -13,19 +14,17 @@ from gemmgen.plan.bounds import (
     most_consumer_registers,
     needed_producer_registers,
     needed_registers,
-    power_of_two_below,
-    round_up,
     widest_launched_mma,
     working_registers,
 )
-from gemmgen.plan.plan import Plan
-from gemmgen.plan.rules.roles import consumer_count, occupancy, warp_layout
+from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.hopper.rules.roles import consumer_count, occupancy, warp_layout
+from gemmgen.plan.hopper.rules.tile import breaks_tile
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
-from gemmgen.plan.rules.tile import breaks_tile
 from gemmgen.target import WGMMA
 
 
-def role_registers(plan: Plan) -> Iterator[Violation]:
+def role_registers(plan: WgmmaPlan) -> Iterator[Violation]:
     """Without roles there is nobody to ask for registers."""
     if plan.specialized or breaks(plan, consumer_count, warp_layout):
         return
@@ -44,7 +43,7 @@ def role_registers(plan: Plan) -> Iterator[Violation]:
             )
 
 
-def register_granularity(plan: Plan) -> Iterator[Violation]:
+def register_granularity(plan: WgmmaPlan) -> Iterator[Violation]:
     """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
     if not plan.specialized:
         return
@@ -73,7 +72,7 @@ def register_granularity(plan: Plan) -> Iterator[Violation]:
             )
 
 
-def register_pool(plan: Plan) -> Iterator[Violation]:
+def register_pool(plan: WgmmaPlan) -> Iterator[Violation]:
     """The first consumer, which gets what the workers leave, has as many registers as are asked for."""
     if not plan.specialized or breaks(plan, consumer_count, warp_layout, occupancy, register_granularity):
         return
@@ -107,7 +106,7 @@ def register_pool(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def producer_registers(plan: Plan) -> Iterator[Violation]:
+def producer_registers(plan: WgmmaPlan) -> Iterator[Violation]:
     """The producer has registers for the coordinates of every load, and to find its tiles."""
     if not plan.specialized or breaks_tile(plan) or breaks(plan, register_granularity):
         return
@@ -127,7 +126,7 @@ def producer_registers(plan: Plan) -> Iterator[Violation]:
         )
 
 
-def _too_many_loads(plan: Plan) -> Violation:
+def _too_many_loads(plan: WgmmaPlan) -> Violation:
     """The violation of a tile that takes more loads across rows of K than any producer has registers for."""
     loads = loads_across(plan)
     total, most = sum(loads.values()), max(loads, key=lambda name: loads[name])
@@ -152,7 +151,7 @@ def _too_many_loads(plan: Plan) -> Violation:
     )
 
 
-def accumulator_registers(plan: Plan) -> Iterator[Violation]:
+def accumulator_registers(plan: WgmmaPlan) -> Iterator[Violation]:
     """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
     if breaks_tile(plan) or breaks(plan, occupancy, register_granularity):
         return
@@ -178,7 +177,7 @@ def accumulator_registers(plan: Plan) -> Iterator[Violation]:
     )
 
 
-def consumer_registers(plan: Plan) -> Iterator[Violation]:
+def consumer_registers(plan: WgmmaPlan) -> Iterator[Violation]:
     """A consumer asks for enough registers to hold its accumulator and to work with it."""
     if breaks_tile(plan) or breaks(plan, register_granularity, accumulator_registers):
         return
