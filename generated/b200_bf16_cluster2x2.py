@@ -4,8 +4,8 @@ D[M, N] = A[M, K] @ B[K, N] on Blackwell (sm_100a): A and B bf16, D bf16, accumu
 
 One program on a cluster of 4 SMs walks over tiles of D. In each CTA one warp loads tiles of A and B
 through TMA into a ring of stages. Pairs of CTAs multiply together: each holds its rows of A and half of
-B's columns, and the MMA warp of the first one issues for both. The sums are in the tensor memory of
-either. Four warps read the sums from tensor memory, convert and store D through TMA, while the next tile
+B's columns, and the MMA warp of the first one issues for both. Each holds the sums of its rows in tensor
+memory. Four warps read the sums from tensor memory, convert and store D through TMA, while the next tile
 is multiplied.
 
     CTA tile         128 x 128, 64 of K per step, in 8 stages
@@ -129,8 +129,8 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # The first step begins the sums. When it has retired, the MMA tells the load warps of all CTAs
-            # whose tiles it read or shares.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell the load warps
+            # of all CTAs whose tiles it read or shares.
             tcgen05_mma(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -151,7 +151,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
     tile = accumulator.load()
     # The sums are in registers: the MMAs of another tile may overwrite them.
     mbarrier.arrive(accumulator_empty)
-    # The previous tile's store must have read the buffer; it had a whole K loop to do so.
+    # The previous tile's store must have read the buffer.
     tma.store_wait(0)
     d_smem.store(tile.to(d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -190,9 +190,11 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_N], D_LAYOUT)
     # load_empty, tensor cores to the load warp: the MMAs of all pairs that it fills have read the stage.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs.
+    # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
+    # CTA; each CTA counts: 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
-    # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs.
+    # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
+    # pair's first CTA; each CTA counts: 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(batch=ACCUMULATORS, two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier(batch=ACCUMULATORS)
@@ -337,9 +339,8 @@ def _compiled(device: int):
     )
     kernel = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS)
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-    # Clusters lie within GPCs, some of which lack SMs: an H200 holds 30 of four CTAs.
-    # One program more would begin when the others end, and double the kernel's time.
-    return kernel, min(sm_count // 4, 30)
+    # Clusters lie within GPCs: whether they hold as many was not measured.
+    return kernel, sm_count // 4
 
 
 def _launch(tiles: int, arguments: tuple) -> None:

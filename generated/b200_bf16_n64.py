@@ -115,7 +115,7 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # The first step begins the sums. When it has retired, the MMA tells the load warp.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell the load warp.
             tcgen05_mma(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -135,7 +135,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
     for i in gl.static_range(SUBTILES):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         if i == SUBTILES - 1:
-            # All sums are in registers or stored: the MMAs of another tile may overwrite them.
+            # All sums have left tensor memory: the MMAs of another tile may overwrite them.
             mbarrier.arrive(accumulator_empty)
         # The store that last used this buffer must have read it; for the first sub-tiles that was the
         # previous tile's.

@@ -99,8 +99,10 @@ def next_tile(clc_answers, clc_ready, clc_empty, number):
     # Each answer that a slot receives is a phase of its barriers.
     mbarrier.wait(clc_ready.index(slot), number // ANSWERS & 1)
     answer = clc.load_result(clc_answers.index(slot))
-    # It is in registers: this role no longer needs the slot.
+    # It is in registers: this role no longer needs the slot. Triton orders the read before the next answer's
+    # write, which goes through the async proxy.
     mbarrier.arrive(clc_empty.index(slot))
+    # Canceled is a program that will not start: its tile is this program's.
     return answer.program_id(0), answer.is_canceled()
 
 
@@ -216,11 +218,11 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
-            # read the scales before, and precede the one that reads these.
+            # Scales go by tensor memory. Copies and MMAs execute in the order of their issue: these copies
+            # follow the MMA that read the scales before, and precede the one that reads these.
             tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)
             tcgen05_copy(as_matrix(b_scale_smem.index(stage)), b_scale_tmem)
-            # The first step begins the sums. When it has retired, the MMA tells the load warp.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell the load warp.
             tcgen05_mma_scaled(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -245,7 +247,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
     for i in gl.static_range(SUBTILES):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         if i == SUBTILES - 1:
-            # All sums are in registers or stored: the MMAs of another tile may overwrite them.
+            # All sums have left tensor memory: the MMAs of another tile may overwrite them.
             mbarrier.arrive(accumulator_empty)
         # The store that last used this buffer must have read it; for the first sub-tiles that was the
         # previous tile's.
@@ -446,10 +448,10 @@ def matmul(
             half.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor
             (``weight.T``).
-        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
-        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
+        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row of a and 32 elements of
+            K; or what ``pack_scales`` makes of it.
+        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each column of b and 32 elements
+            of K; or what ``pack_scales`` makes of it.
         out: [M, N], torch.float32, N contiguous, on the operands' device, sharing no memory with them;
             allocated if not given.
 

@@ -164,11 +164,11 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
-            # read the scales before, and precede the one that reads these.
+            # Scales go by tensor memory. Copies and MMAs execute in the order of their issue: these copies
+            # follow the MMA that read the scales before, and precede the one that reads these.
             tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)
             tcgen05_copy(as_matrix(b_scale_smem.index(stage)), b_scale_tmem)
-            # The first step begins the sums. When it has retired, the MMA tells the load warp.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell the load warp.
             tcgen05_mma_scaled(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -192,7 +192,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
     tile = accumulator.load()
     # The sums are in registers: the MMAs of another tile may overwrite them.
     mbarrier.arrive(accumulator_empty)
-    # The previous tile's store must have read the buffer; it had a whole K loop to do so.
+    # The previous tile's store must have read the buffer.
     tma.store_wait(0)
     d_smem.store(tile.to(d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
@@ -351,10 +351,10 @@ def matmul(
             half.
         b: [K / 2, N], torch.uint8, K contiguous: the transposed view of an N x K tensor
             (``weight.T``), two elements a byte, the one of even k in its lower half.
-        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
-        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
+        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row of a and 32 elements of
+            K; or what ``pack_scales`` makes of it.
+        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each column of b and 32 elements
+            of K; or what ``pack_scales`` makes of it.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

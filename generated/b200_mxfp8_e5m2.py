@@ -6,9 +6,9 @@ fp32.
 
 One program on a cluster of 2 SMs walks over tiles of D. In each CTA one warp loads tiles of A and B and
 their scales through TMA into a ring of stages. Pairs of CTAs multiply together: each holds its rows of A
-and half of B's columns, and the MMA warp of the first one issues for both. The sums are in the tensor
-memory of either. Four warps read the sums from tensor memory, convert and store D through TMA, while the
-next tile is multiplied.
+and half of B's columns, and the MMA warp of the first one issues for both. Each holds the sums of its
+rows in tensor memory. Four warps read the sums from tensor memory, convert and store D through TMA,
+while the next tile is multiplied.
 
     CTA tile         128 x 128, 256 of K per step, in 4 stages
     cluster          2 x 1 CTAs
@@ -193,11 +193,12 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
-            # read the scales before, and precede the one that reads these.
+            # Scales go by tensor memory. Copies and MMAs execute in the order of their issue: these copies
+            # follow the MMA that read the scales before, and precede the one that reads these.
             tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)
             tcgen05_copy(as_matrix(b_scale_smem.index(stage)), b_scale_tmem)
-            # The first step begins the sums. When it has retired, the MMA tells both CTAs' load warps.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell both CTAs' load
+            # warps.
             tcgen05_mma_scaled(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -222,7 +223,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
     for i in gl.static_range(SUBTILES):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         if i == SUBTILES - 1:
-            # All sums are in registers or stored: the MMAs of another tile may overwrite them.
+            # All sums have left tensor memory: the MMAs of another tile may overwrite them.
             mbarrier.arrive(accumulator_empty)
         # The store that last used this buffer must have read it; for the first sub-tiles that was the
         # previous tile's.
@@ -281,9 +282,11 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_empty, tensor cores to the load warp: the stage is read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs.
+    # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
+    # CTA; each CTA counts: 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
-    # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs.
+    # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
+    # pair's first CTA; each CTA counts: 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(batch=ACCUMULATORS, two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier(batch=ACCUMULATORS)
@@ -390,10 +393,10 @@ def matmul(
         a: [M, K], torch.float8_e5m2, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor
             (``weight.T``).
-        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
-        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
+        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row of a and 32 elements of
+            K; or what ``pack_scales`` makes of it.
+        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each column of b and 32 elements
+            of K; or what ``pack_scales`` makes of it.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

@@ -8,8 +8,8 @@ There is a program for each tile of D, on a cluster of 2 SMs. One that has done 
 of a program which has not started, as cluster launch control assigns it: a warp asks for the next tile
 while this one is computed. In each CTA one warp loads tiles of A and B and their scales through TMA into
 a ring of stages. Pairs of CTAs multiply together: each holds its rows of A and half of B's columns, and
-the MMA warp of the first one issues for both. The sums are in the tensor memory of either. Four warps
-read the sums from tensor memory, convert and store D through TMA.
+the MMA warp of the first one issues for both. Each holds the sums of its rows in tensor memory. Four
+warps read the sums from tensor memory, convert and store D through TMA.
 
     CTA tile         128 x 256, 128 of K per step, in 6 stages
     cluster          2 x 1 CTAs
@@ -117,8 +117,10 @@ def next_tile(clc_answers, clc_ready, clc_empty, number):
     # Each answer that a slot receives is a phase of its barriers.
     mbarrier.wait(clc_ready.index(slot), number // ANSWERS & 1)
     answer = clc.load_result(clc_answers.index(slot))
-    # It is in registers: this role no longer needs the slot.
+    # It is in registers: this role no longer needs the slot. Triton orders the read before the next answer's
+    # write, which goes through the async proxy.
     mbarrier.arrive(clc_empty.index(slot))
+    # Canceled is a program that will not start: its tile is this program's.
     return answer.program_id(0), answer.is_canceled()
 
 
@@ -239,11 +241,12 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
-            # read the scales before, and precede the one that reads these.
+            # Scales go by tensor memory. Copies and MMAs execute in the order of their issue: these copies
+            # follow the MMA that read the scales before, and precede the one that reads these.
             tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)
             tcgen05_copy(as_matrix(b_scale_smem.index(stage)), b_scale_tmem)
-            # The first step begins the sums. When it has retired, the MMA tells both CTAs' load warps.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell both CTAs' load
+            # warps.
             tcgen05_mma_scaled(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -269,7 +272,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
     for i in gl.static_range(SUBTILES):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         if i == SUBTILES - 1:
-            # All sums are in registers or stored: the MMAs of another tile may overwrite them.
+            # All sums have left tensor memory: the MMAs of another tile may overwrite them.
             mbarrier.arrive(accumulator_empty)
         # The store that last used this buffer must have read it; for the first sub-tiles that was the
         # previous tile's.
@@ -340,9 +343,11 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     clc_answers = gl.allocate_shared_memory(gl.int64, [ANSWERS, 2], CLC_LAYOUT)
     # load_empty, tensor cores to the load warp: the stage is read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs.
+    # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
+    # CTA; each CTA counts: 2 arrivals in all.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
-    # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs.
+    # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
+    # pair's first CTA; each CTA counts: 2 arrivals in all.
     accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier()
@@ -473,10 +478,10 @@ def matmul(
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K / 2, N], torch.uint8, K contiguous: the transposed view of an N x K tensor
             (``weight.T``), two elements a byte, the one of even k in its lower half.
-        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
-        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row and 32 elements of K;
-            or what ``pack_scales`` makes of it.
+        a_scale: [M, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each row of a and 32 elements of
+            K; or what ``pack_scales`` makes of it.
+        b_scale: [N, ceil(K / 32)], torch.float8_e8m0fnu: a factor for each column of b and 32 elements
+            of K; or what ``pack_scales`` makes of it.
         out: [M, N], torch.bfloat16, N contiguous, on the operands' device, sharing no memory with
             them; allocated if not given.
 

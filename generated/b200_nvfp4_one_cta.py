@@ -170,11 +170,11 @@ def mma_partition(
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
             mbarrier.wait(load_ready.index(stage), load // STAGES & 1)
-            # Scales go by tensor memory. The tensor cores execute in order: these copies follow the MMA that
-            # read the scales before, and precede the one that reads these.
+            # Scales go by tensor memory. Copies and MMAs execute in the order of their issue: these copies
+            # follow the MMA that read the scales before, and precede the one that reads these.
             tcgen05_copy(as_matrix(a_scale_smem.index(stage)), a_scale_tmem)
             tcgen05_copy(as_matrix(b_scale_smem.index(stage)), b_scale_tmem)
-            # The first step begins the sums. When it has retired, the MMA tells the load warp.
+            # The first step begins the sums. When the MMAs of a step have retired, they tell the load warp.
             tcgen05_mma_scaled(
                 a_smem.index(stage),
                 b_smem.index(stage).permute((1, 0)),
@@ -205,7 +205,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem, tensor_sc
     for i in gl.static_range(SUBTILES):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         if i == SUBTILES - 1:
-            # All sums are in registers or stored: the MMAs of another tile may overwrite them.
+            # All sums have left tensor memory: the MMAs of another tile may overwrite them.
             mbarrier.arrive(accumulator_empty)
         tile = epilogue(tile, tensor_scale)
         # The store that last used this buffer must have read it; for the first sub-tiles that was the
@@ -389,10 +389,10 @@ def matmul(
             half.
         b: [K / 2, N], torch.uint8, K contiguous: the transposed view of an N x K tensor
             (``weight.T``), two elements a byte, the one of even k in its lower half.
-        a_scale: [M, ceil(K / 16)], torch.float8_e4m3fn: a factor for each row and 16 elements of K; or
-            what ``pack_scales`` makes of it.
-        b_scale: [N, ceil(K / 16)], torch.float8_e4m3fn: a factor for each row and 16 elements of K; or
-            what ``pack_scales`` makes of it.
+        a_scale: [M, ceil(K / 16)], torch.float8_e4m3fn: a factor for each row of a and 16 elements of
+            K; or what ``pack_scales`` makes of it.
+        b_scale: [N, ceil(K / 16)], torch.float8_e4m3fn: a factor for each column of b and 16 elements
+            of K; or what ``pack_scales`` makes of it.
         tensor_scale: one element, torch.float32: a factor for all of D.
         out: [M, N], torch.float16, N contiguous, on the operands' device, sharing no memory with them;
             allocated if not given.

@@ -181,10 +181,11 @@ def _reconcile_cluster(values: Values, _: random.Random) -> None:
 
 
 def _reconcile_search(values: Values, rng: random.Random) -> None:
-    """Search a field or state it."""
+    """Search a field or state it, as some have to be."""
+    required = {field.path for field in FIELDS if field.required}
     searched = dict(values.get("search", {}))
     for path in sorted(searched.keys() & values.keys()):
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and path not in required:
             drop(values, path)
         else:
             del searched[path]

@@ -57,7 +57,7 @@ MINIMA = {
     "b200_nvfp4": (1 + 1 + 2, 4 + 8, 4, 256 // 64),
     "b200_nvfp4_one_cta": (1 + 1 + 2, 4 + 4, 4, 128 // 32),
     "b200_nvfp4_search": (1 + 1 + 2, 4 + 4, 4, 128 // 64),
-    "b200_nvfp4_wide_accumulators": (1 + 1 + 2, 4 + 4, 4, 128 // 128),
+    "b200_nvfp4_two_accumulators": (1 + 1 + 2, 4 + 4, 4, 128 // 128),
     # mxfp4: 256 / 32 = 8 scales of a row, 128 x 8 / 512 = 2 copies for A and 256 x 8 / 512 = 4 for B.
     "b200_mxfp4": (1 + 1 + 2, 2 + 4, 4, 256 // 64),
     # Half the K: 64 bytes, a swizzle of 64 that one load fills, 2 MMAs; 4 scales, 1 + 2 copies.

@@ -15,6 +15,7 @@ from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Shape
 from gemmgen.plan.sections import (
+    SHARED,
     Entry,
     Ledger,
     Section,
@@ -154,7 +155,7 @@ def _bound(plan: KernelPlan, shape: Shape, found: Estimate) -> Entry:
 
 
 def _l2_reads(plan: KernelPlan, found: Estimate) -> str:
-    reads = " and ".join(operand.upper() for operand in plan.multicast)
+    reads = " and ".join(SHARED.get(operand, operand.upper()) for operand in plan.multicast)
     shared = f", {reads} once for all CTAs of a cluster" if reads else ""
     return f"{found.l2_bytes / found.dram_bytes:.1f} times what DRAM moves at least{shared}"
 

@@ -51,9 +51,13 @@ def order_entries(plan: KernelPlan) -> tuple[Entry, ...]:
     return (Entry("order", plan.width, "tiles", f"{plan.order}: {walked}"),)
 
 
+SHARED = {"b_scale": "B's scales"}
+"""What of an operand is shared, where that is not its tile."""
+
+
 def cluster_meaning(plan: KernelPlan) -> str:
     """Say how a cluster lies, and what its CTAs share."""
-    shared = " and ".join(operand.upper().replace("_", " ") for operand in plan.multicast)
+    shared = " and ".join(SHARED.get(operand, operand.upper()) for operand in plan.multicast)
     return f"{plan.cluster_m} x {plan.cluster_n}" + (
         f", {shared} loaded once and multicast" if shared else ""
     )

@@ -46,6 +46,10 @@ class AllocationView:
         for meaning, group in groupby(self.plan.barriers, key=lambda barrier: barrier.meaning):
             alike = tuple(group)
             text = f"{' and '.join(barrier.name for barrier in alike)}, {meaning}."
+            if alike[0].paired:
+                text += (
+                    f" It is in the pair's first CTA; each CTA counts: {alike[0].arrivals} arrivals in all."
+                )
             if alike[0].groups:
                 text += self._group_meaning(alike[0], explained)
                 explained = True

@@ -178,7 +178,7 @@ class BlackwellView(KernelView):
         audience = "both CTAs' load warps" if self.plan.paired else "the load warp"
         if self.plan.stage_readers > 1:
             audience = "the load warps of all CTAs whose tiles it read or shares"
-        text = f"The first step begins the sums. When it has retired, the MMA tells {audience}."
+        text = f"The first step begins the sums. When the MMAs of a step have retired, they tell {audience}."
         return textwrap.fill(text, width=98, initial_indent="# ", subsequent_indent="# ")
 
     @property
@@ -367,7 +367,7 @@ class BlackwellOverview(KernelOverview):
         if plan.paired:
             text += (
                 " Pairs of CTAs multiply together: each holds its rows of A and half of B's columns, and the "
-                "MMA warp of the first one issues for both. The sums are in the tensor memory of either."
+                "MMA warp of the first one issues for both. Each holds the sums of its rows in tensor memory."
             )
         else:
             text += " Another issues the MMAs, whose sums are in tensor memory."

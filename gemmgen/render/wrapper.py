@@ -14,7 +14,6 @@ from gemmgen.plan.problem import Operand
 from gemmgen.plan.storage import k_extent_name
 from gemmgen.render.fit import fit
 from gemmgen.render.overview import formula
-from gemmgen.target import CLUSTERS_OF_FOUR
 
 VECTOR_MEANING = {
     "row_scale": "a factor for each row",
@@ -189,10 +188,11 @@ class KernelWrapper(ABC):
             f"b: {b_shape}, {problem.b.dtype.torch}, {b}.",
         ]
         for name in self.scales:
-            rows, vector = "MN"[name.startswith("b")], self.vector(name)
+            is_b, vector = name.startswith("b"), self.vector(name)
+            rows, line = ("N", "column of b") if is_b else ("M", "row of a")
             docs.append(
-                f"{name}: [{rows}, ceil(K / {vector})], {self.dtype(name).torch}: a factor for each row and "
-                f"{vector} elements of K; or what ``pack_scales`` makes of it."
+                f"{name}: [{rows}, ceil(K / {vector})], {self.dtype(name).torch}: a factor for each {line} "
+                f"and {vector} elements of K; or what ``pack_scales`` makes of it."
             )
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
@@ -300,8 +300,8 @@ class KernelWrapper(ABC):
     def resident_programs(self) -> str:
         """How many programs the SMs hold."""
         plan = self.plan
-        if plan.cluster_size > 2:
-            return f"min(sm_count // {plan.cluster_size}, {CLUSTERS_OF_FOUR})"
+        if plan.cluster_size > 2 and self._lacking:
+            return f"min(sm_count // {plan.cluster_size}, {plan.problem.gpu.clusters_of_four})"
         if plan.cluster_size > 1:
             return f"sm_count // {plan.cluster_size}"
         return "sm_count" if plan.occupancy == 1 else f"sm_count * {plan.occupancy}"
@@ -311,11 +311,19 @@ class KernelWrapper(ABC):
         """Why not every SM has a program, where that is so."""
         if self.plan.cluster_size <= 2:
             return ""
+        if not self._lacking:
+            return "    # Clusters lie within GPCs: whether they hold as many was not measured.\n"
         return (
             "    # Clusters lie within GPCs, some of which lack SMs: an H200 holds "
-            f"{CLUSTERS_OF_FOUR} of four CTAs.\n"
+            f"{self.plan.problem.gpu.clusters_of_four} of four CTAs.\n"
             "    # One program more would begin when the others end, and double the kernel's time.\n"
         )
+
+    @property
+    def _lacking(self) -> bool:
+        """Whether the GPU is known to hold fewer clusters of four CTAs than it has SMs for."""
+        gpu = self.plan.problem.gpu
+        return gpu.clusters_of_four < gpu.sm_count // 4
 
     @property
     def zero_a(self) -> str:

@@ -1,7 +1,7 @@
 """Hardware facts, each with its source."""
 
 from gemmgen.target.architecture import BLACKWELL, HOPPER, TCGEN05, WGMMA, Architecture
-from gemmgen.target.gpu import CLUSTERS_OF_FOUR, GPUS, Gpu
+from gemmgen.target.gpu import GPUS, Gpu
 from gemmgen.target.scale import (
     MMA_KINDS,
     PADDED_K,
@@ -13,7 +13,6 @@ from gemmgen.target.scale import (
 
 __all__ = [
     "BLACKWELL",
-    "CLUSTERS_OF_FOUR",
     "GPUS",
     "HOPPER",
     "MMA_KINDS",

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gemmgen.target.architecture import BLACKWELL, HOPPER, Architecture
 
-CLUSTERS_OF_FOUR = 30
+HOPPER_CLUSTERS_OF_FOUR = 30
 """[measured] Clusters of four CTAs that 132 SMs hold: a cluster lies within a GPC, and some GPCs lack SMs.
 
 ``cuOccupancyMaxActiveClusters`` on an H200. With more programs than that some run after all others, and
@@ -35,11 +35,14 @@ class Gpu:
     """Datasheet peak of dense bf16 or fp16 MMA; a power-limited chip sustains less."""
     sustained_hz: float
     """Clock of the SMs under a large matmul of random operands, which power limits."""
+    clusters_of_four: int
+    """Clusters of four CTAs that its GPCs hold, some of which lack SMs; where that was not measured, as many
+    as there are SMs for."""
 
     def clusters(self, ctas: int) -> int:
         """Return the clusters of so many CTAs, each on an SM of its own, that run at the same time."""
         fitting = self.sm_count // ctas
-        return fitting if ctas <= 2 else min(fitting, CLUSTERS_OF_FOUR)
+        return fitting if ctas <= 2 else min(fitting, self.clusters_of_four)
 
     def dense_flops_per_second(self, bits: int) -> float:
         """Return the datasheet peak of dense MMA by the operands' bits: half of them, twice the rate."""
@@ -58,7 +61,11 @@ BOOST_BLACKWELL_HZ = 1.85e9
 """[derived] 2,250 TFLOP/s over 148 SMs of 4,096 FMA a cycle: a peak, for no Blackwell was measured."""
 
 GPUS = {
-    "h100": Gpu("H100 SXM", HOPPER, 132, 50 << 20, 3.35e12, 989.4e12, SUSTAINED_HOPPER_HZ),  # [h100]
-    "h200": Gpu("H200", HOPPER, 132, 60 << 20, 4.8e12, 989.4e12, SUSTAINED_HOPPER_HZ),  # [h200]
-    "b200": Gpu("B200", BLACKWELL, 148, 126 << 20, 8.0e12, 2_250e12, BOOST_BLACKWELL_HZ),  # [b200]
+    "h100": Gpu(  # [h100]
+        "H100 SXM", HOPPER, 132, 50 << 20, 3.35e12, 989.4e12, SUSTAINED_HOPPER_HZ, HOPPER_CLUSTERS_OF_FOUR
+    ),
+    "h200": Gpu(  # [h200]
+        "H200", HOPPER, 132, 60 << 20, 4.8e12, 989.4e12, SUSTAINED_HOPPER_HZ, HOPPER_CLUSTERS_OF_FOUR
+    ),
+    "b200": Gpu("B200", BLACKWELL, 148, 126 << 20, 8.0e12, 2_250e12, BOOST_BLACKWELL_HZ, 148 // 4),  # [b200]
 }

@@ -23,6 +23,12 @@ FEW_LOADS = 12
 loads compile with 24.
 """
 REGISTERS_OF_MANY_LOADS = 56
+REGISTERS_OF_CURVE = 32
+"""Of a load warp that follows a Hilbert curve by itself, in a pair with scales.
+
+[gluon] With 24 it spills where a box of A is narrower than a row, and compiles in other orders, by launch
+control, and in a lone CTA.
+"""
 
 # --- the tile
 
@@ -76,7 +82,12 @@ def mma_registers(plan: Tcgen05Plan) -> int:
 
 def load_registers(plan: Tcgen05Plan) -> int:
     """Return the registers per thread of the load warp."""
-    return REGISTERS_OF_MANY_LOADS if loads_across(plan) > FEW_LOADS else plan.architecture.setmaxnreg_min
+    if loads_across(plan) > FEW_LOADS:
+        return REGISTERS_OF_MANY_LOADS
+    follows_curve = plan.persistent and plan.order == "hilbert"
+    if follows_curve and plan.paired and plan.block_scaled:
+        return REGISTERS_OF_CURVE
+    return plan.architecture.setmaxnreg_min
 
 
 def needed_worker_registers(plan: Tcgen05Plan) -> int:
@@ -89,13 +100,14 @@ def most_sums(plan: Tcgen05Plan) -> int:
 
     [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 bits, with factors
     and ReLU too, or to 8 bits; fp32 spills, as do other activations, and three operations before 8 bits.
-    With 128 all compile, but some with erf and another operation, or 8 bits; with 64 five operations do.
+    With 128 all compile, but with other activations than ReLU some whose tiles are found in groups or on a
+    curve: those of fp32, those with erf, and five operations; with 64 they do.
     """
     problem, steps = plan.problem, plan.problem.steps
-    if "gelu_erf" in steps and (len(steps) > 1 or problem.d.bits == 8):
-        return 64
     smooth = {"gelu_tanh", "gelu_erf", "silu"} & {*steps}
-    return 128 if problem.d.bits == 32 or smooth or (problem.d.bits == 8 and len(steps) > 1) else 256
+    if smooth and (problem.d.bits == 32 or "gelu_erf" in smooth or len(steps) > 3):
+        return 64
+    return 128 if smooth or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1) else 256
 
 
 def sums(plan: Tcgen05Plan) -> int:

@@ -31,7 +31,7 @@ def mma_cycles(plan: Tcgen05Plan) -> float:
 def loaded_bytes(plan: Tcgen05Plan) -> float:
     """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
     pairs_m = max(1, plan.cluster_m // plan.cta_group)
-    operands = plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / pairs_m
+    operands = plan.a_loaded_bytes / plan.cluster_n + plan.b_loaded_bytes / pairs_m
     return operands + plan.a_scale_tile_bytes + plan.b_scale_tile_bytes / plan.cluster_m
 
 

@@ -170,15 +170,18 @@ class Tcgen05Plan(KernelPlan):
     @property
     def awaited_bytes(self) -> int:
         """Bytes that one CTA announces for a stage: those that TMA reads, without what it pads them with."""
-        padding = sum(
-            tile_bytes // 2
-            for operand, tile_bytes in (
-                (self.problem.a, self.a_tile_bytes),
-                (self.problem.b, self.b_tile_bytes),
-            )
-            if operand.padded
-        )
-        return self.stage_bytes - padding
+        scales = self.a_scale_tile_bytes + self.b_scale_tile_bytes
+        return self.a_loaded_bytes + self.b_loaded_bytes + scales
+
+    @property
+    def a_loaded_bytes(self) -> int:
+        """Bytes of A that TMA reads for one stage of one CTA."""
+        return self.a_tile_bytes * self.problem.a.dtype.bits // self.problem.a.smem_bits
+
+    @property
+    def b_loaded_bytes(self) -> int:
+        """Bytes of B that TMA reads for one stage of one CTA."""
+        return self.b_tile_bytes * self.problem.b.dtype.bits // self.problem.b.smem_bits
 
     def subtile_bytes(self) -> int:
         """Return the bytes of one epilogue buffer in one CTA."""
@@ -213,6 +216,12 @@ class Tcgen05Plan(KernelPlan):
         return self.boxes(tile_bytes // row_bytes, row_bytes, swizzle_bytes)
 
     @property
+    def stores(self) -> int:
+        """TMA stores of a sub-tile in the code: each warp of the epilogue issues its share of the boxes."""
+        row_bytes = min(self.subtile_n, self.cta_tile_n) * self.problem.d.bits // 8
+        return -(-self.boxes(self.cta_tile_m, row_bytes, self.d_swizzle_bytes) // self.default_warps)
+
+    @property
     def scale_copies(self) -> int:
         """Copies of a K step's scales from shared to tensor memory."""
         return (self.a_scale_tile_bytes + self.b_scale_tile_bytes) // TCGEN05.copy_bytes
@@ -234,7 +243,7 @@ class Tcgen05Plan(KernelPlan):
             "tcgen05.cp": self.scale_copies,
             "tcgen05.commit": 2,
             "TMA load": sum(map(self.loads, operands)),
-            "TMA store": self.subtiles,
+            "TMA store": self.subtiles * self.stores,
             "mbarrier wait": 4 + readers + asked,
             "mbarrier arrive": 1 + readers,
             "mbarrier expect": 1 + asked,

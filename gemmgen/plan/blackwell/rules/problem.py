@@ -28,7 +28,10 @@ def operand_dtypes(plan: Tcgen05Plan) -> Iterator[Violation]:
     a, b = plan.problem.a.dtype.name, plan.problem.b.dtype.name
     unscaled = {
         "int8": ("this version generates no integer kernels for tcgen05", one_of(FP8)),
-        "e2m1": ("4-bit elements are multiplied with a scale for each block", f"{one_of(FP8)}, or a scale"),
+        "e2m1": (
+            "this version multiplies 4-bit elements with a scale for each block",
+            f"{one_of(FP8)}, or a scale",
+        ),
     }
     for name, operand in named(plan):
         if operand.dtype.name in unscaled:
@@ -54,7 +57,8 @@ def scale_format(plan: Tcgen05Plan) -> Iterator[Violation]:
         if operand.dtype.name not in scale.format.elements:
             yield _foreign_elements(name, operand, scale)
             continue
-        yield from _foreign_scales(name, operand, scale)
+        if alone or not any(True for _ in _unknown_pair(plan)):  # else the format is wrong, or its partner
+            yield from _foreign_scales(name, operand, scale)
         if alone:
             yield _lone_scale(plan, name, scale)
     if alone or any(operand.dtype.name not in scale.format.elements for _, operand, scale in scaled):
@@ -98,7 +102,7 @@ def _foreign_scales(name: str, operand: Operand, scale: BlockScale) -> Iterator[
             rule_id(scale_format),
             f"{field}.vector",
             f"a scale for every {scale.vector:,} {what}",
-            f"the tensor cores take one for {scale_of.vector}, and {silent}",
+            f"{scale_of.name} has one for {scale_of.vector}, and {silent}",
             f"use {scale_of.vector}, or leave it out",
         )
     if scale.dtype.name != scale_of.dtype:
@@ -106,7 +110,7 @@ def _foreign_scales(name: str, operand: Operand, scale: BlockScale) -> Iterator[
             rule_id(scale_format),
             f"{field}.dtype",
             f"scales of {scale.dtype.name} for {what}",
-            f"the tensor cores take {scale_of.dtype}, and {silent}",
+            f"those of {scale_of.name} are {scale_of.dtype}, and {silent}",
             f"use {scale_of.dtype}, or leave it out",
         )
 
@@ -143,7 +147,7 @@ def operand_packing(plan: Tcgen05Plan) -> Iterator[Violation]:
                 rule_id(operand_packing),
                 field,
                 f"padded e2m1 beside {beside}",
-                "where both operands have 4 bits the tensor cores read two elements a byte",
+                "where both operands have 4 bits this version's kernels read two elements a byte",
                 "use packed, or leave it out",
             )
         elif four and not operand.padded and other.dtype.bits == 8:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.bounds import (
+    FEW_LOADS,
     STEP_REGISTERS,
     loads_across,
     mma_registers,
@@ -60,7 +61,11 @@ def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
     elif operations <= most and plan.worker_registers < (needed := needed_worker_registers(plan)):
         taken = f"{found} take {needed} of the MMA warp"
         if mma_registers(plan) < needed:
-            taken = f"{loads_across(plan)} TMA loads a K step across rows of K take {needed} of the load warp"
+            across = loads_across(plan)
+            loads = f"{across} TMA loads a K step across rows of K"
+            if across <= FEW_LOADS:
+                loads = "a Hilbert curve and the loads of a pair with scales"
+            taken = f"{loads} take {needed} of the load warp"
         yield Violation(
             rule_id(worker_registers),
             "warp_specialization.registers.worker",

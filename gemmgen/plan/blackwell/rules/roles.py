@@ -33,7 +33,7 @@ def cluster_shape(plan: Tcgen05Plan) -> Iterator[Violation]:
     if plan.block_scaled and n > 1:
         field, limit, fix = "n", "block-scaled kernels share tiles within one pair of CTAs, along M", 1
     elif n > 1 and m == 1:
-        field, limit, fix = "n", "tiles are shared among pairs of CTAs, which lie along M", 1
+        field, limit, fix = "n", "this version shares tiles among pairs of CTAs, which lie along M", 1
     elif plan.cluster_size > most:
         field = "m" if m >= n else "n"
         who = "a block-scaled kernel has at most one pair of CTAs" if plan.block_scaled else "a cluster has"
