@@ -24,7 +24,8 @@ def plan_spec(source: SpecFile) -> KernelPlan:
     """
     shape, family = shape_of(source.spec), family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
-        raise GemmgenError(map(source.diagnose, foreign))
+        in_order = sorted(foreign, key=lambda violation: source.locate(violation.field))
+        raise GemmgenError(map(source.diagnose, in_order))
     best: tuple[tuple[float, ...], int, KernelPlan] | None = None
     rejected: list[Rejected] = []
     bounded = [(family.cost(found.outline, shape), found) for found in family.configurations(source.spec)]
