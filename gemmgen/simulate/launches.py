@@ -138,9 +138,13 @@ def parse_shape(text: str) -> Shape:
 
 def _ragged(plan: KernelPlan, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     """Return the shape of so many tiles and steps, the last of each filled in part only where it can be."""
-    k, multiple = k_steps * plan.cta_tile_k - plan.cta_tile_k // 3, plan.problem.k_multiple
+    step, multiple = plan.cta_tile_k, plan.problem.k_multiple
+    wanted = k_steps * step - step // 3
+    k = wanted // multiple * multiple
+    if k <= (k_steps - 1) * step:  # no part of the last step that the operands can have
+        k = k_steps * step
     return (
         tiles_m * plan.program_tile_m - plan.program_tile_m // 3,
         tiles_n * plan.program_tile_n - plan.program_tile_n // 3,
-        -(-k // multiple) * multiple,
+        k,
     )
