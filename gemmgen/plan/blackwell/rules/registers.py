@@ -13,6 +13,7 @@ from gemmgen.plan.blackwell.bounds import (
     mma_registers,
     most_stages,
     needed_worker_registers,
+    operand_loads,
     step_operations,
 )
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
@@ -64,7 +65,11 @@ def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
             across = loads_across(plan)
             loads = f"{across} TMA loads a K step across rows of K"
             if across <= FEW_LOADS:
-                loads = "a Hilbert curve and the loads of a pair with scales"
+                many = operand_loads(plan) > FEW_LOADS
+                which = (
+                    f"{operand_loads(plan)} TMA loads a K step" if many else "the loads of a pair with scales"
+                )
+                loads = f"a Hilbert curve and {which}"
             taken = f"{loads} take {needed} of the load warp"
         yield Violation(
             rule_id(worker_registers),
