@@ -79,10 +79,11 @@ class Tcgen05:
     scale_bytes_per_column: int = 128  # [gluon] 32 lanes of 4 bytes, repeated for each of four warps
     copy_bytes: int = 512  # [ptx] tcgen05.cp.32x128b: 32 lanes of 16 bytes
     answer_bytes: int = 16  # [ptx] of clusterlaunchcontrol.try_cancel
-    warp_readable_lanes: int = 32  # [ptx] tcgen05.ld: warp i of a warpgroup reads lanes 32 * i to 32 * i + 31
 
 
-HOPPER = Architecture(name="sm_90a", compute_capability=90, mma="wgmma")
-BLACKWELL = Architecture(name="sm_100a", compute_capability=100, mma="tcgen05", tmem_columns=512)
 WGMMA = Wgmma()
 TCGEN05 = Tcgen05()
+HOPPER = Architecture(name="sm_90a", compute_capability=90, mma="wgmma")
+BLACKWELL = Architecture(
+    name="sm_100a", compute_capability=100, mma="tcgen05", tmem_columns=TCGEN05.tmem_columns
+)
