@@ -8,14 +8,13 @@ of a program which has not started, as cluster launch control assigns it: a warp
 while this one is computed. In each CTA one warp loads tiles of A and B and their scales through TMA into
 a ring of stages. Pairs of CTAs multiply together: each holds its rows of A and half of B's columns, and
 the MMA warp of the first one issues for both. Each holds the sums of its rows in tensor memory. Four
-warps read the sums from tensor memory, convert and store D through TMA, while the next tile is
-multiplied.
+warps read the sums from tensor memory, convert and store D through TMA.
 
-    CTA tile         128 x 128, 256 of K per step, in 5 stages
+    CTA tile         128 x 256, 256 of K per step, in 5 stages
     cluster          2 x 1 CTAs
-    instruction      tcgen05.mma mxf4nvf4.block_scale.block16, 256 x 128 x 64, of two CTAs
-    tensor memory    512 of 512 columns, for 2 accumulators and the scales of a K step
-    shared memory    176,612 bytes per CTA
+    instruction      tcgen05.mma mxf4nvf4.block_scale.block16, 256 x 256 x 64, of two CTAs
+    tensor memory    512 of 512 columns, for 1 accumulator and the scales of a K step
+    shared memory    227,804 bytes per CTA
     threads          256 per CTA
     registers        256 per epilogue thread, 40 per other
 
@@ -49,17 +48,16 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 # CTAs of one bit of the rank divide it, [1, 0] along its first extent, [0, 1] along its second, and [0, 0]
 # not at all: each holds it whole.
 PROGRAM_TILE_M = gl.constexpr(256)
-PROGRAM_TILE_N = gl.constexpr(128)
+PROGRAM_TILE_N = gl.constexpr(256)
 PACKED_TILE_K = gl.constexpr(128)  # bytes of 256 elements of 4 bits
 SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together, in blocks of 4 for each row
 A_SCALE_BLOCKS = gl.constexpr(2)  # of A's rows
-B_SCALE_BLOCKS = gl.constexpr(1)  # of B's columns
+B_SCALE_BLOCKS = gl.constexpr(2)  # of B's columns
 SCALE_BLOCKS_K = gl.constexpr(4)  # of a K step
 STAGES = gl.constexpr(5)  # K steps in flight
-ACCUMULATORS = gl.constexpr(2)  # tiles of sums: one is stored while the next is summed
 ANSWERS = gl.constexpr(2)  # of launch control: one is read while the next is asked for
 ROLES = gl.constexpr(4)  # partitions, all of which read every answer
-SUBTILES = gl.constexpr(2)  # parts of a tile's columns, stored one after the other
+SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
 SUBTILE_N = gl.constexpr(64)
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(4)  # rows of tiles that are walked together, for L2
@@ -80,7 +78,7 @@ D_LAYOUT = gl.constexpr(
     gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, cga_layout=[[1, 0]])
 )
 ACCUMULATOR_LAYOUT = gl.constexpr(
-    TensorMemoryLayout(block=[128, 128], col_stride=1, cga_layout=[[1, 0]], two_ctas=True)
+    TensorMemoryLayout(block=[128, 256], col_stride=1, cga_layout=[[1, 0]], two_ctas=True)
 )
 A_SCALE_TMEM_LAYOUT = gl.constexpr(TensorMemoryScalesLayout(cga_layout=[[1, 0]]))
 B_SCALE_TMEM_LAYOUT = gl.constexpr(TensorMemoryScalesLayout(cga_layout=[[0, 0]]))
@@ -217,7 +215,7 @@ def mma_partition(
     b_scale_smem,
     a_scale_tmem,
     b_scale_tmem,
-    accumulators,
+    accumulator,
     load_empty,
     load_ready,
     accumulator_empty,
@@ -232,10 +230,8 @@ def mma_partition(
     tiles_done = 0
     working = True
     while working:
-        slot = tiles_done % ACCUMULATORS
-        accumulator = accumulators.index(slot)
         # The sums of an earlier tile must have been read, in both CTAs; a fresh barrier lets the first pass.
-        mbarrier.wait(accumulator_empty.index(slot), tiles_done // ACCUMULATORS & 1 ^ 1)
+        mbarrier.wait(accumulator_empty, tiles_done & 1 ^ 1)
         for k_step in range(k_steps):
             stage = load % STAGES
             # A stage is filled once per lap of the ring: lap 0 is phase 0.
@@ -260,7 +256,7 @@ def mma_partition(
             )
             load += 1
         # Arrives when all MMAs of the tile have retired.
-        tcgen05_commit(accumulator_ready.index(slot))
+        tcgen05_commit(accumulator_ready)
         _, working = next_tile(clc_answers, clc_ready, clc_empty, tiles_done)
         tiles_done += 1
 
@@ -287,7 +283,7 @@ def drain(d_desc, row, column, accumulator, accumulator_empty, d_smem):
 @gluon.jit
 def epilogue_partition(
     d_desc,
-    accumulators,
+    accumulator,
     d_smem,
     accumulator_empty,
     accumulator_ready,
@@ -303,10 +299,9 @@ def epilogue_partition(
     working = True
     while working:
         row, column = tile_origin(tile, tiles_m, tiles_n)
-        slot = tiles_done % ACCUMULATORS
-        # Every tile that an accumulator gets is a phase of its barrier.
-        mbarrier.wait(accumulator_ready.index(slot), tiles_done // ACCUMULATORS & 1)
-        drain(d_desc, row, column, accumulators.index(slot), accumulator_empty.index(slot), d_smem)
+        # Every tile is a phase of its barrier.
+        mbarrier.wait(accumulator_ready, tiles_done & 1)
+        drain(d_desc, row, column, accumulator, accumulator_empty, d_smem)
         tile, working = next_tile(clc_answers, clc_ready, clc_empty, tiles_done)
         tiles_done += 1
     # Shared memory must outlive the stores that read it.
@@ -324,9 +319,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     tiles_n = gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N)
     k_steps = gl.cdiv(a_desc.shape[1], PACKED_TILE_K)
 
-    accumulators = allocate_tensor_memory(
-        gl.float32, [ACCUMULATORS, PROGRAM_TILE_M, PROGRAM_TILE_N], ACCUMULATOR_LAYOUT
-    )
+    accumulator = allocate_tensor_memory(gl.float32, [PROGRAM_TILE_M, PROGRAM_TILE_N], ACCUMULATOR_LAYOUT)
     a_scale_tmem = allocate_tensor_memory(
         a_scale_desc.dtype, [PROGRAM_TILE_M, 4 * SCALE_BLOCKS_K], A_SCALE_TMEM_LAYOUT
     )
@@ -350,9 +343,9 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)
     # accumulator_empty, epilogue to the MMA warp: the sums have been read, in both CTAs. It is in the
     # pair's first CTA; each CTA counts: 2 arrivals in all.
-    accumulator_empty = mbarrier.allocate_mbarrier(batch=ACCUMULATORS, two_ctas=True)
+    accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
-    accumulator_ready = mbarrier.allocate_mbarrier(batch=ACCUMULATORS)
+    accumulator_ready = mbarrier.allocate_mbarrier()
     # clc_ready, launch control to all roles: the answer is there.
     clc_ready = mbarrier.allocate_mbarrier(batch=ANSWERS)
     # clc_empty, all roles, of every CTA, to the scheduler: the answer has been read. There is one for each
@@ -362,9 +355,8 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_empty.index(stage), count=1)
         mbarrier.init(load_ready.index(stage), count=1)
-    for slot in gl.static_range(ACCUMULATORS):
-        mbarrier.init(accumulator_empty.index(slot), count=1)
-        mbarrier.init(accumulator_ready.index(slot), count=1)
+    mbarrier.init(accumulator_empty, count=1)
+    mbarrier.init(accumulator_ready, count=1)
     for slot in gl.static_range(ANSWERS):
         mbarrier.init(clc_ready.index(slot), count=1)
         mbarrier.init(clc_empty.index(slot), count=ROLES)
@@ -377,7 +369,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
                 epilogue_partition,
                 (
                     d_desc,
-                    accumulators,
+                    accumulator,
                     d_smem,
                     accumulator_empty,
                     accumulator_ready,
@@ -397,7 +389,7 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
                     b_scale_smem,
                     a_scale_tmem,
                     b_scale_tmem,
-                    accumulators,
+                    accumulator,
                     load_empty,
                     load_ready,
                     accumulator_empty,

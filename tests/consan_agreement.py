@@ -259,10 +259,6 @@ The verdicts, fault or none, agree for {clean} of {modules} modules as generated
 
 {_verdicts(record)}
 
-GELU (tanh) and SiLU were rewritten after this record. The 30 modules that have them were right on the H200
-again; three of them ran under ConSan again (`h100_bf16_bias_gelu`,
-`h100_fp16_one_consumer_cluster1x2_row_fp32_out`, `h100_int8_ping_pong_cluster2x2_row_fp16_out`), clean.
-
 Wrong elements and refused launches are the kernel's own, not messages of ConSan. Which message ConSan gives
 first, and on which line, can change from run to run. The simulator's column has the planted fault; its other
 findings on a case are in the record.

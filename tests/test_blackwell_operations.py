@@ -56,7 +56,7 @@ MINIMA = {
     # 128 x 16 / 512 = 4 copies, and the scales of all columns of B: 256 x 16 / 512 = 8, of 128 columns 4.
     "b200_nvfp4": (1 + 1 + 2, 4 + 8, 4, 256 // 64),
     "b200_nvfp4_one_cta": (1 + 1 + 2, 4 + 4, 4, 128 // 32),
-    "b200_nvfp4_search": (1 + 1 + 2, 4 + 4, 4, 128 // 64),
+    "b200_nvfp4_search": (1 + 1 + 2, 4 + 8, 4, 256 // 64),
     "b200_nvfp4_two_accumulators": (1 + 1 + 2, 4 + 4, 4, 128 // 128),
     # mxfp4: 256 / 32 = 8 scales of a row, 128 x 8 / 512 = 2 copies for A and 256 x 8 / 512 = 4 for B.
     "b200_mxfp4": (1 + 1 + 2, 2 + 4, 4, 256 // 64),

@@ -85,5 +85,9 @@ WGMMA = Wgmma()
 TCGEN05 = Tcgen05()
 HOPPER = Architecture(name="sm_90a", compute_capability=90, mma="wgmma")
 BLACKWELL = Architecture(
-    name="sm_100a", compute_capability=100, mma="tcgen05", tmem_columns=TCGEN05.tmem_columns
+    name="sm_100a",
+    compute_capability=100,
+    mma="tcgen05",
+    tmem_columns=TCGEN05.tmem_columns,
+    mma_16bit_fma_per_cycle=4_096,  # [derived] dense, per SM: 2,250 TFLOP/s / 2 / 148 SMs / 1.85 GHz
 )

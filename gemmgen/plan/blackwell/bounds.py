@@ -24,10 +24,11 @@ loads compile with 24.
 """
 REGISTERS_OF_MANY_LOADS = 56
 REGISTERS_OF_CURVE = 32
-"""Of a load warp that follows a Hilbert curve by itself, in a pair with scales.
+"""Of a load warp on a Hilbert curve.
 
-[gluon] With 24 it spills where a box of A is narrower than a row, and compiles in other orders, by launch
-control, and in a lone CTA.
+[gluon] With 24 most kernels compile. The warp keeps sums of the extents for the others, and what those do
+decides: pairs with scales and boxes of A narrower than a row spill, and with erf lone CTAs with scales and
+pairs by launch control. In other orders these compile.
 """
 
 # --- the tile
@@ -90,10 +91,10 @@ def mma_registers(plan: Tcgen05Plan) -> int:
 
 def load_registers(plan: Tcgen05Plan) -> int:
     """Return the registers per thread of the load warp."""
-    follows_curve = plan.persistent and plan.order == "hilbert"
-    if loads_across(plan) > FEW_LOADS or (follows_curve and operand_loads(plan) > FEW_LOADS):
+    curved = plan.order == "hilbert"
+    if loads_across(plan) > FEW_LOADS or (curved and operand_loads(plan) > FEW_LOADS):
         return REGISTERS_OF_MANY_LOADS
-    if follows_curve and plan.paired and plan.block_scaled:
+    if curved:
         return REGISTERS_OF_CURVE
     return plan.architecture.setmaxnreg_min
 

@@ -62,15 +62,7 @@ def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
     elif operations <= most and plan.worker_registers < (needed := needed_worker_registers(plan)):
         taken = f"{found} take {needed} of the MMA warp"
         if mma_registers(plan) < needed:
-            across = loads_across(plan)
-            loads = f"{across} TMA loads a K step across rows of K"
-            if across <= FEW_LOADS:
-                many = operand_loads(plan) > FEW_LOADS
-                which = (
-                    f"{operand_loads(plan)} TMA loads a K step" if many else "the loads of a pair with scales"
-                )
-                loads = f"a Hilbert curve and {which}"
-            taken = f"{loads} take {needed} of the load warp"
+            taken = f"{_loads(plan)} {needed} of the load warp"
         yield Violation(
             rule_id(worker_registers),
             "warp_specialization.registers.worker",
@@ -78,3 +70,13 @@ def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
             taken,
             f"use at least {needed}",
         )
+
+
+def _loads(plan: Tcgen05Plan) -> str:
+    """Name what makes the load warp need more than the fewest registers, and the verb."""
+    across, loads = loads_across(plan), operand_loads(plan)
+    if across > FEW_LOADS:
+        return f"{across} TMA loads a K step across rows of K take"
+    if loads > FEW_LOADS:
+        return f"a Hilbert curve and {loads} TMA loads a K step take"
+    return "a Hilbert curve takes"
