@@ -1,7 +1,7 @@
 """The command line: one subcommand per stage. The only file that prints or exits.
 
 Artifacts and reports go to stdout, progress and diagnostics to stderr. Exit codes: 0 done, 1 rejected or
-failed, 2 wrong usage.
+failed, 2 wrong usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typer.core import TyperCommand
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.product import Product, check, make, staged
 from gemmgen.report import columns, resources_text, simulation_text, spec_row
+from gemmgen.scratch import discard_scratch
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
@@ -58,6 +59,8 @@ TraceFile = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec."),
 ]
+INTERRUPTED = 130
+"""The exit code of shells for an interrupt."""
 CANDIDATES = 10
 """Configurations that are listed where no number is given."""
 Candidates = Annotated[
@@ -95,7 +98,7 @@ def main() -> None:
         _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell. Keep Python from trying at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -391,7 +394,12 @@ def _each(
             return error
 
     with ThreadPoolExecutor(os.cpu_count() if parallel else 1) as pool:
-        outcomes = list(pool.map(attempt, paths))
+        try:
+            outcomes = list(pool.map(attempt, paths))
+        except KeyboardInterrupt:
+            # Nothing interrupts the threads, and what they do can take minutes: leave with them.
+            discard_scratch()
+            os._exit(INTERRUPTED)
     results: list[T] = []
     for outcome in outcomes:
         if isinstance(outcome, GemmgenError):

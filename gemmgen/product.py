@@ -19,6 +19,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.ledger import ledger
 from gemmgen.plan.plan import KernelPlan
 from gemmgen.render import render
+from gemmgen.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
 
 
@@ -66,7 +67,7 @@ def make(path: Path) -> Product:
 @contextmanager
 def staged(product: Product) -> Generator[Path]:
     """Give the path of the product's module in a directory of its own, to be imported and then forgotten."""
-    with tempfile.TemporaryDirectory(prefix="gemmgen-") as directory:
+    with scratch() as directory:
         path = Path(directory) / f"{product.source.stem}.py"
         path.write_text(product.module, encoding="utf-8", newline="\n")
         yield path

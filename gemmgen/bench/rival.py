@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from gemmgen.plan.plan import KernelPlan
 from gemmgen.problem.inputs import Inputs
 from gemmgen.problem.matrix import takes_out
 from gemmgen.product import Product, make, staged
+from gemmgen.scratch import scratch
 
 CTAS = {1: "one CTA", 2: "pairs of CTAs"}
 
@@ -48,7 +48,7 @@ def variant(product: Product) -> Product:
     Raises GemmgenError (``no-baseline``) where no such plan is legal.
     """
     ctas = 2 if product.plan.cluster_size == 1 else 1
-    with tempfile.TemporaryDirectory(prefix="gemmgen-") as directory:
+    with scratch() as directory:
         path = Path(directory) / f"{product.source.stem}_cta{ctas}.yaml"
         _write(_with_cluster(product, ctas), path)
         try:

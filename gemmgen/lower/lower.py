@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, cast
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.plan.plan import KernelPlan
+from gemmgen.scratch import scratch
 
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
 """What the compiler leaves on the way; the last is disassembled on request."""
@@ -82,7 +82,7 @@ def lower(source: str, plan: KernelPlan, *, path: str, stem: str) -> Lowered:
     Raises:
         GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
     """
-    with tempfile.TemporaryDirectory(prefix="gemmgen-") as directory:
+    with scratch() as directory:
         lowered = _compile(source, plan, Path(directory), path=path, stem=stem)
     differences = tuple(_differences(plan, lowered.resources))
     if differences:

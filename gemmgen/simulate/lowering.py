@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
-import sys
-import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from gemmgen.simulate.child import in_child
 from gemmgen.simulate.errors import refusal
 from gemmgen.target import Architecture
 
@@ -50,7 +47,7 @@ def lower_kernel(
         raise refusal(f"the simulator knows Triton {TRITON}x, found {version}", code="unknown-triton")
     library = str(Path(triton.__file__).parent) + os.sep
     source, backend, parsed, bound = _specialize(kernel, args, machine, options)
-    text = _in_child(lambda: _compile(source, backend, parsed, machine))
+    text = in_child(lambda: _compile(source, backend, parsed, machine))
     return Lowered(text, library, bound)
 
 
@@ -117,44 +114,3 @@ def _compile(source: Any, backend_and_target: Any, options: Any, machine: Archit
     # A module that fails verification prints in generic form; this attribute must be a string.
     module.set_attr("llvm.data_layout", ir.builder(context).get_int32_attr(0))
     return module.str()
-
-
-def _in_child(compile_: Any) -> str:
-    """Run a function in a forked child and return its text; what it printed explains a failure."""
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with warnings.catch_warnings():
-        # Python 3.12 warns about threads. The child uses none of the parent's: the compiler has its own.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _answer(compile_, writing)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if not answer:
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message"
-        raise refusal(f"Triton aborts on the kernel ({how})", code="lowering-failed")
-    worked, text = pickle.loads(answer)
-    if not worked:
-        raise refusal(f"Triton refuses the kernel: {text}", code="lowering-failed")
-    return text
-
-
-def _answer(compile_: Any, writing: int) -> None:
-    """In the child: send the result and end without the toolchain's own report of leaks."""
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
-        try:
-            answer = (True, compile_())
-        except BaseException as error:  # the parent reports it, whatever it is
-            log.seek(0)
-            printed = log.read().decode(errors="replace").splitlines()
-            told = [line for line in printed if "error" in line.lower()][:1]
-            answer = (False, "; ".join([f"{type(error).__name__}: {error}", *told]))
-    with os.fdopen(writing, "wb") as pipe:
-        pipe.write(pickle.dumps(answer))
-    os._exit(0)
