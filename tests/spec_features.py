@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from hopper import judge
+
 from gemmgen.plan.dtype import FP8
 from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.plan.hopper.candidates import candidates
-from gemmgen.plan.hopper.rules import judge
 from gemmgen.spec import Spec
 
 Feature = tuple[str, str]

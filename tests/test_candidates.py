@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hopper import hopper
+from hopper import hopper, judge
 
 from gemmgen import cli
 from gemmgen.plan import plan_spec
@@ -20,7 +20,6 @@ from gemmgen.plan.estimate import Estimate
 from gemmgen.plan.hopper import WgmmaPlan, cost
 from gemmgen.plan.hopper.candidates import CHOICES, configurations
 from gemmgen.plan.hopper.cost import estimate, step_cycles
-from gemmgen.plan.hopper.rules import judge
 from gemmgen.plan.ranking import Ranking, rank
 from gemmgen.spec import Spec, SpecFile, load_spec
 

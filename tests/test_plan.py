@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hopper import judge
 
 from gemmgen.plan.dtype import DTYPES
 from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.plan.hopper.bounds import most_consumers, most_stages, smem_limit, threads_of
-from gemmgen.plan.hopper.rules import judge
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.problem import Operand, Problem
 from gemmgen.plan.registers import RegisterPool, balanced_consumer_registers

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, cast
 
 import pytest
-from hopper import hopper
+from hopper import hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +19,6 @@ from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.plan.hopper.bounds import most_stages
 from gemmgen.plan.hopper.candidates import DEFAULTS, candidates
 from gemmgen.plan.hopper.cost import cost, cycles, overdraft
-from gemmgen.plan.hopper.rules import judge
 from gemmgen.spec import Spec, SpecFile
 
 LARGE = (8192, 8192, 8192)

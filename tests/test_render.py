@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pytest
 from conftest import SPECS
-from hopper import hopper
+from hopper import hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +23,6 @@ from gemmgen.plan.blackwell import Tcgen05Plan
 from gemmgen.plan.dtype import DTYPES
 from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.plan.hopper.bounds import most_consumer_registers
-from gemmgen.plan.hopper.rules import judge
 from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.problem import Operand
 from gemmgen.product import Product, make

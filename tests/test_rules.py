@@ -103,7 +103,8 @@ def test_every_violation_of_every_rule_is_shown_by_a_spec(monkeypatch: pytest.Mo
         made[violation.rule, violation.field, str(violation)] = (caller.f_code.co_filename, caller.f_lineno)
         return violation
 
-    modules = {"gemmgen.plan.rules.epilogue", *(rule.__module__ for rule in RULES)}
+    shared = (f"gemmgen.plan.rules.{name}" for name in ("epilogue", "problem", "registers", "tile"))
+    modules = {*shared, *(rule.__module__ for rule in RULES)}
     for module in modules:
         monkeypatch.setattr(f"{module}.Violation", recorded)
     # Without the cache, for its answers were not recorded.

@@ -70,3 +70,19 @@ class Family:
     def problem_rule_ids(self) -> frozenset[str]:
         """The ids of the rules of the problem."""
         return frozenset(map(rule_id, self.problem_rules))
+
+
+def tile_and_cluster(plan: KernelPlan) -> list[str]:
+    """Return the tile of a plan's CTAs, and their cluster where there is one, in words."""
+    tile = f"{plan.cta_tile_m} x {plan.cta_tile_n} x {plan.cta_tile_k}"
+    return [tile, *([f"cluster {plan.cluster_m} x {plan.cluster_n}"] if plan.cluster_size > 1 else [])]
+
+
+def narrow_tile(plan: KernelPlan) -> str:
+    """Return the tile of a plan's CTAs for the cell of a table."""
+    return f"{plan.cta_tile_m}x{plan.cta_tile_n}x{plan.cta_tile_k}"
+
+
+def narrow_cluster(plan: KernelPlan) -> str:
+    """Return the CTAs of a plan's cluster for the cell of a table."""
+    return f"{plan.cluster_m}x{plan.cluster_n}"

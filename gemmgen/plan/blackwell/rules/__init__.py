@@ -7,10 +7,6 @@ found by lowering kernels on both sides of them, and those that Triton does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from gemmgen.errors import Violation
-from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules.epilogue import (
     epilogue_buffers,
     epilogue_factors,
@@ -31,12 +27,10 @@ from gemmgen.plan.blackwell.rules.problem import (
 from gemmgen.plan.blackwell.rules.registers import register_granularity, worker_registers
 from gemmgen.plan.blackwell.rules.roles import cluster_shape, occupancy
 from gemmgen.plan.blackwell.rules.tile import tile_columns, tile_power_of_two, tile_rows, tile_step
-from gemmgen.plan.rules.rule import rule_id
+from gemmgen.plan.rules.rule import Rule, rule_id
 from gemmgen.plan.rules.schedule import group_width, minor_dimension
 
-__all__ = ["PROBLEM_RULES", "RULES", "STORE_RULES", "Rule", "judge"]
-
-Rule = Callable[[Tcgen05Plan], Iterator[Violation]]
+__all__ = ["PROBLEM_RULES", "RULES", "STORE_RULES", "Rule"]
 
 PROBLEM_RULES: tuple[Rule, ...] = (
     operand_dtypes,
@@ -73,8 +67,3 @@ RULES: tuple[Rule, ...] = (
 
 STORE_RULES = frozenset(map(rule_id, (smem_capacity, epilogue_subtile, epilogue_registers, epilogue_buffers)))
 """Rules on which it depends how D is stored: a plan that breaks only others speaks for its configuration."""
-
-
-def judge(plan: Tcgen05Plan) -> tuple[Violation, ...]:
-    """Return every violation of every rule; a plan without one is legal."""
-    return tuple(violation for rule in RULES for violation in rule(plan))

@@ -19,6 +19,7 @@ from gemmgen.plan.blackwell.rules.problem import named, operand_major
 from gemmgen.plan.blackwell.rules.roles import cluster_shape
 from gemmgen.plan.blackwell.rules.tile import breaks_tile, narrowest_subtile
 from gemmgen.plan.extents import is_power_of_two
+from gemmgen.plan.rules.memory import largest_that_fits
 from gemmgen.plan.rules.rule import breaks, counted, either, one_of, rule_id
 from gemmgen.target import TCGEN05
 
@@ -107,19 +108,15 @@ def _smaller_tile(plan: Tcgen05Plan) -> tuple[str, int]:
     single = replace(plan, stages=1)
     one_buffer = replace(single, epilogue_buffers=1)
     narrow = one_buffer if plan.cluster_n > 1 else replace(one_buffer, subtile_n=narrowest_subtile(plan))
-    for base, name, field in (
+    attempts = (
         (single, "epilogue_buffers", "buffering.epilogue"),
         (single, "subtile_n", "epilogue.subtile_n"),
         (single, "cta_tile_k", "tile.k"),
         (one_buffer, "subtile_n", "epilogue.subtile_n"),
         (narrow, "cta_tile_k", "tile.k"),
-    ):
-        value: int = getattr(plan, name)
-        while value > 1:
-            value //= 2
-            smaller = replace(base, **{name: value})
-            if breaks_tile(smaller) or breaks(smaller, epilogue_subtile, epilogue_buffers):
-                break
-            if fits(smaller):
-                return field, value
-    raise AssertionError("the shortest K step of the largest tile leaves a stage of it enough memory")
+    )
+
+    def legal(smaller: Tcgen05Plan) -> bool:
+        return not (breaks_tile(smaller) or breaks(smaller, epilogue_subtile, epilogue_buffers))
+
+    return largest_that_fits(attempts, legal=legal, fits=fits)

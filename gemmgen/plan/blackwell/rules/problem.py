@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.dtype import FP8
-from gemmgen.plan.extents import round_up
 from gemmgen.plan.problem import BlockScale, Operand
-from gemmgen.plan.rules.rule import breaks, either, nearest, one_of, rule_id
+from gemmgen.plan.rules.problem import Rows, unaligned_shapes
+from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
 from gemmgen.target import MMA_KINDS, PADDED_K, SCALE_FORMATS
 
 OUTPUTS = ("bf16", "fp16", "fp32", "e4m3", "e5m2")
@@ -208,47 +208,25 @@ def operand_major(plan: Tcgen05Plan) -> Iterator[Violation]:
 
 def shape_alignment(plan: Tcgen05Plan) -> Iterator[Violation]:
     """The rows of a contiguous A and B of a listed problem are multiples of what TMA can stride."""
-    problem = plan.problem
-    rows = [
-        (name.upper(), 2 if operand.major == "k" else {"a": 0, "b": 1}[name], operand)
-        for name, operand in named(plan)
-    ]
-    # What is aligned for the operand with the longer step is aligned for the other one.
-    rows.sort(key=lambda row: -_step(plan, row[2]))
-    for section, shapes in (("check", problem.check_shapes), ("bench", problem.bench_shapes)):
-        for i, shape in enumerate(shapes):
-            reported: set[int] = set()
-            for name, axis, operand in rows:
-                extent, step = shape[axis], _step(plan, operand)
-                if extent % step == 0 or axis in reported:
-                    continue
-                reported.add(axis)
-                yield Violation(
-                    rule_id(shape_alignment),
-                    f"{section}.shapes.{i}.{axis}",
-                    f"{'MNK'[axis]} = {extent:,} gives {name} rows of {_length(operand, extent)}",
-                    _reason(plan, operand),
-                    nearest(extent // step * step, round_up(extent, step), low=step),
-                )
+    axes = {"k": (2, 2), "mn": (0, 1)}
+    yield from unaligned_shapes(
+        plan.problem,
+        [
+            _rows(plan, name.upper(), axes[operand.major][i], operand)
+            for i, (name, operand) in enumerate(named(plan))
+        ],
+    )
 
 
-def _padded(operand: Operand) -> bool:
-    return operand.padded and operand.dtype.bits == 4
+def _rows(plan: Tcgen05Plan, matrix: str, axis: int, operand: Operand) -> Rows:
+    """Return what rows an operand has, of bytes or of elements that TMA pads."""
+    if operand.padded and operand.dtype.bits == 4:
+        limit = f"TMA pads 4-bit elements in boxes of {PADDED_K}, and takes no others"
+        return Rows(matrix, axis, PADDED_K, lambda extent: f"{extent:,} elements", limit)
+    alignment, bits = plan.architecture.tma_alignment_bytes, operand.dtype.bits
+    limit = f"TMA strides in multiples of {alignment}"
+    return Rows(matrix, axis, alignment * 8 // bits, lambda extent: _bytes(extent * bits), limit)
 
 
-def _step(plan: Tcgen05Plan, operand: Operand) -> int:
-    """Return the number of elements of which an operand's rows are a multiple."""
-    return PADDED_K if _padded(operand) else plan.architecture.tma_alignment_bytes * 8 // operand.dtype.bits
-
-
-def _length(operand: Operand, extent: int) -> str:
-    if _padded(operand):
-        return f"{extent:,} elements"
-    bits = extent * operand.dtype.bits
+def _bytes(bits: int) -> str:
     return f"{bits // 8:,} bytes" if bits % 8 == 0 else f"{bits / 8:,.1f} bytes"
-
-
-def _reason(plan: Tcgen05Plan, operand: Operand) -> str:
-    if _padded(operand):
-        return f"TMA pads 4-bit elements in boxes of {PADDED_K}, and takes no others"
-    return f"TMA strides in multiples of {plan.architecture.tma_alignment_bytes}"

@@ -19,26 +19,13 @@ from gemmgen.plan.blackwell.bounds import (
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules.memory import operand_swizzle
 from gemmgen.plan.blackwell.rules.tile import breaks_tile
-from gemmgen.plan.extents import round_up
-from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
+from gemmgen.plan.rules.registers import inexpressible_request
+from gemmgen.plan.rules.rule import breaks, counted, rule_id
 
 
 def register_granularity(plan: Tcgen05Plan) -> Iterator[Violation]:
     """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
-    architecture, registers = plan.architecture, plan.worker_registers
-    step, low, high = (
-        architecture.setmaxnreg_granularity,
-        architecture.setmaxnreg_min,
-        architecture.setmaxnreg_max,
-    )
-    if registers % step or not low <= registers <= high:
-        yield Violation(
-            rule_id(register_granularity),
-            "warp_specialization.registers.worker",
-            f"{registers:,} registers per worker thread",
-            f"setmaxnreg takes multiples of {step} from {low} to {high}",
-            nearest(registers // step * step, round_up(registers, step), low=low, high=high),
-        )
+    yield from inexpressible_request(plan.architecture, "worker", plan.worker_registers)
 
 
 def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:

@@ -8,8 +8,9 @@ from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.bounds import least_columns, least_rows, least_step
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.blackwell.rules.problem import operand_dtypes, operand_packing, scale_format
-from gemmgen.plan.extents import is_power_of_two, power_of_two_below
-from gemmgen.plan.rules.rule import breaks, nearest, rule_id
+from gemmgen.plan.extents import is_power_of_two
+from gemmgen.plan.rules.rule import breaks, rule_id
+from gemmgen.plan.rules.tile import odd_extents
 from gemmgen.target import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 
 
@@ -17,22 +18,14 @@ def tile_power_of_two(plan: Tcgen05Plan) -> Iterator[Violation]:
     """Every block extent in Gluon is a power of two."""
     widest = plan.cta_tile_n if is_power_of_two(plan.cta_tile_n) else TCGEN05.n_max
     step = 1 if breaks_types(plan) else least_step(plan)
-    extents = (
-        ("tile.m", plan.cta_tile_m, least_rows(plan), TCGEN05.m[-1]),
-        ("tile.n", plan.cta_tile_n, least_columns(plan), TCGEN05.n_max),
-        ("tile.k", plan.cta_tile_k, step, None),
-        ("epilogue.subtile_n", plan.subtile_n, narrowest_subtile(plan), widest),
+    yield from odd_extents(
+        (
+            ("tile.m", plan.cta_tile_m, least_rows(plan), TCGEN05.m[-1]),
+            ("tile.n", plan.cta_tile_n, least_columns(plan), TCGEN05.n_max),
+            ("tile.k", plan.cta_tile_k, step, None),
+            ("epilogue.subtile_n", plan.subtile_n, narrowest_subtile(plan), widest),
+        )
     )
-    for field, extent, low, high in extents:
-        if not is_power_of_two(extent):
-            below = power_of_two_below(extent)
-            yield Violation(
-                rule_id(tile_power_of_two),
-                field,
-                f"{extent:,} is no power of two",
-                "Gluon's block extents are powers of two",
-                nearest(below, 2 * below, low=low, high=high),
-            )
 
 
 def tile_rows(plan: Tcgen05Plan) -> Iterator[Violation]:

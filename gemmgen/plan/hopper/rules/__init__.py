@@ -10,8 +10,6 @@ keeps looking for a spec that is accepted and does not compile.
 
 from __future__ import annotations
 
-from gemmgen.errors import Violation
-from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.hopper.rules.epilogue import (
     epilogue_buffers,
     epilogue_factors,
@@ -53,7 +51,7 @@ from gemmgen.plan.hopper.rules.tile import (
 from gemmgen.plan.rules.rule import Rule, rule_id
 from gemmgen.plan.rules.schedule import group_width, minor_dimension
 
-__all__ = ["PROBLEM_RULES", "RULES", "STORE_RULES", "Rule", "judge", "rule_id"]
+__all__ = ["PROBLEM_RULES", "RULES", "STORE_RULES", "Rule", "rule_id"]
 
 RULES: tuple[Rule, ...] = (
     operand_dtypes,
@@ -103,8 +101,3 @@ PROBLEM_RULES: tuple[Rule, ...] = (
 
 STORE_RULES = frozenset(map(rule_id, (ring_depth, smem_capacity, epilogue_subtile, epilogue_buffers)))
 """Rules on which it depends how D is stored: a plan that breaks only others speaks for its configuration."""
-
-
-def judge(plan: WgmmaPlan) -> tuple[Violation, ...]:
-    """Return every violation of every rule; a plan without one is legal."""
-    return tuple(violation for rule in RULES for violation in rule(plan))

@@ -13,6 +13,7 @@ from gemmgen.plan.hopper.rules.epilogue import epilogue_buffers, epilogue_subtil
 from gemmgen.plan.hopper.rules.registers import accumulator_registers, register_granularity
 from gemmgen.plan.hopper.rules.roles import occupancy
 from gemmgen.plan.hopper.rules.tile import breaks_extents, breaks_tile, least_columns
+from gemmgen.plan.rules.memory import largest_that_fits
 from gemmgen.plan.rules.rule import breaks, either, one_of, rule_id
 from gemmgen.target import WGMMA
 
@@ -141,7 +142,7 @@ def _smaller_tile(plan: WgmmaPlan) -> tuple[str, int]:
     one_buffer = replace(single, epilogue_buffers=1)
     short = replace(one_buffer, cta_tile_k=plan.mma_shape[2])
     columns = max(least_columns(plan), narrowest_subtile(plan))
-    for base, name, field in (
+    attempts = (
         (single, "epilogue_buffers", "buffering.epilogue"),
         (single, "subtile_n", "epilogue.subtile_n"),
         (single, "cta_tile_k", "tile.k"),
@@ -151,15 +152,9 @@ def _smaller_tile(plan: WgmmaPlan) -> tuple[str, int]:
         (single, "cta_tile_m", "tile.m"),
         (short, "cta_tile_n", "tile.n"),
         (replace(short, cta_tile_n=columns, subtile_n=columns), "cta_tile_m", "tile.m"),
-    ):
-        value: int = getattr(plan, name)
-        while value > 1:
-            value //= 2
-            smaller = replace(base, **{name: value})
-            if name == "cta_tile_n":
-                smaller = replace(smaller, subtile_n=min(value, plan.subtile_n))
-            if breaks_extents(smaller) or breaks(smaller, epilogue_subtile, epilogue_buffers):
-                break
-            if fits(smaller):
-                return field, value
-    raise AssertionError("the smallest tile that consumers can share leaves a stage of it enough memory")
+    )
+
+    def legal(smaller: WgmmaPlan) -> bool:
+        return not (breaks_extents(smaller) or breaks(smaller, epilogue_subtile, epilogue_buffers))
+
+    return largest_that_fits(attempts, legal=legal, fits=fits)

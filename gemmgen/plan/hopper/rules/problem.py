@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
-from gemmgen.plan.dtype import FP8
-from gemmgen.plan.extents import round_up
+from gemmgen.plan.dtype import FP8, DType
 from gemmgen.plan.hopper.plan import WgmmaPlan
-from gemmgen.plan.rules.rule import either, nearest, one_of, rule_id
+from gemmgen.plan.rules.problem import Rows, unaligned_shapes
+from gemmgen.plan.rules.rule import either, one_of, rule_id
 
 ACCUMULATORS = {
     "bf16": ("fp32",),
@@ -99,28 +99,24 @@ def operand_major(plan: WgmmaPlan) -> Iterator[Violation]:
 
 def shape_alignment(plan: WgmmaPlan) -> Iterator[Violation]:
     """The rows of a contiguous A, B and C of a listed problem are multiples of what TMA can stride."""
-    problem = plan.problem
-    rows = [
-        ("A", 2 if problem.a.major == "k" else 0, problem.a.dtype),
-        ("B", 2 if problem.b.major == "k" else 1, problem.b.dtype),
-        *([("C", 1, problem.c)] if problem.c else []),
+    problem, alignment = plan.problem, plan.architecture.tma_alignment_bytes
+
+    def rows(matrix: str, axis: int, dtype: DType) -> Rows:
+        return Rows(
+            matrix,
+            axis,
+            alignment // dtype.bytes,
+            lambda extent: f"{extent * dtype.bytes:,} bytes",
+            f"TMA strides in multiples of {alignment}",
+        )
+
+    matrices = [
+        rows("A", 2 if problem.a.major == "k" else 0, problem.a.dtype),
+        rows("B", 2 if problem.b.major == "k" else 1, problem.b.dtype),
     ]
-    alignment = plan.architecture.tma_alignment_bytes
-    for section, shapes in (("check", problem.check_shapes), ("bench", problem.bench_shapes)):
-        for i, shape in enumerate(shapes):
-            reported: set[int] = set()
-            for name, axis, dtype in rows:
-                extent, step = shape[axis], alignment // dtype.bytes
-                if extent % step == 0 or axis in reported:
-                    continue
-                reported.add(axis)
-                yield Violation(
-                    rule_id(shape_alignment),
-                    f"{section}.shapes.{i}.{axis}",
-                    f"{'MNK'[axis]} = {extent:,} gives {name} rows of {extent * dtype.bytes:,} bytes",
-                    f"TMA strides in multiples of {alignment}",
-                    nearest(extent // step * step, round_up(extent, step), low=step),
-                )
+    if problem.c:
+        matrices.append(rows("C", 1, problem.c))
+    yield from unaligned_shapes(problem, matrices)
 
 
 def single_tile_shapes(plan: WgmmaPlan) -> Iterator[Violation]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.errors import Violation
-from gemmgen.plan.extents import power_of_two_below, round_up
+from gemmgen.plan.extents import power_of_two_below
 from gemmgen.plan.hopper.bounds import (
     FEW_LOADS,
     MOST_LOADS,
@@ -20,7 +20,8 @@ from gemmgen.plan.hopper.bounds import (
 from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.hopper.rules.roles import consumer_count, occupancy, warp_layout
 from gemmgen.plan.hopper.rules.tile import breaks_tile
-from gemmgen.plan.rules.rule import breaks, nearest, rule_id
+from gemmgen.plan.rules.registers import expressible, inexpressible_request
+from gemmgen.plan.rules.rule import breaks, rule_id
 from gemmgen.target import WGMMA
 
 
@@ -47,29 +48,11 @@ def register_granularity(plan: WgmmaPlan) -> Iterator[Violation]:
     """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
     if not plan.specialized:
         return
-    architecture = plan.architecture
-    step, low, high = (
-        architecture.setmaxnreg_granularity,
-        architecture.setmaxnreg_min,
-        architecture.setmaxnreg_max,
-    )
-
-    def expressible(registers: int) -> bool:
-        return registers % step == 0 and low <= registers <= high
-
-    requests = [("producer", plan.producer_registers, high)]
+    architecture, producer = plan.architecture, plan.producer_registers
+    yield from inexpressible_request(architecture, "producer", producer)
     if plan.consumers > 1:  # a lone consumer makes no request
-        most = most_consumer_registers(plan) if expressible(plan.producer_registers) else high
-        requests.append(("consumer", plan.consumer_registers, most))
-    for role, registers, most in requests:
-        if not expressible(registers):
-            yield Violation(
-                rule_id(register_granularity),
-                f"warp_specialization.registers.{role}",
-                f"{registers:,} registers per {role} thread",
-                f"setmaxnreg takes multiples of {step} from {low} to {high}",
-                nearest(registers // step * step, round_up(registers, step), low=low, high=most),
-            )
+        most = most_consumer_registers(plan) if expressible(architecture, producer) else None
+        yield from inexpressible_request(architecture, "consumer", plan.consumer_registers, most=most)
 
 
 def register_pool(plan: WgmmaPlan) -> Iterator[Violation]:

@@ -11,6 +11,7 @@ from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.hopper.rules.epilogue import narrowest_subtile
 from gemmgen.plan.hopper.rules.roles import consumer_count, warp_layout
 from gemmgen.plan.rules.rule import breaks, nearest, rule_id
+from gemmgen.plan.rules.tile import odd_extents
 from gemmgen.target import WGMMA
 
 MAX_TILE_M = 2_048
@@ -34,22 +35,14 @@ def tile_power_of_two(plan: WgmmaPlan) -> Iterator[Violation]:
     consumers = not breaks(plan, consumer_count, warp_layout)
     rows, columns = (least_rows(plan), least_columns(plan)) if consumers else (WGMMA.m, WGMMA.n_min)
     widest = plan.cta_tile_n if is_power_of_two(plan.cta_tile_n) else WGMMA.n_max
-    extents = (
-        ("tile.m", plan.cta_tile_m, rows, MAX_TILE_M),
-        ("tile.n", plan.cta_tile_n, columns, WGMMA.n_max),
-        ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
-        ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
+    yield from odd_extents(
+        (
+            ("tile.m", plan.cta_tile_m, rows, MAX_TILE_M),
+            ("tile.n", plan.cta_tile_n, columns, WGMMA.n_max),
+            ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
+            ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
+        )
     )
-    for field, extent, low, high in extents:
-        if not is_power_of_two(extent):
-            below = power_of_two_below(extent)
-            yield Violation(
-                rule_id(tile_power_of_two),
-                field,
-                f"{extent:,} is no power of two",
-                "Gluon's block extents are powers of two",
-                nearest(below, 2 * below, low=low, high=high),
-            )
 
 
 def consumer_rows(plan: WgmmaPlan) -> Iterator[Violation]:
