@@ -25,7 +25,6 @@ from typer.core import TyperCommand
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.product import Product, check, make, staged
 from gemmgen.report import columns, resources_text, simulation_text, spec_row
-from gemmgen.scratch import discard_scratch
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
@@ -59,8 +58,6 @@ TraceFile = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec."),
 ]
-INTERRUPTED = 130
-"""The exit code of shells for an interrupt."""
 CANDIDATES = 10
 """Configurations that are listed where no number is given."""
 Candidates = Annotated[
@@ -93,12 +90,15 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a title may have letters that a terminal lacks
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except GemmgenError as error:
         _complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(130)  # as shells say it
     except BrokenPipeError:
         # The reader of stdout has gone; there is nobody to tell. Keep Python from trying at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -393,13 +393,12 @@ def _each(
         except GemmgenError as error:
             return error
 
-    with ThreadPoolExecutor(os.cpu_count() if parallel else 1) as pool:
-        try:
-            outcomes = list(pool.map(attempt, paths))
-        except KeyboardInterrupt:
-            # Nothing interrupts the threads, and what they do can take minutes: leave with them.
-            discard_scratch()
-            os._exit(INTERRUPTED)
+    pool = ThreadPoolExecutor(os.cpu_count() if parallel else 1)
+    try:
+        outcomes = list(pool.map(attempt, paths))
+    finally:
+        # An interrupt does not wait for the threads, whose work can take minutes: the process ends with them.
+        pool.shutdown(wait=False, cancel_futures=True)
     results: list[T] = []
     for outcome in outcomes:
         if isinstance(outcome, GemmgenError):
@@ -468,8 +467,11 @@ def _progress(what: str) -> Generator[Callable[[str], None]]:
     if not console.is_terminal:
         yield lambda step: print(f"{what} {step}", file=sys.stderr, flush=True)
         return
-    with console.status(what) as status:
-        yield lambda step: status.update(f"{what} {step}")
+    try:
+        with console.status(what) as status:
+            yield lambda step: status.update(f"{what} {step}")
+    finally:
+        console.show_cursor()  # an interrupt can come before the status is there to do it
 
 
 def _prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:

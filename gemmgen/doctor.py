@@ -46,7 +46,7 @@ def examine() -> Doctor:
     return Doctor(
         versions,
         gpu,
-        {"plan, check, schema, list": "yes", "build, lower": lowering, "test, bench": device},
+        {"plan, check, schema, list": "yes", "build, lower, simulate": lowering, "test, bench": device},
     )
 
 

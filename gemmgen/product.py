@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from gemmgen import __version__
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -21,6 +22,9 @@ from gemmgen.plan.plan import KernelPlan
 from gemmgen.render import render
 from gemmgen.scratch import scratch
 from gemmgen.spec import SpecFile, load_spec
+
+WRITING = Lock()
+"""Held while files are being replaced."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,8 @@ def write(product: Product, directory: Path, artifacts: Mapping[str, bytes] | No
         _refuse_foreign(directory / name)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _replace({directory / name: data for name, data in files.items()})
+        with WRITING:
+            _replace({directory / name: data for name, data in files.items()})
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
         raise GemmgenError([Diagnostic(str(error.filename or directory), "cannot-write", message)]) from error

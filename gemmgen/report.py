@@ -16,11 +16,12 @@ def resources_text(resources: Resources) -> str:
     """Say what the compiler measured; that it equals the plan has been checked."""
     spilled = resources.spill_store_bytes + resources.spill_load_bytes
     requests = ", ".join(map(str, resources.setmaxnreg))
+    registers = f"{requests} registers per thread, in the roles and before they start"
     rows = {
         "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
         "warps": f"{resources.warps}",
-        "instruction": f"wgmma {', '.join(resources.mmas)}",
-        "setmaxnreg": f"{requests} registers per thread" if requests else "none: all warps do the same",
+        "instruction": ", ".join(resources.mmas),
+        "setmaxnreg": registers if requests else "none: all warps do the same",
         "multicast": f"{resources.multicast_loads} loads",
         "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
     }

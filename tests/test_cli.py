@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pty
 import re
 import resource
 import signal
@@ -81,7 +82,7 @@ def subprocess_of(
     *arguments: object, environment: dict[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[str]:
     """Start the command line in a process of its own."""
-    command = [sys.executable, "-c", "from gemmgen.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-c", "from gemmgen.__main__ import run; run()", *map(str, arguments)]
     variables = os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {})
     return subprocess.Popen(command, env=variables, text=True, stderr=subprocess.PIPE, **options)
 
@@ -454,14 +455,14 @@ def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pyt
     ran = gemmgen_("doctor")
     assert (ran.code, ran.stderr) == (0, "")
     assert ran.stdout.startswith(f"gemmgen                    {__version__}\n")
-    assert "build, lower               yes\n" in ran.stdout
+    assert "build, lower, simulate     yes\n" in ran.stdout
     report = json.loads(gemmgen_("doctor", "--json").stdout)
     assert report["gpu"] == "no GPU"
     assert report["versions"]["torch"] == torch.__version__
     reason = "no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found no GPU"
     assert report["stages"] == {
         "plan, check, schema, list": "yes",
-        "build, lower": "yes",
+        "build, lower, simulate": "yes",
         "test, bench": reason,
     }
 
@@ -486,13 +487,27 @@ def test_doctor_knows_the_gpus_that_specs_are_for(
     assert json.loads(gemmgen_("doctor", "--json").stdout)["stages"]["test, bench"] == expected
 
 
+@pytest.mark.parametrize(("capability", "measures"), [((9, 0), True), ((10, 0), False)])
+def test_the_demo_measures_where_doctor_finds_a_hopper_gpu(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], measures: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X")
+    wanted = re.search(r"doctor --json \| grep -q '(.+)'; then", (ROOT / "Makefile").read_text())
+    assert wanted
+    assert bool(re.search(wanted[1], gemmgen_("doctor", "--json").stdout)) == measures
+
+
 def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gemmgen.doctor, "TRITON_RANGE", "2.1")
     stages = json.loads(gemmgen_("doctor", "--json").stdout)["stages"]
-    assert re.fullmatch(r"no: needs triton 2\.1, found 3\.9\.\d+", stages["build, lower"])
+    assert re.fullmatch(r"no: needs triton 2\.1, found 3\.9\.\d+", stages["build, lower, simulate"])
 
 
 # --- as a process
+
+HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 
 @pytest.mark.parametrize(
@@ -530,6 +545,33 @@ def test_an_interrupt_ends_a_build_without_a_traceback(good: Path) -> None:
     # It does not end the compilation and the simulation first, and leaves nothing behind.
     assert [path.name for path in Path().rglob("*.*")] == ["good.yaml"]
     assert not list(Path(tempfile.gettempdir()).glob(f"gemmgen-{process.pid}-*"))
+
+
+def test_an_interrupt_in_a_terminal_gives_the_cursor_back(good: Path) -> None:
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gemmgen", "simulate", good],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = os.read(terminal, 1000)
+    assert shown.startswith(HIDE_CURSOR)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    shown += os.read(terminal, 10_000)
+    os.close(terminal)
+    assert shown.count(SHOW_CURSOR) >= shown.count(HIDE_CURSOR)
+
+
+def test_a_simulation_of_a_blackwell_kernel_leaves_stderr_to_gemmgen() -> None:
+    # Importing such a module makes Triton's binding library report leaks at Python's own end.
+    process = subprocess_of(
+        "simulate", ROOT / "specs" / "b200_bf16_n64.yaml", "--shape", "128x64x128", stdout=subprocess.DEVNULL
+    )
+    _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (0, f"simulating {ROOT / 'specs' / 'b200_bf16_n64.yaml'}\n")
 
 
 def test_a_title_can_be_printed_where_stdout_is_ascii(good: Path) -> None:

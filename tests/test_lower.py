@@ -57,7 +57,7 @@ def test_the_compiler_measures_what_the_plan_says(product: Product, lowered: Low
     plan, found = hopper(product.plan), lowered.resources
     assert found.smem_bytes == plan.smem_bytes
     assert found.warps == plan.total_warps
-    assert found.mmas == (instruction(plan),)
+    assert found.mmas == (f"wgmma {instruction(plan)}",)
     assert {note[1:6] for note in found.ptxas_notes} <= set(plan.ptxas_notes)
 
 
@@ -398,10 +398,11 @@ def test_every_difference_between_plan_and_compiler_is_reported(plain: Product) 
     )
     assert plan.register_pool.default_registers == 144  # (96 * 20 - 4 * (3 * 104 + 24)) / 4
     prefix = "specs/planted.yaml: error[plan-differs]: the plan"
+    compiled = "wgmma m64n256k16.f32.bf16.bf16"
     assert diagnostics(plain.module, plan) == [
         f"{prefix} has {plan.smem_bytes:,} bytes of shared memory, the compiler {plain.plan.smem_bytes:,}",
         f"{prefix} has 20 warps, the compiler 12",
-        f"{prefix} multiplies with m64n128k16.f16.bf16.bf16, the compiler with m64n256k16.f32.bf16.bf16",
+        f"{prefix} multiplies with wgmma m64n128k16.f16.bf16.bf16, the compiler with {compiled}",
         f"{prefix} starts with 96 registers per thread, the compiler with 168",
         f"{prefix} has setmaxnreg 24, 56, 104, 144, 256, the compiler 40, 120, 232, 256",
         f"{prefix} has 1 multicast loads, the compiler 0",
@@ -415,7 +416,7 @@ def test_operands_of_another_type_are_a_difference() -> None:
     plan = replace(hopper(product.plan), problem=replace(hopper(product.plan).problem, a=half, b=half))
     (found,) = diagnostics(product.module, plan)
     assert found.endswith(
-        "multiplies with m64n256k16.f32.f16.f16, the compiler with m64n256k16.f32.bf16.bf16"
+        "multiplies with wgmma m64n256k16.f32.f16.f16, the compiler with wgmma m64n256k16.f32.bf16.bf16"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -41,6 +42,7 @@ def compile_module(module_path: Path, compute_capability: int, directory: Path) 
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the compiler would not look for Python's interrupt
     compile_module(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
     sys.stdout.flush()
     # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.

@@ -151,7 +151,7 @@ def _failure(returncode: int, stderr: str, module_path: Path) -> str:
     return f"Triton refuses the kernel{how}: {reason}".replace(str(module_path), module_path.name)
 
 
-MMA = r"(?:wgmma\.mma_async\.sync\.aligned|tcgen05\.mma)\.([\w.:]+)"
+MMA = r"(wgmma)\.mma_async\.sync\.aligned\.([\w.:]+)|(tcgen05)\.mma\.([\w.:]+)"
 
 
 def _measure(ptx: str, ptxas_log: str, metadata: Mapping[str, Any]) -> Resources:
@@ -170,7 +170,7 @@ def _measure(ptx: str, ptxas_log: str, metadata: Mapping[str, Any]) -> Resources
         spill_store_bytes=reported("spill stores"),
         spill_load_bytes=reported("spill loads"),
         stack_bytes=reported("stack frame"),
-        mmas=tuple(sorted(set(re.findall(MMA, ptx)))),
+        mmas=tuple(sorted({" ".join(filter(None, found)) for found in re.findall(MMA, ptx)})),
         operations={name: len(re.findall(pattern, ptx)) for name, pattern in OPERATIONS.items()},
         traps=bool(re.search(r"^\s*trap;", ptx, re.MULTILINE)),
         setmaxnreg=tuple(
@@ -187,12 +187,13 @@ PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "int8": "s8", "int32"
 
 
 def promised_mma(plan: KernelPlan) -> str:
-    """Return the instruction that a plan multiplies with as PTX spells it (see `Resources.mmas`)."""
-    if not isinstance(plan, WgmmaPlan):
-        return plan.mma_name
-    problem = plan.problem
-    names = (dtype.name for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype))
-    return ".".join((plan.mma_name, *(PTX_TYPES.get(name, name) for name in names)))
+    """Return the instruction that a plan multiplies with, and its qualifiers as PTX spells them."""
+    qualifiers = [plan.mma_name]
+    if isinstance(plan, WgmmaPlan):
+        problem = plan.problem
+        names = (dtype.name for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype))
+        qualifiers += [PTX_TYPES.get(name, name) for name in names]
+    return f"{plan.architecture.mma} {'.'.join(qualifiers)}"
 
 
 def promised_launch_registers(plan: KernelPlan) -> int | None:

@@ -17,10 +17,11 @@ clusters differ by 8 at most. Longer steps need more than any kernel gains by th
 """
 
 FEW_LOADS = 12
-"""TMA loads of M- or N-contiguous tiles in a K step for which 24 registers do.
+"""TMA loads in a K step for which a load warp needs no more registers: those across rows of K, or, on a
+Hilbert curve, all.
 
-[gluon] 24 loads, of bf16 swizzled over 32 bytes, spill with 40 registers and compile with 56. Along K, 32
-loads compile with 24.
+[gluon] 24 loads across, of bf16 swizzled over 32 bytes, spill with 40 registers and compile with 56. Along K,
+32 loads compile with 24; on a curve 18 loads, 16 of them along K, spill with 48 and compile with 56.
 """
 REGISTERS_OF_MANY_LOADS = 56
 REGISTERS_OF_CURVE = 32
@@ -76,10 +77,7 @@ def loads_across(plan: Tcgen05Plan) -> int:
 
 
 def operand_loads(plan: Tcgen05Plan) -> int:
-    """Return the TMA loads of A and B for a K step.
-
-    [gluon] On a Hilbert curve 18 of them, 16 along K, spill at 48 registers and compile at 56.
-    """
+    """Return the TMA loads of A and B for a K step."""
     return plan.loads("a") + plan.loads("b")
 
 

@@ -260,6 +260,12 @@ def smem_limit(plan: WgmmaPlan) -> int:
     return max(1, min(share, architecture.smem_bytes_per_cta))
 
 
+def fewest_stages(plan: WgmmaPlan) -> int:
+    """Return the fewest stages with which a step can be loaded while others are multiplied."""
+    alternates = plan.persistent and not plan.specialized  # the same warps load and multiply
+    return max(plan.outstanding_mmas + 1, 2 if alternates else 1)
+
+
 def most_stages(plan: WgmmaPlan) -> int:
     """Return the most stages that fit, 0 if not even one does."""
     if plan.consumers > most_consumers(plan):

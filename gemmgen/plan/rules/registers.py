@@ -17,9 +17,12 @@ def expressible(architecture: Architecture, registers: int) -> bool:
 
 
 def inexpressible_request(
-    architecture: Architecture, role: str, registers: int, *, most: int | None = None
+    architecture: Architecture, role: str, registers: int, *, least: int | None, most: int | None = None
 ) -> Iterator[Violation]:
-    """Yield what is wrong with a role's registers, of which it can have at most `most`."""
+    """Yield what is wrong with a role's registers, of which it needs `least` and can have `most`.
+
+    None is what no kernel needs or has less or more of.
+    """
     step, low, high = (
         architecture.setmaxnreg_granularity,
         architecture.setmaxnreg_min,
@@ -31,5 +34,10 @@ def inexpressible_request(
             f"warp_specialization.registers.{role}",
             f"{registers:,} registers per {role} thread",
             f"setmaxnreg takes multiples of {step} from {low} to {high}",
-            nearest(registers // step * step, round_up(registers, step), low=low, high=most or high),
+            nearest(
+                registers // step * step,
+                round_up(registers, step),
+                low=min(least or low, most or high),
+                high=most or high,
+            ),
         )

@@ -9,8 +9,6 @@ from gemmgen.plan.extents import is_power_of_two, power_of_two_below
 from gemmgen.plan.plan import KernelPlan
 from gemmgen.plan.rules.rule import counted, nearest, rule_id
 
-MAX_CLUSTER = 4
-"""CTAs of a program; 8 are portable, but no Hopper tile gains by sharing among more than 4."""
 MAX_WIDTH = 4_096
 """[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
 MAX_SQUARE = 64

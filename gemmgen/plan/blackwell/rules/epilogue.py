@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.bounds import most_sums, sums
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
+from gemmgen.plan.blackwell.rules.roles import cluster_shape
 from gemmgen.plan.blackwell.rules.tile import narrowest_subtile, tile_columns, tile_rows
 from gemmgen.plan.extents import is_power_of_two
 from gemmgen.plan.problem import ACTIVATIONS
@@ -21,6 +22,8 @@ def epilogue_subtile(plan: Tcgen05Plan) -> Iterator[Violation]:
     """A sub-tile is part of a tile's columns that TMA can move."""
     if not is_power_of_two(plan.cta_tile_n) or not is_power_of_two(plan.subtile_n):
         return
+    if breaks(plan, cluster_shape):
+        return  # a cluster of fewer CTAs may store the tile in parts
     field, narrowest = "epilogue.subtile_n", narrowest_subtile(plan)
     if plan.subtile_n > plan.cta_tile_n:
         limit, fix = f"the tile has {plan.cta_tile_n}", f"use at most {plan.cta_tile_n}"
@@ -39,7 +42,9 @@ def epilogue_subtile(plan: Tcgen05Plan) -> Iterator[Violation]:
 
 def epilogue_registers(plan: Tcgen05Plan) -> Iterator[Violation]:
     """The sums of a sub-tile, and what is computed of them, fit into registers."""
-    if not is_power_of_two(plan.subtile_n) or breaks(plan, tile_rows, tile_columns, epilogue_subtile):
+    if not is_power_of_two(plan.subtile_n) or breaks(
+        plan, cluster_shape, tile_rows, tile_columns, epilogue_subtile
+    ):
         return
     held, most = sums(plan), most_sums(plan)
     if held <= most:

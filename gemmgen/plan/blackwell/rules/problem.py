@@ -69,12 +69,14 @@ def scale_format(plan: Tcgen05Plan) -> Iterator[Violation]:
 def _lone_scale(plan: Tcgen05Plan, name: str, scale: BlockScale) -> Violation:
     """The violation of an operand with scales beside one without."""
     other_name, other = next(beside for beside in named(plan) if beside[0] != name)
+    operand = next(operand for beside, operand in named(plan) if beside == name)
+    unscaled = "" if operand.dtype.bits > 4 else f" and use {either(FP8)} for operands.{name}.dtype"
     return Violation(
         rule_id(scale_format),
         f"operands.{name}.scale",
         f"scales of {scale.format.name} for {name.upper()}, and none for {other.dtype.name} beside it",
         "the tensor cores scale both operands or neither",
-        f"leave it out, or use an operands.{other_name}.scale",
+        f"leave it out{unscaled}, or use an operands.{other_name}.scale",
     )
 
 

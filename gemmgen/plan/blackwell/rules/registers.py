@@ -25,7 +25,8 @@ from gemmgen.plan.rules.rule import breaks, counted, rule_id
 
 def register_granularity(plan: Tcgen05Plan) -> Iterator[Violation]:
     """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
-    yield from inexpressible_request(plan.architecture, "worker", plan.worker_registers)
+    least = None if breaks_tile(plan) or breaks(plan, operand_swizzle) else needed_worker_registers(plan)
+    yield from inexpressible_request(plan.architecture, "worker", plan.worker_registers, least=least)
 
 
 def worker_registers(plan: Tcgen05Plan) -> Iterator[Violation]:

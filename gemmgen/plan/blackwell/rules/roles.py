@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from gemmgen.errors import Violation
 from gemmgen.plan.blackwell.plan import Tcgen05Plan
 from gemmgen.plan.extents import is_power_of_two, power_of_two_below
+from gemmgen.plan.rules.roles import MAX_CLUSTER
 from gemmgen.plan.rules.rule import counted, nearest, rule_id
-from gemmgen.plan.rules.schedule import MAX_CLUSTER
 
 
 def cluster_shape(plan: Tcgen05Plan) -> Iterator[Violation]:
@@ -46,7 +46,7 @@ def cluster_shape(plan: Tcgen05Plan) -> Iterator[Violation]:
         f"cluster.{field}",
         f"{m} x {n} CTAs" if m > 1 and n > 1 else f"{m * n} CTAs along {field.upper()}",
         limit,
-        f"use at most {fix}",
+        "use 1" if fix == 1 else f"use at most {fix}",
     )
 
 

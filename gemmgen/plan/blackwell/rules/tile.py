@@ -35,7 +35,8 @@ def tile_rows(plan: Tcgen05Plan) -> Iterator[Violation]:
         return
     if rows not in TCGEN05.m:
         limit = f"tcgen05.mma takes {fewest} or {most} in each CTA"
-        fix = f"use at most {most}" if rows > most else f"use at least {least_rows(plan)}"
+        bound = f"use at most {most}" if rows > most else f"use at least {least_rows(plan)}"
+        fix = f"use {most}" if least_rows(plan) == most else bound
     elif plan.block_scaled:
         limit = f"tcgen05_mma_scaled does not support blockM={rows}: with scales a CTA has {SCALE_ROWS}"
         fix = f"use {SCALE_ROWS}"

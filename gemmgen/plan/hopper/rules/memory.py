@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gemmgen.errors import Violation
 from gemmgen.plan.extents import is_power_of_two
-from gemmgen.plan.hopper.bounds import fits, most_stages, smem_limit
+from gemmgen.plan.hopper.bounds import fewest_stages, fits, most_stages, smem_limit
 from gemmgen.plan.hopper.plan import WgmmaPlan
 from gemmgen.plan.hopper.rules.epilogue import epilogue_buffers, epilogue_subtile, narrowest_subtile
 from gemmgen.plan.hopper.rules.registers import accumulator_registers, register_granularity
@@ -114,15 +114,17 @@ def smem_capacity(plan: WgmmaPlan) -> Iterator[Violation]:
         return
     if not is_power_of_two(plan.subtile_n) or fits(plan):
         return
-    if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)):
+    least = 1 if plan.schedule_kind == "single_tile" else fewest_stages(plan)
+    if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)) >= least:
         field, largest = "buffering.stages", stages
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     elif breaks(plan, register_granularity, operand_swizzle):
         return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
     else:
+        stages = "a single stage" if least == 1 else f"{least} stages"
+        found = f"even {stages} of {plan.stage_bytes:,} bytes and the epilogue need"
+        plan = replace(plan, stages=least)
         field, largest = _smaller_tile(plan)
-        found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
-        plan = replace(plan, stages=1)
     share = f" of each of {plan.occupancy} CTAs" if plan.occupancy > 1 else ""
     yield Violation(
         rule_id(smem_capacity),
@@ -134,22 +136,21 @@ def smem_capacity(plan: WgmmaPlan) -> Iterator[Violation]:
 
 
 def _smaller_tile(plan: WgmmaPlan) -> tuple[str, int]:
-    """Return the field that has to shrink for a single stage to fit, and its largest value that does it.
+    """Return the field that has to shrink for a plan with few stages to fit, and the value that does it.
 
-    Where no field will do alone, the others are taken at their smallest.
+    It is the largest. Where no field will do alone, the others are taken at their smallest.
     """
-    single = replace(plan, stages=1)
-    one_buffer = replace(single, epilogue_buffers=1)
+    one_buffer = replace(plan, epilogue_buffers=1)
     short = replace(one_buffer, cta_tile_k=plan.mma_shape[2])
     columns = max(least_columns(plan), narrowest_subtile(plan))
     attempts = (
-        (single, "epilogue_buffers", "buffering.epilogue"),
-        (single, "subtile_n", "epilogue.subtile_n"),
-        (single, "cta_tile_k", "tile.k"),
+        (plan, "epilogue_buffers", "buffering.epilogue"),
+        (plan, "subtile_n", "epilogue.subtile_n"),
+        (plan, "cta_tile_k", "tile.k"),
         (one_buffer, "subtile_n", "epilogue.subtile_n"),
         (replace(one_buffer, subtile_n=WGMMA.n_min), "cta_tile_k", "tile.k"),
-        (single, "cta_tile_n", "tile.n"),
-        (single, "cta_tile_m", "tile.m"),
+        (plan, "cta_tile_n", "tile.n"),
+        (plan, "cta_tile_m", "tile.m"),
         (short, "cta_tile_n", "tile.n"),
         (replace(short, cta_tile_n=columns, subtile_n=columns), "cta_tile_m", "tile.m"),
     )

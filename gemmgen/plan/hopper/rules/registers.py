@@ -49,10 +49,15 @@ def register_granularity(plan: WgmmaPlan) -> Iterator[Violation]:
     if not plan.specialized:
         return
     architecture, producer = plan.architecture, plan.producer_registers
-    yield from inexpressible_request(architecture, "producer", producer)
+    tile = not breaks_tile(plan)
+    least = needed_producer_registers(plan) if tile else None
+    yield from inexpressible_request(architecture, "producer", producer, least=least)
     if plan.consumers > 1:  # a lone consumer makes no request
+        least = needed_registers(plan) if tile else None
         most = most_consumer_registers(plan) if expressible(architecture, producer) else None
-        yield from inexpressible_request(architecture, "consumer", plan.consumer_registers, most=most)
+        yield from inexpressible_request(
+            architecture, "consumer", plan.consumer_registers, least=least, most=most
+        )
 
 
 def register_pool(plan: WgmmaPlan) -> Iterator[Violation]:

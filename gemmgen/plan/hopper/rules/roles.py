@@ -8,8 +8,8 @@ from gemmgen.errors import Violation
 from gemmgen.plan.extents import is_power_of_two, power_of_two_below
 from gemmgen.plan.hopper.bounds import most_consumers, threads_of
 from gemmgen.plan.hopper.plan import WgmmaPlan
+from gemmgen.plan.rules.roles import MAX_CLUSTER
 from gemmgen.plan.rules.rule import breaks, counted, nearest, rule_id
-from gemmgen.plan.rules.schedule import MAX_CLUSTER
 
 MAX_OCCUPANCY = 3
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
