@@ -230,6 +230,6 @@ def test_every_difference_is_reported() -> None:
     text = str(raised.value)
     # 2 x 256 columns and 8 + 16 of scales are 536, which the compiler would round up to 576.
     assert "the plan has 576 columns of tensor memory, the compiler 512" in text
-    assert "the plan multiplies with cta_group::1.kind::mxf4nvf4.block_scale.block16" in text
+    assert "the plan multiplies with tcgen05 cta_group::1.kind::mxf4nvf4.block_scale.block16" in text
     assert "the plan has 2 tcgen05.mma in its code, the compiler 4" in text
     assert "the plan has setmaxnreg 48, 256, the compiler 40, 256" in text

@@ -7,7 +7,6 @@ without a GPU: a `Cuda` tensor is a CPU tensor that claims to be on one.
 
 from __future__ import annotations
 
-import gc
 import re
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -26,6 +25,7 @@ from torch import Tensor
 from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
+from gemmgen.graph import captured_graph
 from gemmgen.module import Matmul, import_generated, matmul_of
 from gemmgen.plan.hopper import WgmmaPlan
 from gemmgen.product import Product, make
@@ -895,14 +895,8 @@ def test_a_call_is_captured_into_a_graph(matmul: Matmul, problem: Problem, first
     if not first:
         matmul(a, b)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    # The kernels of earlier tests are garbage, and unloading one would end the capture: hold it back.
-    gc.disable()
-    try:
-        with torch.cuda.graph(graph):
-            result = matmul(a, b)
-    finally:
-        gc.enable()
+    with captured_graph() as graph:  # earlier tests have left kernels to unload
+        result = matmul(a, b)
     for _ in range(2):
         a.copy_(problem.rows(200, 72))
         graph.replay()

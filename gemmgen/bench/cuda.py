@@ -14,6 +14,7 @@ import torch
 import gemmgen
 from gemmgen.bench.machine import Work
 from gemmgen.bench.record import Environment, GpuState
+from gemmgen.graph import captured_graph
 
 STATE_SAMPLES: Final = 30
 """Samples that are enqueued while ``nvidia-smi`` starts: 0.3 s of work at 10 ms each."""
@@ -70,8 +71,7 @@ class CudaMachine:
 
     def capture(self, work: Work) -> Work:
         """Return the replay of a CUDA graph of the work, which must have been done once before."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with captured_graph() as graph:
             work()
         return graph.replay
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.graph import captured_graph
 from gemmgen.problem import Check
 from gemmgen.problem.case import Case
 from gemmgen.problem.dtype import bits, poison
@@ -48,8 +49,7 @@ def captured(case: Case) -> Iterator[Check]:
     """Check that a CUDA graph of one call replays to the bits of a call outside a graph."""
     inputs = case.inputs()
     first = case.run(inputs).clone()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with captured_graph() as graph:
         out = inputs.call(case.matmul)
 
     def replay() -> Tensor:
