@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from right_kernel import spec_of
@@ -11,7 +14,10 @@ from gemmgen.errors import GemmgenError
 from gemmgen.problem.inputs import random_inputs
 from gemmgen.problem.matrix import Matrix
 from gemmgen.problem.reference import deviation
-from gemmgen.spec import Spec
+from gemmgen.spec import Spec, load_spec
+
+ROOT = Path(__file__).parent.parent
+RECORDS = sorted((ROOT / "benchmarks").glob("h100_*.json"))
 
 CHOICE = "cuBLAS's default choice: "
 REDUCED = "reduced-precision reduction True"
@@ -160,8 +166,15 @@ def test_settings_of_torch_are_put_back() -> None:
         (spec_of("bf16", "fp16"), "bf16 and bf16 into fp16"),
         (spec_of("bf16", "bf16", b="fp16"), "bf16 and fp16 into bf16"),
         (spec_of("bf16", "int32"), "bf16 and bf16 into int32"),
+        (spec_of("e4m3", "bf16", majors="mk"), "e4m3 and e4m3 with an M-contiguous A"),
     ],
 )
 def test_what_torch_cannot_multiply_has_no_baseline(spec: Spec, what: str) -> None:
     with pytest.raises(GemmgenError, match=rf"error\[no-baseline\]: torch has no cuBLAS matmul of {what}$"):
         cublas(spec)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
+def test_a_record_names_the_baseline_that_its_spec_has(record: Path) -> None:
+    spec = load_spec(ROOT / "specs" / f"{record.stem}.yaml").spec
+    assert cublas(spec).text == json.loads(record.read_text())["baseline"]

@@ -70,7 +70,7 @@ def _settings(spec: Spec) -> tuple[str, Callable[[], AbstractContextManager[None
         return f"{formats_text(spec)}, scales packed before", nullcontext
     if a == "tf32":
         return "tf32, allow_tf32 True", partial(_set, "allow_tf32")
-    if accumulator_of(spec) == "fp16":
+    if a == "fp16" and accumulator_of(spec) == "fp16":
         return "fp16, allow_fp16_accumulation True", partial(_set, "allow_fp16_accumulation")
     if a in ("bf16", "fp16") and d != "fp32":
         reduced = getattr(matmul, f"allow_{a}_reduced_precision_reduction")

@@ -33,6 +33,9 @@ def head_of(spec: Spec) -> Head:
     if a == "int8" == b:
         return _int_mm(spec)
     if a in FP8 and b in FP8 and (a, b) != ("e5m2", "e5m2"):
+        if spec.operands.a.major == "mn":  # _scaled_mm takes a row-major A only
+            message = f"torch has no cuBLAS matmul of {a} and {b} with an M-contiguous A"
+            raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
         return scaled_mm(spec)
     if a != b or d not in (*into.get(a, ()), *FP8) or a in FP8:
         message = f"torch has no cuBLAS matmul of {a} and {b} into {d}"
