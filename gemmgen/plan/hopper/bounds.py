@@ -262,6 +262,8 @@ def smem_limit(plan: WgmmaPlan) -> int:
 
 def fewest_stages(plan: WgmmaPlan) -> int:
     """Return the fewest stages with which a step can be loaded while others are multiplied."""
+    if plan.schedule_kind == "single_tile":
+        return 1
     alternates = plan.persistent and not plan.specialized  # the same warps load and multiply
     return max(plan.outstanding_mmas + 1, 2 if alternates else 1)
 

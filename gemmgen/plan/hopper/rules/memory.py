@@ -63,21 +63,23 @@ def ring_depth(plan: WgmmaPlan) -> Iterator[Violation]:
                 "use 1",
             )
         return
-    if plan.persistent and not plan.specialized and plan.stages < 2:
+    if plan.stages >= (least := fewest_stages(plan)):
+        return
+    if plan.persistent and not plan.specialized:
         yield Violation(
             rule_id(ring_depth),
             "buffering.stages",
             f"{plan.stages} stage for warps that load and multiply over many tiles",
             "a second one lets a step load while another is multiplied",
-            "use at least 2",
+            f"use at least {least}",
         )
-    elif plan.stages <= plan.outstanding_mmas:
+    else:
         yield Violation(
             rule_id(ring_depth),
             "buffering.stages",
             f"{plan.stages} stage with {plan.outstanding_mmas} outstanding MMA",
             "the MMA in flight keeps its stage until the next one is issued, which needs a stage of its own",
-            f"use at least {plan.outstanding_mmas + 1}",
+            f"use at least {least}",
         )
 
 
@@ -114,15 +116,15 @@ def smem_capacity(plan: WgmmaPlan) -> Iterator[Violation]:
         return
     if not is_power_of_two(plan.subtile_n) or fits(plan):
         return
-    least = 1 if plan.schedule_kind == "single_tile" else fewest_stages(plan)
+    least = fewest_stages(plan)
     if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)) >= least:
         field, largest = "buffering.stages", stages
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     elif breaks(plan, register_granularity, operand_swizzle):
         return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
     else:
-        stages = "a single stage" if least == 1 else f"{least} stages"
-        found = f"even {stages} of {plan.stage_bytes:,} bytes and the epilogue need"
+        fewest = "a single stage" if least == 1 else f"{least} stages"
+        found = f"even {fewest} of {plan.stage_bytes:,} bytes and the epilogue need"
         plan = replace(plan, stages=least)
         field, largest = _smaller_tile(plan)
     share = f" of each of {plan.occupancy} CTAs" if plan.occupancy > 1 else ""
