@@ -1,23 +1,38 @@
 # Every target sets up what it needs in .venv; `make` alone lists them.
 .DEFAULT_GOAL := help
+# The Python to make .venv with, 3.11 or newer.
 PYTHON ?= python3
+# What pip installs before everything else, to choose a build of torch; nothing, if it is left empty.
+TORCH ?=
 BIN := .venv/bin
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# Is there only after an installation that ended well, and only for this version of Python.
+INSTALLED := .venv/installed-$(VERSION)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-.venv/installed: pyproject.toml constraints.txt
-	test -d .venv || $(PYTHON) -m venv .venv
-	@echo "installing gemmgen and its dependencies into .venv (once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "gemmgen needs Python 3.11 or newer, and $(PYTHON) is $(VERSION): make PYTHON=python3.12, say" >&2; exit 1; }
+	@# An environment of another Python, or of an installation that did not end, is made anew.
+	@if test -e .venv/unfinished || \
+	  ! $(BIN)/python -c 'import pip, sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null; \
+	then rm -rf .venv && $(PYTHON) -m venv .venv; fi
+	@echo "installing gemmgen and its dependencies into .venv (once; torch brings gigabytes of CUDA libraries)"
+	@touch .venv/unfinished
+	$(if $(TORCH),$(PIP) $(TORCH))
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	@rm -f .venv/unfinished .venv/installed*
+	@touch $@
 
-docs: .venv/installed ## refresh what the README quotes: module excerpts, the table and the plot of the records
+docs: $(INSTALLED) ## refresh what the README quotes: module excerpts, the table and the plot of the records
 	$(BIN)/python docs/refresh.py
 
-setup: .venv/installed ## install gemmgen for development into .venv
+setup: $(INSTALLED) ## install gemmgen for development into .venv
 
-demo: .venv/installed ## build specs/h100_bf16.yaml; on a Hopper GPU also check its numbers and benchmark it
+demo: $(INSTALLED) ## build specs/h100_bf16.yaml; on a Hopper GPU also check its numbers and benchmark it
 	$(BIN)/gemmgen build specs/h100_bf16.yaml
 	@if $(BIN)/gemmgen doctor --json | grep -q '"test, bench": "yes.*h100'; then \
 	  $(BIN)/gemmgen test specs/h100_bf16.yaml && $(BIN)/gemmgen bench specs/h100_bf16.yaml; \
@@ -25,20 +40,30 @@ demo: .venv/installed ## build specs/h100_bf16.yaml; on a Hopper GPU also check 
 	  echo; echo "no Hopper GPU here: numbers and speed were not measured; see benchmarks/ for recorded runs"; \
 	fi
 
-test: .venv/installed ## format, lint, types, and every test that needs no GPU
+lint: $(INSTALLED) ## format, lint, types, and whether generated modules are what their specs say
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/gemmgen check
-	$(BIN)/python -m pytest -m 'not gpu' -n auto
+	$(BIN)/gemmgen check tests/pairs/specs/*.yaml --out tests/pairs/generated
 
-gpu: .venv/installed ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
+quick: lint ## what takes at most 90 seconds: lint, and the fast tests
+	$(BIN)/python -m pytest -m 'quick and not gpu' -n auto
+
+test: lint ## lint, and every test that needs no GPU
+	$(BIN)/python -m pytest -m 'not gpu' -n auto --durations=15
+
+coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none of them runs
+	$(BIN)/python -m pytest -m 'not gpu' -n auto --cov=gemmgen --cov-report=term-missing:skip-covered
+
+gpu: $(INSTALLED) ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
 	$(BIN)/python -m pytest -m gpu
 
-generated: .venv/installed ## regenerate every module under generated/
+generated: $(INSTALLED) ## regenerate every module under generated/
 	$(BIN)/gemmgen build specs/*.yaml
+	$(BIN)/gemmgen build tests/pairs/specs/*.yaml --out tests/pairs/generated
 
 clean: ## remove .venv and what tools leave behind
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo test gpu generated docs clean
+.PHONY: help setup demo lint quick test coverage gpu generated docs clean

@@ -1,7 +1,8 @@
-"""Fill the marked blocks of README.md from what they quote: a generated module, and the benchmark records.
+"""Fill the marked blocks of the pages from what they quote: a generated module, and the benchmark records.
 
-``python docs/refresh.py`` rewrites README.md and docs/speed.svg; a test fails while README.md is not what
-this would write. A block lies between ``<!-- excerpt: FILE FUNCTION… -->`` or ``<!-- benchmarks -->`` and
+``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md and docs/speed.svg; tests fail while one of
+them is not what this would write. A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with
+``<!-- speed -->`` for the rows of SHOWN, or with ``<!-- benchmarks -->`` for all; it ends with
 ``<!-- end -->``.
 """
 
@@ -9,16 +10,32 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from gemmgen.bench import Record, markdown_table, plot
-from gemmgen.bench.session import read_record
+from gemmgen.bench import Record, markdown_table, plot, read_record
+from gemmgen.problem import Shape, shape_text
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PICTURE = ROOT / "docs" / "speed.svg"
+SHOWN: tuple[tuple[str, Shape], ...] = (
+    ("h100_bf16", (8192, 8192, 8192)),
+    ("h100_bf16", (4096, 4096, 4096)),
+    ("h100_bf16_128x128", (2048, 2048, 2048)),
+    ("h100_bf16_128x128", (8192, 8192, 1024)),
+    ("h100_bf16_ping_pong", (8192, 8192, 8192)),
+    ("h100_bf16_bias_gelu", (8192, 8192, 8192)),
+    ("h100_bf16_residual", (4096, 4096, 4096)),
+    ("h100_tf32", (8192, 8192, 8192)),
+    ("h100_e4m3", (8192, 8192, 8192)),
+    ("h100_int8", (8192, 8192, 8192)),
+)
+"""The rows of the README and of its picture: each kind of operands, of epilogue, and one that we lose."""
 
 
 def refreshed(text: str) -> str:
-    """Return the README's text with every block filled anew."""
+    """Return a page's text with every block filled anew."""
     text = re.sub(
         r"(<!-- excerpt: (\S+) ([^>]*?) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{_excerpt(ROOT / match[2], match[3].split())}{match[4]}",
@@ -26,8 +43,8 @@ def refreshed(text: str) -> str:
         flags=re.DOTALL,
     )
     return re.sub(
-        r"(<!-- benchmarks -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{_benchmarks()}{match[2]}",
+        r"(<!-- (speed|benchmarks) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{_speed() if match[2] == 'speed' else _benchmarks()}{match[3]}",
         text,
         flags=re.DOTALL,
     )
@@ -36,6 +53,19 @@ def refreshed(text: str) -> str:
 def records() -> list[Record]:
     """Return the committed records, in the order of their names."""
     return [read_record(path) for path in sorted((ROOT / "benchmarks").glob("*.json"))]
+
+
+def shown() -> list[Record]:
+    """Return the records of SHOWN, in its order and each with that measurement alone."""
+    by_name = {record.subject.name: record for record in records()}
+    return [_of_shape(by_name[name], shape) for name, shape in SHOWN]
+
+
+def _of_shape(record: Record, shape: Shape) -> Record:
+    measurements = tuple(found for found in record.measurements if found.shape == shape)
+    if not measurements:
+        raise ValueError(f"{record.subject.name} has no measurement of {shape_text(shape)}")
+    return replace(record, measurements=measurements)
 
 
 def _excerpt(path: Path, functions: list[str]) -> str:
@@ -50,17 +80,35 @@ def _excerpt(path: Path, functions: list[str]) -> str:
     return "```python\n" + "\n\n\n".join(bodies) + "\n```\n"
 
 
+def _speed() -> str:
+    return f"{_where(shown())}\n\n{markdown_table(shown())}\n{_range(records())}\n"
+
+
 def _benchmarks() -> str:
-    found = records()
+    return f"{_where(records())}\n\n{markdown_table(records())}"
+
+
+def _where(found: list[Record]) -> str:
     gpus = sorted({record.environment.gpu for record in found})
     versions = sorted(
         {f"torch {record.environment.torch}, Triton {record.environment.triton}" for record in found}
     )
-    where = f"On {', '.join(gpus)} with {'; '.join(versions)}:"
-    return f"{where}\n\n{markdown_table(found)}\n![speed](docs/speed.svg)\n"
+    return f"On {', '.join(gpus)} with {'; '.join(versions)}:"
+
+
+def _range(found: list[Record]) -> str:
+    """Say how the rows that are not shown compare, the worst of all and the best."""
+    ratios = sorted(
+        (measurement.ratio.median, record.subject.name, shape_text(measurement.shape))
+        for record in found
+        for measurement in record.measurements
+    )
+    below = sum(ratio < 1 for ratio, _, _ in ratios)
+    ends = " to ".join(f"{ratio:.3f} (`{name}`, {shape})" for ratio, name, shape in (ratios[0], ratios[-1]))
+    return f"All {len(ratios)} rows, {below} of them below 1, go from {ends}."
 
 
 if __name__ == "__main__":
-    readme = ROOT / "README.md"
-    readme.write_text(refreshed(readme.read_text()))
-    plot(records(), ROOT / "docs" / "speed.svg")
+    for page in PAGES:
+        page.write_text(refreshed(page.read_text()))
+    plot(shown(), PICTURE)

@@ -5,29 +5,54 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a process to end. The exit code of each is 128 and its number, as shells say it."""
 
 
 def run() -> None:
     """Run the command line; the process ends here, with its exit code."""
-    # While nothing runs that has to be undone, an interrupt ends the process without a traceback.
-    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # With `python -m` the working directory comes first: files beside the user must not be imported in place
+    # of what the command needs, unless this very package is there.
+    here = Path.cwd()
+    if sys.path[0] in ("", str(here)) and not (here / "gemmgen" / "cli.py").is_file():
+        del sys.path[0]
+    # While nothing runs that has to be undone, a signal ends the process without a traceback.
+    heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
+        signal.signal(number, signal.SIG_DFL)
     from gemmgen.cli import main
-    from gemmgen.product import WRITING
-    from gemmgen.scratch import discard_scratch
+    from gemmgen.scratch import discard
 
-    signal.signal(signal.SIGINT, handler)
+    received: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        for again in heeded:
+            signal.signal(again, signal.SIG_IGN)  # ending takes no time, but must not be cut off
+        sys.exit(128 + number)
+
+    for number in heeded:
+        signal.signal(number, end)
+    code: object = 0
     try:
         main()
-    except SystemExit as end:
-        code = end.code
-    else:
-        code = 0
-    sys.stderr.flush()
-    with WRITING:  # a module that is being written is written as a whole
-        discard_scratch()
-        # Not through Python's own end, which waits for the threads that an interrupt leaves, and at which
-        # Triton's binding library reports leaks of its own on stderr.
-        os._exit(code if isinstance(code, int) else 1)
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:
+        if not received:  # a terminal that hung up cannot be written to, which is not worth a word
+            raise
+    for number in heeded:
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    discard()
+    # Not through Python's own end, which waits for the threads that an interrupt leaves, and at which
+    # Triton's binding library reports leaks of its own on stderr.
+    os._exit(128 + received[0] if received else code if isinstance(code, int) else 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""All stages from a spec to a written module, in one step that either happens or does not."""
+"""All stages from a spec to a written module, in one step that happens or does not; what is said of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,60 @@ from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.product import Product, make, write
 
 if TYPE_CHECKING:
-    from gemmgen.simulate.specs import Simulation
+    from gemmgen.lower import Resources
+    from gemmgen.simulate import Simulation
+
+
+def resources_text(resources: Resources) -> str:
+    """Say what the compiler measured; that it equals the plan has been checked."""
+    spilled = resources.spill_store_bytes + resources.spill_load_bytes
+    requests = ", ".join(map(str, resources.setmaxnreg))
+    registers = f"{requests} registers per thread, in the roles and before they start"
+    rows = {
+        "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
+        "warps": f"{resources.warps}",
+        "instruction": ", ".join(resources.mmas),
+        "setmaxnreg": registers if requests else "none: all warps do the same",
+        "multicast": f"{resources.multicast_loads} loads",
+        "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
+    }
+    return "\n".join(["measured by the compiler", *(f"  {name:<16} {value}" for name, value in rows.items())])
+
+
+def simulation_text(simulation: Simulation) -> str:
+    """Say what was run, and what that cannot show."""
+    notes = [f"note: {note}" for note in simulation.notes]
+    return "\n  ".join([f"{simulation.spec}: {simulation}", *map(str, simulation.launches), *notes])
+
+
+def spec_row(product: Product, module: str) -> dict[str, object]:
+    """Return what a list of specs shows of one: what it computes, how, and the state of its module."""
+    plan, problem = product.plan, product.plan.problem
+    return {
+        "spec": product.source.stem,
+        "dtypes": f"{problem.a.dtype.name} x {problem.b.dtype.name} -> {problem.d.name}",
+        "tile": f"{plan.cta_tile_m}x{plan.cta_tile_n}x{plan.cta_tile_k}",
+        "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
+        "stages": plan.stages,
+        "module": module,
+        "title": problem.title,
+    }
+
+
+def columns(rows: Sequence[dict[str, object]]) -> list[str]:
+    """Align rows of equal keys under their names."""
+    if not rows:
+        return ["no specs under specs/"]
+    table = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
+
+
+if TYPE_CHECKING:
+    from gemmgen.simulate import Simulation
 
 ONE_SIMULATION = Lock()
 """A simulation forks, and no other thread may then be inside torch."""
@@ -84,8 +137,10 @@ def _prove(product: Product, *, simulation: bool) -> tuple[Lowered, Simulation |
 def _simulate(product: Product) -> Simulation:
     """Run the module under the few schedules that a build has time for."""
     with ONE_SIMULATION:
-        from gemmgen.simulate.launches import ring_launch  # torch takes a second: only where it is needed
-        from gemmgen.simulate.specs import simulate
+        from gemmgen.simulate import (
+            ring_launch,  # torch takes a second: only where it is needed
+            simulate,
+        )
 
         simulated = simulate(product, (ring_launch(product.plan),))
     if simulated.problems:

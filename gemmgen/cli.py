@@ -1,7 +1,7 @@
 """The command line: one subcommand per stage. The only file that prints or exits.
 
 Artifacts and reports go to stdout, progress and diagnostics to stderr. Exit codes: 0 done, 1 rejected or
-failed, 2 wrong usage, 130 interrupted.
+failed, 2 wrong usage, 128 and its number where a signal ended it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -22,13 +23,15 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand
 
+from gemmgen import __version__, api
+from gemmgen.build import columns, resources_text, simulation_text, spec_row
+from gemmgen.doctor import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.product import Product, check, make, staged
-from gemmgen.report import columns, resources_text, simulation_text, spec_row
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
-    from gemmgen.simulate.specs import Simulation
+    from gemmgen.simulate import Simulation
 
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
@@ -58,6 +61,8 @@ TraceFile = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec."),
 ]
+WAKING_SECONDS = 0.2
+"""How often the waiting thread wakes: a signal that comes just as it falls asleep does not wake it."""
 CANDIDATES = 10
 """Configurations that are listed where no number is given."""
 Candidates = Annotated[
@@ -76,9 +81,8 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the modul
 
 app = typer.Typer(
     name="gemmgen",
-    help="One YAML spec of a matmul in, one readable, standalone Gluon kernel module out.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -97,12 +101,30 @@ def main() -> None:
     except GemmgenError as error:
         _complain(error)
         sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)  # as shells say it
     except BrokenPipeError:
-        # The reader of stdout has gone; there is nobody to tell. Keep Python from trying at exit.
+        # The reader of stdout has gone, so nothing is reported. Keep Python from trying at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        # A full disk, a directory that went away: what no stage can foresee.
+        message = error.strerror or str(error)
+        _complain(GemmgenError([Diagnostic(str(error.filename or "this machine"), "machine", message)]))
+        sys.exit(1)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"gemmgen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """One YAML spec of a matmul in, one readable, standalone Gluon kernel module out."""
 
 
 class CountedOption(TyperCommand):
@@ -116,6 +138,17 @@ class CountedOption(TyperCommand):
             for arg, after in zip(args, following, strict=True)
         )
         return super().parse_args(ctx, list(counted))
+
+
+@app.command()
+def init(
+    name: Annotated[Path, typer.Argument(metavar="[NAME]", help="Of the file, and so of the module.")] = Path(
+        "matmul.yaml"
+    ),
+) -> None:
+    """Write a commented spec to start from."""
+    path = api.init(name)
+    print(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
 
 
 @app.command(cls=CountedOption)
@@ -163,6 +196,8 @@ def build_command(
     if stages and not lowering:
         raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
     _refuse_duplicates(specs)
+    if lowering:
+        require_compiler()
     with _progress("building") as progress:
         action = partial(build, out=out, emit=stages, lowering=lowering, simulation=simulation)
         built, failed = _each(specs, action, progress, parallel=lowering)
@@ -207,6 +242,7 @@ def check_command(
 @app.command(name="lower")
 def lower_command(specs: Specs, as_json: Json = False) -> None:
     """Compile each spec's module without writing it, and print the measured resources."""
+    require_compiler()
     from gemmgen.lower import lower
 
     def lower_one(path: Path) -> tuple[str, Resources]:
@@ -233,8 +269,8 @@ def simulate_command(
     as_json: Json = False,
 ) -> None:
     """Run each spec's kernel on the CPU under many schedules; find races, deadlocks and wrong numbers."""
-    from gemmgen.simulate.launches import all_launches, parse_shape, pinned_launches
-    from gemmgen.simulate.specs import simulate
+    require_compiler()
+    from gemmgen.simulate import all_launches, parse_shape, pinned_launches, simulate
 
     try:
         pinned = pinned_launches(parse_shape(shape), schedules) if shape else ()
@@ -269,6 +305,7 @@ def verify_command(
     as_json: Json = False,
 ) -> None:
     """Check the numbers of each spec's kernel on the GPU of this machine."""
+    require_compiler()
     from gemmgen.bench import parse_shapes
     from gemmgen.module import import_generated
     from gemmgen.verify import Verification, verify
@@ -307,23 +344,33 @@ def bench_command(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the ratios as .svg or .png.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Compare with this module of the spec; a directory for several specs, found by name.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Time each spec's kernel against torch.matmul; or make the table and the plot of records."""
+    require_compiler()
     from gemmgen import bench
-    from gemmgen.bench.session import read_record, time_spec, write_record
 
     specs = [path for path in subjects if path.suffix != ".json"]
     if record:
         _refuse_unwritable(record, specs)
+    if against:
+        _refuse_opponent(against, specs)
     chosen = bench.parse_shapes(shapes) if shapes else None
 
     def bench_one(path: Path) -> bench.Record:
         if path.suffix == ".json":
-            return read_record(path)
-        found = time_spec(path, chosen, partial(_prefixed, progress, path.stem))
+            return bench.read_record(path)
+        other = against / f"{path.stem}.py" if against and against.is_dir() else against
+        found = bench.time_spec(path, chosen, partial(_prefixed, progress, path.stem), other)
         if record:
-            write_record(found, record / f"{path.stem}.json" if record.is_dir() else record)
+            bench.write_record(found, record / f"{path.stem}.json" if record.is_dir() else record)
         return found
 
     with _progress("benchmarking") as progress:
@@ -395,7 +442,10 @@ def _each(
 
     pool = ThreadPoolExecutor(os.cpu_count() if parallel else 1)
     try:
-        outcomes = list(pool.map(attempt, paths))
+        attempts = [pool.submit(attempt, path) for path in paths]
+        while wait(attempts, WAKING_SECONDS).not_done:
+            pass
+        outcomes = [done.result() for done in attempts]
     finally:
         # An interrupt does not wait for the threads, whose work can take minutes: the process ends with them.
         pool.shutdown(wait=False, cancel_futures=True)
@@ -434,6 +484,17 @@ def _refuse_unwritable(record: Path, specs: list[Path]) -> None:
         _refuse_duplicates(specs)
         return
     raise typer.BadParameter(message, param_hint="--record")
+
+
+def _refuse_opponent(against: Path, specs: list[Path]) -> None:
+    """One module is of one spec, and a record holds what it was compared with already."""
+    if not specs:
+        message = "only specs are timed"
+    elif len(specs) > 1 and not against.is_dir():
+        message = "several specs need a directory of modules"
+    else:
+        return
+    raise typer.BadParameter(message, param_hint="--against")
 
 
 def _refuse_trace(trace: Path, specs: list[Path]) -> None:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
 
-from gemmgen import __version__
-from gemmgen.target import GPUS
+from gemmgen import __version__, triton_api
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware.gpus import architectures, targets_of
 
-TRITON_RANGE = "3.9"
-"""The Triton release whose lowering the plan predicts to the byte."""
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Where Linux shows the version of NVIDIA's driver, behind ``Kernel Module``."""
+
+PLOT = "pip install 'gemmgen[plot]'"
+"""The command that brings matplotlib."""
 
 
 @dataclass(frozen=True)
@@ -28,26 +36,69 @@ class Doctor:
 
 def examine() -> Doctor:
     """Look at the installed packages and at the GPU."""
-    packages = ("triton", "torch", "pydantic", "jinja2", "ruamel.yaml", "typer", "rich", "matplotlib")
-    versions = {"gemmgen": __version__, "python": platform.python_version()}
+    torch = _torch()
+    gpu, capability = _gpu(torch)
+    versions = {
+        "gemmgen": __version__,
+        "python": platform.python_version(),
+        "triton": triton_api.found_version() or "not installed",
+        "torch": torch if isinstance(torch, str) else str(torch.__version__),
+        "CUDA of torch": "none" if isinstance(torch, str) else torch.version.cuda or "none: a CPU build",
+        "NVIDIA driver": _driver(),
+    }
+    packages = ("pydantic", "jinja2", "ruamel.yaml", "typer", "rich", "matplotlib")
     versions |= {package: _version(package) for package in packages}
-    gpu, capability = _gpu()
-    lowering = "yes"
-    if not versions["triton"].startswith(TRITON_RANGE + "."):
-        lowering = f"no: needs triton {TRITON_RANGE}, found {versions['triton']}"
-    targets = [
-        name for name, product in GPUS.items() if product.architecture.compute_capability == capability
-    ]
-    device = f"yes, of specs for {' and '.join(targets)}"
-    if not targets:
-        device = f"no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found {gpu}"
-    elif lowering != "yes":
-        device = lowering
+    compiling = _verdict(require_compiler)
     return Doctor(
         versions,
         gpu,
-        {"plan, check, schema, list": "yes", "build, lower, simulate": lowering, "test, bench": device},
+        {
+            "plan, check, schema, list": "yes",
+            "build, lower, simulate": compiling,
+            "test, bench": compiling if compiling != "yes" else _verdict_on(gpu, capability),
+        },
     )
+
+
+def require_compiler() -> None:
+    """Return if what compiles and runs kernels is installed: torch, and Triton in the supported release.
+
+    Raises:
+        GemmgenError: One of the two is not (``no-torch``, ``no-triton``, ``unknown-triton``).
+    """
+    if importlib.util.find_spec("torch") is None:
+        message = f"torch is not installed, and this needs it: `{triton_api.INSTALL}`"
+        raise GemmgenError([Diagnostic("torch", "no-torch", message)])
+    triton_api.require()
+
+
+def require_matplotlib() -> None:
+    """Return if what draws plots is installed.
+
+    Raises:
+        GemmgenError: It is not (``no-matplotlib``).
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        message = f"matplotlib is not installed, and a plot needs it: `{PLOT}`"
+        raise GemmgenError([Diagnostic("matplotlib", "no-matplotlib", message)])
+
+
+def _verdict(require: Callable[[], None]) -> str:
+    try:
+        require()
+    except GemmgenError as error:
+        return f"no: {error.diagnostics[0].message}"
+    return "yes"
+
+
+def _verdict_on(gpu: str, capability: int | None) -> str:
+    targets = targets_of(capability)
+    if not targets:
+        known = architectures()
+        makes = " or ".join(architecture.generation for architecture in known)
+        capabilities = " or ".join(f"{architecture.compute_capability / 10}" for architecture in known)
+        return f"no: needs a {makes} GPU (compute capability {capabilities}), found {gpu}"
+    return f"yes, of specs for {' and '.join(targets)}"
 
 
 def _version(package: str) -> str:
@@ -57,13 +108,32 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _gpu() -> tuple[str, int | None]:
-    """Return the current GPU's name and its compute capability, major * 10 + minor."""
+def _torch() -> Any:
+    """Return torch, or in words why there is none."""
     try:
         import torch
-    except ImportError:
-        return "unknown (torch is not installed)", None
+    except ModuleNotFoundError:
+        return "not installed"
+    except (ImportError, OSError) as error:  # a library of CUDA is missing, say
+        return f"cannot be imported: {error}"
+    return torch
+
+
+def _driver() -> str:
+    """Return the version of NVIDIA's driver."""
+    try:
+        text = DRIVER.read_text(encoding="utf-8")
+    except OSError:
+        return "none"
+    words = text.partition("Kernel Module")[2].split()
+    return next((word for word in words if word[0].isdigit()), "unknown")
+
+
+def _gpu(torch: Any) -> tuple[str, int | None]:
+    """Return the current GPU's name and its compute capability, major * 10 + minor."""
+    if isinstance(torch, str):
+        return f"unknown (torch: {torch})", None
     if not torch.cuda.is_available():
         return "no GPU", None
-    major, minor = torch.cuda.get_device_capability()
+    major, minor = cast("tuple[int, int]", torch.cuda.get_device_capability())
     return torch.cuda.get_device_name(), 10 * major + minor

@@ -47,7 +47,7 @@ def import_generated(path: Path) -> ModuleType:
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
     try:
-        exec(compile(source, module.__file__, "exec"), module.__dict__)
+        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     except Exception as error:  # a generated file may have been edited by hand: anything can come out of it
         line = _line_of(error, module.__file__)
         message = f"cannot import the module: {type(error).__name__}: {error}"

@@ -1,23 +1,247 @@
-"""Directories for files that nobody needs once a stage is over."""
+"""What a run keeps on the machine while it works: directories for passing files, and processes.
+
+All of it goes with the run, however that ends: ``discard`` undoes what is open when a signal ends it. After a
+``kill -9`` the processes end by themselves, and the next run removes the directories.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import select
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock, Thread
+from typing import NoReturn
+
+from gemmgen.errors import Diagnostic, GemmgenError
+
+HOLD = Lock()
+"""Held while a file is replaced, a directory made or a process started; ``discard`` takes it for good."""
+
+_DIRECTORIES: dict[Path, int] = {}
+"""The open directories of this process, each with the descriptor that locks it."""
+
+_GROUPS: set[int] = set()
+"""The process groups that this process has started and not yet seen end."""
+
+_NAME = re.compile(r"gemmgen-scratch-\d+-\w{8}")
+"""How the directories are called: by the process that made them, and at random."""
+
+SECONDS_TO_LOOK = 0.2
+"""How often a process looks whether the one that started it is still there."""
+
+SECONDS_TO_DIE = 2.0
+"""How long a process that was killed may take to be gone."""
 
 
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Return a context whose directory goes at its end."""
-    return tempfile.TemporaryDirectory(prefix=_prefix())
+# --- locks
 
 
-def discard_scratch() -> None:
-    """Remove the directories that this process has not yet left, for it is about to end without that."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{_prefix()}*"):
-        shutil.rmtree(directory, ignore_errors=True)
+def lock(descriptor: int, *, exclusive: bool, wait: bool = False) -> bool | None:
+    """Lock an open file or directory until its descriptor is closed, which the end of a process does too.
+
+    Returns whether it is locked now: False where another holds it, None where nothing can be locked.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    mode = (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB)
+    try:
+        fcntl.flock(descriptor, mode)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return None
+    return True
 
 
-def _prefix() -> str:
-    return f"gemmgen-{os.getpid()}-"
+# --- directories
+
+
+@contextmanager
+def scratch() -> Generator[str]:
+    """Give the path of a new directory, which goes at the end of the context.
+
+    Raises:
+        GemmgenError: There is no place for temporary files (``no-scratch``).
+    """
+    try:
+        path, descriptor = _new_directory()
+    except OSError as error:
+        message = f"no place for temporary files: {error.strerror}; let TMPDIR name one that can be written"
+        raise GemmgenError([Diagnostic(str(error.filename or "TMPDIR"), "no-scratch", message)]) from error
+    try:
+        yield str(path)
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if _DIRECTORIES.pop(path, None) is not None:
+            os.close(descriptor)
+
+
+def _new_directory() -> tuple[Path, int]:
+    """Return a new directory and the descriptor that locks it."""
+    with HOLD:
+        if not _DIRECTORIES:
+            _sweep(Path(tempfile.gettempdir()))
+        # Under another name until it is locked: a sweep must not take it for one that was left.
+        unlocked = Path(tempfile.mkdtemp(prefix="gemmgen-new-"))
+        descriptor = os.open(unlocked, os.O_RDONLY)
+        lock(descriptor, exclusive=True)
+        path = unlocked.rename(unlocked.with_name(f"gemmgen-scratch-{os.getpid()}-{unlocked.name[-8:]}"))
+        _DIRECTORIES[path] = descriptor
+    return path, descriptor
+
+
+def _sweep(place: Path) -> None:
+    """Remove the directories of processes that were killed: their locks are free."""
+    for path in place.glob("gemmgen-scratch-*"):
+        with suppress(OSError):
+            if not _NAME.fullmatch(path.name) or path.is_symlink() or path.stat().st_uid != os.getuid():
+                continue
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                if lock(descriptor, exclusive=True):
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+# --- processes
+
+
+def run_child(
+    function: Callable[[], None], directory: Path, environment: Mapping[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a function in a forked process, and return how that ended and what it printed.
+
+    The process leads a group of its own and has `environment` besides this one's. `directory` takes what it
+    prints, and whatever it puts into temporary files. An exception in it is a return code of 1.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
+    """
+    parent, printed = os.getpid(), (directory / "stdout", directory / "stderr")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with HOLD, warnings.catch_warnings():
+        # Python 3.12 warns about threads. The child uses none of the parent's.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+        if child == 0:
+            _run_here(function, parent, printed, {**environment, "TMPDIR": str(directory)})
+        _GROUPS.add(child)
+    with started(child):
+        try:
+            status = _ended(child, timeout)
+        except BaseException:
+            _kill(child)
+            os.waitpid(child, 0)
+            raise
+    if status is None:
+        _kill(child)
+        os.waitpid(child, 0)
+        raise subprocess.TimeoutExpired("the child", timeout)
+    stdout, stderr = (path.read_text(errors="replace") for path in printed)
+    return subprocess.CompletedProcess("the child", status, stdout, stderr)
+
+
+def _run_here(
+    function: Callable[[], None], parent: int, printed: tuple[Path, Path], environment: Mapping[str, str]
+) -> NoReturn:
+    """In the child: run the function, and end whatever happens: what follows is for the parent."""
+    code = 1
+    try:
+        end_with_parent(parent)
+        # Compilers would not look for Python's handlers of these.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        for descriptor, path in zip((1, 2), printed, strict=True):
+            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            os.dup2(opened, descriptor)
+        sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
+        os.environ.update(environment)
+        tempfile.tempdir = None  # it would remember the parent's
+        # Files beside the user must not be imported in place of what the function needs.
+        sys.path[:] = [entry for entry in sys.path if entry]
+        try:
+            function()
+            code = 0
+        except SystemExit as ended:  # it wants to end, and without a word
+            code = ended.code if isinstance(ended.code, int) else 1
+        except BaseException:  # the parent reports it, whatever it is
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
+        os._exit(code)
+
+
+def _ended(child: int, timeout: float) -> int | None:
+    """Wait for a child and return its return code, negative for a signal; None if it takes too long."""
+    descriptor = os.pidfd_open(child)
+    try:
+        readable, _, _ = select.select([descriptor], [], [], timeout)
+    finally:
+        os.close(descriptor)
+    if not readable:
+        return None
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+@contextmanager
+def started(group: int) -> Generator[None]:
+    """Know of a process group for as long as the context lasts, so that it ends if this process has to."""
+    _GROUPS.add(group)
+    try:
+        yield
+    finally:
+        _GROUPS.discard(group)
+
+
+def end_with_parent(parent: int) -> None:
+    """Make this process lead a group, and end it with all that it starts once its parent is gone."""
+    with suppress(OSError):  # it leads one already
+        os.setpgid(0, 0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(SECONDS_TO_LOOK)
+        os.killpg(0, signal.SIGKILL)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+# --- the end
+
+
+def discard() -> None:
+    """End the processes and remove the directories that are open, for this process is about to end.
+
+    What is being written is written as a whole first, and nothing can be opened any more.
+    """
+    HOLD.acquire()
+    for group in tuple(_GROUPS):
+        _kill(group)
+    end = time.monotonic() + SECONDS_TO_DIE
+    while _GROUPS and time.monotonic() < end:
+        time.sleep(0.005)  # the threads that wait for them see them end
+    for path in tuple(_DIRECTORIES):
+        shutil.rmtree(path, ignore_errors=True)

@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import SPECS
+from modules import module_file
 from right_kernel import unpacked_scales, written_out
 from torch import Tensor
 
 from gemmgen.module import import_generated
+from gemmgen.numerics.encoding import rounded
 from gemmgen.plan.decisions import problem_of
-from gemmgen.problem.dtype import rounded
 from gemmgen.spec import Spec, load_spec
-
-ROOT = Path(__file__).parent.parent
-BLACKWELL_SPECS = [path for path in SPECS if path.stem.startswith("b200_")]
 
 
 class Cuda(Tensor):
@@ -31,7 +28,7 @@ class Cuda(Tensor):
 
 def module_and_spec(path: Path) -> tuple[ModuleType, Spec]:
     """A committed module, executed afresh, and its spec."""
-    return import_generated(ROOT / "generated" / f"{path.stem}.py"), load_spec(path).spec
+    return import_generated(module_file(path.stem)), load_spec(path).spec
 
 
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> None:
@@ -59,7 +56,7 @@ def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) ->
         extras: dict[str, Tensor] = {}
         for name, rows, operand in (("a_scale", d.shape[0], problem.a), ("b_scale", d.shape[1], problem.b)):
             if operand.scale is not None:
-                packed = _viewed(arguments[f"{name}_desc"]).view(module.DTYPES[name])
+                packed = _viewed(arguments[f"{name}_desc"]).view(module.ARGUMENTS[name][0])
                 extras[name] = unpacked_scales(packed, rows, -(-k // operand.scale.vector))
         if problem.scalar:
             extras["tensor_scale"] = arguments["tensor_scale_ptr"].as_subclass(Tensor)

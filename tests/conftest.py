@@ -1,48 +1,114 @@
-"""What several test files share: the committed specs and, compiled once each, their kernels."""
+"""What several test files share: what follows from the committed specs, and which tests are quick."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pickle
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
+from modules import ROOT, SPECS, made
 
 # Before anything imports Triton, which warns when this is unset.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+# What is compiled once is there for every test, worker and run: an entry is named by all that it depends on.
+os.environ.setdefault("GEMMGEN_CACHE_DIR", str(ROOT / ".pytest_cache" / "gemmgen"))
 
 import torch
 
-from gemmgen.lower import Lowered, lower
-from gemmgen.product import Product, make
-
-ROOT = Path(__file__).parent.parent
-SPECS = sorted((ROOT / "specs").glob("*.yaml"))
-HOPPER_SPECS = [spec for spec in SPECS if spec.stem.startswith("h100_")]
-BLACKWELL_SPECS = [spec for spec in SPECS if spec.stem.startswith("b200_")]
+from gemmgen.lower import Lowered, disassemble, lower
+from gemmgen.product import Product
 
 # The suite runs one worker per core: more threads only wait for each other.
 torch.set_num_threads(1)
+
+QUICK = frozenset(
+    f"test_{name}"
+    for name in (
+        "architecture",
+        "baseline",
+        "blackwell_rules",
+        "blackwell_wrapper",
+        "choices",
+        "filecheck",
+        "ledger",
+        "pairs",
+        "plan",
+        "problem",
+        "problem_scaled",
+        "product",
+        "quantize",
+        "readme",
+        "render",
+        "rules",
+        "spec_load",
+        "tolerance",
+        "wrapper",
+    )
+)
+"""Test files that need no compiler, or only in the tests of single specs."""
+SLOW = frozenset(
+    f"test_{name}"
+    for name in (
+        "every_combination_of_parts_is_formatted_and_lint_clean",
+        "every_process_renders_the_same_bytes",
+        "every_two_features_that_can_meet_do",
+        "processes_that_build_at_the_same_time_leave_one_whole_product",
+        "a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_killed",
+    )
+)
+"""The tests in them that take seconds all the same."""
+SAMPLED = frozenset({"test_lower", "test_blackwell_lower", "test_simulate_specs", "test_product"})
+"""Test files that compile or simulate every spec: of these, two specs are quick."""
+SAMPLES = frozenset({"h100_bf16", "b200_bf16"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make quick` runs."""
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            continue
+        compiled = not {"lowered", "compiled"}.isdisjoint(getattr(item, "fixturenames", ()))
+        fast = item.path.stem in QUICK and not compiled and item.name not in SLOW
+        if fast or (item.path.stem in SAMPLED and _is_sample(item)):
+            item.add_marker("quick")
+
+
+def _is_sample(item: pytest.Item) -> bool:
+    """Whether a test is about one of the specs that stand for all."""
+    callspec = getattr(item, "callspec", None)
+    spec = callspec.params.get("product") if callspec else None
+    return isinstance(spec, Path) and spec.stem in SAMPLES
 
 
 @pytest.fixture(scope="session", params=SPECS, ids=lambda path: path.stem)
 def product(request: pytest.FixtureRequest) -> Product:
     """What follows from each committed spec."""
-    return make(request.param)
+    return made(request.param)
 
 
-@pytest.fixture(scope="session")
-def lowered(product: Product, tmp_path_factory: pytest.TempPathFactory) -> Lowered:
-    """The kernel of each committed spec, compiled by the first worker that asks for it."""
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent  # of all workers
+@lru_cache(maxsize=4)
+def _lowered(path: str) -> Lowered:
+    product = made(Path(path))
     stem = product.source.stem
-    with (shared / f"{stem}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = shared / f"{stem}.pickle"
-        if not path.exists():
-            path.write_bytes(pickle.dumps(lower(product.module, product.plan, path=stem, stem=stem)))
-        found: Lowered = pickle.loads(path.read_bytes())
-    return found
+    return lower(product.module, product.plan, path=stem, stem=stem)
+
+
+@lru_cache(maxsize=4)
+def _machine_code(path: str) -> str:
+    return disassemble(_lowered(path).artifacts["cubin"]).decode()
+
+
+# No fixtures of the session: several files have a `product` of their own, and one of theirs would outlive it.
+
+
+@pytest.fixture
+def lowered(product: Product) -> Lowered:
+    """The kernel of a committed spec, compiled once."""
+    return _lowered(product.source.path)
+
+
+@pytest.fixture
+def sass(product: Product) -> str:
+    """Its machine code."""
+    return _machine_code(product.source.path)

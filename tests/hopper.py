@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gemmgen.plan.families import FAMILIES
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.plan import KernelPlan
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 
-judge = FAMILIES["wgmma"].judge
+judge = WGMMA_FAMILY.judge
 
 
-def hopper(plan: KernelPlan) -> WgmmaPlan:
+def hopper(plan: Kernel) -> WgmmaKernel:
     """Return the plan of a Hopper spec."""
-    assert isinstance(plan, WgmmaPlan)
+    assert isinstance(plan, WgmmaKernel)
     return plan

@@ -9,13 +9,9 @@ import torch
 from torch import Tensor
 
 from gemmgen.module import Matmul
-from gemmgen.problem.dtype import (
-    TORCH_DTYPES,
-    DType,
-    rounded,
-    rounded_to_tf32,
-)
-from gemmgen.problem.inputs import Inputs
+from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded, rounded_to_tf32
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import Spec
 
 CPU = torch.device("cpu")
@@ -141,7 +137,7 @@ def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
     x = (a.double() @ b.double()).float()
     if spec.epilogue.alpha is not None:
         x = spec.epilogue.alpha * x
-    if "c" in extras and "residual" not in spec.epilogue.ops:
+    if "c" in extras and "residual" not in problem_of(spec).ops:
         x = x + (1.0 if spec.epilogue.beta is None else spec.epilogue.beta) * extras["c"].float()
     functional = torch.nn.functional
     operations: dict[str, Callable[[], Tensor]] = {
@@ -157,7 +153,7 @@ def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
         "gelu_erf": lambda: functional.gelu(x.double()).float(),
         "silu": lambda: functional.silu(x.double()).float(),
     }
-    for op in spec.epilogue.ops:
+    for op in problem_of(spec).ops:
         x = operations[op]()
     return x
 
@@ -165,7 +161,7 @@ def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
 def kernel(spec: Spec, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmul:
     """A right ``matmul``, but for what spoils its fp32 result; it takes exactly the keywords of its spec."""
     d_dtype = TORCH_DTYPES[spec.operands.d.dtype]
-    expected = {op for op in spec.epilogue.ops if op.endswith(("scale", "bias"))}
+    expected = {op for op in problem_of(spec).ops if op.endswith(("scale", "bias"))}
     expected |= {"c"} if spec.operands.c else set()
     expected |= {"a_scale"} if spec.operands.a.scale else set()
     expected |= {"b_scale"} if spec.operands.b.scale else set()

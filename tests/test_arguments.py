@@ -9,17 +9,16 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import simulate_blackwell_kernels as kernels_
 import torch
 import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissingTypeStubs]
+from kernels import blackwell as kernels_
 from right_kernel import CPU, SCALED, VECTORS, generator, pack_scales, spec_of
 
-from gemmgen.problem.arguments import kernel_arguments
-from gemmgen.problem.inputs import integer_inputs, random_inputs
-from gemmgen.problem.matrix import Matrix
-from gemmgen.problem.reference import reference
+from gemmgen.hardware import BLACKWELL
+from gemmgen.numerics.case import kernel_arguments
+from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs
+from gemmgen.numerics.reference import reference
 from gemmgen.simulate import run
-from gemmgen.target import BLACKWELL
 
 gl = cast(Any, gl_)
 kernels = cast(Any, kernels_)
@@ -28,8 +27,9 @@ ARGUMENTS = ["a_desc", "b_desc", "a_scale_desc", "b_scale_desc", "d_desc"]
 
 def fake_module(boxes: dict[str, tuple[list[int], Any]]) -> ModuleType:
     module = ModuleType("fake")
+    table = {name: (None, "", *box) for name, box in boxes.items()}
     module.__dict__.update(
-        matmul_kernel=SimpleNamespace(arg_names=ARGUMENTS), TMA_BOXES=boxes, pack_scales=pack_scales
+        matmul_kernel=SimpleNamespace(arg_names=ARGUMENTS), ARGUMENTS=table, pack_scales=pack_scales
     )
     return module
 

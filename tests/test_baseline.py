@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from modules import spec_file
 from right_kernel import spec_of
 
 from gemmgen.bench.baseline import cublas
 from gemmgen.errors import GemmgenError
-from gemmgen.problem.inputs import random_inputs
-from gemmgen.problem.matrix import Matrix
-from gemmgen.problem.reference import deviation
+from gemmgen.numerics.inputs import Matrix, random_inputs
+from gemmgen.numerics.reference import deviation
 from gemmgen.spec import Spec, load_spec
 
 ROOT = Path(__file__).parent.parent
@@ -176,5 +176,5 @@ def test_what_torch_cannot_multiply_has_no_baseline(spec: Spec, what: str) -> No
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
 def test_a_record_names_the_baseline_that_its_spec_has(record: Path) -> None:
-    spec = load_spec(ROOT / "specs" / f"{record.stem}.yaml").spec
+    spec = load_spec(spec_file(record.stem)).spec
     assert cublas(spec).text == json.loads(record.read_text())["baseline"]

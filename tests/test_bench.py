@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from modules import GENERATED, spec_file
 from torch import Tensor
 
 from gemmgen.bench import (
@@ -30,18 +31,27 @@ from gemmgen.bench import (
     to_json,
 )
 from gemmgen.bench.baseline import Baseline, cublas
-from gemmgen.bench.cuda import query_gpu, state_of
-from gemmgen.bench.machine import Work
-from gemmgen.bench.record import Dtypes, Environment, GpuState, Spread
-from gemmgen.bench.rival import rival
-from gemmgen.bench.roofline import H200, H200_FP8, ceilings_of, flops, moved_bytes
+from gemmgen.bench.figures import IN_THE_DARK, axis_limits, figures_text, label_of
+from gemmgen.bench.machine import Work, query_gpu, state_of
+from gemmgen.bench.record import (
+    H200,
+    H200_FP8,
+    Dtypes,
+    Environment,
+    GpuState,
+    Spread,
+    ceilings_of,
+    flops,
+    moved_bytes,
+)
+from gemmgen.bench.session import AGAINST_A_MODULE, other_module, rival
+from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
-from gemmgen.problem.inputs import Inputs
 from gemmgen.product import make
 from gemmgen.spec import Spec
-from gemmgen.verify.gpu import require_gpu
 from gemmgen.verify.shapes import single_tile
 
 ROOT = Path(__file__).parent.parent
@@ -50,7 +60,6 @@ SHAPE = (8, 16, 32)
 NO_OUT = (8, 21, 32)
 """Rows of D of 42 bytes, no multiple of 16."""
 SUBJECT = Subject("specs/fake.yaml", "0" * 64, "1" * 64)
-GENERATED = sorted((ROOT / "generated").glob("*.py"))
 
 
 @dataclass
@@ -224,6 +233,50 @@ def test_a_wrong_result_of_the_wrapper_s_own_is_not_timed() -> None:
     with pytest.raises(GemmgenError, match=r"\[wrong-result\] 8x21x32: relative error nan"):
         run(machine, ours=1e-3, theirs=1e-3, shape=NO_OUT, spoil=leave_one_out)
     assert machine.timed == []
+
+
+def test_two_modules_are_compared_through_graphs_on_the_same_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, results = FakeMachine(), dict[str, list[int]]()
+
+    def module(name: str, seconds: float) -> Path:
+        """Write a module whose calls take so long, and note where they write."""
+
+        def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+            machine.spend(name, seconds, 3e-6)
+            d = product(a, b, own_or_given_d(a, b, out))
+            results.setdefault(name, []).append(d.data_ptr())
+            return d
+
+        implementation = ModuleType(f"implementation_{name}")
+        implementation.__dict__["matmul"] = matmul
+        monkeypatch.setitem(sys.modules, implementation.__name__, implementation)
+        path = tmp_path / name / "fake.py"
+        path.parent.mkdir()
+        path.write_text(f"from {implementation.__name__} import matmul\n")
+        return path
+
+    new, old = module("n", 1e-3), module("o", 1.005e-3)
+    record = bench(
+        import_generated(new),
+        SUBJECT,
+        spec_of(),
+        [SHAPE],
+        protocol=AGAINST_A_MODULE,
+        machine=machine,
+        baseline=other_module(old),
+    )
+    (measurement,) = record.measurements
+    # A call takes 1 ms, which is timed by events against cuBLAS; a graph is of one pass over 6 sets.
+    assert (measurement.timing.method, measurement.timing.calls_per_sample) == ("graph", 12)
+    assert [calls for _, calls in machine.timed[-180:]] == ["O" * 12, "N" * 12] * 90
+    assert measurement.ratio.median == pytest.approx(1.005)
+    assert measurement.relative_error == measurement.baseline_relative_error
+    assert len(set(results["n"])) == 6
+    assert set(results["n"]) == set(results["o"])
+    assert from_json(to_json(record), "r.json") == record
+    assert "| gemmgen TFLOP/s | baseline TFLOP/s |" in markdown_table([record])
 
 
 def test_the_host_cost_is_a_figure_of_its_own() -> None:
@@ -554,6 +607,30 @@ def test_a_plot_has_the_same_bytes_each_time(tmp_path: Path, suffix: str) -> Non
     assert str(tmp_path).encode() not in first.read_bytes()
 
 
+def test_a_plot_shows_each_row_and_follows_a_dark_scheme(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    record = from_json(RECORD.read_text(), "r.json")
+    other = replace(record, subject=replace(record.subject, spec_path="specs/other.yaml"))
+    path = tmp_path / "p.svg"
+    plot([record, other], path)
+    picture = path.read_text()
+    texts = [" ".join(text.split()) for text in re.findall(r"<text [^>]*>([^<]*)</text>", picture)]
+    for each in (record, other):
+        for measurement in each.measurements:
+            assert " ".join(label_of(each, measurement).split()) in texts
+            assert " ".join(figures_text(measurement).split()) in texts
+    assert "@media (prefers-color-scheme: dark)" in picture
+    drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})(?![0-9a-f ]*!)", picture))
+    assert drawn - set(IN_THE_DARK.values()) == set(IN_THE_DARK)  # no colour is left as it is by day
+
+
+def test_an_outlier_does_not_flatten_the_rest() -> None:
+    assert axis_limits([0.95, 1.1]) == pytest.approx((0.94, 1.11))
+    assert axis_limits([1.02, 1.1]) == pytest.approx((0.99, 1.11))
+    assert axis_limits([0.95, 1.1, 4.0]) == pytest.approx((0.94, 1.26))
+    assert axis_limits([0.1, 1.1]) == pytest.approx((0.79, 1.11))
+
+
 def test_a_plot_without_matplotlib_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -681,7 +758,7 @@ def no_baseline(spec: Spec) -> str:
 @pytest.mark.gpu
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
 def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec_path = ROOT / "specs" / f"{path.stem}.yaml"
+    spec_path = spec_file(path.stem)
     committed = make(spec_path)
     spec = committed.source.spec
     try:

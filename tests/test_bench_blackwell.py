@@ -14,24 +14,23 @@ from typing import Any
 
 import pytest
 import torch
-from blackwell_modules import BLACKWELL_SPECS, ROOT, computed, fake_gpu, module_and_spec
+from blackwell_modules import computed, fake_gpu, module_and_spec
+from modules import BLACKWELL_SPECS, ROOT, module_file, spec_file
 from right_kernel import SCALED, VECTORS, pack_scales, spec_of
 from torch import Tensor
 
 from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_table, to_json
 from gemmgen.bench.baseline import Baseline, cublas
-from gemmgen.bench.block_scaled import block_scaled_mm, offered
+from gemmgen.bench.contest import dtypes_of, input_sets
 from gemmgen.bench.machine import Work
-from gemmgen.bench.problem import dtypes_of, input_sets
-from gemmgen.bench.record import Dtypes, Environment, GpuState
-from gemmgen.bench.rival import rival, variant
-from gemmgen.bench.roofline import ceilings_of
-from gemmgen.bench.session import time_spec
+from gemmgen.bench.record import Dtypes, Environment, GpuState, ceilings_of
+from gemmgen.bench.session import rival, time_spec, variant
+from gemmgen.bench.torch_calls import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
+from gemmgen.numerics.encoding import TORCH_DTYPES
+from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Shape
-from gemmgen.problem.dtype import TORCH_DTYPES
-from gemmgen.problem.inputs import Inputs, random_inputs
 from gemmgen.product import make
 from gemmgen.spec import Spec
 
@@ -43,10 +42,6 @@ BEFORE = "scales packed before"
 
 def silent(_: str) -> None:
     """Report no progress."""
-
-
-def spec_path(stem: str) -> Path:
-    return ROOT / "specs" / f"{stem}.yaml"
 
 
 # --- cuBLAS
@@ -176,7 +171,7 @@ def test_torch_accepts_the_arguments_of_every_specs_baseline(path: Path) -> None
     for m, n, k in (256, 256, 256), (496, 608, 640), (304, 784, 704):
         inputs = random_inputs((m, n, k), spec, torch.Generator().manual_seed(0)).packed(module.pack_scales)
         result = checked_by_torch(spec, inputs)
-        assert (result.shape, result.dtype) == ((m, n), module.DTYPES["out"])
+        assert (result.shape, result.dtype) == ((m, n), module.ARGUMENTS["out"][0])
 
 
 def test_torch_refuses_scales_of_another_size() -> None:
@@ -234,7 +229,7 @@ def test_what_torch_lacks_is_compared_with_the_same_spec_by_another_number_of_ct
 
 
 def rewritten(tmp_path: Path, stem: str, *edits: tuple[str, str]) -> Path:
-    text = spec_path(stem).read_text()
+    text = spec_file(stem).read_text()
     for old, new in edits:
         assert text.count(old) == 1
         text = text.replace(old, new)
@@ -318,8 +313,8 @@ def test_a_spec_without_a_call_of_torch_is_timed_against_its_rival(
         monkeypatch.setattr(made, "pack_scales", counting(packed, made.pack_scales))
         return made
 
-    monkeypatch.setattr("gemmgen.bench.rival.import_generated", imported)
-    subject = Subject.of(path, ROOT / "generated" / f"{path.stem}.py")
+    monkeypatch.setattr("gemmgen.bench.session.import_generated", imported)
+    subject = Subject.of(path, module_file(path.stem))
     told: list[str] = []
     with rival(make(path)) as baseline:
         record = bench(
@@ -363,6 +358,7 @@ def test_a_session_brings_the_rival_where_there_is_no_call(
         spec: Spec,
         shapes: Sequence[Shape],
         *,
+        protocol: Protocol,
         baseline: Baseline | None,
         progress: Callable[[str], None],
     ) -> Record:
@@ -370,7 +366,7 @@ def test_a_session_brings_the_rival_where_there_is_no_call(
         return from_json((ROOT / "tests" / "records" / "synthetic_bf16.json").read_text(), "r.json")
 
     monkeypatch.setattr("gemmgen.bench.session.bench", fake)
-    time_spec(spec_path(stem), None, silent)
+    time_spec(spec_file(stem), None, silent)
     (baseline,) = given
     assert (baseline is not None) == (stem == "b200_mxfp4")
 
@@ -423,7 +419,7 @@ def test_scales_and_halves_of_bytes_are_counted() -> None:
 
 
 def test_a_k_that_the_operands_cannot_have_is_not_timed() -> None:
-    module, spec = module_and_spec(spec_path("b200_mxfp8_mxfp4"))
+    module, spec = module_and_spec(spec_file("b200_mxfp8_mxfp4"))
     subject = Subject("specs/b200_mxfp8_mxfp4.yaml", "0" * 64, "1" * 64)
     with pytest.raises(GemmgenError) as caught:
         bench(module, subject, spec, [(8, 8, 128), (8, 8, 64)])

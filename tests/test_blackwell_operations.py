@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import BLACKWELL_SPECS
+from modules import BLACKWELL_SPECS, made, spec_file
 
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_FORMATS
 from gemmgen.lower import Lowered, disassemble, lower
-from gemmgen.plan.blackwell import Tcgen05Plan
+from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.product import Product, make
-from gemmgen.target import MMA_KINDS, PADDED_K, SCALE_FORMATS
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "blackwell.md").read_text()
@@ -76,9 +76,9 @@ MINIMA = {
 
 
 @cache
-def plan_of(stem: str) -> Tcgen05Plan:
-    plan = make(ROOT / "specs" / f"{stem}.yaml").plan
-    assert isinstance(plan, Tcgen05Plan)
+def plan_of(stem: str) -> Tcgen05Kernel:
+    plan = made(spec_file(stem)).plan
+    assert isinstance(plan, Tcgen05Kernel)
     return plan
 
 
@@ -116,7 +116,7 @@ def test_the_plan_promises_the_minimum_and_nothing_else(stem: str) -> None:
 # --- the compiler
 
 
-SPEC = ROOT / "specs" / f"{COMPARED}.yaml"
+SPEC = spec_file(COMPARED)
 # A pair with launch control, and a static one with K steps of two spans and a padded operand.
 confirmed = pytest.mark.parametrize(
     "product", [SPEC, ROOT / "specs" / "b200_mxfp4_mxfp8.yaml"], ids=lambda spec: spec.stem, indirect=True
@@ -190,7 +190,7 @@ def test_the_k_loops_of_the_machine_code_have_what_ptx_promised(product: Product
 
 def test_a_barrier_operation_too_many_is_refused() -> None:
     product = make(ROOT / "specs" / "b200_bf16_one_cta.yaml")
-    once = "            mbarrier.wait(load_ready.index(stage), load // STAGES & 1)\n"
+    once = "        mbarrier.wait(args.load_ready.index(ring.slot), ring.phase)\n"
     assert product.module.count(once) == 1
     with pytest.raises(GemmgenError) as error:
         lower(product.module.replace(once, once + once), product.plan, path="x.yaml", stem="x")
@@ -243,7 +243,7 @@ def formats_row(a: str, b: str, kind: str) -> list[str]:
 
 def test_the_page_has_the_barriers_of_the_compared_plan() -> None:
     plan = plan_of(COMPARED)
-    expected = [[b.name, str(b.depth), str(b.arrivals)] for b in plan.barriers]
+    expected = [[b.name, str(b.ring.depth), str(b.arrivals)] for b in plan.barriers]
     assert [row[:3] for row in block("barriers")] == expected
 
 

@@ -6,22 +6,28 @@ No Blackwell GPU was at hand: what Triton refuses, and what it compiles in silen
 from __future__ import annotations
 
 import ast
-import importlib
-import inspect
 import re
 from functools import cache
 from pathlib import Path
 
 import pytest
-from conftest import SPECS
-from test_rules import beyond, broken, calls, changed, diagnostics, fixes, places, value_at
+from modules import BLACKWELL_SPECS, made
+from test_rules import (
+    PLAN,
+    assert_every_finding_is_shown,
+    beyond,
+    broken,
+    changed,
+    diagnostics,
+    fixes,
+    places,
+    value_at,
+)
 
-from gemmgen.errors import Diagnostic, Violation
-from gemmgen.plan.blackwell import Tcgen05Plan
-from gemmgen.plan.blackwell.candidates import configurations
-from gemmgen.plan.blackwell.rules import PROBLEM_RULES, RULES, STORE_RULES, Rule
-from gemmgen.plan.rules.rule import rule_id
-from gemmgen.product import make
+from gemmgen.errors import Diagnostic
+from gemmgen.plan.rule import Rule, judge
+from gemmgen.plan.tcgen05 import Tcgen05Kernel
+from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent
@@ -29,10 +35,10 @@ DIRECTORY = Path("tests/invalid/blackwell")
 CHOICES = Path("tests/invalid/choices")
 """Specs that state what their target does not have, or search values that a field cannot have."""
 INVALID = sorted(path.stem for path in (ROOT / DIRECTORY).glob("*.yaml"))
-RULE_IDS = {rule_id(rule) for rule in RULES}
-OWN_MODULES = {rule.__module__ for rule in RULES if ".blackwell." in rule.__module__}
+RULES: tuple[Rule[Tcgen05Kernel], ...] = TCGEN05_FAMILY.rules
+RULE_IDS = {rule.id for rule in RULES}
 
-Built = tuple[Tcgen05Plan, str]
+Built = tuple[Tcgen05Kernel, str]
 
 every_invalid_spec = pytest.mark.parametrize("stem", INVALID)
 
@@ -45,13 +51,13 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=[path for path in SPECS if path.stem.startswith("b200_")],
+    params=BLACKWELL_SPECS,
     ids=lambda path: path.stem,
 )
 def built(request: pytest.FixtureRequest) -> Built:
     """The plan and the text of each committed Blackwell module."""
-    product = make(request.param)
-    assert isinstance(product.plan, Tcgen05Plan)
+    product = made(request.param)
+    assert isinstance(product.plan, Tcgen05Kernel)
     return product.plan, product.module
 
 
@@ -82,34 +88,17 @@ def test_every_rule_is_fired_by_a_spec_named_after_it(rule: str) -> None:
     assert all(f"error[{rule}]" in text for text in texts)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=rule_id)
-def test_a_rule_says_what_holds_in_a_sentence(rule: Rule) -> None:
-    sentence, _, source = (rule.__doc__ or "").partition("\n\n")
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_says_what_holds_in_a_sentence(rule: Rule[Tcgen05Kernel]) -> None:
+    sentence, _, source = rule.says.partition("\n\n")
     assert re.fullmatch(r"[A-Z4`][^.\n]*\w\.", sentence)
     assert not source or source.strip().startswith("[")
 
 
-def test_every_violation_of_every_rule_is_shown_by_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[tuple[str, str, str], tuple[str, int]] = {}
-
-    def recorded(*parts: str) -> Violation:
-        violation, frame = Violation(*parts), inspect.currentframe()
-        caller = frame and frame.f_back
-        assert caller
-        made[violation.rule, violation.field, str(violation)] = (caller.f_code.co_filename, caller.f_lineno)
-        return violation
-
-    for module in OWN_MODULES:
-        monkeypatch.setattr(f"{module}.Violation", recorded)
-    # Without the cache, for its answers were not recorded.
-    found = [
-        (found.code, found.field or "", found.message)
-        for stem in INVALID
-        for found in diagnostics(DIRECTORY / f"{stem}.yaml")
-    ]
-    shown = {made[text] for text in found if text in made}
-    files = [importlib.import_module(module).__file__ or "" for module in OWN_MODULES]
-    assert shown == {(file, line) for file in files for line in calls(Path(file))}
+def test_every_finding_of_every_rule_is_shown_by_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = list(PLAN.glob("tcgen05/*_rules.py"))
+    assert len(files) == 3
+    assert_every_finding_is_shown(files, DIRECTORY.glob("*.yaml"), monkeypatch)
 
 
 @every_invalid_spec
@@ -208,15 +197,15 @@ def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None
 def test_a_rule_of_the_problem_judges_no_decision(stem: str) -> None:
     # The planner asks one plan for all: the same problem with other decisions is judged the same.
     judged = {
-        tuple(str(found) for rule in PROBLEM_RULES for found in rule(configuration.outline))
-        for configuration in configurations(load_spec(DIRECTORY / f"{stem}.yaml").spec)
+        judge(configuration.lower_bound, TCGEN05_FAMILY.problem_rules)
+        for configuration in TCGEN05_FAMILY.space.configurations(load_spec(DIRECTORY / f"{stem}.yaml").spec)
     }
     assert len(judged) == 1
 
 
 def test_rules_of_the_store_are_rules() -> None:
-    assert STORE_RULES <= RULE_IDS
-    assert STORE_RULES.isdisjoint(map(rule_id, PROBLEM_RULES))
+    assert TCGEN05_FAMILY.store_rules < RULE_IDS
+    assert TCGEN05_FAMILY.store_rules.isdisjoint(TCGEN05_FAMILY.problem_rule_ids)
 
 
 # --- what every module does and no spec can ask for: the text of the committed modules
@@ -289,7 +278,7 @@ def test_an_mma_arrives_at_the_barriers_of_all_ctas_that_filled_its_stage(built:
     call = re.search(r"^ +tcgen05_mma(?:_scaled)?\((.*?)\n? *mbarriers=", text, re.DOTALL | re.MULTILINE)
     assert call
     assert ("multicast=True" in call[1]) == (plan.cluster_size > 1)
-    assert "mbarriers=[load_empty.index(stage)]" in text
+    assert "mbarriers=[args.load_empty.index(ring.slot)]" in text
     readers = {(1, 1): 1, (2, 1): 1, (4, 1): 2, (2, 2): 2}
     assert initial_count(text, "load_empty") == str(readers[plan.cluster_m, plan.cluster_n])
 
@@ -317,10 +306,15 @@ def test_a_slice_of_an_accumulator_is_one_of_equal_parts(built: Built) -> None:
     if plan.subtiles == 1:
         assert ".slice(" not in text
         return
-    columns, parts = int(constant(text, "SUBTILE_N")), int(constant(text, "SUBTILES"))
-    assert (columns & (columns - 1), columns * parts) == (0, plan.cta_tile_n)
-    assert "for i in gl.static_range(SUBTILES):" in text
-    assert re.findall(r"\.slice\((.*?)\)", text) == ["i * SUBTILE_N, SUBTILE_N"]
+    columns = int(constant(text, "SUBTILE_N"))
+    assert (columns & (columns - 1), columns * plan.subtiles) == (0, plan.cta_tile_n)
+    slices = re.findall(r"\.slice\((.*), SUBTILE_N\)\.load", text)
+    if plan.subtiles == 2:
+        assert slices == ["0", "SUBTILE_N"]
+        return
+    assert int(constant(text, "SUBTILES")) == plan.subtiles
+    assert "for i in gl.static_range(SUBTILES - 1):" in text
+    assert slices == ["i * SUBTILE_N", "(SUBTILES - 1) * SUBTILE_N"]
 
 
 def test_scales_are_copied_from_packed_unswizzled_blocks(built: Built) -> None:

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import pytest
-from conftest import BLACKWELL_SPECS
+from modules import BLACKWELL_SPECS, made
 
 from gemmgen.problem import Shape
-from gemmgen.product import Product, make
-from gemmgen.simulate.launches import Launch, schedules
-from gemmgen.simulate.specs import simulate
+from gemmgen.product import Product
+from gemmgen.simulate import Launch, schedules, simulate
 
 SEEDS = 5
 PROGRAMS = 2
@@ -27,7 +26,7 @@ SHAPES: tuple[Shape, ...] = (
 @pytest.fixture(scope="session", params=BLACKWELL_SPECS, ids=lambda path: path.stem)
 def product(request: pytest.FixtureRequest) -> Product:
     """What follows from each committed Blackwell spec."""
-    return make(request.param)
+    return made(request.param)
 
 
 def allowed(product: Product, shape: Shape) -> bool:
@@ -49,13 +48,13 @@ def test_a_module_is_right_and_without_findings_on_every_shape(product: Product,
 def test_only_padded_operands_leave_a_shape_out() -> None:
     left_out = {
         product.source.stem
-        for product in map(make, BLACKWELL_SPECS)
+        for product in map(made, BLACKWELL_SPECS)
         for shape in SHAPES
         if not allowed(product, shape)
     }
     padded = {
         product.source.stem
-        for product in map(make, BLACKWELL_SPECS)
+        for product in map(made, BLACKWELL_SPECS)
         if product.plan.problem.a.padded or product.plan.problem.b.padded
     }
     assert left_out == padded

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from blackwell_modules import BLACKWELL_SPECS, Cuda, module_and_spec, on_a_fake_gpu
+from blackwell_modules import Cuda, module_and_spec, on_a_fake_gpu
+from modules import BLACKWELL_SPECS
 from right_kernel import pack_scales
 from torch import Tensor
 
+from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.plan.decisions import problem_of
-from gemmgen.problem.dtype import TORCH_DTYPES
 from gemmgen.spec import Spec, load_spec
 
 M, N, K = 130, 24, 384
@@ -120,29 +121,38 @@ def wrong_type(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
     scales = wrapper.scales("a_scale", M)
     other = torch.float8_e8m0fnu if scale == torch.float8_e4m3fn else torch.float8_e4m3fn
     return {
-        "a is bf16": ({"a": wrapper.a().bfloat16()}, f"a must be {a}, found torch.bfloat16"),
-        "a is int8": ({"a": wrapper.a().view(torch.int8)}, f"a must be {a}, found torch.int8"),
-        "b is int8": ({"b": wrapper.b().view(torch.int8)}, f"b must be {b}, found torch.int8"),
+        "a is bf16": (
+            {"a": wrapper.a().bfloat16()},
+            f"a must be strided {a}, found torch.strided torch.bfloat16",
+        ),
+        "a is int8": (
+            {"a": wrapper.a().view(torch.int8)},
+            f"a must be strided {a}, found torch.strided torch.int8",
+        ),
+        "b is int8": (
+            {"b": wrapper.b().view(torch.int8)},
+            f"b must be strided {b}, found torch.strided torch.int8",
+        ),
         "a is torch's own pair of e2m1": (
             {"a": wrapper.a().view(torch.float4_e2m1fn_x2)},
-            f"a must be {a}, found torch.float4_e2m1fn_x2",
+            f"a must be strided {a}, found torch.strided torch.float4_e2m1fn_x2",
         ),
         "scales are bytes": (
             {"a_scale": scales.view(CODES)},
-            f"a_scale must be {scale}, found torch.uint8",
+            f"a_scale must be strided {scale}, found torch.strided torch.uint8",
         ),
         "scales are of the other type": (
             {"a_scale": scales.view(other)},
-            f"a_scale must be {scale}, found {other}",
+            f"a_scale must be strided {scale}, found torch.strided {other}",
         ),
         "scales are fp32": (
             {"b_scale": torch.ones(N, columns_of(wrapper, "b_scale")).as_subclass(Cuda)},
-            f"b_scale must be {wrapper.scale_dtype('b_scale')}, found torch.float32",
+            f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found torch.strided torch.float32",
         ),
         "scales are nothing": ({"b_scale": None}, "b_scale must be a torch.Tensor, found NoneType"),
         "out is fp64": (
             {"out": torch.zeros(M, N, dtype=torch.float64).as_subclass(Cuda)},
-            f"out must be {wrapper.module.DTYPES['out']}, found torch.float64",
+            f"out must be strided {wrapper.module.ARGUMENTS['out'][0]}, found torch.strided torch.float64",
         ),
     }
 
@@ -158,8 +168,8 @@ def test_a_wrong_type_is_refused(wrapper: Wrapper) -> None:
 def shape_message(wrapper: Wrapper, name: str, rows: int, found: list[int]) -> str:
     """130 rows are 2 blocks of 128, 24 are one; 12 scales in a row are 3 blocks of 4, 24 are 6."""
     columns = columns_of(wrapper, name)
-    packed = [1, {130: 2, 24: 1}[rows], {12: 3, 24: 6}[columns], 2, 256]
-    return f"{name} must have shape {[rows, columns]}, or {packed} from pack_scales, found {found}"
+    packed = (1, {130: 2, 24: 1}[rows], {12: 3, 24: 6}[columns], 2, 256)
+    return f"{name} must have shape {(rows, columns)} or {packed}, found {tuple(found)}"
 
 
 def wrong_scales(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
@@ -191,10 +201,7 @@ def wrong_scales(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "packed, not contiguous": (
             {"a_scale": packed.transpose(1, 2).contiguous().transpose(1, 2)},
-            (
-                "a_scale must be contiguous where pack_scales has made it, "
-                f"found ({2 * blocks * 512}, 512, 1024, 256, 1)"
-            ),
+            f"a_scale must be contiguous, found ({2 * blocks * 512}, 512, 1024, 256, 1)",
         ),
         "on another GPU": (
             {"a_scale": plain.as_subclass(SecondCuda)},
@@ -220,9 +227,7 @@ def test_packed_scales_that_start_anywhere_are_refused(wrapper: Wrapper) -> None
     storage = torch.zeros(packed.numel() + 1, dtype=CODES)
     moved = storage[1:].view(packed.dtype).view(packed.shape).as_subclass(Cuda)
     past = moved.data_ptr() % 16
-    message = (
-        f"a_scale must start at a multiple of 16 bytes, as TMA needs; found an address {past} bytes past one"
-    )
+    message = f"a_scale must start at a multiple of 16 bytes, found {past} bytes past one"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         wrapper.call(a_scale=moved)
 
@@ -243,41 +248,45 @@ def wrong_operands(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
     a_columns, b_rows = wrapper.bytes_of_k("a", K), wrapper.bytes_of_k("b", K)
     problem = problem_of(wrapper.spec)
     a_unit, b_unit = 32 if problem.a.padded else 16, 32 if problem.b.padded else 16
-    stride = "must have a row stride that is a multiple of"
-    why = "" if problem.k_multiple == 128 else ", as TMA needs"
+    stride = "must have rows a multiple of"
+    axis_of_b = "P" if wrapper.dtype("b") == CODES else "K"
+    axis_of_a = "P" if wrapper.dtype("a") == CODES else "K"
+    # Where A alone is packed, or B alone, K is not the extent of both: it is held against the other's last.
+    if len({axis_of_a, axis_of_b}) == 2:
+        differs = f"a and b must have the same K, a multiple of 128, found {K} and {K - 128}"
+    else:
+        b_short = wrapper.bytes_of_k("b", K - 128)
+        differs = f"b must have shape ({b_rows}, 24), found ({b_short}, 24)"
     short = K - 128
     return {
         "b is not transposed": (
             {"b": wrapper.matrix(b_rows, 32, wrapper.dtype("b"))[:, :N]},
-            (
-                "b must have K contiguous, stride(0) == 1: pass the transposed view of an N x K tensor; "
-                "found a stride of 32"
-            ),
+            f"b must lie in memory as N x {axis_of_b}, found strides (1, 32)",
         ),
         "a is M-contiguous": (
             {"a": wrapper.matrix(a_columns, 160, wrapper.dtype("a"))[:, :M].T},
-            "a must have K contiguous, stride(1) == 1; found a stride of 160",
+            f"a must lie in memory as M x {axis_of_a}, found strides (1, 160)",
         ),
         "K differs": (
             {"b": wrapper.b(k=short)},
-            f"a and b must agree in K, found a of shape [130, 384] and b of shape [{short}, 24]",
+            differs,
         ),
         "a's row stride is odd": (
             {"a": wrapper.a(stride=a_columns + 8)},
-            f"a {stride} {a_unit} bytes{why}; found {a_columns + 8} elements, {a_columns + 8} bytes",
+            f"a {stride} {a_unit} bytes apart, found {a_columns + 8} elements",
         ),
         "b's row stride is odd": (
             {"b": wrapper.b(stride=b_rows + 8)},
-            f"b {stride} {b_unit} bytes{why}; found {b_rows + 8} elements, {b_rows + 8} bytes",
+            f"b {stride} {b_unit} bytes apart, found {b_rows + 8} elements",
         ),
-        "a is a vector": ({"a": wrapper.a()[0]}, f"a must have 2 dimensions, found 1: shape [{a_columns}]"),
+        "a is a vector": ({"a": wrapper.a()[0]}, f"a must have 2 dimensions, found shape [{a_columns}]"),
         "a is on the CPU": (
             {"a": wrapper.a().as_subclass(Tensor)},
             "a must be on a CUDA device, found cpu",
         ),
         "out is of another shape": (
-            {"out": wrapper.matrix(M, 32, wrapper.module.DTYPES["out"])},
-            "out must have shape [130, 24], found [130, 32]",
+            {"out": wrapper.matrix(M, 32, wrapper.module.ARGUMENTS["out"][0])},
+            "out must have shape (130, 24), found (130, 32)",
         ),
     }
 
@@ -306,7 +315,7 @@ def test_there_are_modules_of_each_packing() -> None:
 @of(PADDED)
 @pytest.mark.parametrize("k", [2, 64, 130, 448])
 def test_a_k_that_is_no_multiple_of_128_is_refused_where_tma_pads(wrapper: Wrapper, k: int) -> None:
-    message = f"K must be a multiple of 128, for TMA pads as many elements of 4 bits; found {k}"
+    message = f"a and b must have the same K, a multiple of 128, found {k} and {k}"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         wrapper.call(a=wrapper.a(k=k), b=wrapper.b(k=k), **wrapper.extras(k=k))
 
@@ -318,14 +327,12 @@ def test_an_operand_that_tma_pads_starts_and_steps_by_32_bytes(wrapper: Wrapper)
     storage = torch.zeros(rows * 224 + 64, dtype=CODES)
     start = -storage.data_ptr() % 32 + 16
     moved = storage.as_subclass(Cuda).as_strided((rows, K // 2), (224, 1), start)
-    message = (
-        f"{padded} must start at a multiple of 32 bytes, as TMA needs; found an address 16 bytes past one"
-    )
+    message = f"{padded} must start at a multiple of 32 bytes, found 16 bytes past one"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         wrapper.call(**{padded: moved if padded == "a" else moved.T})
     # 208 bytes are 13 units of 16.
     stepped = wrapper.a(stride=208) if padded == "a" else wrapper.b(stride=208)
-    message = f"{padded} must have a row stride that is a multiple of 32 bytes; found 208 elements, 208 bytes"
+    message = f"{padded} must have rows a multiple of 32 bytes apart, found 208 elements"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         wrapper.call(**{padded: stepped})
 
@@ -364,9 +371,10 @@ def test_on_another_gpu_the_module_says_which_it_needs(path: Path, monkeypatch: 
     module, _ = module_and_spec(path)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))  # pyright: ignore
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")  # pyright: ignore
-    message = "this kernel needs a GPU of compute capability (10, 0), found NVIDIA H200 with (9, 0)"
+    message = "this kernel needs compute capability (10, 0), found NVIDIA H200 with (9, 0)"
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        module._compiled(0)
+        module._launch(torch.device("cuda", 0), 1, [])
 
 
 # --- scales

@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 from hopper import hopper, judge
+from modules import spec_file
 
 from gemmgen import cli
 from gemmgen.plan import plan_spec
-from gemmgen.plan.estimate import Estimate
-from gemmgen.plan.hopper import WgmmaPlan, cost
-from gemmgen.plan.hopper.candidates import CHOICES, configurations
-from gemmgen.plan.hopper.cost import estimate, step_cycles
 from gemmgen.plan.ranking import Ranking, rank
+from gemmgen.plan.search import Estimate
+from gemmgen.plan.wgmma import WgmmaKernel, cost
+from gemmgen.plan.wgmma.cost import estimate, step_cycles
+from gemmgen.plan.wgmma.family import CHOICES, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile, load_spec
 
 ROOT = Path(__file__).parent.parent
@@ -35,16 +36,16 @@ def spec(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Spec
     return Spec.model_validate(data | {"bench": {"shapes": [list(shape)]}} | sections)
 
 
-def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> WgmmaPlan:
+def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> WgmmaKernel:
     found = spec(dtype, shape, **sections)
     return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
-def tile(plan: WgmmaPlan) -> tuple[int, int, int]:
+def tile(plan: WgmmaKernel) -> tuple[int, int, int]:
     return plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
 
 
-def config(plan: WgmmaPlan) -> tuple[int, int, int, int]:
+def config(plan: WgmmaKernel) -> tuple[int, int, int, int]:
     """A configuration as the tutorial prints it, but for the instruction: block M, N and K, and warps."""
     return (*tile(plan), plan.consumer_warps)
 
@@ -72,7 +73,7 @@ def legal(stages: int, occupancy: int) -> list[tuple[int, int, int, int]]:
     )
 
 
-def best(stages: int, occupancy: int) -> WgmmaPlan:
+def best(stages: int, occupancy: int) -> WgmmaKernel:
     return hopper(tutorial(stages, occupancy).legal[0].plan)
 
 
@@ -114,8 +115,8 @@ def test_what_the_tutorial_s_limits_exclude_is_refused_by_a_rule(
 ) -> None:
     assert refused not in legal(stages, occupancy)
     plans = itertools.chain.from_iterable(
-        configuration.plans()
-        for configuration in configurations(
+        configuration.kernels()
+        for configuration in WgmmaSpace().configurations(
             spec("fp16", schedule={"kind": "tiled"}, buffering={"stages": stages}, occupancy=occupancy)
         )
     )
@@ -163,7 +164,7 @@ ONE_CTA: dict[str, Any] = {"cluster": {"m": 1, "n": 1}, "occupancy": 1}
 
 def measured(
     m: int, n: int, k: int, queue: int, kind: dict[str, Any], dtype: str = "bf16", **more: object
-) -> Callable[[Shape], WgmmaPlan]:
+) -> Callable[[Shape], WgmmaKernel]:
     buffering: dict[str, object] = {"outstanding_mmas": queue}
     if stages := more.pop("stages", None):
         buffering["stages"] = stages
@@ -171,7 +172,7 @@ def measured(
     return lambda shape: planned(dtype, shape, **sections)
 
 
-MEASURED: dict[str, list[tuple[Callable[[Shape], WgmmaPlan], tuple[float | None, ...]]]] = {
+MEASURED: dict[str, list[tuple[Callable[[Shape], WgmmaKernel], tuple[float | None, ...]]]] = {
     "bf16": [
         (measured(128, 256, 64, 0, COOPERATIVE), (1.027, 1.005, 1.066)),
         (measured(128, 256, 64, 1, COOPERATIVE, cluster={"m": 2}), (1.021, 0.987, 1.000)),
@@ -354,7 +355,7 @@ def ranking() -> Ranking:
 def test_the_first_of_the_list_is_what_is_planned() -> None:
     assert ranking().legal[0].plan == planned()
     for path in ("h100_bf16_fp32out", "h100_bf16_row_bias_relu", "h100_int8_a_registers"):
-        source = load_spec(ROOT / "specs" / f"{path}.yaml")
+        source = load_spec(spec_file(path))
         assert rank(source.spec).legal[0].plan == plan_spec(source)
 
 

@@ -31,16 +31,16 @@ def told(directory: Path, target: str, rest: str = "", operands: str = BF16) -> 
             "b200",
             "mma: {n: 128}\n",
             (
-                "7:10: error[target-choice] mma.n: stated for B200 (sm_100a), its kernels, of tcgen05, have"
-                " no such choice; leave it out"
+                "7:10: error[target-choice] mma.n: stated for B200 (sm_100a), tcgen05 kernels do not have "
+                "this field; leave it out"
             ),
         ),
         (
             "h100",
             "buffering: {accumulators: 2}\n",
             (
-                "7:27: error[target-choice] buffering.accumulators: stated for H100 SXM (sm_90a), its "
-                "kernels, of wgmma, have no such choice; leave it out"
+                "7:27: error[target-choice] buffering.accumulators: stated for H100 SXM (sm_90a), wgmma "
+                "kernels do not have this field; leave it out"
             ),
         ),
         (

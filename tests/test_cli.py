@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import pty
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,14 +22,16 @@ from typing import Any, cast
 
 import pytest
 import torch
+from modules import SPECS, WANTED
 from ruamel.yaml import YAML
 
+import gemmgen.cli
 import gemmgen.doctor
-from gemmgen import __version__
+from gemmgen import __version__, triton_api
 from gemmgen.cli import app, main
+from gemmgen.product import Product
 
 ROOT = Path(__file__).parent.parent
-SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 
 SPEC = """\
 title: a matmul
@@ -82,6 +86,7 @@ def subprocess_of(
     *arguments: object,
     environment: dict[str, str] | None = None,
     stderr: int = subprocess.PIPE,
+    program: str = "-c",
     **options: Any,
 ) -> subprocess.Popen[str]:
     """Start the command line in a process of its own, which can be interrupted.
@@ -89,11 +94,12 @@ def subprocess_of(
     The background jobs of a shell ignore interrupts, and so does what they start: this test run, perhaps.
     """
     start = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from gemmgen.__main__ import run; run()"
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"sys.argv[0] = {program!r}; from gemmgen.__main__ import run; run()"
     )
     command = [sys.executable, "-c", start, *map(str, arguments)]
-    variables = os.environ | {"PYTHONPATH": str(ROOT)} | (environment or {})
+    # It compiles afresh: what interrupts it, or measures it, must find it at work.
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "GEMMGEN_CACHE_DIR": ""} | (environment or {})
     return subprocess.Popen(command, env=variables, text=True, stderr=stderr, **options)
 
 
@@ -116,13 +122,26 @@ def test_every_command_says_what_it_does(gemmgen_: Gemmgen, command: str) -> Non
     assert (ran.code, ran.stderr) == (0, "")
     assert ran.stdout.startswith(f"Usage: gemmgen {command} [OPTIONS]")
     assert re.search(r"^  [A-Z].+\.?$", ran.stdout, re.MULTILINE)
+    assert gemmgen_(command, "-h") == ran
+
+
+def test_the_version_is_an_option(gemmgen_: Gemmgen) -> None:
+    assert gemmgen_("--version") == Ran(0, f"gemmgen {__version__}\n", "")
+
+
+def test_shells_can_complete_commands() -> None:
+    variables = {"_GEMMGEN_COMPLETE": "complete_bash", "COMP_WORDS": "gemmgen si", "COMP_CWORD": "1"}
+    process = subprocess_of(stdout=subprocess.PIPE, environment=variables, program="gemmgen")
+    assert process.communicate() == ("simulate\n", "")
 
 
 def test_the_help_lists_one_command_per_stage(gemmgen_: Gemmgen) -> None:
     ran = gemmgen_("--help")
     assert ran.code == 0
     assert re.findall(r"^  (\w+) {2,}[A-Z]", ran.stdout, re.MULTILINE) == COMMANDS
-    assert {"plan", "build", "check", "lower", "simulate", "doctor", "schema", "list"} <= set(COMMANDS)
+    assert {"init", "plan", "build", "check", "lower", "simulate", "doctor", "schema", "list"} <= set(
+        COMMANDS
+    )
 
 
 @pytest.mark.parametrize(
@@ -327,7 +346,7 @@ def test_check_without_arguments_is_about_all_of_specs(
 ) -> None:
     monkeypatch.chdir(ROOT)
     ran = gemmgen_("check")
-    count = len(SPECS)
+    count = len(WANTED)
     assert ran == Ran(0, f"{count} specs, {count} modules under generated: all up to date\n", "")
 
 
@@ -509,10 +528,163 @@ def test_the_demo_measures_where_doctor_finds_a_hopper_gpu(
     assert bool(re.search(wanted[1], gemmgen_("doctor", "--json").stdout)) == measures
 
 
+def test_doctor_shows_the_torch_that_is_imported_its_cuda_and_the_driver(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    driver = tmp_path / "version"
+    driver.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+        "GCC version:  gcc version 13.3.0\n"
+    )
+    monkeypatch.setattr(gemmgen.doctor, "DRIVER", driver)
+    monkeypatch.setattr(torch, "__version__", "2.15.0+cu132")
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    versions = json.loads(gemmgen_("doctor", "--json").stdout)["versions"]
+    assert versions["torch"] == "2.15.0+cu132"
+    assert versions["CUDA of torch"] == "13.2"
+    assert versions["NVIDIA driver"] == "580.159.04"
+
+
+def test_doctor_says_what_a_cpu_build_and_a_machine_without_a_driver_lack(
+    gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gemmgen.doctor, "DRIVER", Path("absent"))
+    monkeypatch.setattr(torch.version, "cuda", None)
+    versions = json.loads(gemmgen_("doctor", "--json").stdout)["versions"]
+    assert (versions["CUDA of torch"], versions["NVIDIA driver"]) == ("none: a CPU build", "none")
+
+
+INSTALL = "`pip install 'gemmgen[compile]'`"
+
+
 def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gemmgen.doctor, "TRITON_RANGE", "2.1")
+    monkeypatch.setattr(triton_api, "SUPPORTED", "2.1")
     stages = json.loads(gemmgen_("doctor", "--json").stdout)["stages"]
-    assert re.fullmatch(r"no: needs triton 2\.1, found 3\.9\.\d+", stages["build, lower, simulate"])
+    reason = rf"no: found Triton 3\.9\.\d+, and this needs Triton 2\.1: {re.escape(INSTALL)}"
+    assert re.fullmatch(reason, stages["build, lower, simulate"])
+    assert stages["test, bench"] == stages["build, lower, simulate"]
+
+
+COMPILING = [["build"], ["lower"], ["simulate"], ["test"], ["bench"]]
+
+
+@pytest.mark.parametrize("command", COMPILING, ids=" ".join)
+def test_what_needs_triton_says_so_under_another_one(
+    gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setattr(triton_api, "SUPPORTED", "2.1")
+    ran = gemmgen_(*command, good, good)
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", ["unknown-triton"])
+    assert INSTALL in ran.stderr
+    assert list(Path().iterdir()) == [good]
+
+
+@pytest.mark.parametrize("package", ["torch", "triton"])
+@pytest.mark.parametrize("command", COMPILING, ids=" ".join)
+def test_what_needs_torch_and_triton_says_how_to_get_them(
+    gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    ran = gemmgen_(*command, good)
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", [f"no-{package}"])
+    assert ran.stderr.endswith(f": {INSTALL}\n")
+
+
+def test_doctor_runs_without_torch_and_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("torch", "triton"):
+        monkeypatch.setitem(sys.modules, package, None)
+    ran = gemmgen_("doctor", "--json")
+    report = json.loads(ran.stdout)
+    assert (ran.code, report["gpu"]) == (0, "unknown (torch: not installed)")
+    assert (report["versions"]["torch"], report["versions"]["triton"]) == ("not installed", "not installed")
+    missing = f"no: torch is not installed, and this needs it: {INSTALL}"
+    assert report["stages"] == {
+        "plan, check, schema, list": "yes",
+        "build, lower, simulate": missing,
+        "test, bench": missing,
+    }
+
+
+# --- init
+
+
+def test_init_writes_a_spec_that_can_be_built(gemmgen_: Gemmgen, good: Path) -> None:
+    assert gemmgen_("init") == Ran(0, "wrote matmul.yaml: next, `gemmgen plan matmul.yaml`\n", "")
+    assert gemmgen_("init", "some where/mine").code == 0
+    for path in ("matmul.yaml", "some where/mine.yaml"):
+        assert gemmgen_("build", "--no-lower", path).code == 0
+
+
+def test_every_field_that_the_example_leaves_out_can_be_uncommented(gemmgen_: Gemmgen, good: Path) -> None:
+    gemmgen_("init", "matmul")
+    text, count = re.subn(r"(?m)^# ([a-z_]+: )", r"\1", Path("matmul.yaml").read_text())
+    Path("pinned.yaml").write_text(text)
+    assert count == 7
+    assert gemmgen_("plan", "matmul.yaml", "pinned.yaml").code == 0
+
+
+def test_init_overwrites_nothing(gemmgen_: Gemmgen, good: Path) -> None:
+    before = good.read_text()
+    for name in ("good", "good.yaml"):
+        ran = gemmgen_("init", name)
+        assert ran == Ran(1, "", "good.yaml: error[file-exists]: exists already: choose another name\n")
+    assert good.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("a-b", "module-name"), ("torch", "module-name"), ("good.yaml/x.yaml", "cannot-write")]
+)
+def test_init_refuses_a_name_that_no_module_can_have(
+    gemmgen_: Gemmgen, good: Path, name: str, code: str
+) -> None:
+    ran = gemmgen_("init", name)
+    assert (ran.code, ran.stdout, ran.codes) == (1, "", [code])
+    assert list(Path().iterdir()) == [good]
+
+
+# --- unfriendly places
+
+
+def test_paths_may_have_spaces_and_advice_can_be_pasted(gemmgen_: Gemmgen, good: Path) -> None:
+    Path("my specs").mkdir()
+    good.rename("my specs/good.yaml")
+    ran = gemmgen_("check", "my specs/good.yaml", "--out", "my out")
+    (advice, _) = re.findall(r"`(gemmgen .+)` makes it", ran.stderr)
+    assert advice == "gemmgen build 'my specs/good.yaml' --out 'my out'"
+    assert gemmgen_(*shlex.split(advice)[1:], "--emit", "ptx").code == 0
+    assert gemmgen_("check", "my specs/good.yaml", "--out", "my out").code == 0
+
+
+def test_nothing_is_asked_of_a_home(good: Path) -> None:
+    process = subprocess_of(
+        "build",
+        good,
+        stdout=subprocess.PIPE,
+        environment={"HOME": "/proc/nowhere", "XDG_CACHE_HOME": "", "TRITON_CACHE_DIR": ""},
+    )
+    _, stderr = process.communicate()
+    assert (process.returncode, stderr) == (0, "building good.yaml\n")
+
+
+def test_a_machine_without_a_place_for_temporary_files_says_so(
+    gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", "")
+    monkeypatch.setattr(tempfile, "tempdir", "/proc/nowhere")
+    ran = gemmgen_("lower", good)
+    assert (ran.code, ran.codes) == (1, ["no-scratch"])
+    assert "let TMPDIR name one that can be written" in ran.stderr
+
+
+def test_what_the_machine_refuses_is_told_in_words(
+    gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path) -> Product:
+        raise OSError(28, "No space left on device", "/some/file")
+
+    monkeypatch.setattr(gemmgen.cli, "make", full)
+    ran = gemmgen_("plan", good)
+    assert ran == Ran(1, "", "/some/file: error[machine]: No space left on device\n")
 
 
 # --- as a process
@@ -544,20 +716,120 @@ def test_the_first_line_can_be_had_alone() -> None:
     process.wait()
 
 
-def test_an_interrupt_ends_a_build_without_a_traceback(good: Path) -> None:
-    process = subprocess_of("build", good, stdout=subprocess.PIPE, start_new_session=True)
+ENDINGS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def compilers_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes that were started by a command or by what it started, whoever is their parent now."""
+    assert isinstance(process.args, list)
+    arguments = "\0".join(str(argument) for argument in process.args[1:])
+    found: list[int] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(
+            OSError
+        ):  # a forked process has the words of the one that it was forked from
+            number, words = int(path.parent.name), path.read_bytes().decode()
+            if words.endswith(f"\0{arguments}\0") and number != process.pid:
+                found.append(number)
+    return found
+
+
+def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def scratch_of(process: subprocess.Popen[str]) -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"gemmgen-scratch-{process.pid}-*"))
+
+
+def compiling(spec: Path) -> subprocess.Popen[str]:
+    """A build that is being compiled."""
+    process = subprocess_of(
+        "build",
+        spec,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        environment={"GEMMGEN_CACHE_DIR": ""},
+    )
     assert process.stderr
-    assert process.stderr.readline() == "building good.yaml\n"
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the compiler's process too
+    assert process.stderr.readline() == f"building {spec}\n"
+    until(lambda: compilers_of(process))
+    return process
+
+
+@pytest.mark.parametrize("whom", ["its process", "its terminal"])
+@pytest.mark.parametrize("number", ENDINGS)
+def test_a_signal_ends_a_build_without_a_traceback(good: Path, number: signal.Signals, whom: str) -> None:
+    process = compiling(good)
+    (os.kill if whom == "its process" else os.killpg)(process.pid, number)
     stdout, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stdout) == (130, "")
+    assert (process.returncode, stdout) == (128 + number, "")
     assert "Traceback" not in stderr
     # It does not end the compilation and the simulation first, and leaves nothing behind.
     assert [path.name for path in Path().rglob("*.*")] == ["good.yaml"]
-    assert not list(Path(tempfile.gettempdir()).glob(f"gemmgen-{process.pid}-*"))
+    assert not scratch_of(process)
+    until(lambda: not compilers_of(process), seconds=5)
 
 
-def test_an_interrupt_in_a_terminal_gives_the_cursor_back(good: Path) -> None:
+def test_a_second_signal_does_not_cut_the_end_off(good: Path) -> None:
+    process = compiling(good)
+    for _ in range(20):
+        for number in ENDINGS:
+            process.send_signal(number)
+        time.sleep(0.002)
+    process.communicate(timeout=30)
+    assert process.returncode in {128 + number for number in ENDINGS}  # the first that was looked at
+    assert not scratch_of(process)
+
+
+def test_a_build_that_ignores_hangups_goes_on(good: Path) -> None:
+    process = subprocess_of(
+        "build",
+        "--no-lower",
+        good,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # as nohup does
+    )
+    assert process.stderr
+    assert process.stderr.readline() == "building good.yaml\n"
+    process.send_signal(signal.SIGHUP)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+def test_the_compiler_of_a_killed_build_ends_and_the_next_build_removes_its_files(good: Path) -> None:
+    process = compiling(good)
+    until(lambda: scratch_of(process))
+    process.kill()
+    process.communicate()
+    until(lambda: not compilers_of(process), seconds=15)
+    assert scratch_of(process)
+    following = compiling(good)
+    until(lambda: scratch_of(following))
+    assert not scratch_of(process)
+    following.terminate()
+    following.communicate()
+
+
+def test_a_build_leaves_the_files_of_another_one_alone(good: Path) -> None:
+    first = compiling(good)
+    until(lambda: scratch_of(first))
+    first.send_signal(signal.SIGSTOP)
+    second = compiling(good)
+    until(lambda: scratch_of(second))
+    assert scratch_of(first)
+    second.terminate()
+    second.communicate()
+    first.send_signal(signal.SIGCONT)
+    first.communicate()
+    assert first.returncode == 0
+
+
+@pytest.mark.parametrize("number", ENDINGS)
+def test_a_signal_in_a_terminal_gives_the_cursor_back(good: Path, number: signal.Signals) -> None:
     terminal, theirs = pty.openpty()
     process = subprocess_of(
         "simulate", good, environment={"TERM": "xterm"}, stderr=theirs, start_new_session=True
@@ -565,11 +837,24 @@ def test_an_interrupt_in_a_terminal_gives_the_cursor_back(good: Path) -> None:
     os.close(theirs)
     shown = os.read(terminal, 1000)
     assert shown.startswith(HIDE_CURSOR)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    os.killpg(process.pid, number)
+    assert process.wait(timeout=30) == 128 + number
     shown += os.read(terminal, 10_000)
     os.close(terminal)
     assert shown.rindex(SHOW_CURSOR) > shown.rindex(HIDE_CURSOR)
+
+
+def test_a_terminal_that_hangs_up_is_not_an_error_to_tell(good: Path) -> None:
+    terminal, theirs = pty.openpty()
+    process = subprocess_of(
+        "simulate", good, environment={"TERM": "xterm"}, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    os.read(terminal, 1000)
+    os.close(terminal)
+    os.killpg(process.pid, signal.SIGHUP)
+    assert process.wait(timeout=30) == 129
+    assert not scratch_of(process)
 
 
 def test_a_simulation_of_a_blackwell_kernel_leaves_stderr_to_gemmgen() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from consan_agreement import (
+from consan.agreement import (
     AT_A_TIME,
     BY_DESIGN,
     CLEAN,
@@ -24,14 +24,15 @@ from consan_agreement import (
     read,
     written,
 )
-from consan_case import CASES, UNMUTATED
+from consan.case import CASES, UNMUTATED
+from modules import spec_file
 
+from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
-from gemmgen.problem.inputs import is_exact
-from gemmgen.problem.tolerance import tolerance
+from gemmgen.hardware import HOPPER
+from gemmgen.numerics.inputs import is_exact
+from gemmgen.numerics.tolerance import tolerance
 from gemmgen.spec import load_spec
-from gemmgen.target import HOPPER
-from gemmgen.verify.gpu import require_gpu
 
 MESSAGES = {
     # The producer no longer waits for a stage to be empty.
@@ -85,7 +86,7 @@ def check(numbers: Numbers) -> None:
 
     For one element to eight times that: both results are rounded to D's type, and it may be a large one.
     """
-    path = Path(__file__).parent.parent / "specs" / f"{numbers.module}.yaml"
+    path = spec_file(numbers.module)
     spec = load_spec(path).spec
     m, n, k = numbers.shape
     allowed = tolerance(spec, (m, n, k))

@@ -7,18 +7,19 @@ import json
 import pytest
 from hopper import hopper
 
+from gemmgen.hardware import GPUS
 from gemmgen.plan import plan_spec
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.ledger import Entry, ledger
+from gemmgen.plan.kernel import Entry
+from gemmgen.plan.ledger import ledger
+from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.target import GPUS
 
 Shape = tuple[int, int, int]
 
 
 def planned(
     shape: Shape, dtype: str = "bf16", d: str = "bf16", c: str | None = None, **sections: object
-) -> WgmmaPlan:
+) -> WgmmaKernel:
     names = {"a": dtype, "b": dtype, "d": d} | ({"c": c} if c else {})
     data: dict[str, object] = {
         "title": "t",
@@ -30,7 +31,7 @@ def planned(
     return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
-def entries(plan: WgmmaPlan, title: str) -> dict[str, Entry]:
+def entries(plan: WgmmaKernel, title: str) -> dict[str, Entry]:
     (section,) = (section for section in ledger(plan).sections if section.title.startswith(title))
     return {entry.name: entry for entry in section.entries}
 

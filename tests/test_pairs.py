@@ -6,19 +6,20 @@ from collections.abc import Callable
 from functools import cache
 
 import pytest
-from conftest import HOPPER_SPECS
 from hopper import hopper
-from spec_features import ALL, DIMENSIONS, Feature, can_meet, features, pair, pairs
+from modules import HOPPER_SPECS, ROOT, WANTED, made, spec_file
+from pairs.features import ALL, DIMENSIONS, Feature, can_meet, features, pair, pairs
 
 from gemmgen.plan import plan_spec
-from gemmgen.plan.hopper import WgmmaPlan
+from gemmgen.plan.tcgen05 import Tcgen05Kernel
+from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.spec import load_spec
 
 FEWEST_SPECS = 24
 
 
 @cache
-def plans() -> dict[str, WgmmaPlan]:
+def plans() -> dict[str, WgmmaKernel]:
     """The plan of each committed spec for Hopper, by the spec's name."""
     return {path.stem: hopper(plan_spec(load_spec(path))) for path in HOPPER_SPECS}
 
@@ -86,7 +87,7 @@ def test_every_feature_is_one_of_its_dimension() -> None:
         assert len(named) == len(set(named)) <= len(DIMENSIONS), name
 
 
-ROWS: dict[str, tuple[str, Callable[[WgmmaPlan], bool]]] = {
+ROWS: dict[str, tuple[str, Callable[[WgmmaKernel], bool]]] = {
     "H1 single tile with C": (
         "h100_bf16_single_tile",
         lambda plan: plan.schedule_kind == "single_tile" and plan.problem.c is not None,
@@ -94,6 +95,10 @@ ROWS: dict[str, tuple[str, Callable[[WgmmaPlan], bool]]] = {
     "H2 A from registers": (
         "h100_fp16_single_tile_registers",
         lambda plan: plan.a_source == "registers",
+    ),
+    "H2 M-major A from registers": (
+        "h100_int8_a_registers",
+        lambda plan: plan.a_source == "registers" and plan.problem.a.major == "mn",
     ),
     "H3 blocked": (
         "h100_bf16_blocked",
@@ -134,6 +139,10 @@ ROWS: dict[str, tuple[str, Callable[[WgmmaPlan], bool]]] = {
         lambda plan: {plan.a_swizzle_bytes, plan.b_swizzle_bytes} != {128},
     ),
     "H11 warps along N": ("h100_bf16_warps4x2", lambda plan: (plan.warps_m, plan.warps_n) == (4, 2)),
+    "H11 eight warps along M": (
+        "h100_bf16_one_consumer",
+        lambda plan: (plan.warps_m, plan.warps_n) == (8, 1),
+    ),
     "H12 alpha and beta": (
         "h100_fp16_axpby",
         lambda plan: plan.problem.c is not None and {plan.problem.alpha, plan.problem.beta} != {1},
@@ -156,9 +165,75 @@ ROWS: dict[str, tuple[str, Callable[[WgmmaPlan], bool]]] = {
 
 
 @pytest.mark.parametrize(("stem", "has_it"), ROWS.values(), ids=ROWS)
-def test_a_row_of_the_feature_table_is_exercised(stem: str, has_it: Callable[[WgmmaPlan], bool]) -> None:
+def test_a_row_of_the_feature_table_is_exercised(stem: str, has_it: Callable[[WgmmaKernel], bool]) -> None:
     assert has_it(plans()[stem])
+
+
+BLACKWELL_ROWS: dict[str, tuple[str, Callable[[Tcgen05Kernel], bool]]] = {
+    "B1 bf16": ("b200_bf16", lambda plan: plan.mma_kind == "f16" and plan.problem.a.dtype.name == "bf16"),
+    "B1 fp16": ("b200_fp16_gelu", lambda plan: plan.problem.a.dtype.name == "fp16"),
+    "B1 fp8": ("b200_e4m3", lambda plan: plan.problem.a.dtype.name == "e4m3" and not plan.block_scaled),
+    "B1 tf32": ("b200_tf32", lambda plan: plan.mma_kind == "tf32"),
+    "B2 mxfp8": ("b200_mxfp8", lambda plan: formats(plan) == ("mxfp8", "mxfp8")),
+    "B2 mxfp4": ("b200_mxfp4", lambda plan: formats(plan) == ("mxfp4", "mxfp4")),
+    "B2 mxfp8 by mxfp4": ("b200_mxfp8_mxfp4", lambda plan: formats(plan) == ("mxfp8", "mxfp4")),
+    "B2 mxfp4 by mxfp8": ("b200_mxfp4_mxfp8", lambda plan: formats(plan) == ("mxfp4", "mxfp8")),
+    "B2 nvfp4": ("b200_nvfp4", lambda plan: formats(plan) == ("nvfp4", "nvfp4")),
+    "B3 one CTA": ("b200_bf16_one_cta", lambda plan: not plan.paired and plan.cluster_size == 1),
+    "B3 a pair": ("b200_mxfp8", lambda plan: plan.paired and plan.multicast == ("b_scale",)),
+    "B4 N of 64": ("b200_bf16_n64", lambda plan: plan.cta_tile_n == 64),
+    "B4 K of 256": ("b200_nvfp4", lambda plan: plan.cta_tile_k == 256),
+    "B5 in parts of 32": ("b200_fp16_gelu", lambda plan: plan.subtile_n == 32),
+    "B5 in parts of 128": ("b200_bf16_nn", lambda plan: plan.subtile_n == 128 < plan.cta_tile_n),
+    "B5 the whole tile": ("b200_mxfp4_one_cta", lambda plan: plan.subtile_n == plan.cta_tile_n),
+    "B6 launch control": ("b200_nvfp4", lambda plan: plan.launch_control),
+    "B6 persistent": ("b200_bf16", lambda plan: plan.schedule_kind == "persistent"),
+    "B7 ragged": ("b200_bf16", lambda plan: (500, 600, 640) in plan.problem.check_shapes),
+    "B8 search": ("b200_nvfp4_search", lambda plan: plan.block_scaled),
+}
+"""A spec for each row B1-B8 of the feature table, and for each word of its detail."""
+
+
+def formats(plan: Tcgen05Kernel) -> tuple[str, ...]:
+    """The scale formats of A and B; none where they have none."""
+    scales = (plan.problem.a.scale, plan.problem.b.scale)
+    return tuple(scale.format.name for scale in scales if scale)
+
+
+@pytest.mark.parametrize(("stem", "has_it"), BLACKWELL_ROWS.values(), ids=BLACKWELL_ROWS)
+def test_a_row_of_the_blackwell_table_is_exercised(
+    stem: str, has_it: Callable[[Tcgen05Kernel], bool]
+) -> None:
+    plan = made(spec_file(stem)).plan
+    assert isinstance(plan, Tcgen05Kernel)
+    assert has_it(plan)
 
 
 def test_no_row_is_left_out() -> None:
     assert {row.split()[0] for row in ROWS} == {f"H{i}" for i in range(1, 15)}
+    assert {row.split()[0] for row in BLACKWELL_ROWS} == {f"B{i}" for i in range(1, 9)}
+
+
+def test_every_row_has_a_spec_that_a_person_would_want() -> None:
+    """Words of a row may be exercised by tests/pairs alone; the row itself by a spec under specs/."""
+    wanted = {spec.stem for spec in WANTED}
+    rows = (ROWS | BLACKWELL_ROWS).items()
+    exercised = {row.split()[0] for row, (stem, _) in rows if stem in wanted}
+    assert exercised == {row.split()[0] for row, _ in rows}
+
+
+def test_the_planner_searches_where_a_wanted_spec_leaves_fields_out() -> None:
+    """Row H15."""
+    spec = load_spec(spec_file("h100_int8_scaled")).spec
+    assert (spec.warp_specialization.kind, spec.cluster.m, spec.buffering.stages) == (None, None, None)
+    assert hopper(plan_spec(load_spec(spec_file("h100_int8_scaled")))).specialized
+
+
+def test_a_wanted_spec_is_named_after_what_it_computes() -> None:
+    """A spec whose name counts its features is one of the covering array."""
+    assert [spec.stem for spec in WANTED if spec.stem.endswith("_out") or spec.stem.count("_") > 3] == []
+
+
+def test_every_record_is_of_a_wanted_spec() -> None:
+    records = {record.stem for record in (ROOT / "benchmarks").glob("*.json")}
+    assert records <= {spec.stem for spec in WANTED}

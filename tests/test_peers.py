@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from simulate_kernels import blocked_matmul_kernel
+from kernels.hopper import blocked_matmul_kernel
+from kernels.tutorial_hopper import pipelined_kernel
+from kernels.tutorial_launch import box
+from modules import module_file
 from torch import Tensor
-from tutorial_hopper_kernels import pipelined_kernel
-from tutorial_launch import box
 
-from gemmgen.bench.cuda import CudaMachine
-from gemmgen.bench.measure import measure
-from gemmgen.bench.protocol import Protocol
+from gemmgen.bench.contest import measure
+from gemmgen.bench.machine import CudaMachine
+from gemmgen.bench.record import Protocol
 from gemmgen.module import import_generated, matmul_of
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +74,7 @@ def test_a_kind_is_as_fast_as_the_best_tutorial_kernel_of_that_kind(
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a Hopper GPU")
     torch.manual_seed(0)
-    matmul = matmul_of(import_generated(ROOT / "generated" / f"{stem}.py"))
+    matmul = matmul_of(import_generated(module_file(stem)))
     a, stored = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     b = stored.T.contiguous() if "blocked" in stem else stored.T  # the blocked peer has B [K, N]
     ours, theirs = torch.empty_like(a), torch.empty_like(a)
@@ -113,8 +114,7 @@ def test_bias_and_gelu_cost_at_most_three_percent_of_the_plain_kernel(
         pytest.skip("needs a Hopper GPU")
     torch.manual_seed(0)
     plain, fused = (
-        matmul_of(import_generated(ROOT / "generated" / f"h100_bf16_{name}.py"))
-        for name in ("ping_pong", "bias_gelu")
+        matmul_of(import_generated(module_file(f"h100_bf16_{name}"))) for name in ("ping_pong", "bias_gelu")
     )
     m, n, k = shape
     a, b = (torch.randn(rows, k, device="cuda", dtype=torch.bfloat16) for rows in (m, n))

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hopper import judge
 
-from gemmgen.plan.dtype import DTYPES
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.hopper.bounds import most_consumers, most_stages, smem_limit, threads_of
+from gemmgen.hardware import GPUS, HOPPER
+from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
-from gemmgen.plan.problem import Operand, Problem
-from gemmgen.plan.registers import RegisterPool, balanced_consumer_registers
+from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
+from gemmgen.problem.definition import Operand, Problem
 from gemmgen.product import Product
-from gemmgen.target import GPUS, HOPPER
 
 ROOT = Path(__file__).parent.parent
 BF16 = DTYPES["bf16"]
@@ -34,7 +34,7 @@ PRODUCT = Problem(
     check_shapes=(),
     bench_shapes=((8192, 8192, 8192),),
 )
-TWO_CONSUMERS = WgmmaPlan(
+TWO_CONSUMERS = WgmmaKernel(
     problem=PRODUCT,
     cta_tile_m=128,
     cta_tile_n=256,
@@ -115,12 +115,12 @@ KINDS = {
 }
 
 
-def computing(plan: WgmmaPlan, **changes: Any) -> WgmmaPlan:
+def computing(plan: WgmmaKernel, **changes: Any) -> WgmmaKernel:
     """The same decisions for another problem."""
     return replace(plan, problem=replace(plan.problem, **changes))
 
 
-def of_type(plan: WgmmaPlan, name: str) -> WgmmaPlan:
+def of_type(plan: WgmmaKernel, name: str) -> WgmmaKernel:
     """The same decisions for operands of another type."""
     return computing(plan, a=Operand(DTYPES[name], "k"), b=Operand(DTYPES[name], "k"))
 
@@ -129,7 +129,7 @@ every_plan = pytest.mark.parametrize("plan", KINDS.values(), ids=KINDS)
 
 
 @every_plan
-def test_the_plans_of_this_file_are_legal(plan: WgmmaPlan) -> None:
+def test_the_plans_of_this_file_are_legal(plan: WgmmaKernel) -> None:
     assert judge(plan) == ()
 
 
@@ -143,8 +143,8 @@ def test_consumers_share_a_tile_s_rows_and_a_lone_one_takes_two_warpgroups() -> 
 
 def test_ping_pong_consumers_have_a_tile_each_and_all_of_its_rows() -> None:
     assert (PING_PONG.row_shares, PING_PONG.cta_consumer_tile_m, PING_PONG.consumer_warps) == (1, 128, 4)
-    assert PING_PONG.per_share("a_smem") == ("a_smem",)
-    assert PING_PONG.per_consumer("d_smem") == ("d_smem_0", "d_smem_1")
+    assert [buffer.name for buffer in PING_PONG.resources.a] == ["a_smem"]
+    assert [consumer.d.name for consumer in PING_PONG.resources.consumers] == ["d_smem_0", "d_smem_1"]
 
 
 def test_a_pair_of_ctas_is_one_program_of_twice_the_rows() -> None:
@@ -271,16 +271,16 @@ WITH_C = replace(
 )
 BYTES = {
     # A: 4 stages x 128 x 64 x 2 = 65,536; B: 4 x 256 x 64 x 2 = 131,072; D: 2 x 64 x 128 x 2 = 32,768.
-    # Captures: 3 descriptors x 8, 3 scalars x 4, 2 barriers x 16, 4 rings of tiles (2 A, B, D) x 20 = 148.
-    # They are padded to 160; the barriers take 2 x 4 x 8 = 64; eight worker warps 8.
-    "two consumers": (TWO_CONSUMERS, 65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8),
+    # Captures: 3 descriptors x 8, 3 scalars x 4, 2 barriers x 16, 3 rings of tiles (2 A, B) x 20, the buffer
+    # of D 16 = 144. The barriers take 2 x 4 x 8 = 64; eight worker warps 8.
+    "two consumers": (TWO_CONSUMERS, 65_536 + 131_072 + 32_768 + 144 + 64 + 8),
     # D: 2 consumers x 64 x 64 x 4.
     "fp32 out": (
         replace(computing(TWO_CONSUMERS, d=DTYPES["fp32"]), subtile_n=64),
-        65_536 + 131_072 + 32_768 + 148 + 12 + 64 + 8,
+        65_536 + 131_072 + 32_768 + 144 + 64 + 8,
     ),
-    # A third barrier ring, captured too: 164 padded to 176, and 96.
-    "2 x 1 CTAs": (PAIR_OF_CTAS, 65_536 + 131_072 + 32_768 + 164 + 12 + 96 + 8),
+    # A third barrier ring, captured too: 160, and 96.
+    "2 x 1 CTAs": (PAIR_OF_CTAS, 65_536 + 131_072 + 32_768 + 160 + 96 + 8),
     # Three stages, and D stored whole, 2 x 64 x 256 x 2, with a descriptor of rank 2: 160 of captures. Two of
     # the three rings of 3 x 8 = 24 bytes are padded to 32.
     "1 x 2 CTAs": (PAIR_ALONG_N, 49_152 + 98_304 + 65_536 + 160 + 32 + 32 + 24 + 8),
@@ -312,7 +312,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize(("plan", "smem_bytes"), BYTES.values(), ids=BYTES)
-def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: WgmmaPlan, smem_bytes: int) -> None:
+def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: WgmmaKernel, smem_bytes: int) -> None:
     assert plan.smem_bytes == smem_bytes
 
 
@@ -353,16 +353,17 @@ def test_ctas_that_share_an_sm_share_its_memory() -> None:
 
 def test_an_mn_major_operand_is_stored_as_it_lies() -> None:
     a, b = Operand(BF16, "mn"), Operand(BF16, "mn")
-    shapes = {buffer.operand: buffer.shape for buffer in computing(PING_PONG, a=a, b=b).shared_buffers}
-    assert shapes["a"] == ("STAGES", "PROGRAM_TILE_K", "PROGRAM_TILE_M")
-    assert shapes["b"] == ("STAGES", "PROGRAM_TILE_K", "PROGRAM_TILE_N")
+    buffers = computing(PING_PONG, a=a, b=b).shared_buffers
+    shapes = {buffer.operand: [extent.measure for extent in buffer.extents] for buffer in buffers}
+    assert shapes["a"] == ["stages", "tile_k", "tile_m"]
+    assert shapes["b"] == ["stages", "tile_k", "tile_n"]
     # Its rows are as long as the tile is wide: 32 rows of A would leave room for a swizzle of 64.
     assert computing(replace(TWO_CONSUMERS, cta_tile_m=64), a=a).a_row == 32
 
 
 def test_four_stages_of_48_kib_fit() -> None:
-    # 196,608 of A and B, 32,768 of D and 232 of the rest leave 2,840 of 232,448; a stage takes 49,152.
-    assert TWO_CONSUMERS.smem_bytes == 229_608
+    # 196,608 of A and B, 32,768 of D and 216 of the rest leave 2,856 of 232,448; a stage takes 49,152.
+    assert TWO_CONSUMERS.smem_bytes == 229_592
     assert most_stages(TWO_CONSUMERS) == 4
 
 
@@ -387,7 +388,7 @@ def test_the_state_of_many_worker_warps_goes_before_short_rings() -> None:
 
 
 @every_plan
-def test_a_ring_holds_a_tile_per_stage(plan: WgmmaPlan) -> None:
+def test_a_ring_holds_a_tile_per_stage(plan: WgmmaKernel) -> None:
     by_operand = dict.fromkeys("abd", 0)
     for buffer in plan.shared_buffers:
         by_operand[buffer.operand] += buffer.bytes
@@ -396,29 +397,29 @@ def test_a_ring_holds_a_tile_per_stage(plan: WgmmaPlan) -> None:
     assert by_operand["d"] == plan.consumers * plan.epilogue_buffers * plan.subtile_bytes(BF16)
 
 
-def captured(plan: WgmmaPlan) -> list[str]:
-    return [capture.name for capture in plan.shared_memory.captures]
+def captured(plan: WgmmaKernel) -> list[str]:
+    return [value.name for value in captures(plan.workers)]
 
 
 def test_workers_capture_each_value_once_and_the_first_consumer_none() -> None:
     assert captured(TWO_CONSUMERS) == [
-        *("d_desc", "a_smem_1", "b_smem", "d_smem_1", "load_ready", "load_empty"),
+        *("d", "a_smem_1", "b_smem", "d_smem_1", "load_ready", "load_empty"),
         *("tiles_m", "tiles_n", "k_steps"),
-        *("a_desc", "b_desc", "a_smem_0"),
+        *("a", "b", "a_smem_0"),
     ]
 
 
 def test_ping_pong_consumers_capture_the_ring_of_a_that_they_share_and_their_turns() -> None:
     assert captured(PING_PONG) == [
-        *("d_desc", "a_smem", "b_smem", "d_smem_1", "load_ready", "load_empty", "mma_turn"),
+        *("d", "a_smem", "b_smem", "d_smem_1", "load_ready", "load_empty", "mma_turn"),
         *("tiles_m", "tiles_n", "k_steps"),
-        *("a_desc", "b_desc"),
+        *("a", "b"),
     ]
 
 
 def test_a_worker_captures_what_its_epilogue_reads() -> None:
     assert captured(computing(WITH_C, ops=("tensor_scale", "column_bias", "residual")))[6:14] == [
-        *("c_desc", "column_bias_desc", "tensor_scale_ptr"),
+        *("c", "column_bias", "tensor_scale"),
         *("c_smem_1", "column_bias_smem_1", "c_ready_1", "vectors_ready_1"),
         "tiles_m",
     ]
@@ -454,8 +455,8 @@ def test_a_stage_is_ready_by_one_arrival_and_empty_by_each_consumer_s() -> None:
 
 
 def test_a_group_of_ctas_shares_the_barrier_of_its_first_one() -> None:
-    def groups(plan: WgmmaPlan) -> dict[str, tuple[int, tuple[tuple[int, ...], ...]]]:
-        return {barrier.name: (barrier.groups, barrier.bases) for barrier in plan.barriers if barrier.groups}
+    def groups(plan: WgmmaKernel) -> dict[str, tuple[int, tuple[tuple[int, ...], ...]]]:
+        return {bar.name: (bar.scope.groups, bar.scope.bases) for bar in plan.barriers if bar.scope.groups}
 
     assert groups(PAIR_OF_CTAS) == {"b_multicast_empty": (1, ((0,),))}
     assert groups(PAIR_ALONG_N) == {"a_multicast_empty": (1, ((0,),))}
@@ -467,14 +468,14 @@ def test_a_group_of_ctas_shares_the_barrier_of_its_first_one() -> None:
 
 
 def test_each_consumer_awaits_its_own_c_and_vectors() -> None:
-    rings = {barrier.name: (barrier.ring, barrier.depth) for barrier in WITH_C.barriers}
+    rings = {bar.name: (bar.ring.slots.measure, bar.ring.depth) for bar in WITH_C.barriers}
     assert rings == {
-        "load_ready": ("STAGES", 6),
-        "load_empty": ("STAGES", 6),
-        "c_ready_0": ("EPILOGUE_BUFFERS", 2),
-        "c_ready_1": ("EPILOGUE_BUFFERS", 2),
-        "vectors_ready_0": ("", 1),
-        "vectors_ready_1": ("", 1),
+        "load_ready": ("stages", 6),
+        "load_empty": ("stages", 6),
+        "c_ready_0": ("epilogue_buffers", 2),
+        "c_ready_1": ("epilogue_buffers", 2),
+        "vectors_ready_0": (None, 1),
+        "vectors_ready_1": (None, 1),
     }
 
 
@@ -582,14 +583,14 @@ def test_a_kernel_without_workers_asks_for_no_registers() -> None:
 
 
 @every_plan
-def test_partitions_never_take_more_registers_than_the_kernel_was_launched_with(plan: WgmmaPlan) -> None:
+def test_partitions_never_take_more_registers_than_the_kernel_was_launched_with(plan: WgmmaKernel) -> None:
     registers = plan.register_pool
     taken = registers.default_registers * plan.consumer_warps + 4 * sum(registers.groups)
     assert taken <= registers.launch_registers * plan.total_warps
 
 
 @every_plan
-def test_the_threads_of_a_cta_are_the_same_with_and_without_a_partition_for_each(plan: WgmmaPlan) -> None:
+def test_the_threads_of_a_cta_are_the_same_with_and_without_a_partition_for_each(plan: WgmmaKernel) -> None:
     assert threads_of(plan, plan.consumers) == plan.threads
 
 
@@ -678,10 +679,10 @@ shared memory per CTA
   d_smem_1             16,384 bytes      1 x 64 x 128 bf16, swizzle 128
   load_ready               32 bytes      4 mbarriers
   load_empty               32 bytes      4 mbarriers
-  captures                148 bytes      12 values handed to the workers
+  captures                144 bytes      12 values handed to the workers
   worker state              8 bytes      of 8 worker warps
-  padding                  12 bytes      alignment
-  total               229,608 bytes      98.8% of 232,448: one CTA per SM
+  padding                   0 bytes      alignment
+  total               229,592 bytes      98.8% of 232,448: one CTA per SM
 
 registers
   consumer_0              232 registers  per thread, 4 warps

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.hopper.bounds import most_stages
-from gemmgen.plan.hopper.candidates import DEFAULTS, candidates
-from gemmgen.plan.hopper.cost import cost, cycles, overdraft
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.bounds import most_stages
+from gemmgen.plan.wgmma.cost import cost, cycles, excess
+from gemmgen.plan.wgmma.family import DEFAULTS, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile
 
 LARGE = (8192, 8192, 8192)
@@ -59,7 +59,7 @@ def operands(d: str) -> dict[str, object]:
     return {"a": {"dtype": "bf16"}, "b": {"dtype": "bf16"}, "d": {"dtype": d}}
 
 
-def planned(**sections: object) -> WgmmaPlan:
+def planned(**sections: object) -> WgmmaKernel:
     return hopper(plan_spec(source(**sections)))
 
 
@@ -69,7 +69,7 @@ def rejected(**sections: object) -> tuple[Diagnostic, ...]:
     return caught.value.diagnostics
 
 
-def tile(plan: WgmmaPlan) -> tuple[int, int, int]:
+def tile(plan: WgmmaKernel) -> tuple[int, int, int]:
     return plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k
 
 
@@ -111,7 +111,7 @@ def test_a_tile_narrower_than_any_subtile_that_is_tried_is_stored_whole() -> Non
 
 def test_decisions_that_no_rule_couples_have_defaults() -> None:
     plan = planned(schedule={"width": 3})
-    assert {name: getattr(plan, name) for name in DEFAULTS} == DEFAULTS | {"width": 3}
+    assert {name: getattr(plan, name) for name in DEFAULTS} == {**DEFAULTS, "width": 3}
 
 
 def test_an_operand_without_an_order_is_k_major() -> None:
@@ -178,9 +178,9 @@ def pinning(values: dict[str, object]) -> dict[str, Any]:
 
 
 @cache
-def legal_plans(d: str) -> tuple[WgmmaPlan, ...]:
+def legal_plans(d: str) -> tuple[WgmmaKernel, ...]:
     """Every legal plan that the planner considers for a spec that pins nothing."""
-    return tuple(plan for plan in candidates(source(operands=operands(d)).spec) if not judge(plan))
+    return tuple(plan for plan in WgmmaSpace().kernels(source(operands=operands(d)).spec) if not judge(plan))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
@@ -250,7 +250,7 @@ def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) ->
         assert fields <= set(spec.positions) or not fields & set(spec.positions)
     else:
         assert judge(hopper(plan)) == ()
-        assert overdraft(hopper(plan)) == 0
+        assert excess(hopper(plan)) == 0
 
 
 @pytest.mark.parametrize("target", ["h100", "b200"])
@@ -266,11 +266,11 @@ def test_a_spec_is_planned_within_600_milliseconds(target: str) -> None:
 # --- what is best
 
 
-def best(plan: WgmmaPlan, *others: WgmmaPlan, shape: tuple[int, int, int]) -> bool:
+def best(plan: WgmmaKernel, *others: WgmmaKernel, shape: tuple[int, int, int]) -> bool:
     return all(cost(plan, shape) < cost(other, shape) for other in others)
 
 
-def cooperative(n: int) -> WgmmaPlan:
+def cooperative(n: int) -> WgmmaKernel:
     """Two consumers of 64 x n elements each."""
     kind = {"kind": "cooperative", "consumers": 2}
     return planned(tile={"m": 128, "n": n, "k": 64}, warp_specialization=kind, cluster={"m": 1})
@@ -301,10 +301,10 @@ def test_a_deeper_ring_wins_only_where_nothing_else_differs() -> None:
     assert best(replace(plan, stages=3), replace(plan, outstanding_mmas=1), shape=LARGE)
 
 
-def test_an_overdraft_adds_up_what_is_missing() -> None:
+def test_the_excess_adds_up_what_is_missing() -> None:
     plan = planned(**COOPERATIVE)
-    assert overdraft(plan) == 0
+    assert excess(plan) == 0
     # An accumulator of 128 registers and 28 to work with are 156 of 104.
-    assert overdraft(replace(plan, consumer_registers=104)) == pytest.approx(0.5)
-    # Five stages of 49,152, 32,768 of D, and 148 + 12 + 40 + 8 + 40 + 8 of captures, barriers and state.
-    assert overdraft(replace(plan, stages=5)) == pytest.approx(278_784 / 232_448 - 1)
+    assert excess(replace(plan, consumer_registers=104)) == pytest.approx(0.5)
+    # Five stages of 49,152, 32,768 of D, and 144 + 40 + 8 + 40 + 8 of captures, barriers and state.
+    assert excess(replace(plan, stages=5)) == pytest.approx(278_768 / 232_448 - 1)

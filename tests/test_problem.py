@@ -10,9 +10,9 @@ import torch
 from right_kernel import CHAINS, CPU, KINDS, SHAPE, generator, kernel, module_of, spec_of, written_out
 from torch import Tensor
 
+from gemmgen.hardware import FP8
 from gemmgen.module import Matmul
-from gemmgen.problem.dtype import (
-    FP8,
+from gemmgen.numerics.encoding import (
     TORCH_DTYPES,
     DType,
     bits,
@@ -22,9 +22,8 @@ from gemmgen.problem.dtype import (
     rounded_to_tf32,
     saturated,
 )
-from gemmgen.problem.inputs import integer_inputs, is_exact, random_inputs
-from gemmgen.problem.matrix import Matrix
-from gemmgen.problem.reference import reference
+from gemmgen.numerics.inputs import Matrix, integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.reference import reference
 from gemmgen.spec import Spec
 from gemmgen.verify import verify
 

@@ -27,14 +27,10 @@ from right_kernel import (
 from torch import Tensor
 
 from gemmgen.module import Matmul
-from gemmgen.problem.arguments import row_major
-from gemmgen.problem.case import Case
-from gemmgen.problem.dtype import TORCH_DTYPES, bits, not_finite, rounded
-from gemmgen.problem.inputs import Inputs, integer_inputs, is_exact, random_inputs
-from gemmgen.problem.matrix import Matrix
-from gemmgen.problem.quantize import decoded
-from gemmgen.problem.reference import reference
-from gemmgen.problem.special import special_values
+from gemmgen.numerics.case import Case, row_major, special_values
+from gemmgen.numerics.encoding import TORCH_DTYPES, bits, decoded, not_finite, rounded
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.reference import reference
 from gemmgen.spec import Spec
 from gemmgen.verify import verify
 

@@ -9,9 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from gemmgen.problem.dtype import TORCH_DTYPES, DType
-from gemmgen.problem.quantize import block_quantized, decoded, dequantized, elements_per_byte, encoded
-from gemmgen.target import SCALE_FORMATS
+from gemmgen.hardware import SCALE_FORMATS
+from gemmgen.numerics.encoding import (
+    TORCH_DTYPES,
+    DType,
+    block_quantized,
+    decoded,
+    dequantized,
+    elements_per_byte,
+    encoded,
+)
 
 EVERY_BYTE = torch.arange(256).to(torch.uint8)
 FORMATS: dict[DType, tuple[int, int, int]] = {"e2m1": (2, 1, 1), "e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}

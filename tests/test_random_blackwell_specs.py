@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 
 import pytest
-from random_blackwell_specs import BORDER, spec_text
+from random_specs.blackwell import BORDER, spec_text
 from test_random_specs import accepted, assert_neither_tame_nor_wild
 from test_render import ruff
 
 from gemmgen.lower import lower
-from gemmgen.plan.families import FAMILIES
+from gemmgen.plan.planner import FAMILIES
 from gemmgen.render import render
 
 BLACKWELL = FAMILIES["tcgen05"]

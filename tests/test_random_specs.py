@@ -12,17 +12,16 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from random_fields import furthest
-from random_specs import BORDER, spec_text
+from random_specs.fields import furthest
+from random_specs.hopper import BORDER, spec_text
 
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import lower
 from gemmgen.plan import plan_spec
-from gemmgen.plan.choices import RULE, SEARCH_RULE
-from gemmgen.plan.families import FAMILIES, family_of
-from gemmgen.plan.family import Family
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.rules.rule import rule_id
+from gemmgen.plan.choices import CHOICE_RULES
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import FAMILIES, family_of
+from gemmgen.plan.search import Family
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 
@@ -42,11 +41,11 @@ def load(text: str, directory: Path) -> SpecFile:
     return load_spec(path)
 
 
-def rule_ids(family: Family) -> set[str]:
-    return {rule_id(rule) for rule in family.rules}
+def rule_ids(family: Family[Kernel]) -> set[str]:
+    return {rule.id for rule in family.rules}
 
 
-CODES = {RULE, SEARCH_RULE}.union(*map(rule_ids, FAMILIES.values()))
+CODES = {rule.id for rule in CHOICE_RULES}.union(*map(rule_ids, FAMILIES.values()))
 """Of all reasons: a random target can be another family's."""
 
 
@@ -62,7 +61,7 @@ def assert_reasons(source: SpecFile, error: GemmgenError) -> None:
         assert re.fullmatch(r"[^;]+, [^;]+; (use|leave) (at (most|least) )?[0-9a-z].*", found.message)
 
 
-def assert_neither_tame_nor_wild(texts: Iterable[str], family: Family, directory: Path) -> None:
+def assert_neither_tame_nor_wild(texts: Iterable[str], family: Family[Kernel], directory: Path) -> None:
     """Each is planned or told why not; a fifth passes, and of the rules at least half are tried."""
     sources = [load(text, directory) for text in texts]
     legal, codes = 0, set[str]()
@@ -85,8 +84,12 @@ def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Pat
 
 
 def accepted(
-    index: int, text_of: SpecText, family: Family, border: Sequence[tuple[str, int]], directory: Path
-) -> KernelPlan:
+    index: int,
+    text_of: SpecText,
+    family: Family[Kernel],
+    border: Sequence[tuple[str, int]],
+    directory: Path,
+) -> Kernel:
     """The first legal spec with a tile of its own, of those of an index; at the border if that is odd."""
     for seed in count(SEEDS_APART * (index + 1)):
         source = load(text_of(seed), directory)

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from html import unescape
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from modules import WANTED, made
 
+from gemmgen.bench.figures import figures_text, label_of
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware import HOPPER
 from gemmgen.product import make
-from gemmgen.target import HOPPER
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+PICTURE = (ROOT / "docs" / "speed.svg").read_text()
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +32,44 @@ def refresh() -> ModuleType:
     return module
 
 
-def test_the_readme_quotes_the_modules_and_the_records_as_they_are(refresh: ModuleType) -> None:
-    assert refresh.refreshed(README) == README
+@pytest.mark.parametrize("page", [README, BENCHMARKS], ids=["README", "benchmarks"])
+def test_the_pages_quote_the_modules_and_the_records_as_they_are(refresh: ModuleType, page: str) -> None:
+    assert refresh.refreshed(page) == page
 
 
 def test_a_changed_record_or_module_would_be_seen(refresh: ModuleType) -> None:
     assert refresh.refreshed(README.replace("warpgroup_mma_wait(0", "warpgroup_mma_wait(1")) == README
-    assert refresh.refreshed(README.replace("| h100_bf16 | 8192", "| h100_bf16 | 9192")) == README
+    for page in (README, BENCHMARKS):
+        changed = page.replace("| h100_bf16 | 8192", "| h100_bf16 | 9192")
+        assert refresh.refreshed(changed) == page != changed
+
+
+def rows(page: str) -> list[str]:
+    """The rows of a page's table of figures."""
+    return re.findall(r"^\| [hb][12]00_.*$", page, flags=re.MULTILINE)
+
+
+def test_the_readme_has_ten_rows_of_the_full_table_and_one_that_is_lost(refresh: ModuleType) -> None:
+    assert len(rows(README)) == 10
+    assert set(rows(README)) < set(rows(BENCHMARKS))
+    assert len(rows(BENCHMARKS)) == sum(len(record.measurements) for record in refresh.records())
+    ratios = [record.measurements[0].ratio.median for record in refresh.shown()]
+    assert min(ratios) < 0.99  # lost by more than what two runs differ in
+
+
+def test_the_picture_shows_the_rows_of_the_readme(refresh: ModuleType) -> None:
+    shown = [(record, record.measurements[0]) for record in refresh.shown()]
+    texts = [unescape(text) for text in re.findall(r"<text [^>]*>([^<]*)</text>", PICTURE)]
+    labels = [label_of(record, measurement) for record, measurement in shown]
+    figures = [figures_text(measurement) for _, measurement in shown]
+    for expected in (labels, figures):
+        assert [text for text in texts if text in expected] == expected
+    assert len([text for text in texts if "TFLOP/s" in text]) == len(shown)
 
 
 def test_every_spec_with_shapes_to_time_has_a_record_above_no_roofline(refresh: ModuleType) -> None:
     records = refresh.records()
-    specs = (make(path) for path in (ROOT / "specs").glob("*.yaml"))
+    specs = map(made, WANTED)
     # No Blackwell GPU was at hand: its specs name shapes for whoever has one, and there is no record.
     hopper = (spec for spec in specs if spec.plan.architecture == HOPPER)
     timed = {spec.source.stem for spec in hopper if spec.plan.problem.bench_shapes}

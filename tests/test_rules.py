@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,15 +15,19 @@ from typing import Any, Final
 import pytest
 from ruamel.yaml import YAML
 
-from gemmgen.errors import Diagnostic, GemmgenError, Violation
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.hopper.rules import RULES, Rule, rule_id
+from gemmgen.plan.rule import Finding, Rule
+from gemmgen.plan.wgmma.family import WGMMA_FAMILY
+from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent
+PLAN = ROOT / "gemmgen" / "plan"
 DIRECTORY = Path("tests/invalid/rules")
 INVALID = sorted(path.stem for path in (ROOT / DIRECTORY).glob("*.yaml"))
-RULE_IDS = {rule_id(rule) for rule in RULES}
+RULES: tuple[Rule[WgmmaKernel], ...] = WGMMA_FAMILY.rules
+RULE_IDS = {rule.id for rule in RULES}
 
 every_invalid_spec = pytest.mark.parametrize("stem", INVALID)
 
@@ -76,45 +79,50 @@ def test_every_rule_is_fired_by_a_spec_named_after_it(rule: str) -> None:
     assert all(f"error[{rule}]" in text for text in texts)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=rule_id)
-def test_a_rule_says_what_holds_in_a_sentence(rule: Rule) -> None:
-    sentence, _, source = (rule.__doc__ or "").partition("\n\n")
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_says_what_holds_in_a_sentence(rule: Rule[WgmmaKernel]) -> None:
+    sentence, _, source = rule.says.partition("\n\n")
     assert re.fullmatch(r"[A-Z`][^.\n]*\w\.", sentence.replace("3.9", ""))
     assert not source or source.strip().startswith("[")
 
 
 def calls(path: Path) -> set[int]:
-    """The lines of a file on which a violation is made."""
+    """The lines of a file on which a finding is made."""
     nodes = ast.walk(ast.parse(path.read_text()))
     return {
         node.lineno
         for node in nodes
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Violation"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
     }
 
 
-def test_every_violation_of_every_rule_is_shown_by_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[tuple[str, str, str], tuple[str, int]] = {}
+def assert_every_finding_is_shown(
+    files: Sequence[Path], specs: Iterable[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line of the files on which a finding is made makes one that a spec's diagnostics show."""
+    made: dict[tuple[str, str], tuple[str, int]] = {}
 
-    def recorded(*parts: str) -> Violation:
-        violation, frame = Violation(*parts), inspect.currentframe()
+    def recorded(*parts: str) -> Finding:
+        finding, frame = Finding(*parts), inspect.currentframe()
         caller = frame and frame.f_back
         assert caller
-        made[violation.rule, violation.field, str(violation)] = (caller.f_code.co_filename, caller.f_lineno)
-        return violation
+        text = f"{finding.found}, {finding.limit}; {finding.fix}"
+        made[finding.field, text] = (caller.f_code.co_filename, caller.f_lineno)
+        return finding
 
-    shared = (f"gemmgen.plan.rules.{name}" for name in ("epilogue", "problem", "registers", "tile"))
-    modules = {*shared, *(rule.__module__ for rule in RULES)}
-    for module in modules:
-        monkeypatch.setattr(f"{module}.Violation", recorded)
-    # Without the cache, for its answers were not recorded.
-    shown = {
-        made[found.code, found.field or "", found.message]
-        for stem in INVALID
-        for found in diagnostics(DIRECTORY / f"{stem}.yaml")
-    }
-    files = [importlib.import_module(module).__file__ or "" for module in modules]
-    assert shown == {(file, line) for file in files for line in calls(Path(file))}
+    for path in files:
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        monkeypatch.setattr(f"{module}.Finding", recorded)
+    # Without the cache: what is in it was not recorded.
+    texts = [(found.field or "", found.message) for path in specs for found in diagnostics(path)]
+    shown = {made[text] for text in texts if text in made}
+    assert shown == {(str(path), line) for path in files for line in calls(path)}
+
+
+def test_every_finding_of_every_rule_is_shown_by_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [*PLAN.glob("*_rules.py"), *PLAN.glob("wgmma/*_rules.py")]
+    assert len(files) == 4
+    assert_every_finding_is_shown(files, DIRECTORY.glob("*.yaml"), monkeypatch)
 
 
 def places(found: Sequence[Diagnostic]) -> list[tuple[int, int]]:

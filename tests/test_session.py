@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,12 +17,14 @@ from typing import Any
 import pytest
 import torch
 
-from gemmgen.bench import Ceilings, Record, Subject, from_json, plain_table, to_json
+from gemmgen.bench import Ceilings, Protocol, Record, Subject, from_json, plain_table, to_json
 from gemmgen.bench.baseline import Baseline
-from gemmgen.bench.session import read_record, time_spec, write_record
+from gemmgen.bench.session import time_spec
+from gemmgen.bench.store import read_record, write_record
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.problem import Check, Shape
+from gemmgen.numerics.tolerance import Check
+from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec
 from gemmgen.verify import Verification
@@ -134,9 +137,11 @@ def timed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[ModuleT
         spec: Spec,
         shapes: Sequence[Shape],
         *,
+        protocol: Protocol | None,
         baseline: Baseline | None,
         progress: Callable[[str], None],
     ) -> Record:
+        assert protocol is None
         assert baseline is None  # cuBLAS has one
         assert Path(str(module.__file__)).read_text() == make(SPEC).module  # Triton reads it again
         progress("timing")
@@ -162,6 +167,69 @@ def test_a_spec_is_timed_on_its_own_shapes(timed: list[tuple[Any, ...]]) -> None
 def test_shapes_that_are_given_come_before_those_of_the_spec(timed: list[tuple[Any, ...]]) -> None:
     time_spec(SPEC, [(1, 8, 16)], silent)
     assert timed[0][-1] == [(1, 8, 16)]
+
+
+@pytest.fixture
+def opposed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[str, Protocol, Baseline]]:
+    """The spec, the protocol and the baseline of every benchmark against a module, which needs no time."""
+    calls: list[tuple[str, Protocol, Baseline]] = []
+
+    def bench(
+        module: ModuleType,
+        subject: Subject,
+        spec: Spec,
+        shapes: Sequence[Shape],
+        *,
+        protocol: Protocol,
+        baseline: Baseline,
+        progress: Callable[[str], None],
+    ) -> Record:
+        calls.append((subject.name, protocol, baseline))
+        return replace(record, subject=subject, baseline=baseline.text, protocol=protocol)
+
+    monkeypatch.setattr("gemmgen.bench.session.bench", bench)
+    return calls
+
+
+OLDER = "def matmul(a, b, *, out=None):\n    return out\n"
+
+
+def test_a_spec_is_timed_against_another_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opposed: list[tuple[str, Protocol, Baseline]]
+) -> None:
+    older = tmp_path / "old" / "h100_bf16.py"
+    older.parent.mkdir()
+    older.write_text(OLDER)
+    digest = hashlib.sha256(older.read_bytes()).hexdigest()
+    time_spec(SPEC, None, silent, older)
+    monkeypatch.chdir(tmp_path)
+    time_spec(SPEC, None, silent, older)
+    texts = [baseline.text for _, _, baseline in opposed]
+    assert texts == [
+        f"gemmgen's module {path}, sha256 {digest}" for path in ("h100_bf16.py", "old/h100_bf16.py")
+    ]
+    for _, protocol, _ in opposed:  # graphs throughout, and twice as many pairs as against cuBLAS
+        assert (protocol.graph_below_seconds, protocol.pairs) == (1.0, 30)
+
+
+def test_a_module_takes_the_place_of_the_rival_of_block_scaled_operands(
+    tmp_path: Path, opposed: list[tuple[str, Protocol, Baseline]]
+) -> None:
+    older = tmp_path / "b200_mxfp4.py"
+    older.write_text(OLDER)
+    time_spec(ROOT / "specs" / "b200_mxfp4.yaml", None, silent, older)
+    assert opposed[0][2].text.startswith("gemmgen's module b200_mxfp4.py, sha256 ")
+
+
+def test_what_is_no_module_is_not_compared_with(
+    tmp_path: Path, opposed: list[tuple[str, Protocol, Baseline]]
+) -> None:
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    for path, code in ((empty, "bad-module"), (tmp_path / "missing.py", "no-module")):
+        with pytest.raises(GemmgenError, match=rf"^{re.escape(path.as_posix())}: error\[{code}\]"):
+            time_spec(SPEC, None, silent, path)
+    assert opposed == []
 
 
 def test_a_spec_without_shapes_is_not_timed(tmp_path: Path, timed: list[tuple[Any, ...]]) -> None:
@@ -274,6 +342,40 @@ def test_each_spec_has_its_record(tmp_path: Path, gemmgen: Run, timed: list[tupl
     assert gemmgen("bench", SPEC, RECORD, "--record", directory)[0] == 0
     assert [path.name for path in directory.iterdir()] == ["h100_bf16.json"]
     assert (directory / "h100_bf16.json").read_text() == to_json(found)
+
+
+def test_a_module_to_compare_with_is_given_or_found_by_name(
+    tmp_path: Path, gemmgen: Run, opposed: list[tuple[str, Protocol, Baseline]]
+) -> None:
+    specs = specs_in(tmp_path, "one.yaml", "two.yaml")
+    for name in ("one", "two", "other"):
+        (tmp_path / f"{name}.py").write_text(OLDER + f"# {name}\n")
+    file = tmp_path / "r.json"
+    code, out, err = gemmgen("bench", specs[0], "--against", tmp_path / "other.py", "--record", file)
+    assert (code, err) == (0, "")
+    assert "baseline TFLOP/s" in out
+    assert read_record(file).baseline == opposed[0][2].text
+    assert gemmgen("bench", *specs, "--against", tmp_path)[0] == 0
+    names = [(name, baseline.text.split()[2]) for name, _, baseline in opposed]
+    assert names == [("one", "other.py,"), ("one", "one.py,"), ("two", "two.py,")]
+
+
+@pytest.mark.parametrize(
+    ("subjects", "message"),
+    [
+        (("a.yaml", "b.yaml"), "several specs need a directory of modules"),
+        ((RECORD,), "only specs are timed"),
+    ],
+)
+def test_a_module_is_compared_with_one_spec(
+    gemmgen: Run,
+    opposed: list[tuple[str, Protocol, Baseline]],
+    subjects: tuple[Path | str, ...],
+    message: str,
+) -> None:
+    code, out, err = gemmgen("bench", *subjects, "--against", ROOT / "generated" / "h100_bf16.py")
+    assert (code, out, opposed) == (2, "", [])
+    assert f"Invalid value for --against: {message}\n" in err
 
 
 def test_a_shape_that_is_none_is_one_diagnostic(gemmgen: Run, timed: list[tuple[Any, ...]]) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import simulate_kernels as kernels_
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulate_launch import launch, lines_of
+from kernels import hopper as kernels_
+from kernels.launch import launch, lines_of
 from torch import Tensor
 from triton.experimental.gluon.language import (  # pyright: ignore[reportMissingTypeStubs]
     NVMMASharedLayout,
@@ -25,16 +25,16 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.errors import GemmgenError
+from gemmgen.lower.ttgir import GenericTtgir, lower_kernel
 from gemmgen.module import import_generated
-from gemmgen.problem.dtype import bits
+from gemmgen.numerics.encoding import bits
 from gemmgen.simulate import Kind, Severity, run
-from gemmgen.simulate.global_memory import Descriptor
-from gemmgen.simulate.lowering import Lowered, lower_kernel
-from gemmgen.simulate.operations.wgmma import product
+from gemmgen.simulate.memory import Descriptor
+from gemmgen.simulate.operations.tensor_cores import product
 
 kernels = cast(Any, kernels_)
 ROOT = Path(__file__).parent.parent
-KERNELS = ROOT / "tests" / "simulate_kernels.py"
+KERNELS = ROOT / "tests" / "kernels" / "hopper.py"
 
 
 def descriptor(tensor: Tensor, box: list[int], bases: list[list[int]] | None = None) -> Any:
@@ -68,11 +68,13 @@ def test_a_load_rounds_to_tf32_where_the_descriptor_says_so() -> None:
     # tf32 has 10 bits of mantissa: numbers from 1 on are 2**-10 apart, and ties go to the even one.
     ulp = 2.0**-10
     given = torch.tensor([[1 + ulp / 2, 1 + 3 * ulp / 2, 1 + ulp / 2 + 2.0**-23, -0.0, math.inf, math.nan]])
-    loaded = Descriptor("x", given, 0.0, rounds_to_tf32=True).load((0, 0), (2, 6))
+    descriptor = Descriptor("x", given, 0.0, rounds_to_tf32=True)
+    loaded = descriptor.box(*descriptor.region((0, 0), (2, 6)), (2, 6))
     expected = torch.tensor([[1, 1 + 2 * ulp, 1 + ulp, -0.0, math.inf, math.nan], [0.0] * 6])
     assert torch.equal(bits(loaded), bits(expected))
     assert bits(given[0, 0]) == bits(torch.tensor(1 + ulp / 2))  # the matrix stays as it is
-    assert torch.equal(bits(Descriptor("x", given, 0.0).load((0, 0), (1, 6))), bits(given))
+    plain = Descriptor("x", given, 0.0)
+    assert torch.equal(bits(plain.box(*plain.region((0, 0), (1, 6)), (1, 6))), bits(given))
 
 
 def test_a_store_by_a_descriptor_that_rounds_is_refused() -> None:
@@ -244,12 +246,12 @@ def test_an_unknown_operation_is_an_error_with_its_line() -> None:
 
 
 def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lower(*arguments: Any) -> Lowered:
+    def lower(*arguments: Any) -> GenericTtgir:
         lowered = lower_kernel(*arguments)
         text = lowered.text.replace('"tt.make_range"() <{', '"tt.make_range"() <{surprise = 1 : i32, ')
         return replace(lowered, text=text)
 
-    monkeypatch.setattr(sys.modules["gemmgen.simulate.run"], "lower_kernel", lower)
+    monkeypatch.setattr(sys.modules["gemmgen.simulate.execution"], "lower_kernel", lower)
     x = small(128, dtype=torch.int32)
     with pytest.raises(GemmgenError) as error:
         run(kernels.increment_kernel, (1,), (x, x, 128, 128))
@@ -261,7 +263,7 @@ def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.Monk
 
 def test_another_triton_is_an_error_with_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "__version__", "4.0.0")
-    with pytest.raises(GemmgenError, match=r"knows Triton 3\.9\.x, found 4\.0\.0"):
+    with pytest.raises(GemmgenError, match=r"found Triton 4\.0\.0, and this needs Triton 3\.9: `pip install"):
         run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1, dtype=torch.int32),))
 
 

@@ -6,14 +6,14 @@ import math
 from typing import Any, cast
 
 import pytest
-import simulate_blackwell_kernels as kernels_
 import torch
-from simulate_blackwell_launch import FORMATS, Bases, dense, paired, scaled
+from kernels import blackwell as kernels_
+from kernels.blackwell_launch import FORMATS, Bases, dense, paired, scaled
 
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware import BLACKWELL
 from gemmgen.simulate import POLICIES, run
-from gemmgen.simulate.formats import e8m0, elements, ue4m3, unpack_e2m1
-from gemmgen.target import BLACKWELL
+from gemmgen.simulate.operations.block_scales import e8m0, elements, ue4m3, unpack_e2m1
 
 kernels = cast(Any, kernels_)
 EVERY_CODE = torch.arange(256).to(torch.uint8)

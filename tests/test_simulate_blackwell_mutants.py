@@ -10,12 +10,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from simulate_blackwell_launch import dense, paired, scaled
-from simulate_launch import FIXED, lines_of
+from kernels.blackwell_launch import dense, paired, scaled
+from kernels.launch import FIXED, lines_of
 
 from gemmgen.simulate import Kind
 
-KERNELS = Path(__file__).parent / "simulate_blackwell_kernels.py"
+KERNELS = Path(__file__).parent / "kernels" / "blackwell.py"
 SCHEDULES = (*FIXED, "random")
 NOTHING = "pass  # removed"
 ENOUGH = 30_000

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.child import answer, in_child
+from gemmgen.lower.ttgir import in_child, reply
 
 
 def test_a_child_returns_the_text() -> None:
@@ -30,7 +30,7 @@ def test_a_child_whose_parent_has_gone_does_not_go_on_as_its_parent() -> None:
     child = os.fork()
     if child == 0:
         try:
-            answer(lambda: "text", writing)
+            reply(lambda: "text", writing)
         finally:
             os._exit(1)
     os.close(writing)

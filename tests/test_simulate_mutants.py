@@ -5,15 +5,15 @@ from __future__ import annotations
 import ast
 
 import pytest
-import simulate_kind_mutants
-import simulate_ring_mutants
-from simulate_launch import FIXED, launch
-from simulate_mutants import GENERATED, Mutant, changed, code_of
-from simulate_ring_mutants import SHAPES
+from kernels.launch import FIXED, launch
+from modules import module_file
+from mutants import kinds, rings
+from mutants.mutant import Mutant, changed, code_of
+from mutants.rings import SHAPES
 
 from gemmgen.module import import_generated
 
-MUTANTS = simulate_ring_mutants.MUTANTS | simulate_kind_mutants.MUTANTS
+MUTANTS = rings.MUTANTS | kinds.MUTANTS
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -32,7 +32,7 @@ def test_no_fault_is_planted_twice() -> None:
     assert [[mutant.kind for mutant in mutants] for mutants in twice] == [
         ["arrival-overflow", "write-after-read"]
     ]
-    count = len(simulate_ring_mutants.MUTANTS) + len(simulate_kind_mutants.MUTANTS)
+    count = len(rings.MUTANTS) + len(kinds.MUTANTS)
     assert len(MUTANTS) == count  # no name is in both
 
 
@@ -44,7 +44,7 @@ def test_what_a_fault_replaces_must_be_there_exactly_once() -> None:
 
 
 def test_a_fault_is_planted_in_code_and_not_in_comments() -> None:
-    whole = (GENERATED / "h100_bf16.py").read_text(encoding="utf-8")
+    whole = module_file("h100_bf16").read_text(encoding="utf-8")
     code = code_of("h100_bf16")
     assert "  # " in whole
     assert "# " not in code
@@ -53,7 +53,7 @@ def test_a_fault_is_planted_in_code_and_not_in_comments() -> None:
 
 @pytest.mark.parametrize("stem", SHAPES)
 def test_the_unmutated_module_is_clean_and_right(stem: str) -> None:
-    module = import_generated(GENERATED / f"{stem}.py")
+    module = import_generated(module_file(stem))
     result, found, expected = launch(module, SHAPES[stem], schedules=(*FIXED, *["random"] * 5))
     assert result.findings == ()
     assert result.uncovered == ()

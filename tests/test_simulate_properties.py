@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import numpy
 import pytest
-import simulate_kernels as kernels_
 import torch
 import triton.experimental.gluon.language as gl_  # pyright: ignore[reportMissingTypeStubs]
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernels import hopper as kernels_
 from torch import Tensor
 from triton._C.libtriton import (  # pyright: ignore[reportMissingModuleSource, reportMissingImports]
     gluon_ir as gluon_ir_,  # pyright: ignore[reportUnknownVariableType]
@@ -28,9 +28,9 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
 )
 
 from gemmgen.simulate import run
-from gemmgen.simulate.location import UNKNOWN
+from gemmgen.simulate.findings import UNKNOWN
 from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.tensor_memory import (
+from gemmgen.simulate.places import (
     ACCUMULATOR,
     COLUMN_BYTES,
     PITCH_BYTES,

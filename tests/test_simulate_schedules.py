@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from time import process_time
 
 import pytest
-import simulate_blackwell_kernels
-from simulate_blackwell_launch import scaled
-from simulate_launch import launch
+from kernels import blackwell
+from kernels.blackwell_launch import scaled
+from kernels.launch import launch
+from modules import module_file
 from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.simulate import Result
 
-GENERATED = Path(__file__).parent.parent / "generated"
 SEEDS = 100
 AT_A_TIME = 25
 """So that the seeds of a family spread over the processes of a test run."""
@@ -25,20 +24,20 @@ Ran = tuple[Result, Tensor, Tensor]
 
 def one_cta(schedules: tuple[str, ...], seed: int) -> Ran:
     # Three tiles of 128 x 256 in one program, four steps of 64 in each: three laps of four stages.
-    module = import_generated(GENERATED / "h100_bf16.py")
+    module = import_generated(module_file("h100_bf16"))
     return launch(module, (360, 248, 248), schedules=schedules, seed=seed)
 
 
 def two_ctas(schedules: tuple[str, ...], seed: int) -> Ran:
     # As for one, with tiles of 256 x 256.
-    module = import_generated(GENERATED / "h100_bf16_cluster2.py")
+    module = import_generated(module_file("h100_bf16_cluster2"))
     return launch(module, (720, 248, 248), schedules=schedules, seed=seed)
 
 
 def scaled_pair(schedules: tuple[str, ...], seed: int) -> Ran:
     # Six tiles of 256 x 128, two steps of 128 in each: three turns of both accumulators and of both answers
     # where one program takes over all tiles, and four laps of three stages.
-    return scaled(simulate_blackwell_kernels, (768, 256, 256), schedules=schedules, seed=seed)
+    return scaled(blackwell, (768, 256, 256), schedules=schedules, seed=seed)
 
 
 @pytest.mark.parametrize("first_seed", range(0, SEEDS, AT_A_TIME))
@@ -56,7 +55,7 @@ def test_a_kernel_without_a_fault_shows_none_in_a_hundred_random_schedules(
 def test_a_schedule_of_1024_cubed_takes_less_than_one_and_a_half_seconds() -> None:
     # 8 * 4 tiles of 128 x 256, 16 steps of 64 in each: 512 steps. Seconds of this process, so that others do
     # not count, on one core: run() keeps torch to one thread. The better of two, for caches begin cold.
-    module = import_generated(GENERATED / "h100_bf16.py")
+    module = import_generated(module_file("h100_bf16"))
     tile = (module.PROGRAM_TILE_M.value, module.PROGRAM_TILE_N.value, module.PROGRAM_TILE_K.value)
     assert tile == (128, 256, 64)
     seconds: list[float] = []

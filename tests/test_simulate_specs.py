@@ -12,11 +12,10 @@ import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissing
 from hopper import hopper
 
 from gemmgen.errors import GemmgenError
-from gemmgen.problem.arguments import kernel_arguments
-from gemmgen.problem.inputs import random_inputs
+from gemmgen.numerics.case import kernel_arguments
+from gemmgen.numerics.inputs import random_inputs
 from gemmgen.product import Product, make
-from gemmgen.simulate.launches import all_launches, order_launch, parse_shape, pinned_launches, ring_launch
-from gemmgen.simulate.specs import simulate
+from gemmgen.simulate import all_launches, order_launch, parse_shape, pinned_launches, ring_launch, simulate
 from gemmgen.spec import Spec
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
@@ -158,11 +157,11 @@ def test_arguments_are_found_by_their_names() -> None:
     module.__dict__["matmul_kernel"] = SimpleNamespace(
         arg_names=["a_desc", "b_desc", "row_bias_desc", "tensor_scale_ptr", "d_desc"]
     )
-    module.__dict__["TMA_BOXES"] = {
-        "out": ([64, 32], layouts[2]),
-        "row_bias": ([64], layouts[1]),
-        "a": ([64, 32], layouts[2]),
-        "b": ([32, 32], layouts[2]),
+    module.__dict__["ARGUMENTS"] = {
+        "out": (torch.float32, "MN", [64, 32], layouts[2]),
+        "row_bias": (torch.float32, "M", [64], layouts[1]),
+        "a": (torch.float32, "MK", [64, 32], layouts[2]),
+        "b": (torch.float32, "KN", [32, 32], layouts[2]),
     }
     operands = {"a": {"dtype": "tf32"}, "b": {"dtype": "tf32"}, "d": {"dtype": "fp32"}}
     epilogue = {"ops": ["tensor_scale", "row_bias"]}

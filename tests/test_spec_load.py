@@ -16,13 +16,15 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from modules import SPECS
 from pydantic import BaseModel
 
 from gemmgen.errors import Diagnostic, GemmgenError, Violation
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
-from gemmgen.spec.file import MAX_BYTES
-from gemmgen.spec.model import EpilogueOp
-from gemmgen.spec.report import Code
+from gemmgen.spec.diagnostics import Code
+from gemmgen.spec.load import MAX_BYTES
+from gemmgen.spec.names import OneOf
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))
@@ -319,13 +321,14 @@ def test_every_code_is_shown_by_a_case() -> None:
 # What is valid
 
 
-@pytest.mark.parametrize("spec", sorted((ROOT / "specs").glob("*.yaml")), ids=lambda spec: spec.stem)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.stem)
 def test_a_committed_spec_loads_with_its_path_stem_and_hash(
     spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    loaded = load_spec(Path("specs") / spec.name)
-    assert (loaded.path, loaded.stem) == (f"specs/{spec.name}", spec.stem)
+    relative = spec.relative_to(ROOT)
+    loaded = load_spec(relative)
+    assert (loaded.path, loaded.stem) == (relative.as_posix(), spec.stem)
     assert loaded.sha256 == hashlib.sha256(spec.read_bytes()).hexdigest()
 
 
@@ -379,7 +382,15 @@ def leaves(model: type[BaseModel], section: str = "") -> Iterator[tuple[str, tup
             yield from leaves(inner, f"{section}{name}.")
         if not sections:
             choices = [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-            yield f"{section}{name}", tuple(map(str, choices))
+            metadata = (
+                *field.metadata,
+                *(found for kind in kinds for found in getattr(kind, "__metadata__", ())),
+            )
+            tables = [found for found in metadata if isinstance(found, OneOf)]
+            yield (
+                f"{section}{name}",
+                (*map(str, choices), *(word for table in tables for word in table.names)),
+            )
 
 
 DOCUMENT = (ROOT / "docs/spec.md").read_text(encoding="utf-8")
@@ -393,7 +404,7 @@ def test_a_field_and_what_it_can_be_are_documented(field: str, choices: tuple[st
 
 
 def test_every_operation_of_the_epilogue_is_documented() -> None:
-    assert set(get_args(EpilogueOp)) <= set(re.findall(r"`([^`]+)`", DOCUMENT))
+    assert set(OPERATIONS) <= set(re.findall(r"`([^`]+)`", DOCUMENT))
 
 
 def test_no_field_is_documented_that_there_is_not() -> None:

@@ -10,16 +10,11 @@ from right_kernel import CHAINS, FLOATS, SCALED, SHAPE, exact_operand, generator
 from torch import Tensor
 
 from gemmgen.module import Matmul
-from gemmgen.problem.case import Case
-from gemmgen.problem.dtype import (
-    TORCH_DTYPES,
-    DType,
-    rounded,
-)
-from gemmgen.problem.inputs import Inputs, random_inputs
-from gemmgen.problem.reference import deviation, reference
-from gemmgen.problem.special import special_values
-from gemmgen.problem.tolerance import tolerance
+from gemmgen.numerics.case import Case, special_values
+from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded
+from gemmgen.numerics.inputs import Inputs, random_inputs
+from gemmgen.numerics.reference import deviation, reference
+from gemmgen.numerics.tolerance import tolerance
 from gemmgen.spec import Spec
 
 # --- limits

@@ -13,13 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import simulate_kernels
 import torch
-import tutorial_blackwell_kernels
-import tutorial_hopper_kernels
-from simulate_blackwell_launch import FORMATS
-from simulate_launch import lines_of
-from tutorial_launch import (
+from kernels import hopper, tutorial_blackwell, tutorial_hopper
+from kernels.blackwell_launch import FORMATS
+from kernels.launch import lines_of
+from kernels.tutorial_launch import (
     BLACKWELL_TILE,
     HOPPER_TILE,
     Launch,
@@ -30,8 +28,8 @@ from tutorial_launch import (
     tiled,
 )
 
+from gemmgen.hardware import BLACKWELL
 from gemmgen.simulate import POLICIES, Kind, Severity
-from gemmgen.target import BLACKWELL
 
 SCHEDULES = (*POLICIES, "random")
 
@@ -129,7 +127,7 @@ BLACKWELL_FORMS: dict[str, BlackwellForm] = (
 
 
 def kernels_of(form: str) -> ModuleType:
-    return simulate_kernels if form == "blocked" else tutorial_hopper_kernels
+    return hopper if form == "blocked" else tutorial_hopper
 
 
 def check(name: str, launch: Launch) -> None:
@@ -148,7 +146,7 @@ def test_a_hopper_matmul_is_clean_and_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", BLACKWELL_FORMS)
 def test_a_blackwell_matmul_is_clean_and_right(name: str) -> None:
-    check(name, BLACKWELL_FORMS[name](tutorial_blackwell_kernels))
+    check(name, BLACKWELL_FORMS[name](tutorial_blackwell))
 
 
 @pytest.mark.gpu
@@ -410,5 +408,5 @@ def test_a_fault_in_a_hopper_matmul_is_named(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BLACKWELL_MUTANTS)
 def test_a_fault_in_a_blackwell_matmul_is_named(name: str, tmp_path: Path) -> None:
     mutant, path = BLACKWELL_MUTANTS[name], tmp_path / "mutant.py"
-    module = mutated(tutorial_blackwell_kernels, mutant, path)
+    module = mutated(tutorial_blackwell, mutant, path)
     check_named(mutant, BLACKWELL_FORMS[mutant.form](module), path)

@@ -8,29 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from blackwell_modules import BLACKWELL_SPECS, Cuda, computed, fake_gpu, module_and_spec, on_a_fake_gpu
+from blackwell_modules import Cuda, computed, fake_gpu, module_and_spec, on_a_fake_gpu
+from modules import BLACKWELL_SPECS
 from right_kernel import SCALED, kernel, module_of, pack_scales, spec_of
 from torch import Tensor
 
+from gemmgen.bench.record import ceilings_of
+from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware import BLACKWELL, GPUS, HOPPER
 from gemmgen.module import pack_scales_of
+from gemmgen.numerics.case import Case
+from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape
-from gemmgen.problem.case import Case
-from gemmgen.problem.inputs import Inputs, random_inputs
 from gemmgen.spec import Spec
-from gemmgen.target import BLACKWELL, HOPPER
 from gemmgen.verify import ACCEPTANCE_SHAPES, default_shapes, verify, verify_large
-from gemmgen.verify.checks import PORTABLE
-from gemmgen.verify.gpu import GPU_ONLY, require_gpu, streamed
-from gemmgen.verify.run import groups_of
 from gemmgen.verify.shapes import acceptance_shapes, large_shape
+from gemmgen.verify.verification import GPU_ONLY, PORTABLE, groups_of, streamed
 
 RAGGED = (37, 40, 384)
 
@@ -97,6 +99,26 @@ def test_the_right_gpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert require_gpu(BLACKWELL) == torch.device("cuda", 0)
     fake_gpu(monkeypatch, "NVIDIA H200", (9, 0))
     assert require_gpu(HOPPER) == torch.device("cuda", 0)
+
+
+def test_a_gpu_is_known_by_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = replace(BLACKWELL, name="sm_103a", compute_capability=103)
+    row = replace(GPUS["b200"], name="B300", architecture=newer, sm_count=160)
+    monkeypatch.setitem(GPUS, "b300", row)
+    fake_gpu(monkeypatch, "NVIDIA B300", (10, 3))
+    assert require_gpu(newer) == torch.device("cuda", 0)
+    with pytest.raises(GemmgenError) as caught:
+        require_gpu(BLACKWELL)
+    assert str(caught.value) == (
+        "cuda: error[no-gpu]: NVIDIA B300 has compute capability 10.3; "
+        "the kernel needs a Blackwell GPU, compute capability 10.0 (B200)"
+    )
+    fake_gpu(monkeypatch, "NVIDIA B200", (10, 0))
+    with pytest.raises(GemmgenError, match=r"a Blackwell GPU, compute capability 10\.3 \(B300\)$"):
+        require_gpu(newer)
+    ceilings = ceilings_of("NVIDIA B300", "bf16", 16)
+    assert ceilings is not None
+    assert ceilings.source.startswith("datasheet of the B300, not measured")
 
 
 # --- the shapes
@@ -218,7 +240,7 @@ def test_inputs_of_every_type_can_become_valid_late_on_a_side_stream(
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext[Stream])
-    monkeypatch.setattr("gemmgen.verify.gpu.DELAY_BYTES", 1)
+    monkeypatch.setattr("gemmgen.verify.checks.DELAY_BYTES", 1)
     spec = spec_of(kind, "bf16", "tensor_scale")
     (check,) = streamed(case_of(spec, pack_scales))
     assert str(check) == "40x48x128 side stream: elements that differ: 0, the limit is 0"
@@ -244,7 +266,7 @@ def launched(
     def launch(inputs: Inputs) -> dict[str, Any]:
         made.clear()
         m, n, _ = inputs.shape
-        dtype = module.DTYPES["out"]
+        dtype = module.ARGUMENTS["out"][0]
         out = torch.zeros(m, -(-n // 16) * 16, dtype=dtype)[:, :n].as_subclass(Cuda)
         extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
         module.matmul(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), out=out, **extras)

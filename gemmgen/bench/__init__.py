@@ -1,13 +1,11 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.plot import plot
-from gemmgen.bench.protocol import Protocol
-from gemmgen.bench.record import Record, Subject
-from gemmgen.bench.roofline import Ceilings
-from gemmgen.bench.run import bench
-from gemmgen.bench.shapes import parse_shapes
-from gemmgen.bench.store import from_json, to_json
-from gemmgen.bench.table import markdown_table, plain_table
+from gemmgen.bench.contest import bench
+from gemmgen.bench.figures import markdown_table, plain_table, plot
+from gemmgen.bench.record import Ceilings, Protocol, Record, Subject
+from gemmgen.bench.session import time_spec
+from gemmgen.bench.store import from_json, read_record, to_json, write_record
+from gemmgen.verify.shapes import parse_shapes
 
 __all__ = [
     "Ceilings",
@@ -20,5 +18,8 @@ __all__ = [
     "parse_shapes",
     "plain_table",
     "plot",
+    "read_record",
+    "time_spec",
     "to_json",
+    "write_record",
 ]

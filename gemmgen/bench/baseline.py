@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemmgen.bench.block_scaled import formats_text
-from gemmgen.bench.call import Call, Head
-from gemmgen.bench.eager import Step, steps, terms_of
-from gemmgen.bench.head import head_of
+from gemmgen.bench.torch_calls import Call, Head, formats_text, head_of, terms_of
+from gemmgen.hardware.elements import FP8
+from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
+from gemmgen.numerics.inputs import Inputs, accumulator_of, alpha_of, beta_of
+from gemmgen.numerics.reference import activated
 from gemmgen.plan.decisions import problem_of
-from gemmgen.problem.formula import accumulator_of
-from gemmgen.problem.inputs import Inputs
+from gemmgen.problem.operations import ACTIVATIONS, ROW_VECTORS, SCALES, torch_call
 from gemmgen.spec.model import Spec
 
 
@@ -88,3 +88,68 @@ def _set(name: str) -> Generator[None]:
         yield
     finally:
         setattr(matmul, name, before)
+
+
+# --- what follows the matmul: each operation a kernel of its own
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on the result so far, and the words that say which."""
+
+    text: str
+    bind: Callable[[Inputs], Callable[[Tensor], Tensor]]
+    """Returns the operation for these inputs; it may change its argument."""
+
+
+def steps(spec: Spec, terms: Sequence[str], product: DType) -> Iterator[Step]:
+    """Yield what is left to do to a product of this type: the terms, and the conversion to D's type."""
+    d = spec.operands.d.dtype
+    held = product
+    if terms and product == "int32":
+        held = d if d in ("bf16", "fp32") else "fp32"  # fp16 ends at 65,504
+        yield _conversion(held)
+    for term in terms:
+        yield _step(spec, term)
+    if TORCH_DTYPES[held] != TORCH_DTYPES[d]:
+        yield _conversion(d)
+
+
+def _step(spec: Spec, term: str) -> Step:
+    if term in ACTIVATIONS:
+        parameters = problem_of(spec).parameters
+        return Step(torch_call(term, "d", parameters), lambda _: lambda x: activated(term, x, parameters))
+    if term == "alpha":
+        alpha = alpha_of(spec)
+        return Step(f"d.mul_({alpha:g})", lambda _: lambda x: x.mul_(alpha))
+    if term in ("c", "residual"):
+        beta = beta_of(spec) if term == "c" else 1.0
+        return Step(_with("d.add_(c", "alpha", beta), lambda inputs: _adding(inputs.extras["c"], beta))
+    name = f"{term}[:, None]" if term in ROW_VECTORS else term
+
+    def operand(inputs: Inputs) -> Tensor:
+        vector = inputs.extras[term]
+        return vector[:, None] if term in ROW_VECTORS else vector
+
+    if term in SCALES:
+        return Step(f"d.mul_({name})", lambda inputs: _multiplying(operand(inputs)))
+    return Step(f"d.add_({name})", lambda inputs: _adding(operand(inputs), 1.0))
+
+
+def _multiplying(factor: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.mul_(factor)
+
+
+def _adding(addend: Tensor, factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.add_(addend, alpha=factor)
+
+
+def _conversion(dtype: DType) -> Step:
+    torch_dtype = TORCH_DTYPES[dtype]
+    clamp = "clamp to its range and " if dtype in FP8 else ""
+    return Step(f"{clamp}d.to({torch_dtype})", lambda _: lambda x: saturated(x, torch_dtype).to(torch_dtype))
+
+
+def _with(call: str, name: str, factor: float) -> str:
+    """Close a call, with a keyword unless it is 1."""
+    return f"{call}, {name}={factor:g})" if factor != 1 else f"{call})"

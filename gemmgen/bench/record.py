@@ -6,25 +6,138 @@ import hashlib
 import math
 import re
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
-from gemmgen.bench.protocol import Protocol
-from gemmgen.bench.roofline import Ceilings, flops, moved_bytes
-from gemmgen.plan.dtype import DTYPES
+from gemmgen.hardware import GPUS, SCALE_FORMATS, Gpu
+from gemmgen.hardware.elements import DTYPES, ScaleFormatName
+from gemmgen.hardware.gpus import gpu_of
+from gemmgen.numerics.encoding import DType, bytes_of
 from gemmgen.problem import Shape, shape_text
-from gemmgen.problem.dtype import DType, bytes_of
-from gemmgen.spec.model import ScaleFormatName
-from gemmgen.target import SCALE_FORMATS
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What one GPU sustains on operands of one kind."""
+
+    flops_per_second: float
+    bytes_per_second: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if min(self.flops_per_second, self.bytes_per_second) <= 0:
+            raise ValueError("a ceiling must be positive")
+
+    def seconds(self, shape: Shape, moved_bytes: int) -> float:
+        """Return the larger of the times for the arithmetic and for the bytes."""
+        return max(flops(shape) / self.flops_per_second, moved_bytes / self.bytes_per_second)
+
+
+H200: Final = Ceilings(
+    flops_per_second=873e12,
+    bytes_per_second=4.3e12,
+    source="measured on an H200: wgmma m64n256k16 from resident shared memory on random bf16 operands; "
+    "device-to-device copy, bytes read plus bytes written",
+)
+"""16-bit floats."""
+H200_FP8: Final = Ceilings(
+    flops_per_second=1693e12,
+    bytes_per_second=4.3e12,
+    source="measured on an H200: wgmma m64n256k32 from resident shared memory on random e4m3 operands; "
+    "device-to-device copy, bytes read plus bytes written",
+)
+
+
+MEASURED: Final[Mapping[str, Mapping[DType, Ceilings]]] = MappingProxyType(
+    {"h200": {"bf16": H200, "fp16": H200, "e4m3": H200_FP8, "e5m2": H200_FP8}}
+)
+"""By the GPU's name in a spec and the type of the operands."""
+
+
+def ceilings_of(gpu: str, operand: DType = "bf16", smem_bits: int = 16) -> Ceilings | None:
+    """Return the ceilings of the GPU of this product name: measured, or of its datasheet, or None.
+
+    The datasheet stands in where no GPU of the generation was at hand, by the bits that an element takes in
+    shared memory: 4 for e2m1, but 8 where it is padded. None of tf32 and int8 on an H200, of an H100, and of
+    a GPU that no spec can name.
+    """
+    known = gpu_of(gpu)
+    if known is None:
+        return None
+    measured = {GPUS[name].architecture.generation for name in MEASURED}
+    if known.architecture.generation not in measured:
+        return _datasheet(known, smem_bits)
+    return MEASURED.get(known.target, {}).get(operand)
+
+
+def _datasheet(gpu: Gpu, bits: int) -> Ceilings:
+    """Return a product's peaks, which no kernel sustains."""
+    return Ceilings(
+        flops_per_second=gpu.dense_flops_per_second(bits),
+        bytes_per_second=gpu.dram_bytes_per_second,
+        source=f"datasheet of the {gpu.name}, not measured: dense MMA of {bits}-bit operands; "
+        "memory bandwidth",
+    )
+
+
+def flops(shape: Shape) -> int:
+    """Return the operations of the product: one multiplication and one addition for each m, n, k."""
+    m, n, k = shape
+    return 2 * m * n * k
+
+
+def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:
+    """Return the fewest bytes through device memory: A, B and C read once and D written once.
+
+    The rows are those of A [M, K] and of B's transpose [N, K], with scales of blocks; ``d_bytes`` are those
+    of an element of D, and of C where there is one. Vectors and a scale, a row or column at most, are left
+    out.
+    """
+    return m * a_row_bytes + n * b_row_bytes + m * n * d_bytes
+
 
 SCHEMA: Final = 1
 DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 Samples = tuple[tuple[float, ...], ...]
 """Seconds per call of each sample, by repetition."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How often, how long, and over how much memory; every number must be positive.
+
+    The figures are *sustained* ones: measured after the GPU has worked for ``warm_up_seconds`` without a
+    pause, when its clock has settled at what the power limit allows.
+    """
+
+    repetitions: int = 3
+    pairs: int = 15
+    """Of samples in each repetition, the baseline's and then ours: what the second arm may lose, we lose."""
+    sample_seconds: float = 10e-3
+    """Least device time of a sample, a batch of calls; thousands of times the resolution of an event."""
+    warm_up_seconds: float = 1.5
+    graph_below_seconds: float = 100e-6
+    """Kernels shorter than this are timed through a CUDA graph, since a host may not keep up with them."""
+    graph_seconds: float = 1e-3
+    """Least device time of such a graph, so that launching it costs nothing against running it."""
+    l2_multiple: float = 2.5
+    """Inputs are rotated over so many sets that all of them take this much of the L2 cache."""
+    max_input_sets: int = 1024
+    """Bounds the sets of small problems, which then stay within the cache: launching them costs more."""
+    host_rounds: int = 5
+    host_calls: int = 200
+    """In each round; the host cost is the smallest of the rounds' medians."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "seed" and getattr(self, field.name) <= 0:
+                raise ValueError(f"{field.name} must be positive")
 
 
 @dataclass(frozen=True)
@@ -44,9 +157,7 @@ class Subject:
     @classmethod
     def of(cls, spec_path: Path, module_path: Path) -> Subject:
         """Read both files; raises OSError when one cannot be read."""
-        whole, here = spec_path.resolve(), Path.cwd()
-        shown = whole.relative_to(here).as_posix() if whole.is_relative_to(here) else whole.name
-        return cls(shown, _sha256(spec_path), _sha256(module_path))
+        return cls(path_from_here(spec_path), sha256_of(spec_path), sha256_of(module_path))
 
     @property
     def name(self) -> str:
@@ -111,7 +222,7 @@ class Timing:
     ours_host_seconds: float
     baseline_host_seconds: float
     state_before: GpuState | None
-    """At the end of the warm-up; None where ``nvidia-smi`` does not answer."""
+    """At the end of the warm-up; None where ``nvidia-smi`` does not respond."""
     state_after: GpuState | None
 
     def __post_init__(self) -> None:
@@ -244,5 +355,12 @@ def utc_now() -> str:
     return datetime.now(UTC).strftime(DATE_FORMAT)
 
 
-def _sha256(path: Path) -> str:
+def path_from_here(path: Path) -> str:
+    """Return a path relative to the current directory; of a file elsewhere, its name alone."""
+    whole, here = path.resolve(), Path.cwd()
+    return whole.relative_to(here).as_posix() if whole.is_relative_to(here) else whole.name
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file's bytes; raises OSError when it cannot be read."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

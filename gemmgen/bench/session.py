@@ -1,27 +1,46 @@
-"""From a spec to its record, and records to and from files."""
+"""From a spec to its record: the module that it gives, and what that is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any, Final
 
-from gemmgen.bench.record import Record, Subject
-from gemmgen.bench.rival import rival
-from gemmgen.bench.run import bench
-from gemmgen.bench.store import from_json, to_json
+from ruamel.yaml import YAML
+
+from gemmgen.bench.baseline import Baseline
+from gemmgen.bench.contest import bench, bound
+from gemmgen.bench.record import Protocol, Record, Subject, path_from_here, sha256_of
+from gemmgen.bench.torch_calls import formats_text, offered
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.module import import_generated
+from gemmgen.module import import_generated, matmul_of
+from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape
-from gemmgen.product import make, staged
+from gemmgen.product import Product, make, staged
+from gemmgen.scratch import scratch
+
+CTAS: Final = {1: "one CTA", 2: "pairs of CTAs"}
+AGAINST_A_MODULE: Final = Protocol(pairs=30, graph_below_seconds=1.0)
+"""Two modules of one spec differ by a percent or less: more pairs than against cuBLAS, and CUDA graphs
+throughout, so that kernels are compared and no launches."""
 
 
-def time_spec(path: Path, shapes: Sequence[Shape] | None, progress: Callable[[str], None]) -> Record:
+def time_spec(
+    path: Path,
+    shapes: Sequence[Shape] | None,
+    progress: Callable[[str], None],
+    against: Path | None = None,
+) -> Record:
     """Generate a spec's module and time it on the given shapes, or else on those that the spec lists.
 
-    The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none.
+    The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none; or it is the
+    module ``against``, which takes what the spec's own takes.
 
     Raises:
-        GemmgenError: The spec is rejected, there are no shapes, or ``bench`` refuses to time the kernel.
+        GemmgenError: The spec is rejected, there are no shapes, ``against`` is no module, or ``bench``
+            refuses to time the kernel.
     """
     product = make(path)
     spec = product.source.spec
@@ -29,32 +48,84 @@ def time_spec(path: Path, shapes: Sequence[Shape] | None, progress: Callable[[st
     if not chosen:
         message = "names no shapes to time: list them under bench.shapes, or give --shapes"
         raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
-    with staged(product) as module_path, rival(product) as baseline:
+    opponent = nullcontext(other_module(against)) if against else rival(product)
+    with staged(product) as module_path, opponent as baseline:
         subject, module = Subject.of(path, module_path), import_generated(module_path)
-        return bench(module, subject, spec, chosen, baseline=baseline, progress=progress)
+        return bench(
+            module,
+            subject,
+            spec,
+            chosen,
+            protocol=AGAINST_A_MODULE if against else None,
+            baseline=baseline,
+            progress=progress,
+        )
 
 
-def read_record(path: Path) -> Record:
-    """Return the record in a file.
+def other_module(path: Path) -> Baseline:
+    """Return the baseline that another module of the same spec is: an older one, or one edited by hand.
 
-    Raises:
-        GemmgenError: The file cannot be read or holds no record.
+    Raises GemmgenError as ``import_generated`` does.
     """
-    try:
-        return from_json(path.read_text(encoding="utf-8"), path.as_posix())
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"cannot read the record: {error}"
-        raise GemmgenError([Diagnostic(path.as_posix(), "bad-record", message)]) from error
+    module = import_generated(path)
+    text = f"gemmgen's module {path_from_here(path)}, sha256 {sha256_of(path)}"
+    return Baseline(text, partial(bound, matmul_of(module)))
 
 
-def write_record(record: Record, path: Path) -> None:
-    """Write a record to a file.
+# --- the baseline where torch has none
 
-    Raises:
-        GemmgenError: The file cannot be written.
+
+@contextmanager
+def rival(product: Product) -> Generator[Baseline | None]:
+    """Give the baseline for a spec whose operands torch has no matmul for; None where it has one.
+
+    It is the same spec by pairs of CTAs if its plan has single ones, and by single ones if it has pairs. The
+    module is kept as long as the context, for Triton reads it when it compiles.
+
+    Raises GemmgenError (``no-baseline``) where no plan of the other kind is legal.
     """
-    try:
-        path.write_text(to_json(record), encoding="utf-8", newline="\n")
-    except OSError as error:
-        message = f"cannot write the record: {error.strerror or error}"
-        raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
+    if not product.plan.problem.block_scaled or offered(product.source.spec):
+        yield None
+        return
+    other = variant(product)
+    with staged(other) as path:
+        yield Baseline(_rival_text(product, other.plan), partial(bound, matmul_of(import_generated(path))))
+
+
+def variant(product: Product) -> Product:
+    """Return what follows from the same spec with a cluster of one CTA instead of two, or two instead of one.
+
+    Raises GemmgenError (``no-baseline``) where no such plan is legal.
+    """
+    ctas = 2 if product.plan.cluster_size == 1 else 1
+    with scratch() as directory:
+        path = Path(directory) / f"{product.source.stem}_cta{ctas}.yaml"
+        _write(_with_cluster(product, ctas), path)
+        try:
+            return make(path)
+        except GemmgenError as error:
+            lacking = f"torch has no cuBLAS matmul of block-scaled {formats_text(product.source.spec)}"
+            why = f"no kernel of the same spec by {CTAS[ctas]} is legal: {error.diagnostics[0].message}"
+            message = f"{lacking}, and {why}"
+            raise GemmgenError([Diagnostic(product.source.path, "no-baseline", message)]) from error
+
+
+def _with_cluster(product: Product, ctas: int) -> dict[str, Any]:
+    """Return the spec's document with this cluster stated, and no longer searched for."""
+    document: dict[str, Any] = product.source.spec.model_dump(mode="json", exclude_unset=True)
+    document["cluster"] = {"m": ctas, "n": 1}
+    search = {field: values for field, values in document.pop("search", {}).items() if "cluster" not in field}
+    return document | ({"search": search} if search else {})
+
+
+def _write(document: dict[str, Any], path: Path) -> None:
+    yaml: Any = YAML(typ="safe", pure=True)
+    with path.open("w", encoding="utf-8") as file:
+        yaml.dump(document, file)
+
+
+def _rival_text(product: Product, plan: Kernel) -> str:
+    """Say what the baseline is, and why."""
+    tile = f"tile {plan.cta_tile_m} x {plan.cta_tile_n} x {plan.cta_tile_k} in {plan.stages} stages"
+    kernel = f"gemmgen's kernel of the same spec by {CTAS[plan.cluster_size]}, {tile}, scales packed before"
+    return f"{kernel}; torch has no cuBLAS matmul of block-scaled {formats_text(product.source.spec)}"

@@ -1,4 +1,4 @@
-"""Records as JSON: written for people to read and diff, read back without trust."""
+"""Records as JSON and as files: written for people to read and diff, read back without trust."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import types
 import typing
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from gemmgen.bench.record import SCHEMA, Record
@@ -38,6 +39,32 @@ def from_json(text: str, path: str) -> Record:
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         found = Diagnostic(path, "bad-record", f"not a record: {error}")
     raise GemmgenError([found])
+
+
+def read_record(path: Path) -> Record:
+    """Return the record in a file.
+
+    Raises:
+        GemmgenError: The file cannot be read or holds no record.
+    """
+    try:
+        return from_json(path.read_text(encoding="utf-8"), path.as_posix())
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"cannot read the record: {error}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "bad-record", message)]) from error
+
+
+def write_record(record: Record, path: Path) -> None:
+    """Write a record to a file.
+
+    Raises:
+        GemmgenError: The file cannot be written.
+    """
+    try:
+        path.write_text(to_json(record), encoding="utf-8", newline="\n")
+    except OSError as error:
+        message = f"cannot write the record: {error.strerror or error}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
 
 
 class _BadFieldError(Exception):
@@ -97,10 +124,11 @@ def _decode(kind: Any, value: object, field: str) -> object:
         return _decode_elements(arguments, value, field)
     if origin in (types.UnionType, typing.Union):  # only ``X | None`` occurs
         return None if value is None else _decode(arguments[0], value, field)
-    if origin is typing.Literal:
-        if value in arguments and isinstance(value, str):
+    if origin in (typing.Literal, typing.Annotated):  # of the latter only the names of a table occur
+        choices = arguments if origin is typing.Literal else tuple(kind.__metadata__[0])
+        if value in choices and isinstance(value, str):
             return value
-        raise _BadFieldError(field, f"must be one of {', '.join(arguments)}, not {_shown(value)}")
+        raise _BadFieldError(field, f"must be one of {', '.join(choices)}, not {_shown(value)}")
     if kind is float and type(value) is int and abs(value) < 2**53:
         return float(value)
     if type(value) is kind and not (isinstance(value, float) and math.isinf(value)):
@@ -115,7 +143,7 @@ def _decode_members(kind: Any, value: object, field: str) -> object:
     if not isinstance(value, dict):
         raise _BadFieldError(field, f"must be an object, not {_shown(value)}")
     members = cast("dict[str, object]", value)
-    hints = typing.get_type_hints(kind)
+    hints = typing.get_type_hints(kind, include_extras=True)
     optional = {member.name: member.default is None for member in dataclasses.fields(kind)}
     for name in (*optional, *members):
         if name not in optional:

@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
+from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.scratch import scratch
+from gemmgen.hardware import DTYPES
+from gemmgen.lower.ttgir import is_self_contained
+from gemmgen.module import import_generated
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.scratch import run_child, scratch
+
+TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
+"""Element types as a signature spells them, by what torch calls them."""
+
+
+def signature_of(module: ModuleType) -> dict[str, str]:
+    """Return the type of each argument of a module's ``matmul_kernel``, by name.
+
+    ``x_desc`` is a TMA descriptor with the dtype, box and layout of ``ARGUMENTS["x"]`` (``"out"`` for D);
+    ``x_ptr`` is a pointer to elements of that dtype.
+    """
+    table: Mapping[str, tuple[Any, ...]] = module.ARGUMENTS
+    names: list[str] = list(module.matmul_kernel.arg_names)
+    return {argument: _type_of(argument, table) for argument in names}
+
+
+def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
+    name, _, kind = argument.rpartition("_")
+    dtype, _, box, layout = table["out" if name == "d" else name]
+    element = TRITON_TYPES[str(dtype)]
+    if kind == "ptr":
+        return f"*{element}"
+    return f"tensordesc<{element}[{','.join(map(str, box))}],{layout!r}>"
+
 
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
 """What the compiler leaves on the way; the last is disassembled on request."""
@@ -74,7 +102,7 @@ class Lowered:
     resources: Resources
 
 
-def lower(source: str, plan: KernelPlan, *, path: str, stem: str) -> Lowered:
+def lower(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
     """Compile a module's text for the plan's architecture and confirm the plan.
 
     `path` is the spec that diagnostics name, `stem` the module's name.
@@ -82,55 +110,67 @@ def lower(source: str, plan: KernelPlan, *, path: str, stem: str) -> Lowered:
     Raises:
         GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
     """
-    with scratch() as directory:
-        lowered = _compile(source, plan, Path(directory), path=path, stem=stem)
+    lowered = _compile(source, plan, path=path, stem=stem)
     differences = tuple(_differences(plan, lowered.resources))
     if differences:
         raise GemmgenError(Diagnostic(path, "plan-differs", difference) for difference in differences)
     return lowered
 
 
-def disassemble(cubin: bytes) -> bytes:
-    """Return the SASS of a cubin."""
-    from triton.tools import disasm  # pyright: ignore[reportMissingTypeStubs]
-
-    text: str = cast(Any, disasm).get_sass(cubin)
-    return text.encode()
-
-
-def _compile(source: str, plan: KernelPlan, directory: Path, *, path: str, stem: str) -> Lowered:
-    module_path = directory / f"{stem}.py"
-    module_path.write_text(source)
+def _compile(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
+    """Compile a module, or take from the cache what came of it before."""
+    triton_api.require()
     capability = plan.architecture.compute_capability
-    environment = os.environ | {
+    library = triton_api.installed_directory()
+    identity = triton_api.identity(library) if library and is_self_contained(source) else None
+    revision = cache.revision(*sorted(Path(__file__).parent.glob("*.py")), Path(triton_api.__file__))
+    key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
+    files = cache.cached(key, lambda: _in_child(source, capability, path=path, stem=stem))
+    artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
+    figures = json.loads(files["figures"])
+    return Lowered(artifacts, _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures))
+
+
+def _in_child(source: str, capability: int, *, path: str, stem: str) -> dict[str, bytes]:
+    """Compile a module in a process of its own; return the artifacts, ptxas's report and the figures.
+
+    Some illegal kernels abort the process, and MLIR prints its errors to file descriptor 2; both must come
+    here as text, not take this process along.
+    """
+    triton_api.load()
+    with scratch() as scratch_directory:
+        directory = Path(scratch_directory)
+        module_path = directory / f"{stem}.py"
+        module_path.write_text(source)
         # A cache of its own: the ptxas report is printed on a cache miss only.
-        "TRITON_CACHE_DIR": str(directory / "cache"),
-        "TRITON_DUMP_PTXAS_LOG": "1",
-    }
-    # -P: files beside the user must not be imported in place of the compiler's.
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "gemmgen.lower.child",
-        str(module_path),
-        str(capability),
-        str(directory),
-    ]
-    try:
-        child = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        message = f"the compiler did not finish within {TIMEOUT_SECONDS} seconds"
-        raise GemmgenError([Diagnostic(path, "lowering-failed", message)]) from error
-    if child.returncode != 0:
-        message = _failure(child.returncode, child.stderr, module_path)
-        raise GemmgenError([Diagnostic(path, "lowering-failed", message)])
-    artifacts = {stage: (directory / f"kernel.{stage}").read_bytes() for stage in STAGES if stage != "sass"}
-    metadata = json.loads((directory / "kernel.json").read_text())
-    ptx = artifacts["ptx"].decode()
-    return Lowered(artifacts, _measure(ptx, child.stdout, metadata))
+        own_cache = {triton_api.CACHE_VARIABLE: str(directory / "cache")}
+        try:
+            child = run_child(
+                partial(_compile_here, module_path, capability),
+                directory,
+                {**triton_api.COMPILER_ENVIRONMENT, **own_cache},
+                TIMEOUT_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            message = f"the compiler did not finish within {TIMEOUT_SECONDS} seconds"
+            raise GemmgenError([Diagnostic(path, "lowering-failed", message)]) from error
+        if child.returncode != 0:
+            message = _failure(child.returncode, child.stderr, module_path)
+            raise GemmgenError([Diagnostic(path, "lowering-failed", message)])
+        made = {name: (directory / f"kernel.{name}").read_bytes() for name in (*STAGES[:-1], "figures")}
+        return made | {"ptxas": child.stdout.encode()}
+
+
+def _compile_here(path: Path, capability: int) -> None:
+    """In the child: write ``kernel.<stage>`` and ``kernel.figures`` beside a module."""
+    imported = import_generated(path)
+    compiled = triton_api.compile_kernel(
+        imported.matmul_kernel, signature_of(imported), capability, imported.LAUNCH_OPTIONS
+    )
+    for stage, data in compiled.stages.items():
+        path.with_name(f"kernel.{stage}").write_bytes(data)
+    figures = {name: getattr(compiled, name) for name in ("smem_bytes", "warps", "tmem_columns")}
+    path.with_name("kernel.figures").write_text(json.dumps(figures))
 
 
 TELLING = (
@@ -154,7 +194,7 @@ def _failure(returncode: int, stderr: str, module_path: Path) -> str:
 MMA = r"(wgmma)\.mma_async\.sync\.aligned\.([\w.:]+)|(tcgen05)\.mma\.([\w.:]+)"
 
 
-def _measure(ptx: str, ptxas_log: str, metadata: Mapping[str, Any]) -> Resources:
+def _measure(ptx: str, ptxas_log: str, figures: Mapping[str, int]) -> Resources:
     """Read the kernel's resources off its PTX and the assembler's report."""
 
     def reported(what: str) -> int:
@@ -164,9 +204,9 @@ def _measure(ptx: str, ptxas_log: str, metadata: Mapping[str, Any]) -> Resources
         raise RuntimeError("ptxas printed no resource report")
     limits = re.findall(r"^\.maxnreg (\d+)", ptx, re.MULTILINE)
     return Resources(
-        smem_bytes=metadata["shared"],
-        tmem_columns=metadata["tmem_size"],
-        warps=metadata["num_warps"],
+        smem_bytes=figures["smem_bytes"],
+        tmem_columns=figures["tmem_columns"],
+        warps=figures["warps"],
         spill_store_bytes=reported("spill stores"),
         spill_load_bytes=reported("spill loads"),
         stack_bytes=reported("stack frame"),
@@ -182,21 +222,16 @@ def _measure(ptx: str, ptxas_log: str, metadata: Mapping[str, Any]) -> Resources
     )
 
 
-PTX_TYPES = {"bf16": "bf16", "fp16": "f16", "fp32": "f32", "int8": "s8", "int32": "s32"}
-"""Element types that PTX calls something else than a spec does."""
-
-
-def promised_mma(plan: KernelPlan) -> str:
+def promised_mma(plan: Kernel) -> str:
     """Return the instruction that a plan multiplies with, and its qualifiers as PTX spells them."""
     qualifiers = [plan.mma_name]
-    if isinstance(plan, WgmmaPlan):
+    if isinstance(plan, WgmmaKernel):
         problem = plan.problem
-        names = (dtype.name for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype))
-        qualifiers += [PTX_TYPES.get(name, name) for name in names]
+        qualifiers += [dtype.ptx for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype)]
     return f"{plan.architecture.mma} {'.'.join(qualifiers)}"
 
 
-def promised_launch_registers(plan: KernelPlan) -> int | None:
+def promised_launch_registers(plan: Kernel) -> int | None:
     """Return the registers per thread that the launch is limited to, None where it is not.
 
     Triton limits a kernel with workers on its own, so that it starts with the pool that they divide.
@@ -204,19 +239,19 @@ def promised_launch_registers(plan: KernelPlan) -> int | None:
     return plan.register_pool.launch_registers if plan.specialized else plan.launch_register_limit
 
 
-def promised_multicast_loads(plan: KernelPlan) -> int:
+def promised_multicast_loads(plan: Kernel) -> int:
     """Return the multicast loads of a K step."""
     return sum(plan.loads(operand) for operand in plan.multicast)
 
 
-def _operation_differences(plan: KernelPlan, found: Resources) -> Iterator[str]:
+def _operation_differences(plan: Kernel, found: Resources) -> Iterator[str]:
     """Yield which operations are not in the code as often as the plan promises."""
     for name, count in plan.operations.items():
         if found.operations[name] != count:
             yield f"the plan has {count} {name} in its code, the compiler {found.operations[name]}"
 
 
-def _differences(plan: KernelPlan, found: Resources) -> Iterator[str]:
+def _differences(plan: Kernel, found: Resources) -> Iterator[str]:
     """Yield every point in which the compiled kernel is not the planned one."""
     if found.smem_bytes != plan.smem_bytes:
         yield f"the plan has {plan.smem_bytes:,} bytes of shared memory, the compiler {found.smem_bytes:,}"

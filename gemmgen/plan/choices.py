@@ -3,139 +3,137 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
 
 from gemmgen.errors import Violation
+from gemmgen.hardware import DTYPES, FP8, GPUS
 from gemmgen.plan.decisions import FIELDS, pinned
-from gemmgen.plan.family import Family
-from gemmgen.plan.rules.rule import either
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.rule import Finding, Rule, either, judge, one_of, rule
+from gemmgen.plan.search import Family
 from gemmgen.spec import Spec
 from gemmgen.spec.model import SIZE_LIMIT
-from gemmgen.target import GPUS
+from gemmgen.spec.names import Minor, Order, Source, Specialization
 
-RULE = "target-choice"
-"""The id of this rule, which judges a spec and no plan."""
-SEARCH_RULE = "search-values"
-KINDS = {
-    "wgmma": ("single_tile", "tiled", "persistent"),
-    "tcgen05": ("persistent", "launch_control"),
+ORDERS: dict[str, tuple[str, ...]] = {"order": get_args(Order), "minor": get_args(Minor)}
+WORDS: dict[str, dict[str, tuple[str, ...]]] = {
+    "wgmma": {
+        "schedule_kind": ("single_tile", "tiled", "persistent"),
+        "specialization": get_args(Specialization),
+        "a_source": get_args(Source),
+        **ORDERS,
+    },
+    "tcgen05": {"schedule_kind": ("persistent", "launch_control"), **ORDERS},
 }
-"""Schedules by instruction family."""
-WORDS = {
-    "order": ("row", "grouped", "snake", "hilbert"),
-    "minor": ("m", "n"),
-    "a_source": ("shared", "registers"),
-    "specialization": ("none", "cooperative", "ping_pong"),
-}
-"""What the other decisions can be that are no numbers."""
+"""What those decisions can be that are no numbers, by the family's instruction."""
 LEAST = {"a_swizzle_bytes": 0, "b_swizzle_bytes": 0, "outstanding_mmas": 0}
 """The least that numbers can be, where it is not 1."""
 
 
-def foreign_choices(spec: Spec, family: Family) -> list[Violation]:
-    """Return what a spec states and its target has not."""
-    return [*_fields(spec, family), *_operands(spec), *_search(spec, family)]
+@dataclass(frozen=True)
+class Statement:
+    """What a spec states, and to which family of kernels."""
+
+    spec: Spec
+    decisions: frozenset[str]
+    """Those that the family's plans have."""
+
+    @property
+    def target(self) -> str:
+        """The GPU and its architecture, in words."""
+        gpu = GPUS[self.spec.target]
+        return f"{gpu.name} ({gpu.architecture.name})"
+
+    @property
+    def mma(self) -> str:
+        """The family's instruction."""
+        return GPUS[self.spec.target].architecture.mma
 
 
-def _target(spec: Spec) -> str:
-    gpu = GPUS[spec.target]
-    return f"{gpu.name} ({gpu.architecture.name})"
-
-
-def _fields(spec: Spec, family: Family) -> Iterator[Violation]:
-    stated, mma = pinned(spec), GPUS[spec.target].architecture.mma
+@rule("target-choice")
+def target_choice(statement: Statement) -> Iterator[Finding]:
+    """The target's kernels have each decision that a spec states, and know its elements and scales."""
+    stated = pinned(statement.spec)
     for path, name in FIELDS.items():
-        if name in stated and name not in family.decisions:
-            yield Violation(
-                RULE,
-                path,
-                f"stated for {_target(spec)}",
-                f"its kernels, of {mma}, have no such choice",
-                "leave it out",
-            )
-    kind = stated.get("schedule_kind")
-    if kind is not None and kind not in KINDS[mma]:
-        yield Violation(
-            RULE,
+        if name in stated and name not in statement.decisions:
+            limit = f"{statement.mma} kernels do not have this field"
+            yield Finding(path, f"stated for {statement.target}", limit, "leave it out")
+    kind, kinds = stated.get("schedule_kind"), WORDS[statement.mma]["schedule_kind"]
+    if kind is not None and kind not in kinds:
+        yield Finding(
             "schedule.kind",
-            f"{kind} for {_target(spec)}",
-            f"its kernels are {either(KINDS[mma])}",
-            f"use {either(KINDS[mma])}",
+            f"{kind} for {statement.target}",
+            f"its kernels are {either(kinds)}",
+            f"use {either(kinds)}",
         )
+    yield from _foreign_operands(statement)
 
 
-def _operands(spec: Spec) -> Iterator[Violation]:
-    """Only 4-bit elements are packed, and only tcgen05 multiplies them and scales blocks."""
-    for name, operand in (("a", spec.operands.a), ("b", spec.operands.b)):
+def _foreign_operands(statement: Statement) -> Iterator[Finding]:
+    """Yield what is stated of other than 4-bit elements, and of blocks that only tcgen05 scales."""
+    others = [gpu for gpu in GPUS.values() if gpu.architecture.mma == "tcgen05"]
+    only_blackwell = f"only tcgen05 does, which {either([gpu.name for gpu in others])} has"
+    targets, operands = either([gpu.target for gpu in others]), statement.spec.operands
+    for name, operand in (("a", operands.a), ("b", operands.b)):
         path = f"operands.{name}"
-        if operand.packing is not None and operand.dtype != "e2m1":
-            yield Violation(
-                RULE,
-                f"{path}.packing",
-                f"{operand.packing} for {operand.dtype}",
-                "it says how 4-bit elements lie",
-                "leave it out",
-            )
-        if GPUS[spec.target].architecture.mma == "tcgen05":
+        if operand.packing is not None and DTYPES[operand.dtype].bits != 4:
+            found = f"{operand.packing} for {operand.dtype}"
+            yield Finding(f"{path}.packing", found, "it says how 4-bit elements lie", "leave it out")
+        if statement.mma == "tcgen05":
             continue
-        blackwell = "only tcgen05 does, which B200 has"
-        if operand.dtype == "e2m1":
-            found = f"{name.upper()} is e2m1 for {_target(spec)}"
-            yield Violation(
-                RULE,
+        if not DTYPES[operand.dtype].wgmma_accumulators:
+            yield Finding(
                 f"{path}.dtype",
-                found,
-                f"wgmma multiplies no 4-bit elements, {blackwell}",
-                "use e4m3 or e5m2, or b200 for target",
+                f"{name.upper()} is {operand.dtype} for {statement.target}",
+                f"wgmma multiplies no 4-bit elements, {only_blackwell}",
+                f"{one_of(FP8)}, or {targets} for target",
             )
         if operand.scale is not None:
-            yield Violation(
-                RULE,
+            yield Finding(
                 f"{path}.scale",
-                f"stated for {_target(spec)}",
-                f"wgmma scales no blocks, {blackwell}",
-                "leave it out, or use b200 for target",
+                f"stated for {statement.target}",
+                f"wgmma scales no blocks, {only_blackwell}",
+                f"leave it out, or use {targets} for target",
             )
 
 
-def _search(spec: Spec, family: Family) -> Iterator[Violation]:
+@rule("search-values")
+def search_values(statement: Statement) -> Iterator[Finding]:
     """Values are searched for decisions that the target has, that are open, and of their type."""
-    stated = pinned(spec)
-    known = {path: name for path, name in FIELDS.items() if name in family.decisions}
-    for path, values in spec.search.items():
+    stated = pinned(statement.spec)
+    known = {path: name for path, name in FIELDS.items() if name in statement.decisions}
+    for path, values in statement.spec.search.items():
         field = f"search.{path}"
         if path not in known:
-            yield Violation(
-                SEARCH_RULE,
-                field,
-                "no field that can be searched",
-                f"on {_target(spec)} these are {', '.join(known)}",
-                "leave it out",
-            )
+            limit = f"on {statement.target} these are {', '.join(known)}"
+            yield Finding(field, "no field that can be searched", limit, "leave it out")
         elif known[path] in stated:
-            yield Violation(
-                SEARCH_RULE,
-                field,
-                "searched and stated",
-                f"{path} has a value already",
-                "leave one of them out",
-            )
+            limit = f"{path} has a value already"
+            yield Finding(field, "searched and stated", limit, "leave one of them out")
         else:
-            yield from _unsearchable(path, known[path], values, GPUS[spec.target].architecture.mma)
+            yield from _unsearchable(path, known[path], values, statement.mma)
 
 
-def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str) -> Iterator[Violation]:
+def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str) -> Iterator[Finding]:
     """Yield the first value that its field could not have: Pydantic has not looked at these."""
-    words = KINDS[mma] if name == "schedule_kind" else WORDS.get(name, ())
-    least = LEAST.get(name, 1)
+    words, least = WORDS[mma].get(name, ()), LEAST.get(name, 1)
     kind = either(words) if words else f"whole numbers from {least} to {SIZE_LIMIT:,}"
     for value in values:
         if value in words if words else isinstance(value, int) and least <= value <= SIZE_LIMIT:
             continue
-        yield Violation(
-            SEARCH_RULE,
+        yield Finding(
             f"search.{path}",
             f"{value!r} among the values",
             f"those of {path} are {kind}",
             f"use {either(words)}" if words else f"use at least {least} and at most {SIZE_LIMIT}",
         )
         return
+
+
+CHOICE_RULES: tuple[Rule[Statement], ...] = (target_choice, search_values)
+
+
+def foreign_choices(spec: Spec, family: Family[Kernel]) -> tuple[Violation, ...]:
+    """Return what a spec states and its target does not have."""
+    return judge(Statement(spec, family.decisions), CHOICE_RULES)

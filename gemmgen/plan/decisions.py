@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
-from gemmgen.plan.dtype import DTYPES
-from gemmgen.plan.problem import BlockScale, Operand, Problem, Shape
+from dataclasses import dataclass
+
+from gemmgen.hardware import GPUS, SCALE_FORMATS
+from gemmgen.hardware.elements import DTYPES
+from gemmgen.problem.definition import BlockScale, Operand, Problem, Shape
+from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec import Spec
 from gemmgen.spec.model import InputB
-from gemmgen.target import GPUS, SCALE_FORMATS
+from gemmgen.spec.names import Minor, Order, ScheduleKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """What is decided of every kernel, by a spec or by the search. Sizes are in elements."""
+
+    cta_tile_m: int
+    cta_tile_n: int
+    cta_tile_k: int
+    cluster_m: int
+    cluster_n: int
+
+    a_swizzle_bytes: int
+    b_swizzle_bytes: int
+    stages: int
+    epilogue_buffers: int
+    subtile_n: int
+
+    schedule_kind: ScheduleKind
+    order: Order
+    minor: Minor
+    width: int
+    occupancy: int
+    """CTAs that share an SM."""
+
 
 DEFAULT_SHAPE = (8192, 8192, 8192)
 """The problem [M, N, K] that an open spec is planned for when it names none under ``bench``."""
@@ -15,7 +44,7 @@ DEFAULT_SHAPE = (8192, 8192, 8192)
 def problem_of(spec: Spec) -> Problem:
     """Return what the spec says that the kernel computes."""
     a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
-    exact = a.dtype == "int8" and b.dtype == "int8"
+    exact = DTYPES[a.dtype].integer and DTYPES[b.dtype].integer
     return Problem(
         title=spec.title,
         gpu=GPUS[spec.target],
@@ -26,15 +55,16 @@ def problem_of(spec: Spec) -> Problem:
         accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
         alpha=1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha,
         beta=1.0 if spec.epilogue.beta is None else spec.epilogue.beta,
-        ops=spec.epilogue.ops,
+        ops=tuple(op for op, _ in spec.epilogue.steps),
         check_shapes=spec.check.shapes if spec.check else (),
         bench_shapes=spec.bench.shapes if spec.bench else (),
+        parameters=tuple(stated_parameters(spec.epilogue.steps)),
     )
 
 
 def _operand(operand: InputB, other: InputB) -> Operand:
     """Return an operand; 4-bit elements are padded where those of the other one have 8 bits."""
-    padded = operand.dtype == "e2m1" and other.dtype != "e2m1"
+    padded = DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
     if operand.packing is not None:
         padded = operand.packing == "padded"
     scale = None

@@ -1,162 +1,177 @@
-"""The ledger of a plan: what it spends of each resource, entry by entry, and what that buys."""
+"""The ledger of a kernel: what it spends of each resource, entry by entry, and what that buys."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
-from gemmgen.plan.blackwell import ledger as blackwell
-from gemmgen.plan.blackwell.cost import estimate as tcgen05_estimate
-from gemmgen.plan.blackwell.plan import Tcgen05Plan
-from gemmgen.plan.estimate import Estimate
-from gemmgen.plan.hopper.bounds import smem_limit
-from gemmgen.plan.hopper.cost import estimate
-from gemmgen.plan.hopper.plan import WgmmaPlan
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.problem import Shape
-from gemmgen.plan.sections import (
-    SHARED,
-    Entry,
-    Ledger,
-    Section,
-    barriers_section,
-    cluster_meaning,
-    memory_section,
-    order_entries,
-)
+from gemmgen.hardware import TCGEN05
+from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.planner import family_for
+from gemmgen.plan.search import Estimate
+from gemmgen.problem.definition import Shape
 
 __all__ = ["Entry", "Ledger", "Section", "ledger"]
 
-Estimator = Callable[..., Estimate]
-"""Returns what a plan is expected to take for a shape."""
+
+@dataclass(frozen=True)
+class Section:
+    """The entries of one resource and, where it has one, its limit."""
+
+    title: str
+    entries: tuple[Entry, ...]
+    total: Entry | None = None
+
+    def as_text(self) -> str:
+        """Return aligned lines; amounts to the right, derivations behind them."""
+        entries = (*self.entries, self.total) if self.total else self.entries
+        lines = [f"  {e.name:<16} {e.amount:>10,} {e.unit:<10} {e.derivation}".rstrip() for e in entries]
+        return "\n".join([self.title, *lines])
 
 
-def ledger(plan: KernelPlan) -> Ledger:
-    """Return the ledger of a legal plan."""
-    if isinstance(plan, Tcgen05Plan):
-        own = (blackwell.kernel(plan), blackwell.shared_memory(plan), blackwell.tensor_memory(plan))
-        own = (*own, blackwell.registers(plan), blackwell.operations(plan))
-        return Ledger((*own, barriers_section(plan), *_problems(plan, tcgen05_estimate)))
-    assert isinstance(plan, WgmmaPlan)
-    own = (_kernel(plan), _shared_memory(plan), _registers(plan))
-    return Ledger((*own, barriers_section(plan), *_problems(plan, estimate)))
+@dataclass(frozen=True)
+class Ledger:
+    """All sections of one kernel."""
+
+    sections: tuple[Section, ...]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return plain data for JSON."""
+        return asdict(self)
+
+    def as_text(self) -> str:
+        """Return the sections, an empty line between them."""
+        return "\n\n".join(section.as_text() for section in self.sections)
 
 
-def _kernel(plan: WgmmaPlan) -> Section:
-    bytes_per_stage = f"{plan.a_tile_bytes:,} of A + {plan.b_tile_bytes:,} of B bytes per stage"
-    shares = f"{plan.row_shares} x {plan.cta_consumer_tile_m} by consumer"
-    if plan.row_shares == 1:
-        shares = "all of them of each consumer" if plan.consumers > 1 else "all of one consumer"
+def ledger(kernel: Kernel) -> Ledger:
+    """Return the ledger of a legal kernel."""
+    sections = [_kernel(kernel), _shared_memory(kernel)]
+    if kernel.tensor_memory.buffers:
+        sections.append(_tensor_memory(kernel))
+    sections.append(_registers(kernel))
+    if kernel.operations:
+        sections.append(_operations(kernel))
+    sections.append(_barriers(kernel))
+    estimate = family_for(kernel).estimate
+    problems = (_problem(kernel, shape, estimate(kernel, shape)) for shape in kernel.problem.bench_shapes)
+    return Ledger((*sections, *problems))
+
+
+# --- the kernel
+
+
+def _kernel(kernel: Kernel) -> Section:
+    intensity = Entry(
+        "intensity", round(kernel.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"
+    )
     return Section(
-        f"kernel for {plan.problem.gpu.name} ({plan.architecture.name})",
-        (
-            Entry("CTA tile m", plan.cta_tile_m, "rows", shares),
-            Entry("CTA tile n", plan.cta_tile_n, "columns", f"stored as {plan.subtiles} x {plan.subtile_n}"),
-            Entry("CTA tile k", plan.cta_tile_k, "elements", bytes_per_stage),
-            Entry("cluster", plan.cluster_size, "CTAs", cluster_meaning(plan)),
-            Entry("occupancy", plan.occupancy, "CTAs", f"per SM, whose shared memory holds {_fitting(plan)}"),
-            Entry("stages", plan.stages, "tiles", f"{plan.stages * plan.cta_tile_k} of K in flight"),
-            Entry("outstanding", plan.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
-            Entry("instructions", plan.mmas_per_step, "wgmma", f"{plan.mma_name} per warpgroup and K step"),
-            *order_entries(plan),
-            Entry("intensity", round(plan.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"),
-        ),
+        f"kernel for {kernel.problem.gpu.name} ({kernel.architecture.name})",
+        (*kernel.summary, *_order(kernel), intensity),
     )
 
 
-def _fitting(plan: WgmmaPlan) -> int:
-    """Return the CTAs for which an SM has shared memory, whatever else they need."""
-    architecture = plan.architecture
-    return architecture.smem_bytes_per_sm // (plan.smem_bytes + architecture.smem_reserved_bytes_per_cta)
+def _order(kernel: Kernel) -> tuple[Entry, ...]:
+    """Return the entry of the order of tiles, where there are several."""
+    if kernel.schedule_kind == "single_tile":
+        return ()
+    lines = {"row": "rows of tiles", "hilbert": "tiles along a square's side"}
+    grouped = f"{'rows' if kernel.minor == 'm' else 'columns'} of tiles walked together"
+    return (Entry("order", kernel.width, "tiles", f"{kernel.order}: {lines.get(kernel.order, grouped)}"),)
 
 
-def _shared_memory(plan: WgmmaPlan) -> Section:
-    memory, problem = plan.shared_memory, plan.problem
-    tiles = {
-        "a": (plan.stages, plan.cta_consumer_tile_m, plan.cta_tile_k, problem.a.dtype),
-        "b": (plan.stages, plan.cta_tile_n, plan.cta_tile_k, problem.b.dtype),
-        "c": (plan.epilogue_buffers, plan.cta_consumer_tile_m, plan.subtile_n, problem.c),
-        "d": (plan.epilogue_buffers, plan.cta_consumer_tile_m, plan.subtile_n, problem.d),
-    }
-    buffers: list[Entry] = []
-    for buffer in memory.buffers:
-        if buffer.operand in tiles:
-            depth, height, width, dtype = tiles[buffer.operand]
-            assert dtype is not None  # a plan without C has no buffer for it
-            derivation = f"{depth} x {height} x {width} {dtype.name}, swizzle {buffer.swizzle_bytes}"
-        else:
-            dtype = problem.vector_dtype(buffer.operand)
-            derivation = f"{buffer.bytes // dtype.bytes} {dtype.name}"
-        buffers.append(Entry(buffer.name, buffer.bytes, "bytes", derivation))
-    return memory_section(plan, buffers, smem_limit(plan))
+# --- its resources
 
 
-def _registers(plan: WgmmaPlan) -> Section:
-    pool = plan.register_pool
-    partitions = plan.partitions if plan.specialized else plan.consumer_partitions
-    most = "" if plan.specialized else "at most, "
-    entries = [
+def _shared_memory(kernel: Kernel) -> Section:
+    memory, limit = kernel.shared_memory, kernel.smem_limit_bytes
+    buffers = (Entry(buffer.name, buffer.bytes, "bytes", buffer.contents) for buffer in memory.buffers)
+    barriers = (
+        Entry(b.name, b.bytes, "bytes", f"{b.ring.depth} mbarrier{'s' * (b.ring.depth > 1)}")
+        for b in memory.barriers
+    )
+    captures = f"{memory.captures} values handed to the workers"
+    compiler = (
+        Entry("captures", memory.capture_bytes, "bytes", captures),
+        Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
+    )
+    padding = Entry("padding", memory.padding_bytes, "bytes", "alignment")
+    share = "one CTA" if kernel.occupancy == 1 else f"{kernel.occupancy} CTAs"
+    used = f"{kernel.smem_bytes / limit:.1%} of {limit:,}: {share} per SM"
+    total = Entry("total", kernel.smem_bytes, "bytes", used)
+    entries = (*buffers, *barriers, *(compiler if kernel.specialized else ()), padding)
+    return Section("shared memory per CTA", entries, total)
+
+
+def _tensor_memory(kernel: Kernel) -> Section:
+    buffers = kernel.tensor_memory.buffers
+    entries = tuple(Entry(buffer.name, buffer.columns, "columns", buffer.contents) for buffer in buffers)
+    limit = f"allocated of {TCGEN05.tmem_columns}, in powers of two"
+    return Section("tensor memory per CTA", entries, Entry("total", kernel.tmem_columns, "columns", limit))
+
+
+def _registers(kernel: Kernel) -> Section:
+    pool = kernel.register_pool
+    partitions = kernel.partitions if kernel.specialized else kernel.partitions[:1]
+    most = "" if kernel.specialized else "at most, "
+    roles = (
         Entry(
             partition.name,
-            pool.default_registers if i == 0 and plan.specialized else partition.registers,
+            pool.default_registers if i == 0 and kernel.specialized else partition.registers,
             "registers",
             f"{most}per thread, {partition.warps} warp{'s' * (partition.warps > 1)}",
         )
         for i, partition in enumerate(partitions)
-    ]
-    share = plan.accumulator_registers / plan.consumer_registers
-    entries.append(
-        Entry("accumulator", plan.accumulator_registers, "registers", f"{share:.0%} of a consumer thread's")
     )
-    if plan.operand_registers:
-        entries.append(
-            Entry("A", plan.operand_registers, "registers", "a K step of a consumer thread's rows")
-        )
-    launched = pool.launch_registers * plan.threads
-    file = plan.architecture.registers_per_sm
-    total = Entry(
-        "total", launched, "registers", f"{plan.threads} threads x {pool.launch_registers}, {file:,} per SM"
-    )
-    return Section("registers", tuple(entries), total)
+    launched, file = pool.launch_registers * kernel.threads, kernel.architecture.registers_per_sm
+    shares = f"{kernel.threads} threads x {pool.launch_registers}, {file:,} per SM"
+    total = Entry("total", launched, "registers", shares)
+    return Section("registers", (*roles, *kernel.register_entries), total)
 
 
-def _problems(plan: KernelPlan, estimate: Estimator) -> tuple[Section, ...]:
-    return tuple(_problem(plan, shape, estimate(plan, shape)) for shape in plan.problem.bench_shapes)
+def _operations(kernel: Kernel) -> Section:
+    """Return what is in the code, each loop's body once; the compiler's figures must be the same."""
+    entries = (Entry(name, count, "in code", "") for name, count in kernel.operations.items() if count)
+    return Section("operations", tuple(entries))
 
 
-def _problem(plan: KernelPlan, shape: Shape, found: Estimate) -> Section:
+def _barriers(kernel: Kernel) -> Section:
+    """Return what each barrier awaits, and what that means."""
+    entries = (Entry(bar.name, bar.arrivals, "arrivals", bar.meaning) for bar in kernel.barriers)
+    return Section("barriers", tuple(entries))
+
+
+# --- a problem
+
+
+def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> Section:
     m, n, k = shape
-    tiles_m, tiles_n = plan.tiles(shape)
-    waves = plan.waves(shape)
+    tiles_m, tiles_n = kernel.tiles(shape)
+    waves = kernel.waves(shape)
+    placed = f"{tiles_m} x {tiles_n} for {kernel.resident_programs} programs"
     return Section(
         f"problem {m} x {n} x {k}",
         (
-            Entry(
-                "tiles",
-                tiles_m * tiles_n,
-                "tiles",
-                f"{tiles_m} x {tiles_n} for {plan.resident_programs} programs",
-            ),
+            Entry("tiles", tiles_m * tiles_n, "tiles", placed),
             Entry("waves", round(waves, 2), "waves", f"{waves / -(-waves // 1):.1%} of the SM time is used"),
-            _bound(plan, shape, found),
-            Entry("from L2", round(found.l2_bytes / 1e9, 2), "GB", _l2_reads(plan, found)),
+            _bound(kernel, shape, found),
+            Entry("from L2", round(found.l2_bytes / 1e9, 2), "GB", _l2_reads(kernel, found)),
             Entry("time", round(found.seconds * 1e6, 1), "us", _shares(found)),
         ),
     )
 
 
-def _bound(plan: KernelPlan, shape: Shape, found: Estimate) -> Entry:
+def _bound(kernel: Kernel, shape: Shape, found: Estimate) -> Entry:
     """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
-    gpu, bits = plan.problem.gpu, plan.problem.a.dtype.bits
+    gpu, bits = kernel.problem.gpu, kernel.problem.a.dtype.bits
     intensity, ridge = 2 * math.prod(shape) / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
     bound = "tensor cores" if intensity > ridge else "DRAM"
     meaning = f"towards DRAM: bound by {bound}, with the ridge at {ridge:.1f}"
     return Entry("intensity", round(intensity, 1), "FLOP/B", meaning)
 
 
-def _l2_reads(plan: KernelPlan, found: Estimate) -> str:
-    reads = " and ".join(SHARED.get(operand, operand.upper()) for operand in plan.multicast)
-    shared = f", {reads} once for all CTAs of a cluster" if reads else ""
+def _l2_reads(kernel: Kernel, found: Estimate) -> str:
+    shared = f", {kernel.shared_operands} once for all CTAs of a cluster" if kernel.multicast else ""
     return f"{found.l2_bytes / found.dram_bytes:.1f} times what DRAM moves at least{shared}"
 
 

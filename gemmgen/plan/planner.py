@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 from gemmgen.errors import GemmgenError, Violation
+from gemmgen.hardware import GPUS
 from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import shape_of
-from gemmgen.plan.families import family_of
-from gemmgen.plan.family import Family
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.problem import Shape
-from gemmgen.spec import SpecFile
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.rule import judge
+from gemmgen.plan.search import Family
+from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
+from gemmgen.plan.wgmma.family import WGMMA_FAMILY
+from gemmgen.problem.definition import Shape
+from gemmgen.spec import Spec, SpecFile
 
-Rejected = tuple[KernelPlan, tuple[Violation, ...]]
+FAMILIES = cast(
+    "Mapping[str, Family[Kernel]]",
+    {"wgmma": WGMMA_FAMILY, "tcgen05": TCGEN05_FAMILY},
+)
+"""Each family by its instruction. The cast is safe: a family is only given kernels that it made."""
 
 
-def plan_spec(source: SpecFile) -> KernelPlan:
+def family_of(spec: Spec) -> Family[Kernel]:
+    """Return the family of a spec's target."""
+    return FAMILIES[GPUS[spec.target].architecture.mma]
+
+
+def family_for(kernel: Kernel) -> Family[Kernel]:
+    """Return the family that made a kernel."""
+    return FAMILIES[kernel.architecture.mma]
+
+
+Rejected = tuple[Kernel, tuple[Violation, ...]]
+
+
+def plan_spec(source: SpecFile) -> Kernel:
     """Return the best legal plan for a spec.
 
     Raises:
@@ -26,17 +47,19 @@ def plan_spec(source: SpecFile) -> KernelPlan:
     if foreign := foreign_choices(source.spec, family):
         in_order = sorted(foreign, key=lambda violation: source.locate(violation.field))
         raise GemmgenError(map(source.diagnose, in_order))
-    best: tuple[tuple[float, ...], int, KernelPlan] | None = None
+    best: tuple[tuple[float, ...], int, Kernel] | None = None
     rejected: list[Rejected] = []
-    bounded = [(family.cost(found.outline, shape), found) for found in family.configurations(source.spec)]
-    hopeless = any(True for rule in family.problem_rules for _ in rule(bounded[0][1].outline))
+    bounded = [
+        (family.cost(found.lower_bound, shape), found) for found in family.space.configurations(source.spec)
+    ]
+    hopeless = bool(judge(bounded[0][1].lower_bound, family.problem_rules))
     for number in sorted(range(len(bounded)), key=lambda number: bounded[number][0]):
         bound, configuration = bounded[number]
         if best is not None and bound > best[0]:
             break  # no later configuration is as cheap
         if hopeless and rejected and _blames_the_problem_alone(rejected[-1], family):
             break  # no later configuration comes closer
-        for plan in configuration.plans():
+        for plan in configuration.kernels():
             ranked = family.cost(plan, shape)
             if best is not None and (ranked, number) >= best[:2]:
                 continue  # ties go to the choice that is listed first
@@ -53,12 +76,14 @@ def plan_spec(source: SpecFile) -> KernelPlan:
     return best[2]
 
 
-def _blames_the_problem_alone(candidate: Rejected, family: Family) -> bool:
+def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bool:
     rules = family.problem_rule_ids
-    return all(violation.rule in rules for violation in candidate[1]) and not family.overdraft(candidate[0])
+    return all(violation.rule in rules for violation in candidate[1]) and not family.excess(candidate[0])
 
 
-def closest(rejected: Sequence[Rejected], source: SpecFile, shape: Shape, family: Family) -> list[Violation]:
+def closest(
+    rejected: Sequence[Rejected], source: SpecFile, shape: Shape, family: Family[Kernel]
+) -> list[Violation]:
     """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
 
     A violation in a field that the planner chose is reported only if the spec's fields have none.
@@ -74,6 +99,6 @@ def closest(rejected: Sequence[Rejected], source: SpecFile, shape: Shape, family
     fewest = min(map(wrong, rejected))
     tied = [candidate for candidate in rejected if wrong(candidate) == fewest]
     _, violations = min(
-        tied, key=lambda candidate: (family.overdraft(candidate[0]), family.cost(candidate[0], shape))
+        tied, key=lambda candidate: (family.excess(candidate[0]), family.cost(candidate[0], shape))
     )
     return sorted(stated(violations) or violations, key=lambda violation: source.locate(violation.field))

@@ -10,11 +10,10 @@ from functools import cached_property
 
 from gemmgen.errors import Violation
 from gemmgen.plan.decisions import shape_of
-from gemmgen.plan.estimate import Estimate
-from gemmgen.plan.families import family_of
-from gemmgen.plan.family import Configuration, Family
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.problem import Shape
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import family_of
+from gemmgen.plan.search import Configuration, Estimate, Family
+from gemmgen.problem.definition import Shape
 from gemmgen.spec import Spec
 
 TEXT_WIDTH = 110
@@ -26,8 +25,8 @@ Refusal = tuple[tuple[float, ...], str, tuple[Violation, ...]]
 class Candidate:
     """A legal plan with what it is expected to cost."""
 
-    family: Family
-    plan: KernelPlan
+    family: Family[Kernel]
+    plan: Kernel
     estimate: Estimate
     cost: tuple[float, ...]
 
@@ -141,7 +140,7 @@ def rank(spec: Spec) -> Ranking:
     shape, family = shape_of(spec), family_of(spec)
     legal: list[Candidate] = []
     refused: list[Refusal] = []
-    for configuration in family.configurations(spec):
+    for configuration in family.space.configurations(spec):
         plan, violations = _best_plan(family, configuration, shape)
         cost = family.cost(plan, shape)
         if violations:
@@ -154,11 +153,11 @@ def rank(spec: Spec) -> Ranking:
 
 
 def _best_plan(
-    family: Family, configuration: Configuration, shape: Shape
-) -> tuple[KernelPlan, tuple[Violation, ...]]:
+    family: Family[Kernel], configuration: Configuration[Kernel], shape: Shape
+) -> tuple[Kernel, tuple[Violation, ...]]:
     """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
-    judged: list[tuple[KernelPlan, tuple[Violation, ...]]] = []
-    for plan in sorted(configuration.plans(), key=lambda plan: family.cost(plan, shape)):
+    judged: list[tuple[Kernel, tuple[Violation, ...]]] = []
+    for plan in sorted(configuration.kernels(), key=lambda plan: family.cost(plan, shape)):
         if not (violations := family.judge(plan)):
             return plan, ()
         judged.append((plan, violations))

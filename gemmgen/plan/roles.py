@@ -1,33 +1,172 @@
-"""The roles of a plan's warps, and what each of them is passed."""
+"""The roles of a kernel's warps: what each is passed, and how Triton 3.9 divides registers among them.
+
+The division was derived from about 30 lowered configurations; ``tests/test_lower.py`` compares it with the
+``setmaxnreg`` of every committed module.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache, cached_property
+from typing import Literal
 
-from gemmgen.plan.storage import Capture
+from gemmgen.hardware import Architecture
+from gemmgen.hardware.elements import DType
+from gemmgen.plan.storage import POINTER_BYTES, SCALAR_BYTES, Barrier, SharedBuffer, TensorBuffer
 
-if TYPE_CHECKING:
-    from gemmgen.plan.plan import KernelPlan
+
+@dataclass(frozen=True)
+class RegisterPool:
+    """The default partition's warps and its workers as (warps, requested registers per thread)."""
+
+    architecture: Architecture
+    default_warps: int
+    workers: tuple[tuple[int, int], ...]
+    occupancy: int = 1
+    """CTAs that share the register file."""
+
+    @cached_property
+    def groups(self) -> tuple[int, ...]:
+        """Registers per thread of each group of four worker warps: ``setmaxnreg`` acts on a warpgroup.
+
+        Workers are packed largest first; a group takes the highest request of its members.
+        """
+        size = self.architecture.warps_per_warpgroup
+        requests = sorted(self.workers, reverse=True)
+        warps = [registers for count, registers in requests for _ in range(count)]
+        return tuple(max(warps[i : i + size]) for i in range(0, len(warps), size))
+
+    @property
+    def total_warps(self) -> int:
+        """Warps per CTA; the last worker group is padded to four."""
+        return self.default_warps + self.architecture.warps_per_warpgroup * len(self.groups)
+
+    def _floor(self, registers: int) -> int:
+        """Round down to what ``setmaxnreg`` can express."""
+        return (
+            registers // self.architecture.setmaxnreg_granularity * self.architecture.setmaxnreg_granularity
+        )
+
+    @property
+    def launch_registers(self) -> int:
+        """Registers per thread with which the kernel starts: an equal share of the SM's file."""
+        threads = self.total_warps * self.architecture.threads_per_warp * self.occupancy
+        share = self._floor(self.architecture.registers_per_sm // threads)
+        return min(self.architecture.setmaxnreg_max, share)
+
+    @property
+    def setup_registers(self) -> tuple[int, int]:
+        """Registers per thread of the default partition and of the workers while no partition runs.
+
+        The default partition then runs the kernel's own code, with all that it can use; the workers wait.
+        """
+        worker_warps = self.total_warps - self.default_warps
+        pool = self.launch_registers * self.total_warps
+        rest = pool - self.architecture.setmaxnreg_max * self.default_warps
+        waiting = max(self.architecture.setmaxnreg_min, self._floor(rest // worker_warps))
+        default = self._floor((pool - waiting * worker_warps) // self.default_warps)
+        return min(self.architecture.setmaxnreg_max, default), waiting
+
+    @property
+    def requests(self) -> tuple[int, ...]:
+        """The distinct register counts in the kernel's ``setmaxnreg``, ascending; none without workers."""
+        if not self.workers:
+            return ()
+        return tuple(sorted({*self.groups, self.default_registers, *self.setup_registers}))
+
+    @property
+    def default_registers(self) -> int:
+        """Registers per thread that the workers leave to the default partition."""
+        pool = self.launch_registers * self.total_warps
+        taken = self.architecture.warps_per_warpgroup * sum(self.groups)
+        return min(self.architecture.setmaxnreg_max, self._floor((pool - taken) // self.default_warps))
+
+
+@cache
+def balanced_consumer_registers(
+    architecture: Architecture,
+    consumers: int,
+    consumer_warps: int,
+    producer_registers: int,
+    occupancy: int = 1,
+) -> int:
+    """Return the most registers per thread that every consumer can have at the same time.
+
+    The default partition's share falls as its sibling's request rises, so the largest request that it
+    still matches is the balance.
+    """
+    step, top = architecture.setmaxnreg_granularity, architecture.setmaxnreg_max
+    for registers in range(top, architecture.setmaxnreg_min, -step):
+        workers = ((consumer_warps, registers),) * (consumers - 1) + ((1, producer_registers),)
+        pool = RegisterPool(architecture, consumer_warps, workers, occupancy)
+        if pool.default_registers >= registers:
+            return registers
+    return architecture.setmaxnreg_min
+
+
+VECTOR_AXES: dict[str, Literal["m", "n"]] = {
+    "row_scale": "m",
+    "column_scale": "n",
+    "row_bias": "m",
+    "column_bias": "n",
+}
+"""The dimension of D along which each vector of the epilogue has its elements."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor that the kernel is launched with."""
+
+    name: str
+    kind: Literal["matrix", "block_scales", "vector", "scalar"]
+    """A scalar is passed by its address; TMA moves all others."""
+    dtype: DType
+    along: Literal["m", "n"] | None = None
+    """The dimension of D along which a vector has its elements, or block scales their rows."""
+
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes of its descriptor, or of its address, where a worker partition is passed it."""
+        return POINTER_BYTES
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number that the kernel computes from the extents of its arguments."""
+
+    name: Literal["tiles_m", "tiles_n", "k_steps"]
+
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes that it takes where a worker partition is passed it."""
+        return SCALAR_BYTES
+
+
+TILES_M, TILES_N, K_STEPS = Count("tiles_m"), Count("tiles_n"), Count("k_steps")
+Passed = Argument | SharedBuffer | Barrier | TensorBuffer | Count
+"""What the kernel passes to a partition."""
 
 
 @dataclass(frozen=True)
 class Partition:
     """One role of a CTA's warps: a device function that they run from start to end."""
 
-    name: str
-    function: str
+    role: Literal["consumer", "producer", "epilogue", "mma", "load", "scheduler"]
     warps: int
     registers: int
     """Registers per thread."""
-    arguments: tuple[str, ...]
+    passes: tuple[Passed, ...]
     """What the kernel passes, in order."""
+    number: int | None = None
+    """Which of several partitions with the same role it is."""
+
+    @property
+    def name(self) -> str:
+        """The role, with a number where several have it."""
+        return self.role if self.number is None else f"{self.role}_{self.number}"
 
 
-def captures(plan: KernelPlan) -> tuple[Capture, ...]:
+def captures(workers: Iterable[Partition]) -> tuple[Passed, ...]:
     """Return what the kernel hands to its workers through shared memory: each value once."""
-    ranks = {buffer.name: len(buffer.shape) for buffer in plan.shared_buffers}
-    ranks |= {bar.name: 2 if bar.ring else 1 for bar in plan.barriers}
-    ranks |= {buffer.name: 0 for buffer in plan.tensor_memory.buffers}
-    names = dict.fromkeys(name for worker in plan.workers for name in worker.arguments)
-    return tuple(Capture.of(name, ranks) for name in names if not name.isdecimal())
+    return tuple(dict.fromkeys(value for worker in workers for value in worker.passes))

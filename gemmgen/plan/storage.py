@@ -1,13 +1,16 @@
-"""Shared and tensor memory of a CTA, laid out as Triton 3.9 does it: every byte has a name."""
+"""Shared and tensor memory of a kernel: buffers, rings of them, and the barriers that hand them over.
+
+Every value is of one CTA unless it says otherwise. Sizes and alignments are those of Triton 3.9, so that the
+sum is the compiler's figure to the byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Literal
 
-from gemmgen.plan.problem import Operand
-from gemmgen.target import TCGEN05
+from gemmgen.hardware import TCGEN05
 
 MBARRIER_BYTES = 8  # [ptx] an mbarrier object is 64 bits
 BARRIER_ALIGNMENT_BYTES = 16  # [gluon]
@@ -20,76 +23,154 @@ SCALAR_BYTES = 4  # [gluon] a captured i32
 POINTER_BYTES = 8  # [gluon] a captured tensor descriptor; the base of a captured memory descriptor
 OFFSET_BYTES = 4  # [gluon] per dimension of a captured memory descriptor
 
+Measure = Literal[
+    "stages",
+    "epilogue_buffers",
+    "consumers",
+    "accumulators",
+    "clc_responses",
+    "tile_m",
+    "tile_n",
+    "tile_k",
+    "packed_tile_k",
+    "consumer_tile_m",
+    "subtile_n",
+    "a_scale_blocks",
+    "b_scale_blocks",
+    "scale_blocks_k",
+]
+"""What decides an extent: a decision of the kernel, or what follows from one."""
 
-def k_extent_name(operand: Operand) -> str:
-    """Return the constant that holds the extent of an operand's tile along K, as its descriptor counts it."""
-    return "PROGRAM_TILE_K" if operand.dtype.elements_per_byte == 1 else "PACKED_TILE_K"
+
+@dataclass(frozen=True)
+class Extent:
+    """One extent of a buffer over all CTAs of a program, and what decides it."""
+
+    size: int
+    measure: Measure | None = None
+    """None where the hardware fixes it."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Slots that one role fills and another one frees, in turn.
+
+    A slot's round is a *lap*; each lap is one phase of the slot's barriers.
+    """
+
+    slots: Extent
+    filled_by: str
+    freed_by: str
+    """Empty where no role tells the filler that a slot is free: it knows."""
+    turns_with: Literal["k_step", "subtile", "tile"]
+    """What fills the next slot."""
+    indexed: bool = True
+    """Whether a slot is found by its index; a ring of a single slot need not be."""
+
+    @property
+    def depth(self) -> int:
+        """Number of slots."""
+        return self.slots.size
 
 
 @dataclass(frozen=True)
 class SharedBuffer:
-    """A ring of tiles of one operand."""
+    """A tile in shared memory, or a ring of them."""
 
     name: str
     operand: str
-    """``a``, ``b``, ``c``, ``d`` or a vector of the epilogue: fixes element type and layout."""
-    shape: tuple[str, ...]
-    """The names of its extents over all CTAs of a program, ring first."""
+    """The argument whose tiles it holds, which fixes element type and layout; ``clc`` for CLC responses."""
+    shape: tuple[Extent, ...]
+    """Without the ring's slots."""
     bytes: int
-    """In one CTA."""
+    """All slots."""
+    contents: str
+    """What it holds, in words and numbers."""
+    ring: Ring | None = None
     swizzle_bytes: int = 0
     alignment: int = TILE_ALIGNMENT_BYTES
     """Of its address in bytes, without a swizzle."""
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Its extents as it is allocated: the slots of an indexed ring first."""
+        return (self.ring.slots, *self.shape) if self.ring and self.ring.indexed else self.shape
 
     @property
     def alignment_bytes(self) -> int:
         """What its address is a multiple of."""
         return max(self.alignment, SWIZZLE_ROWS * self.swizzle_bytes)
 
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes of its memory descriptor where a worker partition is passed it."""
+        return POINTER_BYTES + OFFSET_BYTES * len(self.extents)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The CTAs of a cluster that have one barrier between them, which is in the first of them."""
+
+    ctas: int = 1
+    """That arrive on one barrier."""
+    pair: bool = False
+    """Whether they are the two CTAs of an MMA."""
+    groups: int = 0
+    """Barriers of the cluster where groups of CTAs have one each; 0 where every CTA, or pair, has its own."""
+    bases: tuple[tuple[int, ...], ...] = ()
+    """CGA bases that map the CTAs of a group to its barrier."""
+    shared: str = ""
+    """What the CTAs of a group share."""
+
+
+CTA_SCOPE = Scope()
+"""Every CTA has its own."""
+PAIR_SCOPE = Scope(ctas=2, pair=True)
+
 
 @dataclass(frozen=True)
 class Barrier:
-    """One mbarrier, or a ring of them, for one handshake."""
+    """The mbarrier of each slot of a ring, for one handshake."""
 
     name: str
-    depth: int
-    """Barriers of the ring, 1 without one."""
-    ring: str
-    """The constant that holds the depth; empty for a single barrier."""
-    arrivals: int
-    """Arrivals that complete a phase."""
-    arrives: str
-    """The count per CTA as the kernel writes it."""
+    ring: Ring
     meaning: str
     """Who tells whom what when a phase completes."""
-    groups: int = 0
-    """Groups of CTAs that share one ring each, in their lowest CTA; 0 where every CTA has its own."""
-    bases: tuple[tuple[int, ...], ...] = ()
-    """CGA bases that map the CTAs of a group to its barrier."""
-    shared: str = "a tile"
-    """What the CTAs of a group share."""
-    paired: bool = False
-    """Whether a pair of CTAs has one ring, in its first CTA, on which both arrive."""
+    count: int = 1
+    """Arrivals of one CTA that a phase awaits."""
+    counts: Literal["consumers", "roles"] | None = None
+    """Of whom each arrives once; None where `count` says it all."""
+    scope: Scope = CTA_SCOPE
+
+    @property
+    def arrivals(self) -> int:
+        """Arrivals of all CTAs that complete a phase."""
+        return self.count * self.scope.ctas
 
     @property
     def bytes(self) -> int:
-        """In one CTA."""
-        return self.depth * MBARRIER_BYTES
+        """Of all slots."""
+        return self.ring.depth * MBARRIER_BYTES
+
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes of its memory descriptor where a worker partition is passed it."""
+        return POINTER_BYTES + OFFSET_BYTES * (2 if self.ring.indexed else 1)
 
 
 @dataclass(frozen=True)
-class Capture:
-    """A value that the compiler hands from the kernel to its worker partitions."""
+class TensorBuffer:
+    """One allocation of tensor memory."""
 
     name: str
-    bytes: int
+    columns: int
+    contents: str
+    """What it holds, in words and numbers."""
 
-    @classmethod
-    def of(cls, name: str, ranks: Mapping[str, int]) -> Capture:
-        """Size the capture `name`; `ranks` holds the rank of each memory descriptor, 0 of tensor memory's."""
-        if name in ranks:
-            return cls(name, POINTER_BYTES + OFFSET_BYTES * ranks[name])
-        return cls(name, POINTER_BYTES if name.endswith(("_desc", "_ptr")) else SCALAR_BYTES)
+    @property
+    def capture_bytes(self) -> int:
+        """Bytes of its descriptor where a worker partition is passed it."""
+        return POINTER_BYTES
 
 
 @dataclass(frozen=True)
@@ -98,18 +179,16 @@ class SharedMemory:
 
     buffers: tuple[SharedBuffer, ...]
     barriers: tuple[Barrier, ...]
-    captures: tuple[Capture, ...]
+    capture_bytes: int
+    """Bytes of all values that worker partitions are passed, which share one allocation."""
+    captures: int
+    """Number of those values."""
     worker_warps: int
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of all tiles."""
         return sum(buffer.bytes for buffer in self.buffers)
-
-    @property
-    def capture_bytes(self) -> int:
-        """Bytes of all captures, which share one allocation."""
-        return sum(capture.bytes for capture in self.captures)
 
     @property
     def worker_state_bytes(self) -> int:
@@ -137,19 +216,10 @@ class SharedMemory:
 
 
 @dataclass(frozen=True)
-class TensorBuffer:
-    """One allocation of tensor memory."""
-
-    name: str
-    columns: int
-    derivation: str
-
-
-@dataclass(frozen=True)
 class TensorMemory:
     """The allocations of one CTA."""
 
-    buffers: tuple[TensorBuffer, ...]
+    buffers: tuple[TensorBuffer, ...] = ()
 
     @property
     def columns(self) -> int:
@@ -162,5 +232,5 @@ class TensorMemory:
         if not self.buffers:
             return 0
         if self.columns > TCGEN05.tmem_columns:
-            return -(-self.columns // TCGEN05.tmem_overdraft_columns) * TCGEN05.tmem_overdraft_columns
+            return -(-self.columns // TCGEN05.tmem_excess_columns) * TCGEN05.tmem_excess_columns
         return max(TCGEN05.tmem_columns_min, 1 << (self.columns - 1).bit_length())

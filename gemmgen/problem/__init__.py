@@ -1,6 +1,5 @@
-"""A problem to compute: its shape and inputs, the exact result, and how close to it is right."""
+"""What is computed: operands, shapes, and the operations of the epilogue."""
 
-from gemmgen.problem.check import Check
-from gemmgen.problem.shape import Shape, shape_text
+from gemmgen.problem.definition import Shape, shape_text
 
-__all__ = ["Check", "Shape", "shape_text"]
+__all__ = ["Shape", "shape_text"]

@@ -3,153 +3,219 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.problem import ACTIVATIONS
-from gemmgen.render.fit import LINE_LENGTH, fit
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import VECTOR_AXES
+from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.spelling import LINE_LENGTH, fit
 
-ASSIGNMENT = "    tile = "
+
+@dataclass(frozen=True)
+class Step:
+    """An operation of the epilogue."""
+
+    part: str
+    """The template that holds its statements."""
+    operation: str = ""
+    """The function that it calls, or the assignment that it makes."""
+    widened: str = ""
+    """What converts its operand to fp32, if anything has to."""
 
 
 @dataclass(frozen=True)
 class EpilogueView:
     """The epilogue's functions as the templates see them."""
 
-    plan: KernelPlan
+    plan: Kernel
 
     # --- constants and parts
 
     @property
     def constants(self) -> tuple[tuple[str, str, str], ...]:
-        """The name, value and meaning of each factor; -1 and 1 need none."""
+        """The name, value and meaning of each factor, of which -1 and 1 need none, and of each parameter."""
         problem = self.plan.problem
         factors = [("ALPHA", problem.alpha, "factor of A @ B")]
         if problem.c and not problem.residual:
             factors.append(("BETA", problem.beta, "factor of C"))
-        return tuple((name, repr(value), meaning) for name, value, meaning in factors if abs(value) != 1)
+        stated = tuple((name, repr(value), meaning) for name, value, meaning in factors if abs(value) != 1)
+        parameters = tuple(
+            (OPERATIONS[found.op].constant(found.name), repr(found.value), found.parameter.meaning)
+            for found in problem.parameters
+        )
+        return (*stated, *parameters)
+
+    @property
+    def subtile_constants(self) -> Iterator[tuple[str, int, str]]:
+        """The name, value and meaning of each constant of a tile that is stored in parts."""
+        subtiles, buffers = self.plan.subtiles, self.plan.epilogue_buffers
+        if subtiles > 2:
+            yield "SUBTILES", subtiles, "parts of a tile's columns, stored one after the other"
+        if subtiles > 2 and not self.unrolled:
+            yield "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)"
+        if subtiles > 1:
+            yield "SUBTILE_N", self.plan.subtile_n, ""
+        if buffers > 1:
+            what = "C and of D" if self.plan.problem.c else "D"
+            each = " per consumer" if self.plan.partitions[0].number is not None else ""
+            yield "EPILOGUE_BUFFERS", buffers, f"sub-tiles of {what} in flight{each}"
+
+    @property
+    def unrolled(self) -> bool:
+        """Whether sub-tiles are read one by one, from tensor memory."""
+        return bool(self.plan.tensor_memory.buffers)
 
     @property
     def activations(self) -> tuple[str, ...]:
         """The activation functions, each once."""
-        return tuple(dict.fromkeys(op for op in self.plan.problem.ops if op in ACTIVATIONS))
+        return tuple(dict.fromkeys(op.name for op in self.plan.problem.operations if op.function))
 
     @property
     def divides(self) -> bool:
         """Whether an activation needs a quotient, which is libdevice's fast one."""
-        return not {"gelu_tanh", "silu"}.isdisjoint(self.activations)
+        return any(op.register_class == "quotient" for op in self.plan.problem.operations)
 
     @property
     def loads(self) -> bool:
         """Whether a tile's epilogue needs more than the accumulator."""
         return bool(self.plan.problem.c or self.plan.problem.vectors)
 
-    @property
-    def summary(self) -> str:
-        """What the function does."""
-        part = "a sub-tile" if self.plan.subtiles > 1 else "the tile"
-        return f"What becomes of {part} of A @ B before it is converted and stored."
-
-    @property
-    def widens(self) -> bool:
-        """Whether the accumulator has to be converted before anything can be computed with it."""
-        return self.plan.problem.transforms and self.plan.problem.accumulator.name != "fp32"
-
     # --- the steps
 
     @property
-    def steps(self) -> tuple[str, ...]:
-        """What lies between accumulator and conversion, as lines of the function's body before it returns."""
-        steps = tuple(self._steps())
-        return steps[:-1] if steps[-1].startswith(ASSIGNMENT) else steps
+    def steps(self) -> tuple[Step, ...]:
+        """What lies between accumulator and conversion, in order; the last one returns the tile."""
+        *steps, last = self._steps
+        if last.part in ("activation", "negate"):
+            return (*steps, replace(last, part=f"return_{last.part}"))
+        return (*steps, last, Step("return"))
 
     @property
-    def result(self) -> str:
-        """What the function returns: the tile, or the expression that the last step would assign to it."""
-        *_, last = self._steps()
-        return last.removeprefix(ASSIGNMENT) if last.startswith(ASSIGNMENT) else "tile"
-
-    def _steps(self) -> Iterator[str]:
+    def _steps(self) -> Iterator[Step]:
         problem = self.plan.problem
-        for dimension, name in ((1, "row"), (0, "column")):
-            if any(vector.startswith(name) for vector in problem.vectors):
-                yield f"    {name}s: gl.constexpr = gl.SliceLayout({dimension}, tile.type.layout)"
+        if problem.accumulator.name != "fp32":
+            yield Step("widen")
         if problem.alpha != 1:
-            yield "    tile = -tile" if problem.alpha == -1 else "    tile *= ALPHA"
+            yield Step("negate" if problem.alpha == -1 else "scale")
         if problem.c and not problem.residual:
-            yield from self._add_c()
-        for op in problem.ops:
-            match op:
-                case "residual":
-                    yield from self._add_c()
-                case "tensor_scale":
-                    yield "    tile *= tensor_scale"
-                case _ if op in ACTIVATIONS:
-                    yield f"    tile = {op}(tile)"
-                case _:
-                    yield from self._vector(op)
+            yield self._add_c(problem.beta)
+        for op in problem.operations:
+            match op.operand:
+                case "matrix":
+                    yield self._add_c(1.0)
+                case "scalar":
+                    yield Step(op.name)
+                case "none":
+                    yield Step("activation", operation=op.name)
+                case "row" | "column":
+                    yield Step(op.name, widened=_widened(problem.vector_dtype(op.name).name))
 
-    def _add_c(self) -> Iterator[str]:
-        plan = self.plan
-        widened = ".to(gl.float32)" if plan.problem.c and plan.problem.c.name != "fp32" else ""
-        if plan.subtiles > 1:
-            yield "    buffer: gl.constexpr = subtile % EPILOGUE_BUFFERS"
-            yield from self._lap
-            if not self._laps:
-                yield f"    # {self.c_phases}"
-            yield f"    mbarrier.wait(c_ready.index(buffer), {self.c_phase})"
-            yield f"    c = c_smem.index(buffer).load(tile.type.layout){widened}"
-        else:
-            yield f"    # {self.c_phases}"
-            yield f"    mbarrier.wait(c_ready, {self.c_phase})"
-            yield f"    c = c_smem.load(tile.type.layout){widened}"
-        beta = 1.0 if plan.problem.residual else plan.problem.beta
-        yield {1.0: "    tile += c", -1.0: "    tile -= c"}.get(beta, "    tile += BETA * c")
-
-    def _vector(self, name: str) -> Iterator[str]:
-        along_m = name.startswith("row")
-        source = f"{name}_smem"
-        if not along_m and self.plan.subtiles > 1:
-            source += ".slice(subtile * SUBTILE_N, SUBTILE_N)"
-        layout, broadcast = ("rows", "[:, None]") if along_m else ("columns", "[None, :]")
-        widened = "" if self.plan.problem.vector_dtype(name).name == "fp32" else ".to(gl.float32)"
-        yield f"    {name} = {source}.load({layout}){widened}"
-        yield f"    tile {'*' if name.endswith('scale') else '+'}= {name}{broadcast}"
-
-    # --- arguments
+    def _add_c(self, beta: float) -> Step:
+        c = self.plan.problem.c
+        operation = {1.0: "+=", -1.0: "-="}.get(beta, "+= BETA *")
+        return Step("c", operation, _widened(c.name if c else "fp32"))
 
     @property
-    def arguments(self) -> tuple[str, ...]:
-        """What the function that does it takes."""
-        problem = self.plan.problem
-        columns = any(vector.startswith("column") for vector in problem.vectors)
-        numbered = self.plan.subtiles > 1 and (problem.c or columns)
-        return (
-            "tile",
-            *(("subtile: gl.constexpr",) if numbered else ()),
-            *(("c_smem", "c_ready") if problem.c else ()),
-            *(f"{vector}_smem" for vector in problem.vectors),
-            *(("tensor_scale",) if problem.scalar else ()),
-            *(("tiles_done",) if problem.c and self.plan.persistent else ()),
-        )
+    def columns(self) -> str:
+        """What selects a sub-tile's columns of a row of values."""
+        return ".slice(subtile * SUBTILE_N, SUBTILE_N)" if self.plan.subtiles > 1 else ""
 
-    def call(self, tile: str, indent: int) -> str:
-        """Return the call on a part of the accumulator."""
-        passed = {"tile": tile, "subtile: gl.constexpr": "i"}
-        items = [passed.get(name, name) for name in self.arguments]
-        return fit("tile = epilogue(", items, ")", indent=indent)
+    # --- parameters
 
     @property
-    def store_arguments(self) -> tuple[str, ...]:
-        """What the store passes on, and what it waits for and refills itself."""
+    def _numbered(self) -> bool:
+        """Whether the operations on a sub-tile depend on which one it is."""
         problem = self.plan.problem
-        others = ("tile", "subtile: gl.constexpr", "tiles_done")
-        return (
-            *(name for name in self.arguments if name not in others),
-            *(("c_desc",) if self.refills else ()),
-            *(("vectors_ready",) if problem.vectors else ()),
-            *(("tiles_done",) if self.loads and self.plan.persistent else ()),
+        columns = any(VECTOR_AXES[vector] == "n" for vector in problem.vectors)
+        return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
+
+    @property
+    def _scalar(self) -> tuple[str, ...]:
+        return ("tensor_scale",) if self.plan.problem.scalar else ()
+
+    @property
+    def parameters(self) -> str:
+        """What the function that does them takes."""
+        return ", ".join(
+            (
+                "tile",
+                *(("subtile: gl.constexpr",) if self._numbered else ()),
+                *(("buffers",) if self.loads else ()),
+                *self._scalar,
+                *(("phase",) if self._c_phased else ()),
+            )
         )
+
+    def call(self, tile: str, subtile: int | str = "") -> str:
+        """Return the call on an accumulator, or on a part of it."""
+        number = (str(subtile),) if self._numbered else ()
+        buffers = ("buffers",) if self.loads else ()
+        phase = ("phase",) if self._c_phased else ()
+        return f"epilogue({', '.join((tile, *number, *buffers, *self._scalar, *phase))})"
+
+    @property
+    def store_parameters(self) -> str:
+        """What the function that stores a tile takes."""
+        return ", ".join(("args", self.own, "row", "column", "accumulator", *self.passed_on))
+
+    @property
+    def own(self) -> str:
+        """What a store needs of what each consumer has of its own."""
+        return "buffers" if self.loads else "d_smem"
+
+    @property
+    def passed_on(self) -> tuple[str, ...]:
+        """What a store passes on to the epilogue."""
+        return (*self._scalar, *(("phase",) if self.phased else ()))
+
+    # --- stores
+
+    @property
+    def d_smem(self) -> str:
+        """The buffer, or the buffers, of D."""
+        if self.unrolled:
+            return "args.d_smem"
+        return "buffers.d_smem" if self.loads else "d_smem"
+
+    def d_half(self, half: Literal[0, 1]) -> str:
+        """Return the buffer of D that takes the left or the right half of a tile."""
+        return f"{self.d_smem}.index({half})" if self.plan.epilogue_buffers > 1 else self.d_smem
+
+    @property
+    def d_subtile(self) -> str:
+        """The buffer of D that takes sub-tile i."""
+        several = self.plan.epilogue_buffers > 1
+        return f"{self.d_smem}.index(i % EPILOGUE_BUFFERS)" if several else self.d_smem
+
+    @property
+    def leaf(self) -> str:
+        """The function that converts and stores, which for a plain tile is the whole of a store."""
+        if self.plan.subtiles > 1:
+            return "store_subtile"
+        return "store_tile" if self.loads or self.unrolled else "store"
+
+    @property
+    def computes(self) -> bool:
+        """Whether that function also does the epilogue's operations, which need nothing but the tile then."""
+        return self.plan.problem.transforms and not self.loads
+
+    @property
+    def scalar(self) -> str:
+        """The factor that it is passed for them, behind other arguments."""
+        return "".join(f", {name}" for name in self._scalar) if self.computes else ""
+
+    @property
+    def leaf_part(self) -> str:
+        """The template of that function: of tiles or sub-tiles, whose buffers are used again or only once."""
+        part = "subtile" if self.plan.subtiles > 1 else "tile"
+        again = self.plan.schedule_kind in ("persistent", "launch_control")
+        return f"shared/store_{part}{'' if again else '_once'}"
+
+    @property
+    def stores_in_flight(self) -> str:
+        """The later stores that need not be complete when a buffer is used again."""
+        return "EPILOGUE_BUFFERS - 1" if self.plan.epilogue_buffers > 1 else "0"
 
     # --- loads
 
@@ -159,47 +225,46 @@ class EpilogueView:
         return self.plan.problem.c is not None and self.plan.epilogue_buffers < self.plan.subtiles
 
     @property
+    def buffers(self) -> str:
+        """The number of buffers of C as the module writes it."""
+        return "EPILOGUE_BUFFERS" if self.plan.epilogue_buffers > 1 else "1"
+
+    @property
+    def buffer(self) -> str:
+        """What selects a sub-tile's buffer of C."""
+        return ".index(subtile % EPILOGUE_BUFFERS)" if self.plan.epilogue_buffers > 1 else ""
+
+    @property
+    def _c_phased(self) -> bool:
+        """Whether C's barriers complete one phase for each tile; or else an even number of them."""
+        return self.plan.problem.c is not None and not self.refills and self.plan.persistent
+
+    @property
+    def phased(self) -> bool:
+        """Whether the phases of the epilogue's barriers differ from tile to tile."""
+        return self._c_phased or (bool(self.plan.problem.vectors) and self.plan.persistent)
+
+    @property
     def vectors_phase(self) -> str:
         """The phase in which a tile's row and column operands arrive."""
-        return "tiles_done & 1" if self.plan.persistent else "0"
-
-    @property
-    def _laps(self) -> bool:
-        """Whether each buffer of C comes round several times within a tile."""
-        return self.refills and self.plan.persistent
-
-    @property
-    def _lap(self) -> tuple[str, ...]:
-        """The statement that counts the rounds of a buffer over all tiles."""
-        if not self._laps:
-            return ()
-        return (
-            "    # Every sub-tile of C that a buffer receives is a phase of its barrier, over all tiles.",
-            "    lap = tiles_done * (SUBTILES // EPILOGUE_BUFFERS) + subtile // EPILOGUE_BUFFERS",
-        )
+        return "phase" if self.plan.persistent else "0"
 
     @property
     def c_phase(self) -> str:
         """The phase in which a part of C arrives."""
-        if self._laps:
-            return "lap & 1"
-        if self.plan.persistent:
-            return "tiles_done & 1"
-        return "subtile // EPILOGUE_BUFFERS & 1" if self.refills else "0"
+        if self.refills:
+            return f"subtile {f'// {self.buffers} ' if self.plan.epilogue_buffers > 1 else ''}& 1"
+        return "phase" if self.plan.persistent else "0"
 
     @property
     def c_phases(self) -> str:
-        """What the phases of C's barriers are, where a buffer comes round at most once in a tile."""
+        """What the phases of C's barriers are."""
+        if self.refills:
+            again = ", an even number of them in a tile" if self.plan.persistent else ""
+            return f"Each sub-tile that a buffer receives is a phase of its barrier{again}."
         if self.plan.persistent:
             return "Each tile is a phase of the barrier."
-        if self.refills:
-            return "Each sub-tile that a buffer receives is a phase of its barrier."
         return "The barrier's first phase, of the only load into this buffer."
-
-    @property
-    def vectors_phases(self) -> str:
-        """What the phases of the row and column operands' barrier are."""
-        return "each tile is a phase of the barrier" if self.plan.persistent else "they are loaded once"
 
     @property
     def earlier_reads(self) -> str:
@@ -208,55 +273,41 @@ class EpilogueView:
             return (
                 "The threads have read what the buffer held: order their reads before TMA's write, which goes"
             )
-        return "Order whatever the threads did in shared memory before TMA's write to it, which goes"
-
-    @property
-    def load_c_arguments(self) -> tuple[str, ...]:
-        """What it takes."""
-        subtile = ("subtile: gl.constexpr",) if self.plan.subtiles > 1 else ()
-        return ("c_desc", "row", "column", *subtile, "c_smem", "c_ready")
-
-    @property
-    def load_vectors_arguments(self) -> tuple[str, ...]:
-        """What the function that loads rows and columns takes."""
-        vectors = self.plan.problem.vectors
-        along = ("row", "column")
-        needed = [name for name in along if any(vector.startswith(name) for vector in vectors)]
-        return (
-            *(f"{vector}_desc" for vector in vectors),
-            *needed,
-            *(f"{vector}_smem" for vector in vectors),
-            "vectors_ready",
-        )
+        return "Order whatever the threads did in this shared memory before TMA's write into it, which goes"
 
     @property
     def expect_vectors(self) -> str:
         """The statement that awaits the bytes of all rows and columns."""
-        each = [f"{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors]
-        line = fit("mbarrier.expect(", ("vectors_ready", " + ".join(each)), ")", indent=4)
+        each = [f"args.{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors]
+        head, ready = "mbarrier.expect(", "buffers.vectors_ready"
+        line = fit(head, (ready, " + ".join(each)), ")", indent=4)
         if all(len(part) <= LINE_LENGTH for part in line.splitlines()):
             return line
-        return fit("mbarrier.expect(", ("vectors_ready", "\n        + ".join(each)), ")", indent=4)
+        return fit(head, (ready, "\n        + ".join(each)), ")", indent=4)
 
-    @staticmethod
-    def coordinate(vector: str) -> str:
-        """Return where a vector's part for a tile begins."""
-        return vector.partition("_")[0]
+    @property
+    def _vector_axes(self) -> tuple[str, ...]:
+        """The dimensions along which the vectors lie."""
+        axes = {VECTOR_AXES[vector] for vector in self.plan.problem.vectors}
+        return tuple(axis for axis in ("m", "n") if axis in axes)
 
-    def load_calls(self, indent: int, row: str) -> tuple[str, ...]:
-        """Return the statements before the K loop that start these loads; `row` is the consumer's."""
-        calls: list[str] = []
+    @property
+    def vector_place(self) -> str:
+        """What the function that loads the vectors takes."""
+        names = ("row" if axis == "m" else "column" for axis in self._vector_axes)
+        return ", ".join(("args", "buffers", *names))
 
-        def call(name: str, arguments: tuple[str, ...], deeper: int = 0) -> str:
-            passed = {"row": row, "subtile: gl.constexpr": "i"}
-            items = [passed.get(argument, argument) for argument in arguments]
-            return fit(f"{name}(", items, ")", indent=indent + deeper)
+    def vector_origin(self, row: str) -> str:
+        """Return where a tile's vectors begin; `row` is the consumer's."""
+        return ", ".join(row if axis == "m" else "column" for axis in self._vector_axes)
 
-        if self.plan.problem.vectors:
-            calls.append(call("load_vectors", self.load_vectors_arguments))
-        if self.plan.problem.c and self.plan.subtiles > 1:
-            body = call("load_c", self.load_c_arguments, deeper=4)
-            calls.append(f"for i in gl.static_range(EPILOGUE_BUFFERS):\n{' ' * indent}    {body}")
-        elif self.plan.problem.c:
-            calls.append(call("load_c", self.load_c_arguments))
-        return tuple(calls)
+    @property
+    def loads_c(self) -> Literal["", "one", "ring"]:
+        """How many parts of C start loading before the K loop: none, one, or a ring of them."""
+        if not self.plan.problem.c:
+            return ""
+        return "ring" if self.plan.subtiles > 1 and self.plan.epilogue_buffers > 1 else "one"
+
+
+def _widened(dtype: str) -> str:
+    return "" if dtype == "fp32" else ".to(gl.float32)"

@@ -1,37 +1,61 @@
-"""What the templates of Hopper kernels need to know: which parts, which argument lists, which comments."""
+"""What the templates of Hopper kernels need to know: which parts, which fields, which names."""
 
 from __future__ import annotations
 
-import re
-import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmgen.plan.hopper.plan import WgmmaPlan
-from gemmgen.plan.hopper.roles import release_barriers
-from gemmgen.plan.hopper.tiles import rows_name
-from gemmgen.render.fit import fit
-from gemmgen.render.kernel import KernelView
-from gemmgen.render.layouts import HopperLayouts
+from gemmgen.hardware import WGMMA
+from gemmgen.plan.roles import VECTOR_AXES
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.kernel import SHARED, Construction, Field, KernelLayouts, KernelView, OperandLoad
 from gemmgen.render.overview import HopperOverview
-from gemmgen.render.wrapper import HopperWrapper
+from gemmgen.render.spelling import extent_name, fit
 
 
 @dataclass(frozen=True)
-class LoadedOperand:
-    """A or B as one K step loads it."""
+class HopperLayouts(KernelLayouts):
+    """The layout constants of one Hopper plan."""
 
-    name: str
-    multicast: bool
-    boxes: tuple[tuple[str, str], ...]
-    """Each buffer with the coordinates of what it receives."""
+    plan: WgmmaKernel
+
+    @property
+    def definitions(self) -> Iterator[str]:
+        """Each constant's definition, in the order in which operands are named."""
+        plan, problem = self.plan, self.plan.problem
+        a_axes, b_axes = (0, 1) if problem.a.major == "k" else (1, 0), (0 if problem.b.major == "k" else 1)
+        yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
+        yield self._shared("B", plan.b_swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
+        if problem.c:
+            yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
+        for vector in problem.vectors:
+            bases = plan.bases(*((0, None) if VECTOR_AXES[vector] == "m" else (None, 0)), rank=1)
+            yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
+        yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
+        yield self._accumulator()
+        if plan.a_source == "registers":
+            k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
+            arguments = ["operand_index=0", "parent=ACCUMULATOR_LAYOUT", f"k_width={k_width}"]
+            yield self._constant("A_REGISTER_LAYOUT", "gl.DotOperandLayout", arguments, [])
+
+    def _accumulator(self) -> str:
+        """Return the accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
+        _, n, k = self.plan.mma_shape
+        arguments = [
+            "version=[3, 0]",
+            f"warps_per_cta=[{self.plan.warps_m}, {self.plan.warps_n}]",
+            f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
+        ]
+        bases = self.plan.bases(0, 1)
+        return self._constant("ACCUMULATOR_LAYOUT", "gl.NVMMADistributedLayout", arguments, bases)
 
 
 @dataclass(frozen=True)
 class HopperView(KernelView):
     """One Hopper plan as the templates see it; every choice of a part is made here."""
 
-    plan: WgmmaPlan
+    plan: WgmmaKernel
 
     @cached_property
     def layouts(self) -> HopperLayouts:
@@ -43,299 +67,290 @@ class HopperView(KernelView):
         """The kernel in words."""
         return HopperOverview(self.plan)
 
-    @cached_property
-    def wrapper(self) -> HopperWrapper:
-        """The module's public function."""
-        return HopperWrapper(self.plan)
-
     # --- parts
 
     @property
-    def device_functions(self) -> tuple[str, ...]:
-        """The parts of the module's device code, callees first."""
+    def parts(self) -> tuple[str, ...]:
+        """The templates of the module's device code, callees first."""
         plan = self.plan
-        parts = [] if plan.schedule_kind == "single_tile" else [f"tile_order_{plan.order}"]
+        parts = ["shared/args"]
+        if self.epilogue.loads:
+            parts.insert(0, "wgmma/buffers")
+        if not plan.synchronous:
+            parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
+        if plan.schedule_kind != "single_tile":
+            parts.append(self.order)
         if plan.specialized:
-            parts += ["producer", "release"]
+            if plan.multicast:
+                parts += ["wgmma/producer_multicast", "wgmma/release"]
+            else:
+                parts.append("wgmma/producer_shares" if plan.row_shares > 1 else "wgmma/producer")
         elif not plan.synchronous:
-            parts += [f"load_stage_{plan.schedule_kind}", "refill"]
-        parts.append("mma_registers" if plan.a_source == "registers" else "mma")
-        parts.append(self._multiply)
-        if plan.problem.c:
-            parts.append("load_c_subtile" if plan.subtiles > 1 else "load_c")
-        parts += ["load_vectors"] if plan.problem.vectors else []
-        parts += [f"activation_{name}" for name in self.epilogue.activations]
-        if plan.problem.transforms:
-            parts.append("epilogue")
-        parts.append("store_subtiled" if plan.subtiles > 1 else "store_whole")
-        if plan.specialized:
-            parts.append("consumer_ping_pong" if plan.ping_pong else "consumer")
+            parts.append(f"wgmma/load_next_{plan.schedule_kind}")
+        parts += [self._mma, self._multiply, *self._epilogue_parts]
+        if plan.ping_pong:
+            parts.append("wgmma/consumer_ping_pong")
+        elif plan.specialized:
+            parts.append("wgmma/consumer_loading" if self.epilogue.loads else "wgmma/consumer")
+        parts.append(f"wgmma/kernel_{self._kind}")
         return tuple(f"{part}.py.j2" for part in parts)
+
+    @property
+    def _kind(self) -> str:
+        if self.plan.specialized:
+            return "specialized"
+        if self.plan.schedule_kind == "single_tile":
+            return "single_tile"
+        return "synchronous" if self.plan.synchronous else self.plan.schedule_kind
+
+    @property
+    def _mma(self) -> str:
+        registers = "_registers" if self.plan.a_source == "registers" else ""
+        return f"wgmma/mma{registers}{'_promoted' if self.plan.promote_k else ''}"
 
     @property
     def _multiply(self) -> str:
         plan = self.plan
         if plan.schedule_kind == "single_tile":
-            return "multiply_once"
+            return "wgmma/multiply_single_tile"
         if plan.synchronous:
-            return "multiply_synchronous"
-        if plan.promote_k:
-            return "multiply_promoted"
-        return "multiply_overlapped" if plan.outstanding_mmas else "multiply_in_order"
+            return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
+        pace = "overlapped" if plan.outstanding_mmas else "in_order"
+        return (
+            f"wgmma/{'multiply' if plan.specialized else 'refill'}_{'promoted' if plan.promote_k else pace}"
+        )
 
     @property
-    def kernel(self) -> str:
-        """The part that holds the kernel."""
-        kind = "specialized" if self.plan.specialized else self.plan.schedule_kind
-        return f"kernel_{kind}.py.j2"
+    def _epilogue_parts(self) -> Iterator[str]:
+        plan, problem = self.plan, self.plan.problem
+        if problem.c:
+            ring = "_ring" if plan.epilogue_buffers > 1 else ""
+            yield f"wgmma/load_c_subtile{ring}" if plan.subtiles > 1 else "wgmma/load_c"
+        if problem.vectors:
+            yield "wgmma/load_vectors"
+        yield from (f"shared/activation_{name}" for name in self.epilogue.activations)
+        if problem.transforms:
+            yield "shared/epilogue"
+        if plan.subtiles > 1:
+            yield "wgmma/halves"
+        if plan.subtiles > 2:
+            yield "wgmma/split_columns"
+        yield self.epilogue.leaf_part
+        loading = "_loading" if self.epilogue.loads else ""
+        if plan.subtiles > 2:
+            kind = "_refilling" if self.epilogue.refills else loading
+            ring = "_ring" if plan.epilogue_buffers > 1 and kind != "_loading" else ""
+            yield f"wgmma/store_subtiles{kind}{ring}"
+        elif plan.subtiles == 2:
+            yield f"wgmma/store_halves{loading}"
+        elif self.epilogue.loads:
+            yield "wgmma/store_whole_loading"
+
+    # --- constants
+
+    @property
+    def constants(self) -> Iterator[tuple[str, object, str]]:
+        """The name, value and meaning of each constant."""
+        plan = self.plan
+        yield "PROGRAM_TILE_M", plan.program_tile_m, ""
+        yield "PROGRAM_TILE_N", plan.program_tile_n, ""
+        yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
+        if plan.consumers > 1:
+            yield "CONSUMERS", plan.consumers, ""
+        if plan.row_shares > 1:
+            each = f"{plan.cta_consumer_tile_m} rows in each CTA" if plan.cluster_m > 1 else ""
+            yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
+        if not plan.synchronous:
+            yield "STAGES", plan.stages, "tiles of A and of B in flight"
+        yield from self.epilogue.subtile_constants
+        yield from self.epilogue.constants
+        yield from self.order_constants
+
+    # --- arguments
+
+    @property
+    def args(self) -> tuple[Field, ...]:
+        """The fields of the aggregate that device functions are passed."""
+        plan, resources, problem = self.plan, self.plan.resources, self.plan.problem
+        c, scalar = ("c",) if problem.c else (), ("tensor_scale",) if plan.specialized else ()
+        barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
+        return (
+            *self._descriptors("a", "b", *c, *problem.vectors, *scalar, "d"),
+            self._ring("a_smem", "gl.tuple", [buffer.name for buffer in resources.a]),
+            Field("b_smem", SHARED, "b_smem"),
+            *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
+            *((self._own,) if plan.specialized else ()),
+            *self._counts(),
+        )
+
+    @staticmethod
+    def _ring(name: str, several: str, names: list[str], one: str = SHARED) -> Field:
+        """Return the field of what a consumer may have of its own: a tuple where there are several."""
+        if len(names) == 1:
+            return Field(name, one, names[0])
+        return Field(name, several, f"({', '.join(names)})", "  # one for each consumer")
+
+    @property
+    def _own(self) -> Field:
+        """What a consumer's epilogue has of its own: its buffers, or the one that it stores D through."""
+        consumers = self.plan.resources.consumers
+        if self.epilogue.loads:
+            names = [_numbered("buffers", consumer.number) for consumer in consumers]
+            return self._ring("buffers", "gl.tuple", names, "Buffers")
+        return self._ring("d_smem", "gl.tuple", [consumer.d.name for consumer in consumers])
+
+    @property
+    def buffers(self) -> tuple[Field, ...]:
+        """The fields of the aggregate of one consumer's epilogue."""
+        return self._buffers(0)
+
+    def _buffers(self, consumer: int) -> tuple[Field, ...]:
+        own = self.plan.resources.consumers[consumer]
+        values = (
+            ("c_smem", own.c),
+            *((f"{vector.operand}_smem", vector) for vector in own.vectors),
+            ("c_ready", own.c_ready),
+            ("vectors_ready", own.vectors_ready),
+            ("d_smem", own.d),
+        )
+        return tuple(Field(name, SHARED, value.name) for name, value in values if value)
+
+    @property
+    def constructions(self) -> tuple[Construction, ...]:
+        """The aggregates that the kernel makes, in order."""
+        consumers = self.plan.resources.consumers if self.epilogue.loads else ()
+        buffers = (
+            Construction(_numbered("buffers", consumer.number), "Buffers", self._buffers(i))
+            for i, consumer in enumerate(consumers)
+        )
+        return (*buffers, *super().constructions)
 
     # --- loads
 
     @property
-    def ready(self) -> str:
-        """The barrier of the stage that is loaded."""
-        return "load_ready" if self.plan.synchronous else "ready"
-
-    @property
     def expected_bytes(self) -> str:
         """What one phase of it awaits."""
-        a = "a_desc.nbytes_per_cta"
-        return f"{f'CONSUMERS * {a}' if self.plan.row_shares > 1 else a} + b_desc.nbytes_per_cta"
+        a = "args.a_desc.nbytes_per_cta"
+        return f"{f'CONSUMERS * {a}' if self.plan.row_shares > 1 else a} + args.b_desc.nbytes_per_cta"
 
     @property
-    def loaded_operands(self) -> tuple[LoadedOperand, ...]:
-        """A, then B, with the boxes of one stage; an operand that is multicast comes last."""
-        plan = self.plan
-        k = "0" if plan.schedule_kind == "single_tile" else "k"
-        row, column = ("0", "0") if plan.schedule_kind == "single_tile" else ("row", "column")
-        ring = "" if plan.synchronous else ".index(stage)"
+    def loads(self) -> tuple[OperandLoad, ...]:
+        """A, then B, as one stage loads them."""
+        plan, shares = self.plan, self.plan.row_shares
+        single = plan.schedule_kind == "single_tile"
+        k, column = ("0", "0") if single else ("k", "column")
+        row = "0" if single else "row + i * CONSUMER_TILE_M" if shares > 1 else "row"
 
-        def coordinates(major: str, place: str) -> str:
-            return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
+        def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
+            coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
+            return OperandLoad(operand, coordinates, operand in plan.multicast, shares)
 
-        a_boxes = tuple(
-            (f"{buffer}{ring}", coordinates(plan.problem.a.major, row + self.row_offset(share)))
-            for share, buffer in enumerate(plan.per_share("a_smem"))
-        )
-        b_boxes = ((f"b_smem{ring}", coordinates(plan.problem.b.major, column)),)
-        operands = (
-            LoadedOperand("a", "a" in plan.multicast, a_boxes),
-            LoadedOperand("b", "b" in plan.multicast, b_boxes),
-        )
-        return tuple(sorted(operands, key=lambda operand: operand.multicast))
-
-    def load(self, operand: LoadedOperand, buffer: str, coordinates: str) -> str:
-        """Return the statement that loads a box, in the function of this plan that loads."""
-        multicast = ("multicast=True",) if operand.multicast else ()
-        arguments = (f"{operand.name}_desc", coordinates, self.ready, buffer, *multicast)
-        depth = 3 if self.plan.specialized else 2 if self._multiply == "multiply_synchronous" else 1
-        return fit("tma.async_load(", arguments, ")", indent=4 * depth, margin=0)
-
-    @staticmethod
-    def row_offset(share: int) -> str:
-        """Return the offset of a consumer's rows where its number is known."""
-        return ("", " + CONSUMER_TILE_M")[share] if share < 2 else f" + {share} * CONSUMER_TILE_M"
+        problem = plan.problem
+        return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))
 
     @property
-    def _place(self) -> tuple[str, ...]:
-        """Where a load finds its tiles: by the number of the load, or by their place itself."""
-        return (*self.order.arguments, "k_steps") if self.plan.persistent else ("row", "column")
+    def a_coordinates(self) -> str:
+        """Where a K step's tile of A begins."""
+        return self.loads[0].coordinates
 
     @property
-    def load_stage_arguments(self) -> tuple[str, ...]:
-        """What starting the loads of one stage takes, without warps of their own for it."""
-        return ("a_desc", "b_desc", *self._place, "load", "a_smem", "b_smem", "load_ready")
+    def b_coordinates(self) -> str:
+        """Where a K step's tile of B begins."""
+        return self.loads[1].coordinates
 
     @property
-    def loads(self) -> str:
-        """The loads of all that a program computes."""
-        return "loads" if self.plan.persistent else "k_steps"
-
-    @property
-    def refill_arguments(self) -> tuple[str, ...]:
-        """What loading into a freed stage takes."""
-        return (*self.load_stage_arguments, self.loads)
+    def multicast_tiles(self) -> str:
+        """What CTAs of a cluster share, behind an article."""
+        return ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
 
     @property
     def release_barriers(self) -> tuple[str, ...]:
         """The barriers on which a stage is released."""
-        return release_barriers(self.plan)
+        return tuple(barrier.name for barrier in self.plan.resources.load_empty)
 
-    @property
-    def release_arguments(self) -> str:
-        """The same as a list."""
-        return ", ".join(self.release_barriers)
-
-    @property
-    def release_audience(self) -> str:
-        """Who is told."""
+    def release(self, stage: str) -> str:
+        """Return the statement that gives a stage back to the producers that fill it."""
         if self.plan.multicast:
-            return "this CTA's producer, and those that multicast into it,"
-        return "the producer"
-
-    def free_stage(self, load: str, stage: str, *, indent: int) -> str:
-        """Return the statement that gives a stage back: to the producer, or to the next load."""
-        if self.plan.specialized:
-            return self.call("release", (*self.release_barriers, "stage"), indent=indent, stage=stage)
-        return self.call("refill", self.refill_arguments, indent=indent, load=load)
+            return f"release(args, {stage})"
+        return f"mbarrier.arrive(args.load_empty.index({stage}))"
 
     # --- the K loop
 
     @property
-    def a_stored_transposed(self) -> bool:
-        """Whether A's tile is stored [K, M]."""
-        return self.plan.problem.a.major == "mn"
-
-    @property
-    def b_stored_transposed(self) -> bool:
-        """Whether B's tile is stored [N, K]."""
-        return self.plan.problem.b.major == "k"
-
-    @property
     def a_tile(self) -> str:
         """A's tile as [M, K]."""
-        return "a_tile" if self.a_stored_transposed else "a_smem"
+        return "a_smem.permute((1, 0))" if self.plan.problem.a.major == "mn" else "a_smem"
 
     @property
     def b_tile(self) -> str:
         """B's tile as [K, N]."""
-        return "b_tile" if self.b_stored_transposed else "b_smem"
-
-    @property
-    def mma_summary(self) -> str:
-        """What starting the MMAs of a K step does."""
-        read = "they read B's tile" if self.plan.a_source == "registers" else "they read their tiles"
-        sum_of = ", a sum from zero" if self.plan.promote_k else ""
-        return f"Start the MMAs of one K step{sum_of}; {read} until they have retired."
-
-    @property
-    def use_acc(self) -> str:
-        """The argument that makes a sum start at zero, where it has to."""
-        return ", use_acc=False" if self.plan.promote_k else ""
+        return "b_smem.permute((1, 0))" if self.plan.problem.b.major == "k" else "b_smem"
 
     @property
     def zeros(self) -> str:
         """An accumulator of nothing."""
-        rows, dtype = rows_name(self.plan), self.plan.problem.accumulator.gluon
-        return f"gl.zeros(({rows}, PROGRAM_TILE_N), {dtype}, ACCUMULATOR_LAYOUT)"
+        dtype = self.plan.problem.accumulator.gluon
+        return f"gl.zeros(({self._rows}, PROGRAM_TILE_N), {dtype}, ACCUMULATOR_LAYOUT)"
 
     @property
-    def multiply_arguments(self) -> tuple[str, ...]:
-        """What the K loop of a tile needs."""
-        plan = self.plan
-        operands = ("a_smem", "b_smem", "load_ready")
-        if plan.specialized:
-            return (*operands, *self.release_barriers, "first_load", "k_steps")
-        if plan.schedule_kind == "single_tile":
-            return ("a_desc", "b_desc", *operands)
-        if plan.persistent:
-            return ("a_desc", "b_desc", *self._place, *operands, "first_load", "loads")
-        return ("a_desc", "b_desc", *self._place, *operands, "k_steps")
-
-    def call_multiply(self, indent: int) -> str:
-        """Return the call of the K loop."""
-        return fit("accumulator = multiply(", self.multiply_arguments, ")", indent=indent)
+    def _rows(self) -> str:
+        """The constant that holds the rows of a consumer's tile."""
+        return extent_name(self.plan.resources.consumers[0].d.shape[0])
 
     @property
-    def loads_of_tile(self) -> str:
-        """The numbers of a tile's loads."""
-        return "range(first_load, first_load + k_steps)" if self.plan.persistent else "range(k_steps)"
+    def loop_results(self) -> str:
+        """What the K loop of a kernel without roles returns besides the accumulator, in words."""
+        return ", and where the next tile begins" if self.plan.persistent else ""
 
     @property
-    def later_loads_of_tile(self) -> str:
-        """The same without the first."""
-        return "range(first_load + 1, first_load + k_steps)" if self.plan.persistent else "range(1, k_steps)"
-
-    @property
-    def first_stage(self) -> str:
-        """The stage of a tile's first load."""
-        return "first_load % STAGES" if self.plan.persistent else "0"
-
-    @property
-    def first_phase(self) -> str:
-        """The phase in which it arrives."""
-        return "first_load // STAGES & 1" if self.plan.persistent else "0"
+    def loop_state(self) -> str:
+        """What it returns."""
+        return "accumulator, ring, loads" if self.plan.persistent else "accumulator"
 
     # --- the epilogue
-
-    @property
-    def store_arguments(self) -> tuple[str, ...]:
-        """What converting and storing a tile takes."""
-        return ("d_desc", "row", "column", "accumulator", "d_smem", *self.epilogue.store_arguments)
 
     @property
     def consumer_row(self) -> str:
         """Where a consumer's rows begin."""
         return "row + consumer * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
 
+    @property
+    def own_value(self) -> str:
+        """What a consumer has of its own, where its tile is stored."""
+        own = self.epilogue.own
+        if not self.plan.specialized:
+            return own
+        return f"args.{own}[consumer]" if self.plan.consumers > 1 else f"args.{own}"
+
     def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
-        items = [self._passed(name, {"row": self.consumer_row}) for name in self.store_arguments]
-        return fit("store(", items, ")", indent=indent)
-
-    def epilogue_loads(self, indent: int) -> tuple[str, ...]:
-        """Return the statements that start loading what a tile's epilogue needs."""
-        return self.epilogue.load_calls(indent, self.consumer_row)
+        items = ("args", self.own_value, self.consumer_row, "column", "accumulator")
+        return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
 
     @property
-    def epilogue_buffers_meaning(self) -> str:
-        """What there are so many of."""
-        each = " per consumer" if self.plan.consumers > 1 else ""
-        return f"sub-tiles of {'C and of D' if self.plan.problem.c else 'D'} in flight{each}"
-
-    @property
-    def first_sub_tiles(self) -> str:
-        """Which store a tile's first sub-tiles wait for, for a comment that has already begun."""
-        if not self.plan.persistent:
-            return " The first sub-tiles meet none."
-        return (
-            " For the first sub-tiles that was the\n        # previous tile's, which had the whole K loop "
-            "to do so."
-        )
+    def vector_origin(self) -> str:
+        """Where the row and column operands of a consumer's tile begin."""
+        return self.epilogue.vector_origin(self.consumer_row)
 
     # --- partitions
 
     @property
-    def consumer_tile_comment(self) -> str:
-        """How a consumer's rows lie in its program's."""
-        plan = self.plan
-        return f"  # {plan.cta_consumer_tile_m} rows in each CTA" if plan.cluster_m > 1 else ""
-
-    def define_consumer(self) -> str:
-        """Return the head of the consumer's function: parameters without the number of the consumer."""
-        parameters = [re.sub(r"_\d+$", "", name) for name in self.plan.consumer_partitions[0].arguments]
-        named = ["consumer: gl.constexpr" if name.isdecimal() else name for name in parameters]
-        return fit("def consumer_partition(", named, "):")
-
-    def define_producer(self) -> str:
-        """Return the head of the producer's function."""
-        return fit("def producer_partition(", self.plan.producer_partition.arguments, "):")
+    def consumer_parameter(self) -> str:
+        """The number of a consumer, where there are several."""
+        return ", consumer: gl.constexpr" if self.plan.consumers > 1 else ""
 
     @property
-    def k_extent(self) -> str:
-        """K, as A's descriptor has it."""
-        return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
-
-    # --- words
+    def share(self) -> str:
+        """What selects a consumer's tiles of A."""
+        return "[consumer]" if self.plan.row_shares > 1 else ""
 
     @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
-        if self.plan.ping_pong:
-            return "One of two consumers that take turns: multiply and store every other tile."
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."
 
-    @property
-    def producer_summary(self) -> str:
-        """The producer's role."""
-        if not self.plan.multicast:
-            return "One warp: keep the ring of A and B tiles full."
-        shared = ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
-        text = (
-            f"Several CTAs of the cluster share a {shared}: the first of them loads it and multicasts it "
-            "into the shared memory of each."
-        )
-        body = textwrap.fill(text, width=100, initial_indent="    ", subsequent_indent="    ")
-        return f"One warp in each CTA: keep the ring of A and B tiles full.\n\n{body}\n    "
+
+def _numbered(name: str, number: int | None) -> str:
+    return name if number is None else f"{name}_{number}"

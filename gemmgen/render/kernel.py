@@ -1,30 +1,97 @@
-"""What every template needs to know of a plan in words: calls, heads of functions, partitions."""
+"""What the templates of all kernels need to know: arguments, allocations, tile orders, partitions."""
 
 from __future__ import annotations
 
+import textwrap
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
-from gemmgen.plan.plan import KernelPlan
+from gemmgen.hardware import DType
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Partition
-from gemmgen.render.allocation import AllocationView
+from gemmgen.plan.storage import Barrier, Extent, SharedBuffer
 from gemmgen.render.epilogue import EpilogueView
-from gemmgen.render.fit import LINE_LENGTH, fit
-from gemmgen.render.order import OrderView
 from gemmgen.render.overview import KernelOverview
+from gemmgen.render.spelling import MEASURES, RING_INDICES, argument_name, arrivals_name, extent_name, fit
+from gemmgen.render.wrapper import Wrapper
+
+DESCRIPTOR = "tma.tensor_descriptor"
+SHARED = "gl.shared_memory_descriptor"
+SCALAR = "gl.tensor"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of an aggregate, and what it is made from."""
+
+    name: str
+    type: str
+    value: str
+    comment: str = ""
+    """Behind its declaration."""
+
+
+@dataclass(frozen=True)
+class Construction:
+    """The statement that makes an aggregate."""
+
+    name: str
+    constructor: str
+    fields: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        values = [field.value for field in self.fields]
+        return fit(f"{self.name} = {self.constructor}(", values, ")", indent=4)
+
+
+@dataclass(frozen=True)
+class OperandLoad:
+    """How a K step loads A or B."""
+
+    operand: str
+    coordinates: str
+    multicast: bool
+    shares: int = 1
+    """Tiles of it, one for each consumer's rows."""
+
+    @property
+    def option(self) -> str:
+        """The argument that makes it a multicast."""
+        return ", multicast=True" if self.multicast else ""
+
+
+@dataclass(frozen=True)
+class KernelLayouts:
+    """How any kernel spells its layouts."""
+
+    plan: Kernel
+
+    def _shared(
+        self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
+    ) -> str:
+        arguments = [
+            f"swizzle_byte_width={swizzle_bytes}",
+            f"element_bitwidth={dtype.bits}",
+            f"rank={rank}",
+        ]
+        return self._constant(f"{name}_LAYOUT", "gl.NVMMASharedLayout", arguments, bases)
+
+    def _constant(self, name: str, constructor: str, arguments: list[str], bases: list[list[int]]) -> str:
+        arguments = [*arguments, f"cga_layout={bases}"] if bases else arguments
+        line = fit(f"{name} = gl.constexpr({constructor}(", arguments, "))")
+        if "\n" not in line:
+            return line
+        return fit(f"{name} = gl.constexpr(", [fit(f"{constructor}(", arguments, ")", indent=4)], ")")
 
 
 @dataclass(frozen=True)
 class KernelView(ABC):
     """One plan as the templates of all kernels see it."""
 
-    plan: KernelPlan
-
-    @cached_property
-    def allocation(self) -> AllocationView:
-        """What the kernel allocates."""
-        return AllocationView(self.plan)
+    plan: Kernel
 
     @cached_property
     def epilogue(self) -> EpilogueView:
@@ -32,55 +99,174 @@ class KernelView(ABC):
         return EpilogueView(self.plan)
 
     @cached_property
-    def order(self) -> OrderView:
-        """How tiles follow one another."""
-        return OrderView(self.plan)
-
-    @cached_property
     @abstractmethod
     def overview(self) -> KernelOverview:
         """The kernel in words."""
+
+    @cached_property
+    def wrapper(self) -> Wrapper:
+        """The module's public function."""
+        return Wrapper(self.plan)
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[str, ...]:
+        """The templates of the module's device code, callees first."""
 
     @property
     def title(self) -> str:
         """The spec's title as a docstring's first line."""
         return self.plan.problem.title.rstrip(".") + "."
 
-    # --- functions and calls
+    # --- constants
 
-    def define(self, name: str, arguments: tuple[str, ...]) -> str:
-        """Return a function's head."""
-        return fit(f"def {name}(", arguments, "):")
+    @property
+    def order_constants(self) -> tuple[tuple[str, int, str], ...]:
+        """The name, value and meaning of each constant that the order of tiles needs."""
+        width, along_m = self.plan.width, self.plan.minor == "m"
+        if self.plan.schedule_kind == "single_tile" or self.plan.order == "row":
+            return ()
+        if self.plan.order == "hilbert":
+            return (
+                ("SQUARE_TILES", width, "tiles along each side of a square that the curve fills, for L2"),
+                ("SQUARE_HALVINGS", width.bit_length() - 1, "log2(SQUARE_TILES)"),
+            )
+        lines = "rows" if along_m else "columns"
+        group = "GROUP_TILES_M" if along_m else "GROUP_TILES_N"
+        return ((group, width, f"{lines} of tiles that are walked together, for L2"),)
 
-    def call(self, name: str, arguments: tuple[str, ...], *, indent: int, **passed: str) -> str:
-        """Return a call that passes each argument under its own name, or what `passed` says."""
-        items = [self._passed(argument, passed) for argument in arguments]
-        return fit(f"{name}(", items, ")", indent=indent)
+    @property
+    def order(self) -> str:
+        """The part that places a tile."""
+        return f"shared/tile_order_{self.plan.order}_{self.plan.minor}"
 
-    @staticmethod
-    def _passed(argument: str, passed: dict[str, str]) -> str:
-        name = argument.partition(":")[0]
-        return passed.get(name, name)
-
-    def find_tile(self, tile: str, indent: int) -> str:
-        """Return the statement that places a tile."""
-        return fit("row, column = tile_origin(", (tile, *self.order.arguments), ")", indent=indent)
+    # --- the kernel and its arguments
 
     def define_kernel(self) -> str:
-        """Return the kernel's head and docstring."""
-        head = fit("def matmul_kernel(", self.plan.kernel_arguments, "):")
-        return f"@gluon.jit\n{head}\n{self.overview.kernel}"
+        """Return the kernel's head."""
+        return fit("def matmul_kernel(", [argument_name(argument) for argument in self.plan.arguments], "):")
+
+    @property
+    @abstractmethod
+    def args(self) -> tuple[Field, ...]:
+        """The fields of the aggregate that device functions are passed."""
+
+    @property
+    def constructions(self) -> tuple[Construction, ...]:
+        """The aggregates that the kernel makes, in order."""
+        return (Construction("args", "Args", self.args),)
+
+    @property
+    def counts(self) -> tuple[str, ...]:
+        """The numbers of tiles and K steps that device functions use."""
+        if self.plan.schedule_kind == "single_tile":
+            return ()
+        walks_all = self.plan.persistent or self.plan.order != "row"
+        return (*(("tiles_m",) if walks_all else ()), "tiles_n", "k_steps")
+
+    def _descriptors(self, *names: str) -> Iterator[Field]:
+        for argument in self.plan.arguments:
+            if argument.name in names:
+                name = argument_name(argument)
+                yield Field(name, SCALAR if argument.kind == "scalar" else DESCRIPTOR, name)
+
+    def _counts(self) -> Iterator[Field]:
+        extents = {
+            "tiles_m": "d_desc.shape[0], PROGRAM_TILE_M",
+            "tiles_n": "d_desc.shape[1], PROGRAM_TILE_N",
+            "k_steps": f"{self._k_extent}, {self._k_tile}",
+        }
+        return (Field(name, SCALAR, f"{name}=gl.cdiv({extents[name]})") for name in self.counts)
+
+    @property
+    def _k_extent(self) -> str:
+        """K, as A's descriptor has it."""
+        return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
+
+    @property
+    def _k_tile(self) -> str:
+        """The constant that holds as much of it as a K step."""
+        a = next(buffer for buffer in self.plan.shared_buffers if buffer.operand == "a")
+        return extent_name(a.shape[1 if self.plan.problem.a.major == "k" else 0])
+
+    # --- allocations
+
+    @property
+    def allocations(self) -> Iterator[str]:
+        """The statements that allocate memory and initialize barriers."""
+        yield from self.tensor_memory
+        yield from map(self._buffer, self.plan.shared_buffers)
+        yield from self._allocated_barriers
+        yield from self._initializations
+
+    @property
+    def tensor_memory(self) -> Iterator[str]:
+        """The allocations of tensor memory."""
+        return iter(())
+
+    @staticmethod
+    def _buffer(buffer: SharedBuffer) -> str:
+        extents = f"[{', '.join(map(extent_name, buffer.extents))}]"
+        dtype = "gl.int64" if buffer.operand == "clc" else f"{buffer.operand}_desc.dtype"
+        arguments = (dtype, extents, f"{buffer.operand.upper()}_LAYOUT")
+        return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4)
+
+    @property
+    def _allocated_barriers(self) -> Iterator[str]:
+        """The allocation of each ring of barriers, under a comment for all of the same meaning."""
+        explained = False
+        for meaning, group in groupby(self.plan.barriers, key=lambda barrier: barrier.meaning):
+            alike = tuple(group)
+            scope, arrivals = alike[0].scope, alike[0].arrivals
+            text = f"{' and '.join(barrier.name for barrier in alike)}, {meaning}."
+            if scope.pair:
+                text += f" It is in the pair's first CTA, on which both arrive: {arrivals} arrivals in all."
+            if scope.groups and not explained:
+                text += f" There is one for each group of CTAs that share {scope.shared}, in the group's "
+                text += "first: a basis [0] maps a CTA to the barrier of its neighbour."
+            if scope.groups:
+                text += f" All CTAs of the group arrive: {arrivals} arrivals in all."
+                explained = True
+            yield from (f"# {line}" for line in textwrap.wrap(text, width=102))
+            yield from map(self._barrier, alike)
+
+    @staticmethod
+    def _barrier(barrier: Barrier) -> str:
+        ring, scope = barrier.ring, barrier.scope
+        if scope.groups:
+            bases = [list(basis) for basis in scope.bases]
+            extents = f"[{extent_name(ring.slots)}, {scope.groups}]"
+            arguments = ("gl.int64", extents, f"mbarrier.MBarrierLayout({bases})")
+            return fit(f"{barrier.name} = gl.allocate_shared_memory(", arguments, ")", indent=4)
+        batch = (f"batch={extent_name(ring.slots)}",) if ring.indexed else ()
+        pair = ("two_ctas=True",) if scope.pair else ()
+        return f"{barrier.name} = mbarrier.allocate_mbarrier({', '.join(batch + pair)})"
+
+    @property
+    def _initializations(self) -> Iterator[str]:
+        """The statements that initialize the barriers, ring by ring."""
+        for slots in dict.fromkeys(map(_slots_of, self.plan.barriers)):
+            of_ring = [barrier for barrier in self.plan.barriers if _slots_of(barrier) == slots]
+            if slots and slots.measure:
+                index = RING_INDICES[slots.measure]
+                yield f"for {index} in gl.static_range({MEASURES[slots.measure]}):"
+                for barrier in of_ring:
+                    yield f"    mbarrier.init({barrier.name}.index({index}), count={arrivals_name(barrier)})"
+            else:
+                for barrier in of_ring:
+                    yield f"mbarrier.init({barrier.name}, count={arrivals_name(barrier)})"
 
     # --- partitions
 
-    def partition_entry(self, partition: Partition, indent: int) -> str:
-        """Return a partition as ``gl.warp_specialize`` takes it: the function and what it is passed."""
-        arguments = fit("(", partition.arguments, ")", indent=indent + 4)
-        entry = f"({partition.function}, {arguments})"
-        if "\n" not in entry and indent + len(entry + ",") <= LINE_LENGTH:
-            return entry
-        margin = " " * indent
-        return f"(\n{margin}    {partition.function},\n{margin}    {arguments},\n{margin})"
+    @property
+    def partitions(self) -> str:
+        """The functions that start together, each with what it is passed."""
+        entries = [f"({role.role}_partition, ({self._passed(role)}))" for role in self.plan.partitions]
+        return fit("[", entries, "]", indent=8)
+
+    @staticmethod
+    def _passed(role: Partition) -> str:
+        return "args," if role.number is None else f"args, {role.number}"
 
     @property
     def worker_warps(self) -> str:
@@ -91,3 +277,8 @@ class KernelView(ABC):
     def worker_registers(self) -> str:
         """Registers per thread of each worker partition."""
         return str([worker.registers for worker in self.plan.workers])
+
+
+def _slots_of(barrier: Barrier) -> Extent | None:
+    """Return the slots of a barrier that is found by an index, None of a single one."""
+    return barrier.ring.slots if barrier.ring.indexed else None

@@ -6,23 +6,19 @@ import textwrap
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.problem import Problem
+from gemmgen.hardware import TCGEN05
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import VECTOR_AXES
+from gemmgen.plan.tcgen05 import Tcgen05Kernel
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem.definition import Operand, Problem
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
-OPS = {
-    "tensor_scale": "times a scale",
-    "row_scale": "times a scale for each row",
-    "column_scale": "times a scale for each column",
-    "row_bias": "plus a bias for each row",
-    "column_bias": "plus a bias for each column",
-    "residual": "plus C",
-    "relu": "ReLU",
-    "gelu_tanh": "GELU (tanh)",
-    "gelu_erf": "GELU (erf)",
-    "silu": "SiLU",
-}
+
+
+def counted(count: int) -> str:
+    """Return a small number in words."""
+    return COUNTS.get(count, str(count))
 
 
 def formula(problem: Problem, a: str, b: str, c: str) -> str:
@@ -39,7 +35,7 @@ def formula(problem: Problem, a: str, b: str, c: str) -> str:
 class KernelOverview(ABC):
     """What a reader of any kernel should know before the code."""
 
-    plan: KernelPlan
+    plan: Kernel
 
     @property
     @abstractmethod
@@ -76,6 +72,14 @@ class KernelOverview(ABC):
         """Say how the kernel goes about it."""
 
     @property
+    def walk(self) -> str:
+        """How many programs walk over tiles of D, as a sentence."""
+        size, count = self.plan.cluster_size, self.plan.occupancy
+        place = "SM" if size == 1 else f"cluster of {size} SMs"
+        subject = "One program" if count == 1 else f"{counted(count).capitalize()} programs"
+        return f"{subject} per {place} walk{'s' * (count == 1)} over tiles of D."
+
+    @property
     def structure(self) -> str:
         """How the kernel goes about it, in one paragraph."""
         return textwrap.fill(self.describe(), width=105)
@@ -86,9 +90,9 @@ class KernelOverview(ABC):
         architecture = self.plan.architecture.name
         product = formula(self.plan.problem, *self.factors, "C[M, N]")
         text = f"D[M, N] = {product} on {self.generation} ({architecture}): {self.dtypes}."
-        if ops := self.plan.problem.ops:
+        if ops := self.plan.problem.operations:
             order = ", in order" if len(ops) > 1 else ""
-            text += f" The epilogue{order}: {', '.join(OPS[op] for op in ops)}."
+            text += f" The epilogue{order}: {', '.join(op.text for op in ops)}."
         return textwrap.fill(text, width=105)
 
     @property
@@ -100,7 +104,7 @@ class KernelOverview(ABC):
             "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]",
             *self.more_inputs,
             *(["C [M, N]"] if problem.c else []),
-            *(f"{name} [{'M' if name.startswith('row') else 'N'}]" for name in problem.vectors),
+            *(f"{name} [{VECTOR_AXES[name].upper()}]" for name in problem.vectors),
         ]
         product = f"D = {formula(problem, *self.short_factors, 'C')}"
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
@@ -119,7 +123,7 @@ class KernelOverview(ABC):
 class HopperOverview(KernelOverview):
     """A Hopper kernel in words."""
 
-    plan: WgmmaPlan
+    plan: WgmmaKernel
 
     @property
     def generation(self) -> str:
@@ -132,7 +136,7 @@ class HopperOverview(KernelOverview):
         problem = self.plan.problem
         a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
-        inputs += " (fp32 in memory)" if a == "tf32" else ""
+        inputs += f" ({memory} in memory)" if (memory := problem.a.dtype.in_memory) else ""
         c = f", C {problem.c.name}" if problem.c else ""
         promoted = f" after every {self.plan.promote_k} of K" if self.plan.promote_k else ""
         return f"{inputs}{c}, D {d}, accumulated in {problem.accumulator.name}{promoted}"
@@ -142,7 +146,8 @@ class HopperOverview(KernelOverview):
         """What the kernel takes, name by name."""
         plan = self.plan
         ring = "" if plan.synchronous else f", in {plan.stages} stages"
-        shared = f", {plan.occupancy} CTAs per SM" if plan.occupancy > 1 else ""
+        together = plan.occupancy > 1 and plan.schedule_kind != "single_tile"  # which runs one CTA in all
+        shared = f", {plan.occupancy} CTAs per SM" if together else ""
         return (
             ("CTA tile", f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step{ring}"),
             ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
@@ -182,7 +187,11 @@ class HopperOverview(KernelOverview):
                 "and store D through TMA."
             )
         if plan.synchronous:
-            others = " Meanwhile the SM's other program can multiply." if plan.occupancy > 1 else ""
+            others = ""
+            if plan.occupancy > 1:
+                number = f"{counted(plan.occupancy - 1)} " * (plan.occupancy > 2)
+                programs = f"{number}other program{'s' * (plan.occupancy > 2)}"
+                others = f" Meanwhile the SM's {programs} can multiply."
             return (
                 f"One program per tile of D. {warps} load a K step of A and B through TMA, wait for it, "
                 f"multiply it with {wgmma}, and only then load the next one.{others}"
@@ -193,21 +202,18 @@ class HopperOverview(KernelOverview):
             flight = "later steps load, and one MMA is in flight while the next is issued"
         if plan.persistent:
             return (
-                f"One program per SM walks over tiles of D. {ring}: {flight}. The loads run on across "
-                "tiles, so that the next tile is loading while D is stored."
+                f"{self.walk} {ring}: {flight}. The loads run on across tiles, so that the next tile is "
+                "loading while D is stored."
             )
         return f"One program per tile of D. {ring}: {flight}."
 
     def _specialized(self) -> str:
         plan = self.plan
-        program = "SM" if plan.cluster_size == 1 else f"cluster of {plan.cluster_size} SMs"
-        if plan.occupancy > 1:
-            program = f"CTA, {plan.occupancy} of which share an SM,"
         loads = "In each CTA one producer warp loads tiles of A and B through TMA into a ring of stages"
         if plan.multicast:
             shared = " or ".join(operand.upper() for operand in plan.multicast)
             loads += f"; a tile of {shared} is loaded once and multicast to the CTAs that share it"
-        return f"One program per {program} walks over tiles of D. {loads}. {self._work()}"
+        return f"{self.walk} {loads}. {self._work()}"
 
     def _work(self) -> str:
         plan = self.plan
@@ -220,5 +226,105 @@ class HopperOverview(KernelOverview):
         if plan.consumers == 1:
             consumer = f"One consumer of {plan.consumer_warps} warps"
             return f"{consumer} multiplies with wgmma{self._operands} and stores {meanwhile}"
-        consumers = COUNTS.get(plan.consumers, str(plan.consumers)).capitalize()
+        consumers = counted(plan.consumers).capitalize()
         return f"{consumers} consumer warpgroups multiply with wgmma{self._operands} and store {meanwhile}"
+
+
+@dataclass(frozen=True)
+class BlackwellOverview(KernelOverview):
+    """A Blackwell kernel in words."""
+
+    plan: Tcgen05Kernel
+
+    @property
+    def generation(self) -> str:
+        """The GPUs that the kernel is for."""
+        return "Blackwell"
+
+    @property
+    def factors(self) -> tuple[str, str]:
+        """The factors of the product with their shapes."""
+        if not self.plan.block_scaled:
+            return "A[M, K]", "B[K, N]"
+        return "(A[M, K] * a_scale)", "(B[K, N] * b_scale)"
+
+    @property
+    def short_factors(self) -> tuple[str, str]:
+        """The factors of the product."""
+        return ("(A * a_scale)", "(B * b_scale)") if self.plan.block_scaled else ("A", "B")
+
+    @property
+    def more_inputs(self) -> tuple[str, ...]:
+        """What else has a descriptor, behind B."""
+        return ("their scales as `pack_scales` lays them out",) if self.plan.block_scaled else ()
+
+    @property
+    def dtypes(self) -> str:
+        """The element types of all matrices, and of the accumulator."""
+        problem = self.plan.problem
+        a, b = self._typed(problem.a), self._typed(problem.b)
+        inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
+        return f"{inputs}, D {problem.d.name}, accumulated in {problem.accumulator.name}"
+
+    @staticmethod
+    def _typed(operand: Operand) -> str:
+        name = operand.dtype.name
+        name += f" ({operand.dtype.in_memory} in memory)" if operand.dtype.in_memory else ""
+        if not (scale := operand.scale):
+            return name
+        return (
+            f"{scale.format.name} ({name} with a scale of {scale.dtype.name} for every {scale.vector} of K)"
+        )
+
+    @property
+    def resources(self) -> tuple[tuple[str, str], ...]:
+        """What the kernel takes, name by name."""
+        plan = self.plan
+        m, n, k = plan.mma_shape
+        columns = f"{plan.tmem_columns} of {TCGEN05.tmem_columns} columns"
+        accumulators = f"{plan.accumulators} accumulator{'s' * (plan.accumulators > 1)}"
+        scales = " and the scales of a K step" if plan.block_scaled else ""
+        pool, ring = plan.register_pool, f", in {plan.stages} stages"
+        return (
+            ("CTA tile", f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step{ring}"),
+            ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
+            ("instruction", f"tcgen05.mma {plan.mma_kind}, {m} x {n} x {k}, of {self._group}"),
+            ("tensor memory", f"{columns}, for {accumulators}{scales}"),
+            ("shared memory", f"{plan.smem_bytes:,} bytes per CTA"),
+            ("threads", f"{plan.threads} per CTA"),
+            ("registers", f"{pool.default_registers} per epilogue thread, {plan.worker_registers} per other"),
+        )
+
+    @property
+    def _place(self) -> str:
+        """What a program runs on."""
+        size = self.plan.cluster_size
+        return "an SM" if size == 1 else f"a cluster of {size} SMs"
+
+    @property
+    def _group(self) -> str:
+        return "two CTAs" if self.plan.paired else "one CTA"
+
+    def describe(self) -> str:
+        """Say how the kernel goes about it."""
+        plan = self.plan
+        if plan.launch_control:
+            text = (
+                f"There is a program for each tile of D, on {self._place}. A program that has computed its "
+                "tile takes over the tile of one that has not started, as cluster launch control assigns it: "
+                "a warp asks for the next tile while this one is computed."
+            )
+        else:
+            text = self.walk
+        what = "tiles of A and B and their scales" if plan.block_scaled else "tiles of A and B"
+        text += f" In each CTA one warp loads {what} through TMA into a ring of stages."
+        if plan.paired:
+            text += (
+                " Pairs of CTAs multiply together: each holds its rows of A and half of B's columns, and the "
+                "MMA warp of the first one issues for both. Each holds the sums of its rows in tensor memory."
+            )
+        else:
+            text += " Another issues the MMAs, whose sums are in tensor memory."
+        stored = "convert them and store D through TMA"
+        meanwhile = " while the next tile is multiplied" if plan.accumulators > 1 else ""
+        return f"{text} Four warps read the sums from tensor memory, {stored}{meanwhile}."

@@ -3,61 +3,57 @@
 from __future__ import annotations
 
 import textwrap
-from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.plan.dtype import DTYPES, DType
-from gemmgen.plan.hopper import WgmmaPlan
-from gemmgen.plan.hopper.tiles import rows_name
-from gemmgen.plan.plan import KernelPlan
-from gemmgen.plan.problem import Operand
-from gemmgen.plan.storage import k_extent_name
-from gemmgen.render.fit import fit
+from gemmgen import triton_api
+from gemmgen.hardware import DType
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import Argument
+from gemmgen.problem.definition import Operand
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import formula
+from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit
 
-VECTOR_MEANING = {
-    "row_scale": "a factor for each row",
-    "column_scale": "a factor for each column",
-    "row_bias": "a summand for each row",
-    "column_bias": "a summand for each column",
-}
-
-
-SCALES = ("a_scale", "b_scale")
-"""The arguments of a block-scaled kernel that hold the scales of its operands."""
+TMA_UNIT_BYTES = 16
+"""TMA writes rows in units of these; addresses and row strides are multiples of it."""
 
 
 @dataclass(frozen=True)
-class KernelWrapper(ABC):
+class Wrapper:
     """Any plan's wrapper as its template sees it."""
 
-    plan: KernelPlan
+    plan: Kernel
 
     @property
-    @abstractmethod
-    def rows(self) -> str:
-        """The constant that holds the rows of A and of D that one box has."""
-
-    @property
-    @abstractmethod
     def vanishes(self) -> bool:
-        """Whether D is zero where A @ B is."""
+        """Whether D is zero where A @ B is, whatever else the kernel reads.
+
+        A block-scaled kernel takes no K of 0, of which there are no scales: a finite factor keeps its zeros.
+        """
+        problem = self.plan.problem
+        return problem.c is None and all(
+            (op.function and op.keeps_zero) or (self.scales and op.operand == "scalar")
+            for op in problem.operations
+        )
+
+    def _of_kind(self, kind: str) -> tuple[str, ...]:
+        return tuple(argument.name for argument in self.plan.arguments if argument.kind == kind)
 
     @property
     def scales(self) -> tuple[str, ...]:
         """The arguments that are scales of blocks."""
-        return SCALES if self.plan.problem.block_scaled else ()
+        return self._of_kind("block_scales")
 
     @property
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
-        problem = self.plan.problem
-        scalar = ("tensor_scale",) if problem.scalar else ()
-        return (*self.scales, *(("c",) if problem.c else ()), *problem.vectors, *scalar)
+        names = (argument.name for argument in self.plan.arguments)
+        return tuple(name for name in names if name not in ("a", "b", "d"))
 
     def operand(self, name: str) -> Operand:
         """Return the operand called ``a`` or ``b``, also by the name of its scales."""
-        return self.plan.problem.a if name.startswith("a") else self.plan.problem.b
+        return self.plan.problem.a if name in ("a", "a_scale") else self.plan.problem.b
 
     def vector(self, name: str) -> int:
         """Return the elements of K that share one of these scales."""
@@ -66,60 +62,70 @@ class KernelWrapper(ABC):
         return scale.vector
 
     @property
-    def matrices(self) -> tuple[str, ...]:
-        """The arguments that are matrices."""
-        return ("a", "b", *(("c",) if self.plan.problem.c else ()), "out")
-
-    @property
     def vectors(self) -> tuple[str, ...]:
         """The arguments that are vectors."""
-        return self.plan.problem.vectors
+        return self._of_kind("vector")
 
     def dtype(self, name: str) -> DType:
         """Return an argument's element type."""
-        problem = self.plan.problem
-        matrices = {"a": problem.a.dtype, "b": problem.b.dtype, "c": problem.c, "out": problem.d}
-        if name in matrices and (dtype := matrices[name]):
-            return dtype
-        if name in SCALES and (scale := self.operand(name).scale):
-            return scale.dtype
-        return DTYPES["fp32"] if name == "tensor_scale" else problem.vector_dtype(name)
+        return self.plan.argument(name).dtype
 
     def define(self) -> str:
         """Return the head of `matmul`."""
-        extras = [f"{name}: torch.Tensor" for name in self.extras]
-        arguments = ["a: torch.Tensor", "b: torch.Tensor", "*", *extras, "out: torch.Tensor | None = None"]
-        return fit("def matmul(", arguments, ") -> torch.Tensor:")
+        extras = [f"{name}: Tensor" for name in self.extras]
+        arguments = ["a: Tensor", "b: Tensor", "*", *extras, "out: Tensor | None = None"]
+        return fit("def matmul(", arguments, ") -> Tensor:")
 
     @property
-    def dtypes(self) -> str:
-        """The constant that holds the torch dtypes."""
-        names = ("a", "b", *self.extras, "out")
-        return fit("DTYPES = {", [f'"{name}": {self.dtype(name).torch}' for name in names], "}")
+    def scale_torch(self) -> str:
+        """The element type of the scales, of A's and of B's."""
+        return self.dtype("a_scale").torch
 
     @property
-    def boxes(self) -> tuple[tuple[str, str, str], ...]:
-        """Each argument that TMA moves, with the extents of its box and the name of its layout."""
-        problem, rows, columns = self.plan.problem, f"{self.rows}.value", "PROGRAM_TILE_N.value"
-        stored = f"{'SUBTILE_N' if self.plan.subtiles > 1 else 'PROGRAM_TILE_N'}.value"
-        a_k, b_k = (f"{k_extent_name(operand)}.value" for operand in (problem.a, problem.b))
-        a = f"[{rows}, {a_k}]" if problem.a.major == "k" else f"[{a_k}, {rows}]"
-        b = f"[{columns}, {b_k}]" if problem.b.major == "k" else f"[{b_k}, {columns}]"
-        scales = tuple(
-            (
-                name,
-                f"[1, {name.upper()}_BLOCKS.value, SCALE_BLOCKS_K.value, 2, 256]",
-                f"{name.upper()}_LAYOUT",
-            )
-            for name in self.scales
-        )
-        c = ((("c", f"[{rows}, {stored}]", "C_LAYOUT"),)) if problem.c else ()
-        vectors = tuple(
-            (name, f"[{rows if name.startswith('row') else columns}]", f"{name.upper()}_LAYOUT")
-            for name in self.vectors
-        )
-        d = ("out", f"[{rows}, {stored}]", "D_LAYOUT")
-        return (("a", a, "A_LAYOUT"), ("b", b, "B_LAYOUT"), *scales, *c, *vectors, d)
+    def scale_name(self) -> str:
+        """The constant that holds it."""
+        return self.dtype("a_scale").name.upper()
+
+    @property
+    def scales_are_bytes(self) -> bool:
+        """Whether TMA moves scales as bytes: Triton has no type for powers of two."""
+        return self.dtype("a_scale").coded
+
+    @property
+    def table(self) -> Iterator[str]:
+        """Each argument in the kernel's order: its dtype, its axes, its box and the box's layout."""
+        for argument in self.plan.arguments:
+            dtype = self.scale_name if argument.kind == "block_scales" else argument.dtype.torch
+            entry = (dtype, f'"{self._axes(argument)}"', *self._box(argument.name))
+            head = f'"{passed_as(argument.name)}": '
+            yield head + fit("(", entry, "),", indent=4 + len(head), margin=4)
+
+    def _box(self, name: str) -> tuple[str, str]:
+        """Return what TMA moves of an argument at a time, and its layout; None of what is read by address."""
+        buffer = next((buffer for buffer in self.plan.shared_buffers if buffer.operand == name), None)
+        if buffer is None:
+            return "None", "None"
+        extents = (f"{extent_name(e)}.value" if e.measure else str(e.size) for e in buffer.shape)
+        return f"[{', '.join(extents)}]", f"{name.upper()}_LAYOUT.value"
+
+    def _axes(self, argument: Argument) -> str:
+        """Return the axes of an argument, a letter each: of scales those of their rows, of one element 1."""
+        if argument.kind == "scalar":
+            return "1"
+        if argument.along:
+            return argument.along.upper()
+        operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
+        return operands.get(argument.name, "MN")
+
+    def _k_axis(self, name: str) -> str:
+        """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
+        return "P" if self.packs(name) else "K"
+
+    @property
+    def table_meaning(self) -> str:
+        """What its columns are."""
+        packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
+        return f"Each argument: dtype, axes, TMA box, and the box's layout in shared memory{packed}."
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -133,42 +139,152 @@ class KernelWrapper(ABC):
         return self.operand(name).dtype.elements_per_byte > 1
 
     @property
-    def packed_operands(self) -> bool:
-        """Whether an operand's extent along K is not K."""
-        return self.packs("a") or self.packs("b")
-
-    @property
-    def packed(self) -> tuple[tuple[str, int], ...]:
-        """Each operand with the elements of K that one of its own has."""
-        return tuple((name, self.operand(name).dtype.elements_per_byte) for name in ("a", "b"))
-
-    @property
     def padded(self) -> tuple[str, ...]:
         """The operands whose 4-bit elements take a byte each in shared memory."""
         return tuple(name for name in ("a", "b") if self.operand(name).padded)
 
     @property
-    def alignment(self) -> str:
-        """The expression of what the address and row stride of the matrix `name` are multiples of."""
-        return "_alignment_bytes(name)" if self.padded else "TMA_ALIGNMENT_BYTES"
-
-    @property
     def k_multiple(self) -> int:
-        """What K must be a multiple of where that is more than the bytes of a row say."""
-        return self.plan.problem.k_multiple if self.padded else 1
+        """What K must be a multiple of."""
+        return self.plan.problem.k_multiple
 
     @property
-    def contiguity(self) -> tuple[tuple[str, str], ...]:
-        """What each matrix's strides must be."""
-        problem = self.plan.problem
-        a = "K contiguous, stride(1) == 1"
-        if problem.a.major == "mn":
-            a = "M contiguous, stride(0) == 1: pass the transposed view of a K x M tensor"
-        b = "K contiguous, stride(0) == 1: pass the transposed view of an N x K tensor"
-        if problem.b.major == "mn":
-            b = "N contiguous, stride(1) == 1"
-        rows = "N contiguous, stride(1) == 1"
-        return (("a", a), ("b", b), *((("c", rows),) if problem.c else ()), ("out", rows))
+    def inputs(self) -> str:
+        """What `matmul` checks first, as a tuple's text."""
+        return f"({', '.join(('a', 'b', *self.extras))})"
+
+    @property
+    def known(self) -> str:
+        """The extents that are known before any argument is: of an axis of one element."""
+        return '{"1": 1}' if self.plan.problem.scalar else "{}"
+
+    @property
+    def extents(self) -> str:
+        """M, N and K, from the axes of A and B."""
+        all_packed = self.packs("a") and self.packs("b")
+        k = '2 * known["P"]' if all_packed else 'known["K"]'
+        return f'known["M"], known["N"], {k}'
+
+    @property
+    def scale_columns(self) -> str:
+        """How many scales a row has, by the K of A: that of B is held against it later."""
+        vector = self.vector("a_scale")
+        return f'-(-known["P"] // {vector // 2})' if self.packs("a") else f'-(-known["K"] // {vector})'
+
+    @property
+    def argument_type(self) -> str:
+        """What is made of an argument."""
+        return "Tensor | TensorDescriptor | None" if self.plan.problem.scalar else "TensorDescriptor | None"
+
+    @property
+    def argument_summary(self) -> str:
+        """What is done to an argument."""
+        return f"Check an argument and describe it to TMA{', but for a scalar' * self.plan.problem.scalar}"
+
+    @property
+    def passed(self) -> str:
+        """What the kernel takes."""
+        shape = "tensor.shape" if self.scales else "shape"
+        descriptor = f"_descriptor(name, tensor.data_ptr(), {shape}, tensor.stride())"
+        return f'tensor if axes == "1" else {descriptor}' if self.plan.problem.scalar else descriptor
+
+    @property
+    def shape(self) -> str:
+        """The shape of an argument; a scalar may have any number of dimensions."""
+        scalar = self.plan.problem.scalar
+        return '(tensor.numel(),) if axes == "1" else tensor.shape' if scalar else "tensor.shape"
+
+    @property
+    def shape_faults(self) -> str:
+        """The part that holds a shape against the axes."""
+        return f"shape_faults{'_scales' * bool(self.scales)}.py.j2"
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The parts of `matmul` between its inputs and its output, which few modules have."""
+        parts = ["single_tile"] if self.plan.schedule_kind == "single_tile" else []
+        parts += ["mixed_k"] if self.packs("a") != self.packs("b") else []
+        parts += [] if self.vanishes else ["zero_k"]
+        return tuple(f"condition_{part}.py.j2" for part in parts)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The parts behind `matmul`, but for the launch."""
+        return tuple(
+            f"{part}.py.j2" for part in (*(["pack_scales"] if self.scales else []), "argument", "descriptor")
+        )
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All parts that only some wrappers have."""
+        return (*self.conditions, *self.functions, self.shape_faults, self.map)
+
+    @property
+    def described(self) -> str:
+        """What a tensor map is made for."""
+        others = " or a vector" if self.vectors else " or packed scales" if self.scales else ""
+        return f"a matrix{others}"
+
+    @property
+    def rows_and_columns(self) -> str:
+        """The extents and strides of what lies in memory row by row; a vector is one row."""
+        return "(1, *shape)[-2:], (0, *strides)[-2:]" if self.vectors else "shape, strides"
+
+    @property
+    def step(self) -> str:
+        """What a matrix's address and row stride are multiples of: more for an operand that TMA pads."""
+        return "step" if self.padded else str(TMA_UNIT_BYTES)
+
+    @property
+    def alignment(self) -> str:
+        """The same in a message."""
+        return "{step}" if self.padded else self.step
+
+    @property
+    def padded_step(self) -> str:
+        """The same as an expression, where it depends on the operand."""
+        padded = self.plan.architecture.tma_padded_alignment_bytes
+        return f'{padded} if name == "{self.padded[0]}" else {TMA_UNIT_BYTES}'
+
+    @property
+    def map(self) -> str:
+        """The part that makes a tensor map."""
+        kind = "tf32" if self.rounds else "matrix"
+        others = "_or_vector" if self.vectors else "_or_scales" if self.scales else ""
+        return f"map_{kind}{others}.py.j2"
+
+    @property
+    def found_k(self) -> str:
+        """The K of A and that of B where one of them packs it, in a message."""
+        packed, whole = "{2 * known['P']}", "{k}"
+        return f"{packed} and {whole}" if self.packs("a") else f"{whole} and {packed}"
+
+    @property
+    def compiled_meaning(self) -> str:
+        """What is kept of a first launch."""
+        return "by device: the kernel, and how many SMs there are" if self.plan.persistent else "by device"
+
+    @property
+    def tiles(self) -> str:
+        """The tiles of D."""
+        if self.plan.schedule_kind == "single_tile":
+            return "1"
+        return "-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)"
+
+    @property
+    def out_unit(self) -> int:
+        """The elements of D that TMA writes at a time."""
+        return TMA_UNIT_BYTES // self.plan.problem.d.bytes
+
+    @property
+    def padded_n(self) -> str:
+        """The extent of a row of D that TMA can write, padded."""
+        return f"-(-n // {self.out_unit}) * {self.out_unit}"
+
+    @property
+    def triton(self) -> str:
+        """The versions of Triton that a module takes."""
+        return triton_api.SUPPORTED
 
     @property
     def argument_docs(self) -> str:
@@ -183,30 +299,37 @@ class KernelWrapper(ABC):
         packed = ", two elements a byte, the one of even k in its lower half"
         a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
         b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
+        step = self.plan.architecture.tma_padded_alignment_bytes
+        alignment = f"; rows at multiples of {step} bytes, K one of {self.k_multiple}"
+        a, b = (doc + alignment * (name in self.padded) for name, doc in (("a", a), ("b", b)))
         docs = [
             f"a: {a_shape}, {problem.a.dtype.torch}, {a}.",
             f"b: {b_shape}, {problem.b.dtype.torch}, {b}.",
         ]
         for name in self.scales:
-            is_b, vector = name.startswith("b"), self.vector(name)
-            rows, line = ("N", "column of b") if is_b else ("M", "row of a")
-            docs.append(
-                f"{name}: [{rows}, ceil(K / {vector})], {self.dtype(name).torch}: a factor for each {line} "
-                f"and {vector} elements of K; or what ``pack_scales`` makes of it."
-            )
+            vector = self.vector(name)
+            shape = f"[{self._axes(self.plan.argument(name))}, ceil(K / {vector})]"
+            source = f"one for {vector} of K; or what `pack_scales` returns"
+            docs.append(f"{name}: {shape}, {self.scale_torch}, {source}.")
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:
-            extent = "M" if name.startswith("row") else "N"
-            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {VECTOR_MEANING[name]}.")
+            extent = self._axes(self.plan.argument(name))
+            meaning = OPERATIONS[name].meaning
+            docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}.")
         if problem.scalar:
             docs.append("tensor_scale: one element, torch.float32: a factor for all of D.")
-        docs.append(
-            f"out: [M, N], {problem.d.torch}, N contiguous, on the operands' device, sharing no memory with "
-            "them; allocated if not given."
-        )
+        own = "in memory of its own; allocated if not given"
+        docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
-            textwrap.fill(doc, width=103, initial_indent=" " * 8, subsequent_indent=" " * 12) for doc in docs
+            textwrap.fill(
+                doc,
+                width=LINE_LENGTH,
+                initial_indent=" " * 8,
+                subsequent_indent=" " * 12,
+                break_on_hyphens=False,
+            )
+            for doc in docs
         )
 
     @property
@@ -220,91 +343,39 @@ class KernelWrapper(ABC):
     def limits(self) -> str:
         """The extents that a kernel for a single tile takes."""
         plan = self.plan
-        return f"M up to {plan.cta_tile_m}, N up to {plan.cta_tile_n}, K up to {plan.cta_tile_k}"
+        return f"M, N and K up to {plan.cta_tile_m}, {plan.cta_tile_n} and {plan.cta_tile_k}"
 
     @property
-    def launch_options(self) -> tuple[tuple[str, object, str], ...]:
-        """The options of a launch, each with its meaning."""
+    def launch_options(self) -> str:
+        """The options of a launch, as a dict's text."""
         plan = self.plan
-        options: list[tuple[str, object, str]] = [
-            (
-                "num_warps",
-                plan.default_warps,
-                "of the first partition" if plan.specialized else "of each CTA",
-            ),
-            ("num_ctas", plan.cluster_size, "of a cluster"),
-        ]
+        options = {"num_warps": plan.default_warps, "num_ctas": plan.cluster_size}
         if plan.launch_register_limit:
-            together = f"so that {plan.occupancy} CTAs share an SM"
-            options.append(("maxnreg", plan.launch_register_limit, together))
-        fusion = "Triton 3.9 warns when it is left open"
-        options.append(("enable_fp_fusion", True, fusion))
-        return tuple(options)
+            options["maxnreg"] = plan.launch_register_limit
+        options["enable_fp_fusion"] = True
+        return str(options).replace("'", '"')
 
     @property
-    def signature(self) -> tuple[tuple[str, str], ...]:
-        """Each kernel argument with the expression of its type."""
-
-        def typed(argument: str) -> str:
-            name = _passed_as(argument)
-            triton = self.dtype(name).triton
-            return f'"*{triton}"' if argument.endswith("_ptr") else f'_described("{name}", "{triton}")'
-
-        return tuple((argument, typed(argument)) for argument in self.plan.kernel_arguments)
-
-    @property
-    def launch_arguments(self) -> tuple[str, ...]:
-        """The expressions of the kernel's arguments for a call's tensors."""
-
-        def expression(argument: str) -> str:
-            name = _passed_as(argument)
-            if argument.endswith("_ptr"):
-                return name
-            if name in self.vectors:
-                return f'_vector_descriptor("{name}", {name}.data_ptr(), {name}.shape[0])'
-            if name in self.scales:
-                return f'_scale_descriptor("{name}", {name}.data_ptr(), *{name}.shape[1:3])'
-            return (
-                f'_descriptor("{name}", {name}.data_ptr(), *_rows("{name}", {name}.shape, {name}.stride()))'
-            )
-
-        return tuple(map(expression, self.plan.kernel_arguments))
-
-    @property
-    def any_arguments(self) -> tuple[str, ...]:
-        """The expressions of arguments to compile for."""
-
-        def expression(argument: str) -> str:
-            name = _passed_as(argument)
-            if argument.endswith("_ptr"):
-                return f'torch.empty(1, dtype=DTYPES["{name}"], device=device)'
-            if name in self.vectors:
-                return f'_vector_descriptor("{name}", 0, 1)'
-            if name in self.scales:
-                return f'_scale_descriptor("{name}", 0, 1, 1)'
-            return f'_descriptor("{name}", 0, 1, 1, TMA_ALIGNMENT_BYTES)'
-
-        return tuple(map(expression, self.plan.kernel_arguments))
-
-    @property
-    def launch_call(self) -> str:
-        """What the launch is passed."""
-        return "arguments" if self.plan.schedule_kind == "single_tile" else "tiles, arguments"
-
-    @property
-    def launches_tiles(self) -> bool:
-        """Whether there is a program for each tile."""
-        return self.plan.schedule_kind in ("tiled", "launch_control")
-
-    @property
-    def resident_programs(self) -> str:
-        """How many programs the SMs hold."""
+    def launch_options_meaning(self) -> str:
+        """What they are."""
         plan = self.plan
-        if plan.cluster_size > 2 and self._lacking:
-            return f"min(sm_count // {plan.cluster_size}, {plan.problem.gpu.clusters_of_four})"
+        options = f"Warps of {'the first partition' if plan.specialized else 'a CTA'}, CTAs per cluster"
+        if plan.launch_register_limit:
+            options += f", registers for {plan.occupancy} per SM"
+        return f"{options}; Triton warns of unset FP fusion."
+
+    @property
+    def programs(self) -> str:
+        """How many programs run: one for each tile, or as many as the SMs hold."""
+        plan = self.plan
+        resident = "sm_count"
         if plan.cluster_size > 1:
-            return f"sm_count // {plan.cluster_size}"
-        return "sm_count" if plan.occupancy == 1 else f"sm_count * {plan.occupancy}"
+            resident = f"sm_count // {plan.cluster_size}"
+        elif plan.occupancy > 1:
+            resident = f"sm_count * {plan.occupancy}"
+        if plan.cluster_size > 2 and self._lacking:
+            resident = f"{resident}, {plan.problem.gpu.clusters_of_four}"
+        return f"min(tiles, {resident})"
 
     @property
     def residency_comment(self) -> str:
@@ -326,42 +397,35 @@ class KernelWrapper(ABC):
         return gpu.clusters_of_four < gpu.sm_count // 4
 
     @property
+    def zero_k(self) -> int:
+        """The K of zeros: rows of K are a whole unit of TMA long, where there are no columns of K."""
+        problem = self.plan.problem
+        return TMA_UNIT_BYTES if (problem.a.major, problem.b.major) == ("k", "k") else 1
+
+    @property
     def zero_a(self) -> str:
         """An A of zeros, for a K of 0."""
-        if self.plan.problem.a.major == "k":
-            return "a.new_zeros((m, k))"
-        return "a.new_zeros((k, _aligned(m, a.itemsize)))[:, :m].T"
+        if self.plan.problem.a.major == "mn":
+            return "a.new_zeros((1, m)).T"
+        return f"a.new_zeros((m, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1)
 
     @property
     def zero_b(self) -> str:
         """A B of zeros."""
-        if self.plan.problem.b.major == "k":
-            return "b.new_zeros((n, k)).T"
-        return "b.new_zeros((k, _aligned(n, b.itemsize)))[:, :n]"
+        if self.plan.problem.b.major == "mn":
+            return "b.new_zeros((1, n))"
+        return f"b.new_zeros((n, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1) + ".T"
 
     @property
     def rounds(self) -> bool:
         """Whether A and B are fp32 matrices, of which the tensor cores use a part."""
-        return self.plan.problem.a.dtype.name == "tf32"
+        return bool(self.plan.problem.a.dtype.in_memory)
 
     @property
     def is_transposed(self) -> str:
         """Whether the matrix called `name` is one of those."""
         names = self.transposed
         return f'name == "{names[0]}"' if len(names) == 1 else f"name in {names}".replace("'", '"')
-
-    @property
-    def rows_docstring(self) -> str:
-        """The docstring of what reads a matrix's rows, and whose rows these are."""
-        remarks = {
-            "a": "a's rows are those of the K x M tensor",
-            "b": "b's rows are those of the N x K tensor",
-        }
-        remarks = [remarks[name] for name in self.transposed]
-        text = "Return the rows, columns and row stride that TMA is told"
-        if len(remarks) < 2:
-            return f'"""{"; ".join([text, *remarks])}."""'
-        return f'"""{text}.\n\n    {remarks[0].capitalize()}, {remarks[1]}.\n    """'
 
     @property
     def max_overhang(self) -> int:
@@ -374,24 +438,6 @@ class KernelWrapper(ABC):
         return divmod(self.plan.architecture.compute_capability, 10)
 
 
-@dataclass(frozen=True)
-class HopperWrapper(KernelWrapper):
-    """A Hopper plan's wrapper."""
-
-    plan: WgmmaPlan
-
-    @property
-    def rows(self) -> str:
-        """The constant that holds the rows of A and of D that one box has."""
-        return rows_name(self.plan)
-
-    @property
-    def vanishes(self) -> bool:
-        """Whether D is zero where A @ B is."""
-        return not self.plan.problem.transforms
-
-
-def _passed_as(argument: str) -> str:
+def passed_as(name: str) -> str:
     """Return the name under which `matmul` takes what the kernel has under this one."""
-    name = argument.removesuffix("_desc").removesuffix("_ptr")
     return "out" if name == "d" else name

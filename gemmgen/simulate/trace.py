@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmgen.simulate.barrier import Barrier
+from gemmgen.simulate.clocks import Barrier
 
 Event = Mapping[str, object]
 

@@ -10,22 +10,18 @@ from typing import Any, cast
 
 import torch
 
-from gemmgen.simulate.errors import refusal
+from gemmgen.hardware import DTYPES as ELEMENTS
+from gemmgen.numerics.encoding import TORCH_DTYPES
+from gemmgen.simulate.findings import refusal
 
 DTYPES: dict[str, torch.dtype] = {
     "i1": torch.bool,
-    "i8": torch.int8,
     "i16": torch.int16,
-    "i32": torch.int32,
     "i64": torch.int64,
     "index": torch.int64,
-    "f16": torch.float16,
-    "bf16": torch.bfloat16,
-    "f32": torch.float32,
     "f64": torch.float64,
-    "f8E4M3FN": torch.float8_e4m3fn,
-    "f8E5M2": torch.float8_e5m2,
     "ui8": torch.uint8,  # of descriptors only
+    **{dtype.mlir: TORCH_DTYPES[name] for name, dtype in ELEMENTS.items() if not dtype.coded},
 }
 
 SHARED_MEMORY = "ttg.shared_memory"
@@ -104,6 +100,16 @@ class Distributed:
 
     def origin(self, cta: int) -> tuple[int, ...]:
         """Return where the part of a CTA begins."""
+        known = self._origins.get(cta)
+        if known is None:
+            known = self._origins[cta] = self._origin(cta)
+        return known
+
+    @cached_property
+    def _origins(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
+    def _origin(self, cta: int) -> tuple[int, ...]:
         tile = [0] * len(self.shape)
         for bit, basis in enumerate(self.blocks):
             if cta >> bit & 1:

@@ -24,9 +24,7 @@ from ruamel.yaml.events import (
     SequenceStartEvent,
 )
 
-from gemmgen.spec.report import Code, Place, Report
-from gemmgen.spec.tree import Node, describe
-from gemmgen.spec.words import quoted, shortened
+from gemmgen.spec.diagnostics import Code, Node, Place, Report, describe, quoted, shortened
 
 MAX_DEPTH = 16
 """Levels of nesting, several times the model's; it bounds every recursion over a tree."""

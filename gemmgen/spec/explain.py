@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gemmgen.problem.operations import OPERATIONS, Operation
+from gemmgen.spec.diagnostics import (
+    Code,
+    Location,
+    Node,
+    Report,
+    describe,
+    did_you_mean,
+    dotted,
+    listing,
+    meant,
+    quoted,
+)
 from gemmgen.spec.model import SIZE_LIMIT, Spec
-from gemmgen.spec.report import Code, Report
-from gemmgen.spec.synonyms import meant
-from gemmgen.spec.tree import Location, Node, describe, dotted
-from gemmgen.spec.words import did_you_mean, listing, quoted
+from gemmgen.spec.names import OneOf
 
 
 def explain(error: ValidationError, root: Node, report: Report) -> None:
@@ -50,14 +61,18 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
             return "missing-field", f"expected {_expected(_declared(detail['loc']))}, found {found}"
         case "extra_forbidden":
             *section, key = detail["loc"]
-            keys = tuple(_declared(tuple(section)).model_fields)
+            keys = _keys(_declared(tuple(section)))
             return "unknown-key", (
                 f"unknown key {quoted(str(key))}, the keys here are {listing(keys, 'and')}"
                 f"{did_you_mean(str(key), keys)}"
             )
         case "literal_error":
             declared = _declared(detail["loc"])
-            hint = meant(node.text if node else "", [str(choice) for choice in get_args(declared)])
+            word = node.text if node else ""
+            if node and isinstance(node.value, dict) and len(node.value) == 1:  # an operation with parameters
+                (word,) = node.value
+                found = f"the key {quoted(word)}"
+            hint = meant(word, _choices(declared))
             return "not-a-choice", f"expected {_expected(declared)}, found {found}{hint}"
         case "int_type" | "float_type" | "finite_number" | "string_type" | "model_type" | "tuple_type":
             declared = _declared(detail["loc"])
@@ -73,30 +88,67 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
 
 
 def _declared(location: Location) -> Any:
-    """Return the type that the model declares at a location, without its metadata and its None."""
+    """Return the type that the model declares at a location, without its metadata and its None.
+
+    A name of a table is declared by the ``OneOf`` that lists them, an operation with parameters by its row.
+    """
     declared: Any = Spec
     for step in location:
-        match step:
-            case int():
-                declared = get_args(declared)[0]
-            case str():
-                declared = declared.model_fields[step].annotation
-        while get_origin(declared) in (Annotated, Union, UnionType):
-            declared = get_args(declared)[0]  # a None comes last
+        match declared, step:
+            case OneOf(), str():
+                declared = OPERATIONS[step]
+            case Operation(), _:
+                declared = float
+            case _, int():
+                declared = _bare(get_args(declared)[0])
+            case _, str():
+                field = declared.model_fields[step]
+                declared = _bare(field.annotation, field.metadata)
     return declared
+
+
+def _bare(declared: Any, metadata: Sequence[object] = ()) -> Any:
+    """Return a type without its metadata and its None, which comes last; for a name of a table its OneOf."""
+    names = [found for found in metadata if isinstance(found, OneOf)]
+    if names:
+        return names[0]
+    if get_origin(declared) is Annotated:
+        return _bare(get_args(declared)[0], declared.__metadata__)
+    if get_origin(declared) in (Union, UnionType):
+        return _bare(get_args(declared)[0])
+    return declared
+
+
+def _choices(declared: Any) -> list[str]:
+    """Return the words that a type allows, none where it is not a choice of words."""
+    if isinstance(declared, OneOf):
+        return list(declared.names)
+    return [str(choice) for choice in get_args(declared)] if get_origin(declared) is Literal else []
+
+
+def _items(declared: Any) -> list[str]:
+    """Return the words that the items of a list can be."""
+    return _choices(_bare(get_args(declared)[0]))
+
+
+def _keys(declared: Any) -> tuple[str, ...]:
+    """Return the keys of a section, or of an operation with parameters."""
+    if isinstance(declared, Operation):
+        return tuple(parameter.name for parameter in declared.parameters)
+    return tuple(declared.model_fields)
 
 
 def _expected(declared: Any) -> str:
     """Return a declared type in YAML's words."""
-    if get_origin(declared) is Literal:
-        return listing([str(choice) for choice in get_args(declared)], "or")
+    if choices := _choices(declared):
+        return listing(choices, "or")
     if get_origin(declared) is tuple:  # the only lists are shapes, lists of them, and choices
-        first, *others = get_args(declared)
-        if get_origin(first) is Literal:
+        first, *others = map(_bare, get_args(declared))
+        if _choices(first):
             return f"a list of {_expected(first)}"
         return "a list of shapes [M, N, K]" if Ellipsis in others else "a shape [M, N, K]"
-    if issubclass(declared, BaseModel):
-        keys = tuple(declared.model_fields)
+    if isinstance(declared, Operation) or issubclass(declared, BaseModel):
+        keys = _keys(declared)
         return f"a mapping with the {'keys' if len(keys) > 1 else 'key'} {listing(keys, 'and')}"
     return {int: "a whole number", float: "a finite number", str: "text"}[declared]
 
@@ -106,7 +158,7 @@ def _conversion(declared: Any, node: Node | None) -> str:
     match node and node.value:
         case bool() | int() | float() if declared is str:
             return "; put it in quotes"
-        case str() as text if get_origin(declared) is tuple and text in get_args(get_args(declared)[0]):
+        case str() as text if get_origin(declared) is tuple and text in _items(declared):
             return f"; write [{text}]"
         case float() as number if declared is int and number.is_integer() and 0 < number <= SIZE_LIMIT:
             return f"; write {number:.0f}"

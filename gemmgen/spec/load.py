@@ -1,7 +1,7 @@
 """From a YAML file to a validated spec that knows the line and column of each of its values.
 
-Four steps: the file's name and bytes, its text (both in ``file``), its YAML (``compose``), its fields (here,
-and ``explain`` where they are wrong). A step that cannot go on stops the load; every other problem is
+Four steps: the file's name and bytes, its text, its YAML (``compose``), its fields (``explain`` where they
+are wrong). A step that cannot go on stops the load; every other problem is
 collected, so that one run shows them all. A diagnostic's `field` always exists in the model; whatever else a
 user wrote is quoted in the message.
 """
@@ -9,6 +9,10 @@ user wrote is quoted in the message.
 from __future__ import annotations
 
 import hashlib
+import keyword
+import re
+import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +21,110 @@ from pydantic import ValidationError
 
 from gemmgen.errors import Diagnostic, Violation
 from gemmgen.spec.compose import compose
+from gemmgen.spec.diagnostics import Node, Place, Report, did_you_mean, fields, listing, quoted
 from gemmgen.spec.explain import explain
-from gemmgen.spec.file import check_module_name, decode, read_bytes
 from gemmgen.spec.model import Spec
-from gemmgen.spec.report import Place, Report
-from gemmgen.spec.tree import Node, fields
+
+SUFFIXES = (".yaml", ".yml")
+MAX_BYTES = 64 * 1024
+
+# A generated module stands where other modules are imported from: it must not hide one that
+# Python, pytest or the kernel itself imports.
+_TAKEN_NAMES = sys.stdlib_module_names | {
+    "conftest",
+    "gemmgen",
+    "numpy",
+    "sitecustomize",
+    "torch",
+    "triton",
+    "usercustomize",
+}
+
+# Outside the printable characters of YAML 1.2.2, section 5.1; or a second byte order mark; or U+0085, U+2028
+# or U+2029, which some editors count as line breaks and YAML does not.
+_UNPRINTABLE = re.compile(
+    "[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+)
+
+
+def read_bytes(path: Path, report: Report) -> bytes:
+    """Return the bytes of the file; its kind and size are judged before it is opened."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            report.stop("file-type", "this is a directory, a spec is a file")
+        if not stat.S_ISREG(status.st_mode):
+            report.stop("file-type", "this is a pipe, a socket or a device, a spec is a regular file")
+        if path.suffix not in SUFFIXES:
+            report.stop("file-type", f"the name of a spec ends in {listing(SUFFIXES, 'or')}")
+        if status.st_size > MAX_BYTES:
+            report.stop("file-size", f"{status.st_size:,} bytes, the limit for a spec is {MAX_BYTES:,}")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a path with a NUL
+        report.stop("file-missing", f"there is no such file{_similar_file(path)}")
+    except OSError as error:
+        # `str(error)` would show the path in Python's form.
+        report.stop("file-unreadable", f"cannot be read: {error.strerror or type(error).__name__}")
+    if len(data) > MAX_BYTES:  # it grew, or its size is not known until it is read
+        report.stop("file-size", f"more than {MAX_BYTES:,} bytes, the limit for a spec")
+    return data
+
+
+def _similar_file(path: Path) -> str:
+    try:
+        names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix in SUFFIXES)
+    except (OSError, ValueError):
+        names = []
+    return did_you_mean(path.name, names)
+
+
+def check_module_name(path: Path, report: Report) -> None:
+    """Report a stem that Python could not import, or that would stand in another module's way."""
+    problem = _module_name_problem(path.stem)
+    if not problem:
+        return
+    fixed = re.sub("[^A-Za-z0-9]+", "_", path.stem).strip("_")
+    if _module_name_problem(fixed):
+        fixed = f"matmul_{fixed}".rstrip("_")
+    report.add(
+        "module-name",
+        f"the file's name is the generated module's, and {quoted(path.stem)} {problem};"
+        f" rename it, e.g. to {fixed}{path.suffix}",
+    )
+
+
+def _module_name_problem(name: str) -> str | None:
+    # `match` and other soft keywords can be imported; which words are soft depends on Python's version.
+    if not (name.isascii() and name.isidentifier()):
+        return "is not made of ASCII letters, digits and underscores with no digit first"
+    if keyword.iskeyword(name):
+        return "is a keyword of Python"
+    if name in _TAKEN_NAMES or name.startswith("__"):
+        return "would shadow a module that Python or the kernel imports"
+    return None
+
+
+def decode(data: bytes, report: Report) -> str:
+    """Return the text of the file, without the byte order mark that some editors write."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # `error.start` counts from behind the byte order mark.
+        before = data.removeprefix(b"\xef\xbb\xbf")[: error.start].decode()
+        found = f"the byte 0x{error.object[error.start]:02x} is not UTF-8"
+        report.stop("file-encoding", f"{found}; save the file as UTF-8 text", _place_after(before))
+    if unprintable := _UNPRINTABLE.search(text):
+        found = f"the character U+{ord(unprintable[0]):04X} is not allowed in a spec"
+        report.stop("file-encoding", f"{found}; remove it", _place_after(text[: unprintable.start()]))
+    if not text.strip():
+        report.stop("file-empty", "the file is empty; a spec starts with its title and target")
+    return text
+
+
+def _place_after(text: str) -> Place:
+    lines = re.split("\r\n|\r|\n", text)
+    return len(lines), len(lines[-1]) + 1
 
 
 @dataclass(frozen=True)

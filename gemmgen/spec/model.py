@@ -12,6 +12,19 @@ from typing import Annotated, Literal, TypeGuard, cast
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gemmgen.hardware.elements import (
+    ACCUMULATORS,
+    ADDENDS,
+    INPUTS,
+    OUTPUTS,
+    SCALE_DTYPES,
+    SCALE_FORMATS,
+    Names,
+)
+from gemmgen.hardware.gpus import GPUS
+from gemmgen.problem.operations import OPS
+from gemmgen.spec.names import Major, Minor, OneOf, OneOperation, Order, ScheduleKind, Source, Specialization
+
 SIZE_LIMIT = 2**31 - 1
 """Kernels count in 32-bit integers."""
 TITLE_LIMIT = 100
@@ -106,10 +119,10 @@ NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
 Factor = Annotated[float, Field(allow_inf_nan=False)]
 ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
 # A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
-Shape = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
+Extents = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
 SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
 Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
-Shapes = Annotated[tuple[Shape, ...], Field(strict=False), BeforeValidator(_check_shapes)]
+Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
 
 
 class Model(BaseModel):
@@ -126,25 +139,16 @@ class Model(BaseModel):
         return {key: value for key, value in members if value is not None or key not in cls.model_fields}
 
 
-InputDType = Literal["bf16", "fp16", "tf32", "e4m3", "e5m2", "int8", "e2m1"]
+InputDType = Annotated[str, OneOf(INPUTS)]
 """Of A and B; tf32 is what the tensor cores make of fp32 tensors."""
-ScaleFormatName = Literal["mxfp8", "mxfp4", "nvfp4"]
-ScaleDType = Literal["ue8m0", "e4m3"]
-OutputDType = Literal["bf16", "fp16", "fp32", "e4m3", "e5m2", "int32"]
-AccumulatorDType = Literal["fp32", "fp16", "int32"]
-EpilogueOp = Literal[
-    "tensor_scale",
-    "row_scale",
-    "column_scale",
-    "row_bias",
-    "column_bias",
-    "residual",
-    "relu",
-    "gelu_tanh",
-    "gelu_erf",
-    "silu",
-]
-"""What the epilogue can do to the product, element by element."""
+AddendDType = Annotated[str, OneOf(ADDENDS)]
+OutputDType = Annotated[str, OneOf(OUTPUTS)]
+AccumulatorDType = Annotated[str, OneOf(ACCUMULATORS)]
+ScaleFormatName = Annotated[str, OneOf(Names(lambda: SCALE_FORMATS))]
+ScaleDType = Annotated[str, OneOf(SCALE_DTYPES)]
+Target = Annotated[str, OneOf(Names(lambda: GPUS))]
+EpilogueOp = Annotated[str | dict[str, dict[str, float]], OneOperation(OPS)]
+"""What the epilogue does to the product, element by element: its name, or ``{name: {parameter: value}}``."""
 
 
 class BlockScale(Model):
@@ -168,22 +172,20 @@ class InputB(Model):
         default=None,
         description="e2m1 in shared memory: two elements in a byte, or 16 in 16 bytes, half of them empty",
     )
-    major: Literal["k", "mn"] | None = Field(
-        default=None, description="the dimension that is contiguous in memory"
-    )
+    major: Major | None = Field(default=None, description="the dimension that is contiguous in memory")
     swizzle: NonNegative | None = Field(default=None, description="bytes of the shared-memory swizzle")
 
 
 class InputA(InputB):
     """The input matrix A [M, K]."""
 
-    source: Literal["shared", "registers"] | None = Field(default=None, description="where the MMA reads A")
+    source: Source | None = Field(default=None, description="where the MMA reads A")
 
 
 class Addend(Model):
     """The matrix C [M, N], row-major, that is added to the product."""
 
-    dtype: Literal["bf16", "fp16", "fp32"]
+    dtype: AddendDType
 
 
 class Output(Model):
@@ -258,7 +260,7 @@ class Registers(Model):
 class WarpSpecialization(Model):
     """Roles of a CTA's warps: one producer warp that loads, and consumers that multiply and store."""
 
-    kind: Literal["none", "cooperative", "ping_pong"] | None = Field(
+    kind: Specialization | None = Field(
         default=None,
         description="none: all warps do everything; cooperative: the consumers share one CTA tile, split "
         "along M; ping_pong: each has a tile of its own, and one multiplies while the other stores",
@@ -270,14 +272,14 @@ class WarpSpecialization(Model):
 class Schedule(Model):
     """Which tile each program takes, and in which order."""
 
-    kind: Literal["single_tile", "tiled", "persistent", "launch_control"] | None = Field(
+    kind: ScheduleKind | None = Field(
         default=None,
         description="single_tile: one program for a problem of one tile; tiled: a program for each tile; "
         "persistent: one program per SM or cluster, which walks over tiles; launch_control: a program for "
         "each tile, and those that run take over the tiles of those that have not started",
     )
-    order: Literal["row", "grouped", "snake", "hilbert"] | None = None
-    minor: Literal["m", "n"] | None = Field(
+    order: Order | None = None
+    minor: Minor | None = Field(
         default=None, description="the dimension along which neighbouring tiles of a group follow"
     )
     width: Positive | None = Field(
@@ -297,6 +299,11 @@ class Epilogue(Model):
         default=None, description="columns of D converted and stored at a time"
     )
 
+    @property
+    def steps(self) -> tuple[tuple[str, dict[str, float]], ...]:
+        """The operations by name, each with the parameters that are stated."""
+        return tuple((step, {}) if isinstance(step, str) else next(iter(step.items())) for step in self.ops)
+
 
 class Runs(Model):
     """Problem shapes [M, N, K] for `gemmgen test` or `gemmgen bench`."""
@@ -308,7 +315,7 @@ class Spec(Model):
     """One matmul: D[M, N] = epilogue(alpha * A[M, K] @ B[K, N] + beta * C[M, N])."""
 
     title: Title = Field(description="one line of plain text for the module's docstring")
-    target: Literal["h100", "h200", "b200"]
+    target: Target
     operands: Operands
     accumulator: AccumulatorDType | None = None
     tile: Tile = Tile()

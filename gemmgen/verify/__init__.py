@@ -1,8 +1,7 @@
 """A kernel against its reference on a GPU."""
 
-from gemmgen.verify.run import default_shapes, verify, verify_large, verify_numbers
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES
-from gemmgen.verify.verification import Verification
+from gemmgen.verify.verification import Verification, default_shapes, verify, verify_large, verify_numbers
 
 __all__ = [
     "ACCEPTANCE_SHAPES",

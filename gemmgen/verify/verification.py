@@ -1,10 +1,188 @@
-"""Every check of a kernel, and whether it passed."""
+"""Every check of a kernel on its shapes, and whether it passed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Final, Literal
 
-from gemmgen.problem.check import Check
+import torch
+from torch import Tensor
+
+from gemmgen.device import captured_graph, context_lost, require_gpu
+from gemmgen.module import matmul_of, pack_scales_of
+from gemmgen.numerics.case import Case, numbers, once, special_values
+from gemmgen.numerics.encoding import bits, differing, poison
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.numerics.tolerance import Check
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.operations import BLOCK_SCALES
+from gemmgen.spec.model import Spec
+from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
+
+Group = Callable[[Case], Iterator[Check]]
+"""Checks that share their runs of the kernel."""
+
+DELAY_BYTES: Final = 256 << 20
+DELAY_PASSES: Final = 50
+"""Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, where a launch takes 0.03 ms."""
+
+
+def own_output(case: Case) -> Iterator[Check]:
+    """Check the D that the wrapper allocates: its shape, dtype and strides, and its numbers."""
+    inputs = case.inputs()
+    out = case.run_alone(inputs)
+    m, n, _ = case.shape
+    kind = (tuple(out.shape), out.dtype, out.device)
+    wrong_kind = kind != ((m, n), case.d_dtype, inputs.a.device)
+    row_major = (n == 1 or out.stride(1) == 1) and (m == 1 or out.stride(0) >= n)
+    yield case.check("own output: wrong shape, dtype or device", wrong_kind, 0)
+    yield case.check("own output: not row-major", not row_major, 0)
+    yield from numbers(case, "own output", out, inputs)
+
+
+def given_output(case: Case) -> Iterator[Check]:
+    """Check that a poisoned ``out`` is returned, is written everywhere, and holds the right numbers.
+
+    One that TMA cannot write alone must be refused instead.
+    """
+    inputs = case.inputs()
+    if not case.takes_out:
+        yield from _refused(case, inputs)
+        return
+    out = case.output()
+    returned = inputs.call(case.matmul, out.view)
+    yield case.check("out=: not what is returned", not _same_memory(returned, out.view), 0)
+    yield from numbers(case, "out=", out.view, inputs)
+
+
+def strided(case: Case) -> Iterator[Check]:
+    """Check views in wider storage: what surrounds the inputs is poison, what surrounds D must stay.
+
+    Where the wrapper takes no ``out``, D is its own.
+    """
+    inputs = case.inputs(guarded=True)
+    if not case.takes_out:
+        yield from numbers(case, "strided", case.run_alone(inputs), inputs)
+        return
+    out = case.output(guarded=True)
+    inputs.call(case.matmul, out.view)
+    yield case.check("strided: elements written outside", out.written_outside, 0)
+    yield from numbers(case, "strided", out.view, inputs)
+
+
+def repeated(case: Case) -> Iterator[Check]:
+    """Check that further runs on the same inputs give the same bits, each into fresh poison.
+
+    Nothing waits for the device in between, so that a run also meets what the one before it left behind.
+    """
+    inputs = case.inputs()
+    yield from compared(case, "repeated", case.run(inputs).clone(), lambda: case.run(inputs))
+
+
+def packed_scales(case: Case) -> Iterator[Check]:
+    """Check that scales that ``pack_scales`` has packed give the bits of plain ones, alone and together."""
+    if case.pack_scales is None:
+        raise AttributeError("the module has no function `pack_scales`")
+    inputs = case.inputs()
+    plain = case.run(inputs).clone()
+    scaled = tuple(name for name in BLOCK_SCALES if name in inputs.extras)
+    for names in dict.fromkeys((*((name,) for name in scaled), scaled)):
+        found = case.run(inputs.packed(case.pack_scales, names))
+        count = int((bits(found) != bits(plain)).sum().item())
+        yield case.check(f"packed {' and '.join(names)}: elements that differ", count, 0)
+
+
+def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
+    """Run ``case.repeats`` times, each into poison; count the runs with other bits than ``first``."""
+    differs = [differing(run(), first) for _ in range(case.repeats)]
+    count = int(torch.stack(differs).sum().item())
+    yield case.check(f"{label}: runs of {case.repeats} that differ", count, 0)
+
+
+def captured(case: Case) -> Iterator[Check]:
+    """Check that a CUDA graph of one call replays to the bits of a call outside a graph."""
+    inputs = case.inputs()
+    first = case.run(inputs).clone()
+    with captured_graph() as graph:
+        out = inputs.call(case.matmul)
+
+    def replay() -> Tensor:
+        out.fill_(poison(out.dtype))
+        graph.replay()
+        return out
+
+    yield from compared(case, "cuda graph", first, replay)
+
+
+def streamed(case: Case) -> Iterator[Check]:
+    """Check that a call under another stream runs on it.
+
+    The inputs become valid on that stream only after a delay; a kernel launched elsewhere would read poison.
+    """
+    inputs = case.inputs()
+    first = case.run(inputs).clone()
+    late = [tensor.clone() for tensor in inputs.tensors]
+    delay = torch.ones(DELAY_BYTES, dtype=torch.uint8, device=case.device)
+    for tensor in inputs.tensors:
+        tensor.fill_(poison(tensor.dtype))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        # The memory of d and of packed scales: to get it from the driver later could mean to wait.
+        case.output()
+        if case.pack_scales is not None:
+            inputs.packed(case.pack_scales)
+        for _ in range(DELAY_PASSES):
+            delay.bitwise_not_()
+        for tensor, valid in zip(inputs.tensors, late, strict=True):
+            tensor.copy_(valid)
+        out = case.run(inputs)
+    torch.cuda.current_stream().wait_stream(stream)
+    count = int((bits(out) != bits(first)).sum().item())
+    yield case.check("side stream: elements that differ", count, 0)
+
+
+def _refused(case: Case, inputs: Inputs) -> Iterator[Check]:
+    """Check that an ``out`` is refused, and nothing of it or around it written."""
+    out = case.output(guarded=True)
+    accepted = True
+    try:
+        inputs.call(case.matmul, out.view)
+    except ValueError:
+        accepted = False
+    yield case.check("out=: accepted, though TMA cannot write it alone", accepted, 0)
+    if accepted:
+        yield case.check("out=: elements written outside", out.written_outside, 0)
+    else:
+        yield case.check("out=: elements written though refused", out.written, 0)
+
+
+def _same_memory(left: Tensor, right: Tensor) -> bool:
+    same_layout = left.shape == right.shape and left.stride() == right.stride()
+    return same_layout and left.data_ptr() == right.data_ptr()
+
+
+PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
+    ("own output", own_output),
+    ("out=", given_output),
+    ("strided", strided),
+    ("special values", special_values),
+    ("repeated", repeated),
+)
+"""Every group for all modules that needs no GPU, with the name that progress and failures show."""
+BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
+"""The group that only modules with block-scaled operands have; it needs no GPU either."""
+GPU_ONLY: Final[tuple[tuple[str, Group], ...]] = (("cuda graph", captured), ("side stream", streamed))
+"""Every group that needs a GPU, with the name that progress and failures show."""
+
+
+Device = Literal["cuda", "cpu"]
+Progress = Callable[[str], None]
+"""Told in a few words what is about to be done."""
+Groups = Sequence[tuple[str, Group]]
 
 
 @dataclass(frozen=True)
@@ -32,3 +210,137 @@ class Verification:
             "passed": self.passed,
             "checks": [check.as_dict() for check in self.checks],
         }
+
+
+def silent(_: str) -> None:
+    """Report no progress."""
+
+
+def verify(
+    module: ModuleType,
+    spec: Spec,
+    shapes: Iterable[Shape] | None = None,
+    *,
+    repeats: int = 50,
+    seed: int = 0,
+    device: Device = "cuda",
+    progress: Progress = silent,
+) -> Verification:
+    """Check the module's matmul on each shape [M, N, K].
+
+    Its numbers, what it writes, strides, NaN and infinities, that it repeats, and that packed scales of
+    blocks do what plain ones do. Without ``shapes``, on those of the spec's ``check`` and then on the
+    acceptance shapes. On ``cuda`` also under a CUDA graph and on a side stream; ``cpu`` is for modules that
+    compute there. A kernel that raises, or takes the CUDA context down, is a failed check; one that never
+    returns is beyond the reach of its own process.
+
+    Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` where the device is
+    ``cuda`` and there is no GPU that the spec's kernel can run on.
+    """
+    chosen = default_shapes(spec) if shapes is None else tuple(shapes)
+    refuse_k(spec, chosen)
+    where = _place(device, spec)
+    groups = groups_of(spec, device)
+    return _verification(_cases(module, spec, chosen, where, repeats, seed), groups, where, progress)
+
+
+def verify_numbers(
+    module: ModuleType,
+    spec: Spec,
+    shapes: Iterable[Shape],
+    *,
+    seed: int = 0,
+    device: Device = "cuda",
+    progress: Progress = silent,
+) -> Verification:
+    """Check, in one run on each shape [M, N, K], that a poisoned D is written everywhere and right.
+
+    For runs too slow or too large for ``verify``. Raises GemmgenError as ``verify`` does.
+    """
+    chosen = tuple(shapes)
+    refuse_k(spec, chosen)
+    where = _place(device, spec)
+    cases = _cases(module, spec, chosen, where, repeats=1, seed=seed)
+    return _verification(cases, (("once", once),), where, progress)
+
+
+def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:
+    """Check every element of a D that has more than 2**31; needs up to 60 GB of GPU memory.
+
+    Of a kernel of a single tile, the largest D that it can compute. Raises GemmgenError (``no-gpu``) as
+    ``verify`` does.
+    """
+    return verify_numbers(module, spec, (large_shape(spec),), progress=progress)
+
+
+def default_shapes(spec: Spec) -> tuple[Shape, ...]:
+    """Return the spec's own shapes to check, then the acceptance shapes, each once.
+
+    Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
+    """
+    own = spec.check.shapes if spec.check else ()
+    return tuple(dict.fromkeys((*own, *acceptance_shapes(spec))))
+
+
+def groups_of(spec: Spec, device: Device) -> Groups:
+    """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
+
+    The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates
+    for that is then at hand, and need not be the poisoned block that is meant for D.
+    """
+    scaled = BLOCK_SCALED if problem_of(spec).block_scaled else ()
+    return (*scaled, *PORTABLE, *(GPU_ONLY if device == "cuda" else ()))
+
+
+def run_checks(
+    cases: Iterable[Case], groups: Groups, lost: Callable[[], bool], progress: Progress
+) -> Iterator[Check]:
+    """Run every group on every case; once a failure has ``lost`` the device, report the rest as not run."""
+    cause = ""
+    for case in cases:
+        for name, group in groups:
+            if cause:
+                yield Check(case.shape, name, None, 0, f"not run: {cause}")
+                continue
+            progress(f"{shape_text(case.shape)} {name}")
+            try:
+                yield from group(case)
+            except Exception as error:  # whatever a kernel raises is a finding about it
+                detail = f"{type(error).__name__}: {_first_line(error)}"
+                yield Check(case.shape, name, None, 0, detail)
+                if lost():
+                    cause = f"the device was lost at {shape_text(case.shape)} {name}"
+
+
+def _place(device: Device, spec: Spec) -> torch.device:
+    return require_gpu(problem_of(spec).gpu.architecture) if device == "cuda" else torch.device("cpu")
+
+
+def _cases(
+    module: ModuleType, spec: Spec, shapes: Sequence[Shape], device: torch.device, repeats: int, seed: int
+) -> tuple[Case, ...]:
+    # All of them before the first kernel runs: a lost device makes no generator.
+    return tuple(
+        Case(
+            matmul=matmul_of(module),
+            shape=shape,
+            spec=spec,
+            generator=torch.Generator(device).manual_seed(seed + index),
+            repeats=repeats,
+            pack_scales=pack_scales_of(module),
+        )
+        for index, shape in enumerate(shapes)
+    )
+
+
+def _verification(
+    cases: Iterable[Case], groups: Groups, device: torch.device, progress: Progress
+) -> Verification:
+    on_gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
+    lost = context_lost if on_gpu else lambda: False
+    return Verification(name, tuple(run_checks(cases, groups, lost, progress)))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")

@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.agent import Agent
-from gemmgen.simulate.errors import refusal
-from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.registry import operation
-from gemmgen.simulate.text import Dense
+from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.parse import Dense, Operation
+from gemmgen.simulate.program import Agent
 from gemmgen.simulate.types import Distributed, TensorType, Type, dtype_of
 
 Number = Any
@@ -26,7 +26,11 @@ FLAGS = ("overflowFlags", "fastmath", "isExact", "roundingmode", "nonNeg", "exac
 
 def bits_of(type_: Type) -> int:
     """Return the width of an integer type."""
-    element = type_.element
+    return _integer_bits(type_.element)
+
+
+@cache
+def _integer_bits(element: str) -> int:
     if element == "index":
         return 64
     if not element.startswith("i"):
@@ -135,8 +139,8 @@ def integer(name: str, a: Number, b: Number, type_: Type) -> Number:
 
 def _integer_handler(name: str) -> Callable[[Agent, Operation], Number]:
     def run(agent: Agent, op: Operation) -> Number:
-        a, b = (agent.get(operand) for operand in op.operands)
-        return integer(name, a, b, op.result_types[0])
+        a, b = op.operands
+        return integer(name, agent.get(a), agent.get(b), op.result_types[0])
 
     return run
 

@@ -1,4 +1,4 @@
-"""Loops, branches, programs, and the partitions of a warp-specialized kernel."""
+"""Control: loops, branches, programs, partitions, and the barriers at which they wait for each other."""
 
 # ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
 
@@ -6,12 +6,164 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemmgen.simulate.agent import Agent, Steps
-from gemmgen.simulate.clocks import join
-from gemmgen.simulate.cluster import JoinWait
-from gemmgen.simulate.errors import refusal
+from gemmgen.simulate.clocks import Barrier, join
+from gemmgen.simulate.findings import Kind, refusal
+from gemmgen.simulate.memory import View
+from gemmgen.simulate.operations.table import operation
 from gemmgen.simulate.parse import Block, Operation
-from gemmgen.simulate.registry import operation
+from gemmgen.simulate.program import Agent, BarrierWait, JoinWait, Rendezvous, Steps
+from gemmgen.simulate.trace import Span
+from gemmgen.simulate.types import MemDescType
+
+
+def owner(op: Operation, operand: int, cta: int) -> int:
+    """Return the CTA whose shared memory holds the barrier that a CTA uses.
+
+    Where the barrier's layout does not tell CTAs apart, they share the one of the lowest.
+    """
+    type_ = op.operand_types[operand]
+    assert isinstance(type_, MemDescType)
+    return cta & ~type_.shared_bits
+
+
+def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
+    """Return a CTA's barrier; one that was never initialised is reported."""
+    barrier = agent.cluster.barriers.get((cta, view.place.offset))
+    if barrier is None:
+        base = view.place.allocation.location
+        text = f"{view.name}: {does} before mbarrier.init"
+        agent.report(Kind.UNINITIALISED_BARRIER, base.name or "<unnamed>", (agent.cluster.here, base), text)
+    return barrier
+
+
+@operation("ttng.init_barrier", "count")
+def init_barrier(agent: Agent, op: Operation) -> None:
+    view: View = agent.get(op.operands[0])
+    type_ = op.operand_types[0]
+    assert isinstance(type_, MemDescType)
+    if owner(op, 0, agent.cta) != agent.cta:
+        return
+    # Every CTA that shares the barrier makes its own `count` arrivals.
+    count = op.attributes["count"] << type_.shared_bits.bit_count()
+    barrier = Barrier(view.name, agent.cta, count)
+    agent.cluster.barriers[agent.cta, view.place.offset] = barrier
+    agent.cluster.initialised.append(barrier)
+
+
+@operation("ttng.inval_barrier")
+def inval_barrier(agent: Agent, op: Operation) -> None:
+    view: View = agent.get(op.operands[0])
+    if owner(op, 0, agent.cta) == agent.cta and find(agent, view, agent.cta, "inval"):
+        del agent.cluster.barriers[agent.cta, view.place.offset]
+
+
+@operation("ttng.wait_barrier", blocking=True)
+def wait_barrier(agent: Agent, op: Operation) -> Steps:
+    (barrier_name,), (parity,), predicate, _ = op.segments
+    if owner(op, 0, agent.cta) != agent.cta or (predicate and not agent.get(predicate[0])):
+        return
+    view: View = agent.get(barrier_name)
+    barrier = find(agent, view, agent.cta, "wait")
+    begin = agent.cluster.step
+    yield BarrierWait(barrier, agent.get(parity), view.name, op.location)
+    assert barrier is not None  # a wait for none has no end
+    barrier.acquire(agent.knowledge)
+    cluster = agent.cluster
+    if cluster.trace:
+        cluster.trace.spans.append(
+            Span(view.name, "wait", agent.label, agent.cta, begin, cluster.step, op.location.line)
+        )
+
+
+@operation("ttng.arrive_barrier", "count", "multicastCTA", "fromCTA", blocking=True)
+def arrive_barrier(agent: Agent, op: Operation) -> Steps:
+    if op.attributes.get("multicastCTA", 0) != 0:
+        raise refusal("arrivals that a multicast spreads are not known to the simulator", op.location)
+    if len(op.operands) > 1 and not agent.get(op.operands[1]):
+        return
+    _arrive(agent, op, op.attributes["count"], 0)
+    yield
+
+
+@operation("ttng.barrier_expect", "size", "fromCTA", blocking=True)
+def barrier_expect(agent: Agent, op: Operation) -> Steps:
+    if not agent.get(op.operands[1]):
+        return
+    _arrive(agent, op, 1, op.attributes["size"])
+    yield
+
+
+def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
+    view: View = agent.get(op.operands[0])
+    does = "expect" if size else "arrive"
+    for cta in _targets(agent, op):
+        barrier = find(agent, view, cta, does)
+        if barrier is None:
+            continue
+        who = f"{agent.label} of CTA {agent.cta}"
+        if size:
+            barrier.expect(size, agent.label, op.location)
+        earlier = str(barrier)
+        if not barrier.arrive(count, who, op.location, agent.knowledge):
+            report_overflow(agent, view, op, earlier)
+        agent.cluster.settle(barrier)
+
+
+def report_overflow(agent: Agent, view: View, op: Operation, earlier: str) -> None:
+    """Report an arrival too many at a barrier that was in a certain state before it."""
+    base = view.place.allocation.location.name or "<unnamed>"
+    text = f"{view.name}: an arrival too many; before it, {earlier}"
+    agent.report(Kind.ARRIVAL_OVERFLOW, base, (op.location,), text)
+
+
+def _targets(agent: Agent, op: Operation) -> list[int]:
+    """Return the CTAs whose barriers get an arrival from this one.
+
+    `fromCTA` keeps some bits of a CTA's number: the barrier of CTA c gets that of CTA c & fromCTA.
+    """
+    kept: Any = op.attributes.get("fromCTA")
+    if kept is None:
+        return [owner(op, 0, agent.cta)]
+    return [cta for cta in range(agent.cluster.kernel.ctas) if cta & kept == agent.cta]
+
+
+@operation("ttng.fence_async_shared", ignored=("bCluster",))
+def fence_async_shared(agent: Agent, _: Operation) -> None:
+    agent.knowledge.fence()
+
+
+@operation("gpu.barrier")
+@operation("ttg.barrier", ignored=("addrSpace",))
+def barrier_of_partition(agent: Agent, op: Operation) -> None:
+    """Nothing: the warps of a partition run here as one."""
+
+
+@operation("ttng.fence_mbarrier_init_release_cluster")
+def fence_of_initialisation(agent: Agent, op: Operation) -> None:
+    """Nothing: initialisations are visible at once here, and the cluster barrier comes after them."""
+
+
+@operation("ttng.cluster_barrier", "relaxed", blocking=True)
+def cluster_barrier(agent: Agent, op: Operation) -> Steps:
+    """Wait for the same partition of the cluster's other CTAs.
+
+    A relaxed barrier orders execution: what was awaited before it, an MMA's reads or a load, is over for all.
+    It makes no generic store visible, so it hands no fence on.
+    """
+    meetings = agent.cluster.rendezvous
+    meeting = meetings.get(agent.partition)
+    if meeting is None or meeting.arrived == meeting.expected:
+        meeting = Rendezvous(agent.cluster.kernel.ctas, op.location)
+        meetings[agent.partition] = meeting
+    meeting.arrived += 1
+    if op.attributes["relaxed"]:
+        join(meeting.released.clock, agent.knowledge.clock)
+        agent.knowledge.tick()
+    else:
+        agent.knowledge.release_into(meeting.released)
+    yield meeting
+    agent.knowledge.acquire(meeting.released)
+
 
 _LOOP_HINTS = (
     "tt.num_stages",

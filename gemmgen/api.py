@@ -1,0 +1,117 @@
+"""The stages as functions, for programs that use gemmgen: ``from gemmgen import api``.
+
+What is wrong with a spec, a kernel or the machine is raised as one ``GemmgenError``, whose ``diagnostics``
+say what the command line prints. ``plan`` takes milliseconds and needs neither torch nor Triton; nothing
+heavy is imported before a function that needs it is called. (The functions are not in ``gemmgen`` itself,
+where ``gemmgen.plan`` and ``gemmgen.simulate`` are the packages of these stages.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemmgen.errors import Diagnostic, GemmgenError
+
+if TYPE_CHECKING:
+    from gemmgen.build import Built
+    from gemmgen.product import Product
+    from gemmgen.simulate import Simulation
+
+__all__ = ["Diagnostic", "GemmgenError", "build", "init", "plan", "simulate"]
+
+
+def init(path: str | Path = "matmul.yaml") -> Path:
+    """Write a commented spec to start from, and return its path; ``.yaml`` is added to a name without it.
+
+    Raises:
+        GemmgenError: The file exists already (``file-exists``), cannot be written (``cannot-write``), or its
+            name cannot be a module's (``module-name``).
+    """
+    from gemmgen.spec import load_spec
+
+    path = Path(path)
+    path = path if path.suffix in (".yaml", ".yml") else path.with_name(f"{path.name}.yaml")
+    text = resources.files("gemmgen").joinpath("example.yaml").read_text(encoding="utf-8")
+    if path.exists():
+        raise GemmgenError(
+            [Diagnostic(path.as_posix(), "file-exists", "exists already: choose another name")]
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        message = f"cannot write: {error.strerror}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
+    try:
+        load_spec(path)
+    except GemmgenError:
+        path.unlink()
+        raise
+    return path
+
+
+def plan(spec: str | Path) -> Product:
+    """Return what follows from a spec without a compiler.
+
+    Its ``module`` is the text of the generated module, ``ledger`` the account of the hardware's resources
+    (``as_text()``, ``as_dict()``), ``plan`` every decision.
+
+    Raises:
+        GemmgenError: The spec is malformed, or no legal plan satisfies it.
+    """
+    from gemmgen.product import make
+
+    return make(Path(spec))
+
+
+def build(
+    spec: str | Path,
+    out: str | Path = "generated",
+    *,
+    emit: Sequence[str] = (),
+    lower: bool = True,
+    simulate: bool = True,
+) -> Built:
+    """Generate, compile and simulate a spec's module, and write it under `out` once every stage has passed.
+
+    `emit` names artifacts to write beside it: ``ttgir``, ``llir``, ``ptx``, ``cubin``, ``sass``. Without
+    `lower` nothing is compiled, nor simulated.
+
+    Raises:
+        GemmgenError: A stage refuses the spec or finds a fault, or the compiler is not installed; then
+            nothing has been written.
+    """
+    from gemmgen.build import build as build_spec
+    from gemmgen.doctor import require_compiler
+
+    if lower:
+        require_compiler()
+    return build_spec(Path(spec), Path(out), emit=emit, lowering=lower, simulation=simulate)
+
+
+def simulate(
+    spec: str | Path, *, shape: tuple[int, int, int] | None = None, schedules: int = 10, seed: int = 0
+) -> Simulation:
+    """Compile a spec's kernel and run it on the CPU under many schedules; return what that showed.
+
+    `shape` is (M, N, K); without it, one that wraps every ring and one of many tiles are run. `schedules` are
+    random ones, beside the fixed ones. Faults of the kernel are in the result's ``problems``, not raised.
+
+    Raises:
+        GemmgenError: The spec is refused, the compiler is not installed or refuses the kernel, or the
+            simulator does not know something in it.
+    """
+    from gemmgen.doctor import require_compiler
+    from gemmgen.product import make
+
+    require_compiler()
+    from gemmgen.simulate import all_launches, pinned_launches
+    from gemmgen.simulate import simulate as simulate_product
+
+    product = make(Path(spec))
+    launches = pinned_launches(shape, schedules) if shape else all_launches(product.plan, schedules)
+    return simulate_product(product, launches, seed=seed)

@@ -1,0 +1,153 @@
+"""What the compiler has made before, kept on the disk by everything that it depends on.
+
+An entry is named by a digest of all inputs, so that nothing is ever out of date: another kernel, option,
+compiler or gemmgen has another name. Only what worked is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+VARIABLE = "GEMMGEN_CACHE_DIR"
+"""Names the cache's directory; set to nothing, it turns the cache off."""
+
+MAX_BYTES = 1 << 30
+"""What the cache may take of the disk: beyond that, the entries go that were used the longest ago."""
+
+LOCKS = 64
+"""Files that compilations of one entry wait at; those of two entries seldom meet at one."""
+
+Files = Mapping[str, bytes]
+"""An entry: its parts by name."""
+
+
+def cache_directory() -> Path | None:
+    """Return where the cache is: ``$GEMMGEN_CACHE_DIR``, or else gemmgen's place among the user's caches.
+
+    None where the variable is set to nothing, or where the user has no home.
+    """
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None:
+        return Path(chosen) if chosen else None
+    if of_user := os.environ.get("XDG_CACHE_HOME"):
+        return Path(of_user) / "gemmgen"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return Path(local) / "gemmgen" / "cache" if local else None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "gemmgen"
+
+
+def key_of(parts: Iterable[object]) -> str:
+    """Return the digest of an entry's inputs; no two lists of texts run together."""
+    digest = sha256()
+    for part in parts:
+        text = str(part).encode()
+        digest.update(b"%d:" % len(text))
+        digest.update(text)
+    return digest.hexdigest()
+
+
+@cache
+def revision(*files: Path) -> str:
+    """Return a digest of the gemmgen sources that decide what an entry holds."""
+    return key_of(sha256(path.read_bytes()).hexdigest() for path in files)
+
+
+def cached(key: str | None, make: Callable[[], Files]) -> Files:
+    """Return an entry, made if it is not there; `key` is None for what must be made afresh.
+
+    Of several processes that want one entry, one makes it. A cache that cannot be used, and an entry that
+    cannot be read, are as none.
+    """
+    directory = cache_directory() if key else None
+    if directory is None or key is None:
+        return make()
+    path = directory / key[:2] / f"{key}.zip"
+    if (found := _read(path)) is not None:
+        return found
+    with _locked(directory, key):
+        if (found := _read(path)) is not None:
+            return found
+        files = make()
+        with contextlib.suppress(OSError):
+            _write(path, files)
+            if key.endswith("0"):  # to look at all entries takes a while: one writer in sixteen does
+                _prune(directory)
+        return files
+
+
+def _read(path: Path) -> Files | None:
+    """Return the parts of an entry, each as its checksum says; None where that does not hold."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        os.utime(path)  # the time of its last use
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError):
+        return None
+    return files
+
+
+def _write(path: Path, files: Files) -> None:
+    """Write an entry, which appears in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    try:
+        with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for part, data in files.items():
+                archive.writestr(part, data, compresslevel=1)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _prune(directory: Path) -> None:
+    """If all take too much, remove what was used the longest ago, and so what killed writers left."""
+    entries: list[tuple[float, int, Path]] = []
+    for path in directory.glob("??/*"):
+        with contextlib.suppress(FileNotFoundError):  # another process prunes too
+            status = path.stat()
+            entries.append((status.st_mtime, status.st_size, path))
+    total = sum(size for _, size, _ in entries)
+    if total <= MAX_BYTES:
+        return
+    for _, size, path in sorted(entries):
+        if total <= MAX_BYTES // 2:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+@contextmanager
+def _locked(directory: Path, key: str) -> Generator[None]:
+    """Hold the lock that goes with a key; where there is none to be had, go on without."""
+    try:
+        import fcntl
+
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = (directory / f"lock-{int(key[:8], 16) % LOCKS}").open("a")
+    except (ImportError, OSError):  # Windows, or a place that cannot be written
+        yield
+        return
+    with lock:
+        with contextlib.suppress(OSError):  # a file system may have no locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # by closing alone, a forked child would still hold it
+                fcntl.flock(lock, fcntl.LOCK_UN)

@@ -1,0 +1,34 @@
+"""Hardware facts, each with its source, in one table of each kind."""
+
+from gemmgen.hardware.architecture import BLACKWELL, HOPPER, TCGEN05, WGMMA, Architecture
+from gemmgen.hardware.elements import (
+    DTYPES,
+    FP8,
+    MMA_KINDS,
+    PADDED_K,
+    SCALE_COLUMNS,
+    SCALE_FORMATS,
+    SCALE_ROWS,
+    DType,
+    ScaleFormat,
+)
+from gemmgen.hardware.gpus import GPUS, Gpu
+
+__all__ = [
+    "BLACKWELL",
+    "DTYPES",
+    "FP8",
+    "GPUS",
+    "HOPPER",
+    "MMA_KINDS",
+    "PADDED_K",
+    "SCALE_COLUMNS",
+    "SCALE_FORMATS",
+    "SCALE_ROWS",
+    "TCGEN05",
+    "WGMMA",
+    "Architecture",
+    "DType",
+    "Gpu",
+    "ScaleFormat",
+]

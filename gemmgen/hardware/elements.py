@@ -1,0 +1,309 @@
+"""The element types, and the formats of scales of blocks of them: one row of a table for each.
+
+Sources, cited by their tag:
+
+* [ieee] IEEE 754-2019; bf16 and tf32: NVIDIA A100 Tensor Core GPU Architecture whitepaper.
+* [fp8] OCP 8-bit Floating Point Specification (OFP8) 1.0.
+* [ocp] OCP Microscaling Formats (MX) Specification 1.0.
+* [ptx] PTX ISA 9.0, sections ``wgmma.mma_async``, ``tcgen05.mma`` and its block scaling.
+* [gluon] Triton 3.9.0, measured by lowering.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Generic, Literal, TypeVar, overload
+
+from gemmgen.hardware.architecture import WGMMA
+
+Row = TypeVar("Row")
+Value = TypeVar("Value", covariant=True)
+
+
+class Table(dict[str, Row]):
+    """Rows by their names, in the order in which a message lists them."""
+
+    def __init__(self, what: str, rows: Mapping[str, Row]) -> None:
+        super().__init__(rows)
+        self._what = what
+
+    def __missing__(self, name: str) -> Row:
+        close = difflib.get_close_matches(name, self, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise KeyError(f"no {self._what} is called {name!r}; there are {', '.join(self)}{hint}")
+
+
+class Names(Sequence[str]):
+    """Names that are read from a table each time they are asked for."""
+
+    def __init__(self, read: Callable[[], Iterable[str]]) -> None:
+        self._read = read
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return tuple(self._read())[index]
+
+    def __len__(self) -> int:
+        return len(tuple(self._read()))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self._read()))
+
+
+class Column(Mapping[str, Value], Generic[Value]):
+    """One column of a table by the rows' names, without the rows that leave it empty (None)."""
+
+    def __init__(self, table: Mapping[str, Row], value: Callable[[Row], Value | None]) -> None:
+        self._read: Callable[[], dict[str, Value]] = lambda: {
+            name: found for name, row in table.items() if (found := value(row)) is not None
+        }
+
+    def __getitem__(self, name: str) -> Value:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: what it is, what libraries call it, and what the tensor cores do with it."""
+
+    name: str
+    """As a spec has it."""
+    bits: int
+    kind: Literal["float", "integer", "scale"]
+    """A scale is a power of two."""
+    gluon: str
+    torch: str
+    triton: str
+    """As a kernel's signature spells it."""
+    ptx: str
+    """As the name of an instruction spells it."""
+    mlir: str
+    """As TTGIR spells it."""
+    largest: float
+    """The largest finite number."""
+    significand: int | None = None
+    """Significant bits of a float, the hidden one among them."""
+    coded: bool = False
+    """Whether its elements lie in memory as codes that torch cannot compute with or TMA has no type for."""
+    in_memory: str = ""
+    """The type that its elements have in memory, where the tensor cores use only a part of them."""
+
+    wgmma_accumulators: tuple[str, ...] = ()
+    """[ptx] What wgmma sums the products of two of this type in, the usual one first."""
+    wgmma_n_max: int = WGMMA.n_max
+    """Columns of the widest wgmma of this type."""
+    tcgen05_kind: str | None = None
+    """[ptx] The kind of ``tcgen05.mma`` that multiplies it without scales."""
+    converted_from: tuple[str, ...] = ()
+    """Accumulators that are converted to a D of this type. 8-bit floats hold no sum of integers worth
+    keeping."""
+    addend: bool = False
+    """Whether C, or a bias beside a D of this type, can have it."""
+
+    tolerance: float | None = None
+    """Largest relative error of a D of this type, without accumulation: see ``problem.tolerance``."""
+    tolerated_k: int | None = None
+    """K up to which sums in fp32 of products of this type are within that: see ``problem.tolerance``."""
+    also: tuple[str, ...] = ()
+    """What others call it, or what a user may mean by it who has no other choice."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element, for types that fill them."""
+        return self.bits // 8
+
+    @property
+    def elements_per_byte(self) -> int:
+        """Elements that share a byte, in global memory."""
+        return max(1, 8 // self.bits)
+
+    @property
+    def integer(self) -> bool:
+        """Whether its products and sums are exact integers."""
+        return self.kind == "integer"
+
+    @property
+    def fp8(self) -> bool:
+        """Whether it is an 8-bit float, which the tensor cores multiply in any mix."""
+        return self.kind == "float" and self.bits == 8
+
+    @property
+    def half_ulp(self) -> float | None:
+        """The most that rounding to it costs a normal number, relative to it; 0 for integers."""
+        if self.integer:
+            return 0.0
+        return None if self.significand is None else 2.0**-self.significand
+
+    @property
+    def operand(self) -> bool:
+        """Whether A or B can have it, on any architecture."""
+        multiplied = self.wgmma_accumulators or self.tcgen05_kind
+        return bool(multiplied) or any(self.name in scale.elements for scale in SCALE_FORMATS.values())
+
+
+SINGLE = ("fp32", "float32", "f32", "float", "single")
+EIGHT_BITS = ("fp8", "float8", "f8")
+ANY_SUM = ("fp32", "fp16", "int32")
+DTYPES: Table[DType] = Table(
+    "element type",
+    {
+        dtype.name: dtype
+        for dtype in (
+            DType(
+                "bf16", 16, "float", "gl.bfloat16", "torch.bfloat16", "bf16", ptx="bf16", mlir="bf16",
+                largest=(2 - 2**-7) * 2.0**127, significand=8,
+                wgmma_accumulators=("fp32",), tcgen05_kind="f16", converted_from=ANY_SUM, addend=True,
+                tolerance=4e-3, tolerated_k=8192,
+                also=("bfloat16", "bfloat"),
+            ),
+            DType(
+                "fp16", 16, "float", "gl.float16", "torch.float16", "fp16", ptx="f16", mlir="f16",
+                largest=65_504.0, significand=11,
+                wgmma_accumulators=("fp32", "fp16"), tcgen05_kind="f16", converted_from=ANY_SUM, addend=True,
+                tolerance=1e-3, tolerated_k=8192,
+                also=("float16", "f16", "half"),
+            ),
+            DType(
+                "tf32", 32, "float", "gl.float32", "torch.float32", "fp32", ptx="tf32", mlir="f32",
+                largest=(2 - 2**-10) * 2.0**127, significand=11, in_memory="fp32",
+                wgmma_accumulators=("fp32",), tcgen05_kind="tf32",
+                tolerated_k=2048,
+                also=("tfloat32", *SINGLE),
+            ),
+            DType(
+                "fp32", 32, "float", "gl.float32", "torch.float32", "fp32", ptx="f32", mlir="f32",
+                largest=(2 - 2**-23) * 2.0**127, significand=24,
+                converted_from=ANY_SUM, addend=True,
+                tolerance=1e-5,
+                also=("tf32", "tfloat32", *SINGLE),
+            ),
+            DType(
+                "e4m3", 8, "float", "gl.float8e4nv", "torch.float8_e4m3fn", "fp8e4nv", ptx="e4m3",
+                mlir="f8E4M3FN", largest=448.0, significand=4,
+                wgmma_accumulators=("fp32", "fp16"), tcgen05_kind="f8f6f4", converted_from=("fp32", "fp16"),
+                tolerance=6.5e-2,
+                also=(
+                    *EIGHT_BITS, "fp8_e4m3", "fp8e4m3", "float8_e4m3", "float8_e4m3fn", "f8e4m3fn", "e4m3fn",
+                ),
+            ),
+            DType(
+                "e5m2", 8, "float", "gl.float8e5", "torch.float8_e5m2", "fp8e5", ptx="e5m2",
+                mlir="f8E5M2", largest=57_344.0, significand=3,
+                wgmma_accumulators=("fp32", "fp16"), tcgen05_kind="f8f6f4", converted_from=("fp32", "fp16"),
+                tolerance=0.13,
+                also=(*EIGHT_BITS, "fp8_e5m2", "fp8e5m2", "float8_e5m2", "f8e5m2"),
+            ),
+            DType(
+                "int8", 8, "integer", "gl.int8", "torch.int8", "i8", ptx="s8", mlir="i8",
+                largest=127.0,
+                wgmma_accumulators=("int32",), wgmma_n_max=WGMMA.n_max_int8,
+                also=("i8", "s8", "char"),
+            ),
+            DType(
+                "int32", 32, "integer", "gl.int32", "torch.int32", "i32", ptx="s32", mlir="i32",
+                largest=2.0**31 - 1,
+                converted_from=("int32",),
+                also=("i32", "s32", "int"),
+            ),
+            # Two in a byte, the one of lower index in its lower half.
+            DType(
+                "e2m1", 4, "float", "gl.uint8", "torch.uint8", "u8", ptx="e2m1", mlir="i8",
+                largest=6.0, significand=2, coded=True,
+                also=("fp4", "float4", "f4", "float4_e2m1fn_x2", "float4_e2m1", "e2m1fn", "nvfp4", "mxfp4"),
+            ),
+            # Powers of two; Triton has no such type and moves bytes.
+            DType(
+                "ue8m0", 8, "scale", "gl.uint8", "torch.float8_e8m0fnu", "u8", ptx="ue8m0", mlir="i8",
+                largest=2.0**127, coded=True,
+                also=("e8m0", "float8_e8m0fnu", "f8e8m0", "e8m0fnu"),
+            ),
+        )
+    },
+)  # fmt: skip
+
+INPUTS = Names(lambda: (name for name, dtype in DTYPES.items() if dtype.operand))
+"""Types of A and B."""
+OUTPUTS = Names(lambda: (name for name, dtype in DTYPES.items() if dtype.converted_from))
+"""Types of D."""
+ADDENDS = Names(lambda: (name for name, dtype in DTYPES.items() if dtype.addend))
+"""Types of C, and of a bias beside a D of the same type."""
+ACCUMULATORS = Names(
+    lambda: dict.fromkeys(name for dtype in DTYPES.values() for name in dtype.wgmma_accumulators)
+)
+"""Types that products are summed in."""
+FP8 = Names(lambda: (name for name, dtype in DTYPES.items() if dtype.fp8))
+"""The 8-bit floats, which the tensor cores multiply in any mix."""
+WGMMA_ACCUMULATORS: Column[tuple[str, ...]] = Column(DTYPES, lambda dtype: dtype.wgmma_accumulators or None)
+"""[ptx] What wgmma sums the products of a type in."""
+TCGEN05_KINDS: Column[str] = Column(DTYPES, lambda dtype: dtype.tcgen05_kind)
+"""[ptx] The kind of ``tcgen05.mma`` by A's type, without scales."""
+
+DTypeName = Annotated[str, Names(lambda: DTYPES)]
+"""The name of an element type."""
+
+
+def outputs_of(accumulator: str) -> tuple[str, ...]:
+    """Return the types that an accumulator is converted to, one that keeps integers before others."""
+    converted = [dtype for dtype in DTYPES.values() if accumulator in dtype.converted_from]
+    exact = DTYPES[accumulator].kind
+    return tuple(dtype.name for dtype in sorted(converted, key=lambda dtype: dtype.kind != exact))
+
+
+SCALE_ROWS = 128
+"""[ptx] Rows whose scales lie together in the packed layout: 4 groups of 32 lanes."""
+SCALE_COLUMNS = 4
+"""[ptx] Scales of a row that lie together: one word of tensor memory."""
+PADDED_K = 128
+"""[ptx] Elements that one box of padded fp4 has along K, and of which K is a multiple."""
+
+
+@dataclass(frozen=True)
+class ScaleFormat:
+    """One scale for each row of an operand and each ``vector`` elements of K."""
+
+    name: str
+    elements: tuple[str, ...]
+    """Element types, by their names in a spec."""
+    vector: int
+    dtype: str
+    """Of the scales."""
+    also: tuple[str, ...] = ()
+    """What a user may mean by it."""
+
+
+SCALE_FORMATS: Table[ScaleFormat] = Table(
+    "format of scales",
+    {
+        scale.name: scale
+        for scale in (
+            # [ocp]
+            ScaleFormat("mxfp8", elements=("e4m3", "e5m2"), vector=32, dtype="ue8m0", also=("mx", "mxfp")),
+            ScaleFormat("mxfp4", elements=("e2m1",), vector=32, dtype="ue8m0", also=("mx", "mxfp")),
+            # [ptx] block16 of mxf4nvf4
+            ScaleFormat("nvfp4", elements=("e2m1",), vector=16, dtype="e4m3", also=("nv",)),
+        )
+    },
+)
+ScaleFormatName = Annotated[str, Names(lambda: SCALE_FORMATS)]
+"""The name of a format of scales."""
+SCALE_DTYPES = Names(lambda: dict.fromkeys(scale.dtype for scale in SCALE_FORMATS.values()))
+"""Types of scales of blocks."""
+MMA_KINDS = {
+    ("mxfp8", "mxfp8"): "mxf8f6f4.block_scale.block32",
+    ("mxfp8", "mxfp4"): "mxf8f6f4.block_scale.block32",
+    ("mxfp4", "mxfp8"): "mxf8f6f4.block_scale.block32",
+    ("mxfp4", "mxfp4"): "mxf4.block_scale.block32",
+    ("nvfp4", "nvfp4"): "mxf4nvf4.block_scale.block16",
+}
+"""[ptx] The kind of ``tcgen05.mma`` that multiplies an A of one format with a B of another."""

@@ -1,0 +1,157 @@
+"""A Gluon kernel and its arguments to TTGIR in generic form, by Triton's own passes; no GPU."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gemmgen import cache, triton_api
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import Architecture
+from gemmgen.scratch import end_with_parent, started
+
+SELF_CONTAINED = frozenset(
+    {"__future__", "dataclasses", "functools", "math", "types", "typing", "torch", "triton"}
+)
+"""Packages that a file may import and still say all about its kernels: they do not depend on the machine."""
+
+PLACEHOLDER = "<kernel>"
+"""Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
+
+
+@dataclass(frozen=True)
+class GenericTtgir:
+    """What the compiler made of a kernel."""
+
+    text: str
+    """The module in generic form, after the allocation of shared memory and warps."""
+    library: str
+    """Directory of Triton's source, with a separator at its end."""
+    arguments: Mapping[str, Any]
+    """The values of the kernel's run-time parameters, by name."""
+
+
+def lower_kernel(
+    kernel: Any, args: Sequence[Any], machine: Architecture, options: Mapping[str, Any]
+) -> GenericTtgir:
+    """Specialize a kernel for its arguments as a launch does, and compile it as far as it is simulated.
+
+    The compiler runs in a child process: some illegal kernels abort it. What it makes of a kernel whose file
+    says all about it is kept in the cache.
+
+    Raises:
+        GemmgenError: The compiler refuses the kernel, or is not the one that is known.
+    """
+    triton_api.require()
+    capability, threads = machine.compute_capability, machine.threads_per_warp
+    specialized = triton_api.specialize(kernel, args, options, capability, threads)
+    if any(isinstance(value, tuple) for value in specialized.arguments.values()):
+        raise _refusal("tuples of run-time arguments are not known to the simulator", "simulator-unsupported")
+    library = triton_api.library_directory()
+
+    def compiled() -> str:
+        return in_child(specialized.generic_ttgir)
+
+    text = _cached_text(specialized, library, compiled)
+    return GenericTtgir(text, f"{library}{os.sep}", specialized.arguments)
+
+
+def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: Callable[[], str]) -> str:
+    """Return the text from the cache, or else as it is compiled."""
+    file, identity = specialized.kernel_file, triton_api.identity(library)
+    source = _read(file) if file and identity else None
+    digest = specialized.digest() if source and is_self_contained(source) else None
+    if digest is None:
+        return compiled()
+    revision = cache.revision(Path(__file__), Path(triton_api.__file__))
+    key = cache.key_of(("ttgir", revision, identity, digest, source))
+    own, placeholder = f'"{file}"', f'"{PLACEHOLDER}"'
+    files = cache.cached(key, lambda: {"ttgir": compiled().replace(own, placeholder).encode()})
+    return files["ttgir"].decode().replace(placeholder, own)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+
+
+def is_self_contained(source: str) -> bool:
+    """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
+    try:
+        tree = ast.parse(source)
+    except (ValueError, SyntaxError):
+        return False
+    imported: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imported.append("" if node.level else node.module or "")
+    return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
+
+
+# --- the compiler in a process of its own
+
+
+def in_child(compile_: Callable[[], str]) -> str:
+    """Run a function in a forked child and return its text; what it printed explains a failure."""
+    parent = os.getpid()
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # Python 3.12 warns about threads. The child uses none of the parent's: the compiler has its own.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        end_with_parent(parent)
+        os.close(reading)
+        reply(compile_, writing)
+    os.close(writing)
+    with started(child), os.fdopen(reading, "rb") as pipe:
+        received = pipe.read()
+        _, status = os.waitpid(child, 0)
+    if not received:
+        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message"
+        raise _refusal(f"Triton aborts on the kernel ({how})", "lowering-failed")
+    worked, text = pickle.loads(received)
+    if not worked:
+        raise _refusal(f"Triton refuses the kernel: {text}", "lowering-failed")
+    return text
+
+
+def reply(compile_: Callable[[], str], writing: int) -> NoReturn:
+    """In the child: send the result and end without the toolchain's own report of leaks.
+
+    It ends here whatever happens: what follows in the callers is for their own process.
+    """
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the compiler would not look for Python's interrupt
+        with tempfile.TemporaryFile() as log:
+            os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
+            try:
+                outcome = (True, compile_())
+            except BaseException as error:  # the parent reports it, whatever it is
+                log.seek(0)
+                printed = log.read().decode(errors="replace").splitlines()
+                told = [line for line in printed if "error" in line.lower()][:1]
+                outcome = (False, "; ".join([f"{type(error).__name__}: {error}", *told]))
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(pickle.dumps(outcome))
+    finally:
+        os._exit(0)
+
+
+def _refusal(message: str, code: str) -> GemmgenError:
+    return GemmgenError([Diagnostic(PLACEHOLDER, code, message)])

@@ -1,0 +1,205 @@
+"""One problem given to one kernel: its arguments, its run, and whether the numbers of that are right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware import DTYPES
+from gemmgen.module import Matmul
+from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, rounded
+from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
+from gemmgen.numerics.reference import deviation, references
+from gemmgen.numerics.tolerance import Check, tolerance
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem.definition import Shape
+from gemmgen.problem.operations import BLOCK_SCALES
+from gemmgen.spec.model import Spec
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel to be checked on one shape."""
+
+    matmul: Matmul
+    shape: Shape
+    spec: Spec
+    generator: torch.Generator
+    """Draws the inputs on the device under test; each group of checks draws its own."""
+    repeats: int
+    pack_scales: Callable[[Tensor], Tensor] | None = None
+    """Of the same module, where operands are block-scaled."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the kernel runs."""
+        return self.generator.device
+
+    def inputs(self, *, guarded: bool = False) -> Inputs:
+        """Return fresh random inputs, each as the spec wants it."""
+        return random_inputs(self.shape, self.spec, self.generator, guarded=guarded)
+
+    def output(self, *, guarded: bool = False) -> Matrix:
+        """Return a poisoned d [M, N]."""
+        return Matrix.poisoned(*self.shape[:2], self.spec.operands.d.dtype, self.device, guarded=guarded)
+
+    @property
+    def d_dtype(self) -> torch.dtype:
+        """Element type of d."""
+        return TORCH_DTYPES[self.spec.operands.d.dtype]
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether the wrapper must accept an ``out`` of this shape; if not, it must refuse every one."""
+        return takes_out(self.shape[1], self.d_dtype)
+
+    def run(self, inputs: Inputs) -> Tensor:
+        """Run the kernel once into poison, an ``out`` where it takes one, and return d [M, N]."""
+        return inputs.call(self.matmul, self.output().view) if self.takes_out else self.run_alone(inputs)
+
+    def run_alone(self, inputs: Inputs) -> Tensor:
+        """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
+        self.output()  # freed at once: on a GPU the next request of this size, which is d's, gets its block
+        return inputs.call(self.matmul)
+
+    def check(self, what: str, measured: float, limit: float) -> Check:
+        """Return a check of this case's shape."""
+        return Check(self.shape, what, float(measured), limit)
+
+
+def once(case: Case) -> Iterator[Check]:
+    """Check that one run writes everything, and the right numbers."""
+    inputs = case.inputs()
+    yield from numbers(case, "once", case.run(inputs), inputs)
+
+
+def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Check]:
+    """Check a result, which was poison, against the exact one, as a whole and element by element."""
+    found = deviation(out, inputs, case.spec)
+    allowed = tolerance(case.spec, case.shape)
+    yield case.check(f"{label}: elements not finite", not_finite(out), 0)
+    yield case.check(f"{label}: relative error", found.relative, allowed.relative)
+    yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
+
+
+def kernel_arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> list[Any]:
+    """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
+
+    ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of
+    ``ARGUMENTS["x"]`` (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. The descriptor of a
+    block-scaled operand's scales is over what the module's ``pack_scales`` makes of them, ue8m0 as bytes.
+
+    Raises KeyError for an argument that is neither.
+    """
+    return list(_arguments(module, spec, inputs, d))
+
+
+def _arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> Iterator[Any]:
+    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+        TensorDescriptor,
+    )
+
+    stored = row_major(spec, inputs, d)
+    table: Mapping[str, tuple[Any, str, list[int], Any]] = module.ARGUMENTS
+    names: list[str] = list(module.matmul_kernel.arg_names)
+    for argument in names:
+        name, _, kind = argument.rpartition("_")
+        if kind == "ptr":
+            yield stored[name]
+        elif kind == "desc":
+            _, _, box, layout = table["out" if name == "d" else name]
+            tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
+            rounds = name in ("a", "b") and bool(DTYPES[spec.operands.a.dtype].in_memory)
+            yield TensorDescriptor.from_tensor(tensor, box, layout, round_f32_to_tf32=rounds)
+        else:
+            raise KeyError(argument)
+
+
+def packed_scales(module: ModuleType, scales: Tensor) -> Tensor:
+    """Return scales of blocks as a module's kernel reads them: 5-D, packed, uint8 for ue8m0."""
+    packed: Tensor = module.pack_scales(scales)
+    return packed.view(torch.uint8) if packed.dtype == TORCH_DTYPES["ue8m0"] else packed
+
+
+def row_major(spec: Spec, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
+    """Return every tensor of a call by its name, matrices with contiguous rows, as they lie in memory."""
+    a, b = inputs.a, inputs.b
+    return {
+        "a": a.T if spec.operands.a.major == "mn" else a,
+        "b": b if spec.operands.b.major == "mn" else b.T,
+        **inputs.extras,
+        "d": d,
+    }
+
+
+E2M1: Final = TORCH_DTYPES["e2m1"]
+E2M1_NEGATIVE_ZEROS: Final = 0x88
+"""Two elements of -0.0."""
+WITHOUT_INFINITY: Final = (torch.float8_e4m3fn, torch.int8, E2M1)
+
+
+def special_values(case: Case) -> Iterator[Check]:
+    """Check that NaN and infinities are where torch has them, and that a row of -0.0 keeps torch's signs.
+
+    The first row of A has an infinity, the last a NaN, the middle one is -0.0 throughout; the last column of
+    B has a NaN in its last row, which lies in the last K step. Integers have no such values: then there is no
+    check. A D of 8-bit floats has no infinity either: it holds its largest number instead. Of a relu's zeros
+    the sign is not checked: torch's own differ between CPU and GPU.
+
+    e2m1 has neither NaN nor infinity, and its zeros have signs. Of a block-scaled operand one scale is NaN
+    besides, in a row of A and a column of B of its own where there are enough of them.
+    """
+    if not DTYPES[case.spec.operands.a.dtype].integer:
+        inputs = case.inputs()
+        zeros = _plant(inputs)
+        yield from _compared(case, case.run(inputs), inputs, zeros)
+
+
+def _plant(inputs: Inputs) -> int | None:
+    """Write the values; return the row of -0.0, if there are rows enough for one."""
+    m, n, k = inputs.shape
+    if inputs.a.dtype != E2M1:
+        inputs.a[-1, k // 2] = math.nan
+    if inputs.a.dtype not in WITHOUT_INFINITY:
+        inputs.a[0, 0] = math.inf
+    if inputs.b.dtype != E2M1:
+        inputs.b[-1, -1] = math.nan
+    if (a_scale := inputs.extras.get("a_scale")) is not None:
+        # The first row has an infinity, the middle one is -0.0, the last one has a NaN: the row between.
+        a_scale[m // 4 or -1, a_scale.shape[1] // 2] = math.nan
+    if (b_scale := inputs.extras.get("b_scale")) is not None:
+        b_scale[n // 2, -1] = math.nan
+    if m < 3:
+        return None
+    inputs.a[m // 2] = E2M1_NEGATIVE_ZEROS if inputs.a.dtype == E2M1 else -0.0
+    return m // 2
+
+
+def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Iterator[Check]:
+    nan = infinite = sign = 0
+    for rows, exact in references(inputs, case.spec):
+        expected, found = rounded(exact, out.dtype).float(), out[rows].float()
+        nan += int((expected.isnan() != found.isnan()).sum().item())
+        infinite += int((_infinity(expected) != _infinity(found)).sum().item())
+        if zeros is not None and zeros in range(inputs.shape[0])[rows]:
+            row = zeros - rows.start
+            sign = int(_other_zeros(expected[row], found[row]).sum().item())
+    yield case.check("special values: NaN or no NaN unlike torch", nan, 0)
+    yield case.check("special values: infinite or finite unlike torch", infinite, 0)
+    if all(op.signed_zeros for op in problem_of(case.spec).operations):
+        yield case.check("special values: zeros of another sign than torch's", sign, 0)
+
+
+def _infinity(matrix: Tensor) -> Tensor:
+    """Return 1 and -1 where a matrix is infinite, and 0 elsewhere."""
+    return torch.where(matrix.isinf(), matrix.sign(), 0.0)
+
+
+def _other_zeros(expected: Tensor, found: Tensor) -> Tensor:
+    return (expected == 0) & (found == 0) & (expected.signbit() != found.signbit())

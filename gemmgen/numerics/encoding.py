@@ -1,0 +1,215 @@
+"""Element types in torch: what every code is, which code a number gets, and what poisons memory.
+
+Sources, cited by their tag:
+
+* [ocp] OCP Microscaling Formats (MX) Specification 1.0: e2m1, ue8m0, and how a block is quantised (6.3).
+* [ptx] PTX ISA 9.0, ``cvt``: rounding to e2m1; ``tcgen05.mma``: nvfp4, whose scales are e4m3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware import DTYPES, ScaleFormat
+from gemmgen.hardware.elements import Column, DTypeName
+
+DType = DTypeName
+"""The name of an element type."""
+TORCH_DTYPES: Final[Column[torch.dtype]] = Column(
+    DTYPES, lambda row: getattr(torch, row.torch.removeprefix("torch."))
+)
+"""The types of tensors by the names of element types."""
+POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType(
+    {torch.int8: 127, torch.int32: -(2**31), torch.uint8: 0xFF}
+)
+"""What integers hold until they are written; floats and ue8m0 hold NaN.
+
+-2**31 is no product of int8 matrices whose K is below 132,104: none is smaller than K * -128 * 127.
+0xFF is a pair of -6: e2m1 has no NaN, and this is as far as it gets from the zeros that TMA puts outside.
+"""
+
+
+def bytes_of(dtype: str) -> int:
+    """Return the bytes of an element in memory."""
+    return TORCH_DTYPES[dtype].itemsize
+
+
+def poison(dtype: torch.dtype) -> float:
+    """Return what an element holds until it is written."""
+    return POISON.get(dtype, math.nan)
+
+
+def bits(matrix: Tensor) -> Tensor:
+    """Return the elements as integers: equal where the bits are, which for NaN floats are not."""
+    return matrix.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[matrix.dtype.itemsize])
+
+
+def differing(left: Tensor, right: Tensor) -> Tensor:
+    """Return a bool scalar on the device: whether any bit differs. It does not wait for the device."""
+    return (bits(left) != bits(right)).any()
+
+
+def not_finite(matrix: Tensor) -> int:
+    """Return the elements that were never written or made from what is not an input.
+
+    Floats are NaN or infinite then; of integers, those that still hold the poison are counted.
+    """
+    if matrix.is_floating_point():
+        wide = matrix.float() if matrix.dtype.itemsize == 1 else matrix  # 8 bits have no isfinite
+        return int((~torch.isfinite(wide)).sum().item())
+    return int((matrix == POISON[matrix.dtype]).sum().item())
+
+
+def saturated(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Clamp to what 8-bit floats can hold, as ``cvt.satfinite`` does; NaN stays, other types keep all."""
+    if dtype.itemsize > 1 or not dtype.is_floating_point:
+        return exact
+    largest = torch.finfo(dtype).max
+    return exact.clamp(-largest, largest)
+
+
+def rounded(exact: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round float64 numbers to an element type, to nearest even, saturating as ``saturated`` does.
+
+    Numbers that are exact in fp32 are rounded once; others could be rounded twice, by way of fp32.
+    """
+    return saturated(exact, dtype).to(dtype)
+
+
+def rounded_to_tf32(matrix: Tensor) -> Tensor:
+    """Round fp32 numbers to the 10 bits of mantissa that tf32 has, to nearest even.
+
+    Measured on an H200: that is what TMA does when ``round_f32_to_tf32`` is set.
+    """
+    whole = bits(matrix.contiguous())
+    nearest = ((whole + 0xFFF + (whole >> 13 & 1)) & ~0x1FFF).view(torch.float32)
+    return torch.where(torch.isnan(matrix), matrix, nearest)
+
+
+_MAGNITUDES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E2M1_VALUES: Final = torch.tensor((*_MAGNITUDES, *(-value for value in _MAGNITUDES)), dtype=torch.float64)
+"""[ocp] By code; the highest of its four bits is the sign. There is no NaN and no infinity."""
+E2M1_PAIRS: Final = torch.stack((E2M1_VALUES.repeat(16), E2M1_VALUES.repeat_interleave(16)), dim=1)
+"""The two numbers [256, 2] of every byte, that of the low half first."""
+UE8M0_VALUES: Final = torch.tensor(
+    [2.0 ** (code - 127) for code in range(255)] + [math.nan], dtype=torch.float64
+)
+"""[ocp] By code. fp32 holds all of them."""
+UE8M0_LARGEST_EXPONENT: Final = 127
+
+_BOUNDARIES: Final = tuple((low + high) / 2 for low, high in pairwise(_MAGNITUDES))
+"""Between the magnitudes of neighbouring codes of e2m1."""
+
+
+def elements_per_byte(dtype: torch.dtype) -> int:
+    """Return how many elements of an operand share a byte: uint8 holds pairs of e2m1, others are whole."""
+    return 2 if dtype == torch.uint8 else 1
+
+
+def decoded(stored: Tensor, dtype: str) -> Tensor:
+    """Return the numbers that elements or scales are, exactly, in float64, on their device.
+
+    e2m1 comes as bytes [..., K/2] and gives [..., K], the low half of a byte first. ue8m0 may come as bytes.
+    """
+    return DECODERS[dtype](stored) if DTYPES[dtype].coded else stored.double()
+
+
+def encoded(numbers: Tensor, dtype: str) -> Tensor:
+    """Return numbers as elements or scales of a type: the inverse of ``decoded`` for what the type can hold.
+
+    What lies between two numbers of the type is rounded to nearest even, and what is too large saturates
+    [ptx, cvt.rn.satfinite]. ue8m0 takes the magnitude and rounds down to a power of two [ocp]; 0 becomes
+    2**-127, and what is not finite NaN. e2m1 goes from [..., K] to bytes [..., K/2].
+
+    Raises:
+        ValueError: There is a NaN, which e2m1 has no code for, or K is odd and the last byte half empty.
+    """
+    return ENCODERS[dtype](numbers) if DTYPES[dtype].coded else rounded(numbers, TORCH_DTYPES[dtype])
+
+
+def dequantized(elements: Tensor, scales: Tensor, vector: int) -> Tensor:
+    """Return the numbers [rows, K] of a block-scaled matrix: elements [rows, K] times their scales.
+
+    Scales [rows, ceil(K / vector)] are those of ``vector`` elements along K each, the last one of what is
+    left. Both are decoded, in float64, which holds the products of 4 and 4 bits exactly.
+    """
+    return elements * scales.repeat_interleave(vector, dim=1)[:, : elements.shape[1]]
+
+
+def block_quantized(matrix: Tensor, scale_format: ScaleFormat, dtype: str) -> tuple[Tensor, Tensor]:
+    """Return elements, stored, and scales [rows, ceil(K / vector)] of a matrix [rows, K] of fp32 or float64.
+
+    The largest magnitude of a block, amax, decides. A scale of ue8m0 is the power of two at or below amax
+    over the one in the element type's largest number [ocp]: what then exceeds that number saturates. A scale
+    of e4m3 is amax / 6, rounded, so that amax becomes 6; it saturates at 448: divide a matrix by its own amax
+    / (6 * 448) first, and give that as ``tensor_scale``. A block with a NaN or infinity gets a NaN as its
+    scale, and a block whose scale is 0, zeros.
+
+    Every step but the rounding is exact for fp32; of float64, ties may be decided by bits beyond fp32's.
+    """
+    rows, k = matrix.shape
+    vector = scale_format.vector
+    blocks = torch.nn.functional.pad(matrix.double(), (0, -k % vector)).view(rows, -1, vector)
+    amax = blocks.abs().amax(dim=2)  # NaN if there is one
+    finite = amax.isfinite()
+    if DTYPES[scale_format.dtype].kind == "scale":
+        target = 2.0 ** math.floor(math.log2(DTYPES[dtype].largest))
+    else:
+        target = DTYPES[dtype].largest
+    scale_dtype = scale_format.dtype
+    scales = encoded(torch.where(finite, amax / target, math.nan), scale_dtype)
+    divisors = decoded(scales, scale_dtype).unsqueeze(2)
+    numbers = torch.where(finite.unsqueeze(2) & (divisors > 0), blocks / divisors, 0.0)
+    return encoded(numbers.view(rows, -1)[:, :k], dtype), scales
+
+
+def _codes(stored: Tensor) -> Tensor:
+    """Return the bits of 8-bit elements as numbers from 0 to 255."""
+    return stored.contiguous().view(torch.uint8).long()
+
+
+def _unpacked_e2m1(stored: Tensor) -> Tensor:
+    return E2M1_PAIRS.to(stored.device)[_codes(stored)].flatten(-2)
+
+
+def _powers(stored: Tensor) -> Tensor:
+    return UE8M0_VALUES.to(stored.device)[_codes(stored)]
+
+
+def _packed_e2m1(numbers: Tensor) -> Tensor:
+    if numbers.shape[-1] % 2:
+        raise ValueError(f"two elements of e2m1 share a byte, and {numbers.shape[-1]} is odd")
+    if bool(numbers.isnan().any()):
+        raise ValueError("e2m1 has no NaN")
+    boundaries = torch.tensor(_BOUNDARIES, dtype=numbers.dtype, device=numbers.device)
+    magnitudes = numbers.abs()
+    below = torch.bucketize(magnitudes, boundaries)
+    above = torch.bucketize(magnitudes, boundaries, right=True)
+    # They differ on a boundary only, and one of them is even.
+    codes = torch.where(below % 2 == 0, below, above) + 8 * numbers.signbit()
+    return (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+
+
+def _ue8m0(numbers: Tensor) -> Tensor:
+    mantissas, exponents = numbers.abs().double().frexp()
+    # x = mantissa * 2**exponent with a mantissa from 0.5 to below 1: the power of two is one below.
+    powers = (exponents - 1).clamp(-UE8M0_LARGEST_EXPONENT, UE8M0_LARGEST_EXPONENT)
+    powers = powers.masked_fill(mantissas == 0, -UE8M0_LARGEST_EXPONENT)
+    codes = (powers + UE8M0_LARGEST_EXPONENT).masked_fill(~numbers.isfinite(), 0xFF)
+    return codes.to(torch.uint8).view(TORCH_DTYPES["ue8m0"])
+
+
+DECODERS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {"e2m1": _unpacked_e2m1, "ue8m0": _powers}
+)
+ENCODERS: Final[Mapping[str, Callable[[Tensor], Tensor]]] = MappingProxyType(
+    {"e2m1": _packed_e2m1, "ue8m0": _ue8m0}
+)
+"""Of the types that are codes in memory."""

@@ -1,0 +1,368 @@
+"""What one call of a kernel takes: random inputs, and small integers whose result is exact.
+
+They lie in poisoned storage, which shows what was written and what should not be read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware import DTYPES, DType
+from gemmgen.module import Matmul
+from gemmgen.numerics.encoding import (
+    E2M1_VALUES,
+    TORCH_DTYPES,
+    bits,
+    elements_per_byte,
+    encoded,
+    poison,
+)
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem.definition import BlockScale, Shape
+from gemmgen.problem.operations import (
+    ACTIVATIONS,
+    BLOCK_SCALES,
+    KEYWORDS,
+    OPERATIONS,
+    ROW_VECTORS,
+    SCALES,
+    few_bits,
+)
+from gemmgen.spec.model import Spec
+
+ALIGNMENT_BYTES: Final = 16
+"""What TMA demands of a base address and of a row stride; also the unit in which it stores a row."""
+PADDED_ALIGNMENT_BYTES: Final = 32
+"""What it demands of both where it pads elements of 4 bits to bytes (CUDA driver API, tensor maps, 16U4)."""
+
+
+def takes_out(columns: int, dtype: torch.dtype) -> bool:
+    """Whether TMA can write rows of ``columns`` elements of D and nothing else; if not, ``out`` is refused.
+
+    A store is clipped at the last unit of 16 bytes that a row starts, not at its last column. Measured on an
+    H200: with 4097 columns of bf16, the 7 elements behind each row of a wider ``out`` were overwritten.
+    """
+    return columns * dtype.itemsize % ALIGNMENT_BYTES == 0
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A [rows, columns] view of a storage that is poison all over until it is written.
+
+    Poison is NaN, and a number that a product does not reach where integers have none. Rows are contiguous
+    and start at multiples of 16 bytes, as TMA demands, or of ``alignment``. Without a guard the storage is as
+    large as the one that a wrapper allocates for a D of this shape. A guarded matrix lies in the middle of
+    its storage: a whole row above and below and at least 16 bytes on each side are not its own.
+    """
+
+    storage: Tensor
+    view: Tensor
+
+    @classmethod
+    def poisoned(
+        cls,
+        rows: int,
+        columns: int,
+        dtype: str,
+        device: torch.device,
+        *,
+        guarded: bool = False,
+        alignment: int = ALIGNMENT_BYTES,
+    ) -> Matrix:
+        """Allocate a matrix that holds poison."""
+        element = TORCH_DTYPES[dtype]
+        unit = alignment // element.itemsize
+        margin = 1 if guarded else 0
+        width = (math.ceil(columns / unit) + 2 * margin) * unit
+        storage = torch.full((rows + 2 * margin, width), poison(element), dtype=element, device=device)
+        return cls(storage, storage[margin : margin + rows, margin * unit : margin * unit + columns])
+
+    @property
+    def written(self) -> int:
+        """Elements of the storage whose bits are no longer the poison's."""
+        return _touched(self.storage)
+
+    @property
+    def written_outside(self) -> int:
+        """Those among them that are not the view's."""
+        return self.written - _touched(self.view)
+
+
+def _touched(matrix: Tensor) -> int:
+    untouched = bits(torch.full((), poison(matrix.dtype), dtype=matrix.dtype, device=matrix.device))
+    return int((bits(matrix) != untouched).sum().item())
+
+
+def accumulator_of(spec: Spec) -> str:
+    """Return the type in which products are summed: as stated, or else int32 for int8 and fp32 for floats."""
+    return problem_of(spec).accumulator.name
+
+
+def alpha_of(spec: Spec) -> float:
+    """Return the factor of A @ B."""
+    return problem_of(spec).alpha
+
+
+def beta_of(spec: Spec) -> float:
+    """Return the factor of the C that is added before the ops, 0 where none is."""
+    problem = problem_of(spec)
+    return 0.0 if problem.c is None or problem.residual else problem.beta
+
+
+def block_scale_of(spec: Spec, operand: str) -> BlockScale | None:
+    """Return how the operand ``a`` or ``b`` is scaled block by block, or None."""
+    problem = problem_of(spec)
+    return problem.a.scale if operand == "a" else problem.b.scale
+
+
+def dtype_of(spec: Spec, keyword: str) -> str:
+    """Return the element type of an input besides A and B.
+
+    Scales of blocks have that of their format, others are fp32; biases are D's type or fp32.
+    """
+    if keyword in BLOCK_SCALES:
+        scale = block_scale_of(spec, keyword[0])
+        assert scale is not None
+        return scale.dtype.name
+    if keyword == "c":
+        assert spec.operands.c is not None
+        return spec.operands.c.dtype
+    return problem_of(spec).vector_dtype(keyword).name
+
+
+def keywords_of(spec: Spec) -> Iterator[str]:
+    """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
+    for keyword in KEYWORDS:
+        scaled = keyword in BLOCK_SCALES and block_scale_of(spec, keyword[0]) is not None
+        if scaled or keyword in problem_of(spec).ops or (keyword == "c" and spec.operands.c is not None):
+            yield keyword
+
+
+Fill = Callable[[str, tuple[int, int]], Tensor]
+"""Returns fp32 numbers of this shape for the input of this name."""
+
+INT8_RMS: Final = math.sqrt((256**2 - 1) / 12 + 0.25)
+"""Of numbers from -128 to 127, all equally likely: 73.9."""
+SMALL: Final = 3
+"""Small integers go from -3 to 3; their mean square is 4."""
+NARROW: Final = 2.0**17
+"""A D that ends below this does not hold sums of products of int8 without a scale: fp16 ends at 65,504."""
+LARGEST_ADDEND: Final = 1000.0
+"""Root mean square that C and the biases do not exceed: fp16 ends at 65,504."""
+E2M1_RMS: Final = math.sqrt((0.5**2 + 1 + 1.5**2 + 2**2 + 3**2 + 4**2 + 6**2) / 8)
+"""Of all its numbers, equally likely: 2.93."""
+BLOCK_SCALE_RMS: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "scale": math.sqrt(sum(4.0**exponent for exponent in range(-2, 3)) / 5),
+        "float": math.sqrt((2**3 - 0.5**3) / 3 / (2 - 0.5)),
+    }
+)
+"""Of the scales of blocks by the kind of their type, before all are made smaller: 2.06 of powers of two from
+2**-2 to 2**2, equally likely, and 1.32 of what is uniform from 0.5 to 2."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """A [M, K], B [K, N], and what else the spec takes: C [M, N], vectors [M] or [N], a scale [1].
+
+    e2m1 is uint8 with two elements of K in a byte: A [M, K/2], B [K/2, N]. Scales of blocks are
+    [M, ceil(K / vector)] and [N, ceil(K / vector)].
+    """
+
+    a: Tensor
+    b: Tensor
+    extras: Mapping[str, Tensor] = field(default_factory=lambda: MappingProxyType[str, Tensor]({}))
+    """By keyword."""
+
+    @property
+    def shape(self) -> Shape:
+        """M, N and K, all in elements."""
+        k = self.a.shape[1] * elements_per_byte(self.a.dtype)
+        return self.a.shape[0], self.b.shape[1], k
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All of them."""
+        return (self.a, self.b, *self.extras.values())
+
+    def packed(self, pack_scales: Callable[[Tensor], Tensor], names: Sequence[str] = BLOCK_SCALES) -> Inputs:
+        """Return them with these of the scales of blocks as a module's ``pack_scales`` makes them."""
+        extras = {
+            name: pack_scales(tensor) if name in names else tensor for name, tensor in self.extras.items()
+        }
+        return replace(self, extras=MappingProxyType(extras))
+
+    def call(self, matmul: Matmul, out: Tensor | None = None) -> Tensor:
+        """Return what a generated ``matmul`` makes of them, written into ``out`` if that is given."""
+        if out is None:
+            return matmul(self.a, self.b, **self.extras)
+        return matmul(self.a, self.b, **self.extras, out=out)
+
+
+def random_inputs(
+    shape: Shape,
+    spec: Spec,
+    generator: torch.Generator,
+    *,
+    guarded: bool = False,
+    normalized: bool = False,
+) -> Inputs:
+    """Return random inputs in which every term counts, whatever K is; around them is poison if guarded.
+
+    A and B are N(0, 1), rounded to their type. int8 is uniform from -128 to 127, but from -3 to 3 where the
+    full range would leave D's: a D of fp16 or fp8 and no scale. Scales are uniform from 0.5 to 1.5, and the
+    first one also brings the result to a root mean square near 1; C and biases are normal and as large as
+    what they are added to, up to 1000. A is scaled by 1 / sqrt(K) if ``normalized``, and for an activation
+    without a scale before it, whose curve lies between -3 and 3; 8-bit and 4-bit operands never are.
+
+    e2m1 is any of its numbers. Scales of blocks are powers of two over a range of 16 (ue8m0), or uniform over
+    one of 4 (e4m3), and such that a scaled operand's root mean square is from 0.75 to 1.05 as well.
+    """
+    sizes = _sizes(shape, spec, normalized=normalized)
+
+    def fill(name: str, extents: tuple[int, int]) -> Tensor:
+        device = generator.device
+        if name in "ab" and DTYPES[spec.operands.a.dtype].integer:
+            low, high = (-SMALL, SMALL + 1) if sizes[name] < INT8_RMS else (-128, 128)
+            return torch.randint(low, high, extents, generator=generator, device=device).float()
+        if name in BLOCK_SCALES:
+            return _block_scales(spec, name, extents, generator)
+        if name in "ab" and _operand_dtype(spec, name).coded:
+            return _any_e2m1(extents, generator)
+        if name in SCALES:
+            return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
+        return torch.randn(extents, generator=generator, device=device) * sizes[name]
+
+    return _inputs(shape, spec, generator.device, fill, guarded=guarded)
+
+
+def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inputs:
+    """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
+
+    C and biases go from -8 to 8, scales, also of blocks, are 0.5, 1 or 2. e2m1 is any of its numbers, which
+    are halves of integers. Where ``is_exact``, so is every step to the result.
+    """
+
+    def fill(name: str, extents: tuple[int, int]) -> Tensor:
+        device = generator.device
+        if name in "ab" and _operand_dtype(spec, name).coded:
+            return _any_e2m1(extents, generator)
+        if name in (*SCALES, *BLOCK_SCALES):
+            return 2.0 ** torch.randint(-1, 2, extents, generator=generator, device=device)
+        low, high = -8, 9
+        if name in "ab":
+            whole = DTYPES[spec.operands.a.dtype].integer and DTYPES[spec.operands.d.dtype].integer
+            low, high = (-128, 128) if whole else (-SMALL, SMALL + 1)
+        return torch.randint(low, high, extents, generator=generator, device=device).float()
+
+    return _inputs(shape, spec, generator.device, fill, guarded=False)
+
+
+def is_exact(spec: Spec) -> bool:
+    """Whether fp32 computes D from small integers without rounding, but for the last step to D's type.
+
+    Factors must be few bits above 1/16, and activations of no more than comparisons and products. Products of
+    scaled blocks are exact up to a K of 2048 at least: with e2m1 on both sides they are at most (6 * 2)**2 =
+    144 and multiples of (0.5 * 0.5)**2 = 1/16, and 144 * 2048 * 16 is 4.7 million, below 2**24.
+    """
+    problem = problem_of(spec)
+    factors = (alpha_of(spec), beta_of(spec), *(found.value for found in problem.parameters))
+    return all(map(few_bits, factors)) and all(op.exact for op in problem.operations if op.function)
+
+
+def _inputs(shape: Shape, spec: Spec, device: torch.device, fill: Fill, *, guarded: bool) -> Inputs:
+    m, n, k = shape
+    operands, problem = spec.operands, problem_of(spec)
+    padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
+
+    def matrix(name: str, dtype: str, rows: int, columns: int) -> Tensor:
+        numbers = fill(name, (rows, columns))
+        stored = encoded(numbers, dtype) if DTYPES[dtype].bits < 8 else numbers.to(TORCH_DTYPES[dtype])
+        alignment = PADDED_ALIGNMENT_BYTES if name in padded else ALIGNMENT_BYTES
+        made = Matrix.poisoned(rows, stored.shape[1], dtype, device, guarded=guarded, alignment=alignment)
+        return made.view.copy_(stored)
+
+    def extra(keyword: str) -> Tensor:
+        if keyword in BLOCK_SCALES:
+            scale = block_scale_of(spec, keyword[0])
+            assert scale is not None
+            rows = m if keyword == "a_scale" else n
+            return matrix(keyword, dtype_of(spec, keyword), rows, math.ceil(k / scale.vector))
+        if keyword == "c":
+            return matrix(keyword, dtype_of(spec, keyword), m, n)
+        extent = 1 if OPERATIONS[keyword].operand == "scalar" else m if keyword in ROW_VECTORS else n
+        return matrix(keyword, dtype_of(spec, keyword), 1, extent)[0]
+
+    a_transposed, b_transposed = operands.a.major == "mn", operands.b.major != "mn"
+    a = matrix("a", operands.a.dtype, *((k, m) if a_transposed else (m, k)))
+    b = matrix("b", operands.b.dtype, *((n, k) if b_transposed else (k, n)))
+    extras = {keyword: extra(keyword) for keyword in keywords_of(spec)}
+    return Inputs(a.T if a_transposed else a, b.T if b_transposed else b, MappingProxyType(extras))
+
+
+def _sizes(shape: Shape, spec: Spec, *, normalized: bool) -> dict[str, float]:
+    """Return the root mean square of each input; of scales, the middle of their range."""
+    ops, k = problem_of(spec).ops, shape[2]
+    operand = _operand_size(spec)
+    sizes = {"a": operand, "b": operand}
+    bare = _first(ops, SCALES) > _first(ops, ACTIVATIONS) < len(ops)
+    if (normalized or bare) and DTYPES[spec.operands.a.dtype].bits > 8:
+        sizes["a"] = k**-0.5
+    size = abs(alpha_of(spec)) * sizes["a"] * sizes["b"] * math.sqrt(k) or 1.0
+    for term in _terms(spec):
+        if term in SCALES:
+            sizes[term] = 1.0 / size
+            size = 1.0
+        elif term not in ACTIVATIONS:
+            matrix = term == "c" or OPERATIONS[term].operand == "matrix"
+            sizes["c" if matrix else term] = min(size, LARGEST_ADDEND)
+    return sizes
+
+
+def _operand_dtype(spec: Spec, name: str) -> DType:
+    return DTYPES[spec.operands.a.dtype if name == "a" else spec.operands.b.dtype]
+
+
+def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
+    device = generator.device
+    codes = torch.randint(len(E2M1_VALUES), extents, generator=generator, device=device)
+    return E2M1_VALUES.float().to(device)[codes]
+
+
+def _block_scales(spec: Spec, name: str, extents: tuple[int, int], generator: torch.Generator) -> Tensor:
+    """Return scales that bring the size of their operand as close to 1 as a power of two can."""
+    device, dtype = generator.device, DTYPES[dtype_of(spec, name)]
+    elements = E2M1_RMS if _operand_dtype(spec, name[0]).coded else 1.0
+    smaller = 2.0 ** -round(math.log2(elements * BLOCK_SCALE_RMS[dtype.kind]))
+    if dtype.kind == "scale":
+        return smaller * 2.0 ** torch.randint(-2, 3, extents, generator=generator, device=device)
+    return smaller * (torch.rand(extents, generator=generator, device=device) * 1.5 + 0.5)
+
+
+def _operand_size(spec: Spec) -> float:
+    """Return the root mean square of A and of B, scaled by block where they are."""
+    problem = problem_of(spec)
+    if not problem.a.dtype.integer:
+        return 1.0
+    narrow = problem.d.largest < NARROW and not set(SCALES) & set(problem.ops)
+    return 2.0 if narrow else INT8_RMS
+
+
+def _terms(spec: Spec) -> Iterator[str]:
+    """Yield what happens to alpha * A @ B, in order."""
+    problem = problem_of(spec)
+    if problem.c is not None and not problem.residual:
+        yield "c"
+    yield from problem.ops
+
+
+def _first(ops: tuple[str, ...], wanted: Sequence[str]) -> int:
+    """Return the position of the first op that is wanted; their number if none is."""
+    return next((position for position, op in enumerate(ops) if op in wanted), len(ops))

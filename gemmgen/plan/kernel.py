@@ -1,0 +1,321 @@
+"""A kernel as a value: its decisions, and everything that follows from them, each computed once.
+
+What all kernels share is here: TMA in and out, tiles of D, a ring of stages, a schedule. A kernel can be
+illegal: the rules say whether it is. So everything is defined for any positive decisions, and nothing judges.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.hardware import Architecture
+from gemmgen.plan.decisions import Decisions
+from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
+from gemmgen.plan.storage import Barrier, Ring, SharedBuffer, SharedMemory, TensorMemory
+from gemmgen.problem.definition import Problem, Shape
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: an amount with its unit, and how it comes about."""
+
+    name: str
+    amount: float
+    unit: str
+    derivation: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry(Decisions, ABC):
+    """The decisions of a kernel for a problem, and the sizes that follow from them.
+
+    Sizes are in elements unless the name says bytes. A *program* is one cluster; a CTA's share of it is
+    called ``cta_...``. Everything is defined for any positive decisions, legal or not.
+    """
+
+    problem: Problem
+
+    @property
+    def architecture(self) -> Architecture:
+        """What the kernel is compiled for."""
+        return self.problem.gpu.architecture
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a program walks over tiles that are its own from the start."""
+        return self.schedule_kind == "persistent"
+
+    @property
+    @abstractmethod
+    def specialized(self) -> bool:
+        """Whether warps have roles."""
+
+    # --- tiles
+
+    @property
+    def cluster_size(self) -> int:
+        """CTAs of one program."""
+        return self.cluster_m * self.cluster_n
+
+    @property
+    def program_tile_m(self) -> int:
+        """Rows of D that one program computes at a time."""
+        return self.cta_tile_m * self.cluster_m
+
+    @property
+    def program_tile_n(self) -> int:
+        """Columns of D that one program computes at a time."""
+        return self.cta_tile_n * self.cluster_n
+
+    @property
+    def subtiles(self) -> int:
+        """Parts into which the epilogue splits a tile's columns."""
+        return max(1, self.cta_tile_n // self.subtile_n)
+
+    # --- the cluster: CTA rank bits count along M first, then along N
+
+    def bases(self, m_axis: int | None, n_axis: int | None, rank: int = 2) -> list[list[int]]:
+        """Return a tensor's CGA bases, one for each bit of a CTA's rank.
+
+        The CTAs along M divide axis `m_axis` of the tensor and those along N axis `n_axis`; with None,
+        every one of them holds it whole.
+        """
+        along_m = unit_bases(m_axis, self.cluster_m, rank)
+        return along_m + unit_bases(n_axis, self.cluster_n, rank)
+
+    @property
+    @abstractmethod
+    def multicast(self) -> tuple[str, ...]:
+        """The operands of which CTAs of a program share tiles that one of them loads."""
+
+    @abstractmethod
+    def loads(self, operand: str) -> int:
+        """Return the TMA loads of an operand for one K step of a CTA."""
+
+    def boxes(self, rows: int, row_bytes: int, swizzle_bytes: int) -> int:
+        """Return the TMA operations for a tile in shared memory: one moves a swizzle's span, of few rows."""
+        spans = max(1, row_bytes // swizzle_bytes) if swizzle_bytes else 1
+        return spans * -(-rows // self.architecture.tma_rows)
+
+    # --- storage
+
+    def widest_swizzle(self, row_elements: int, bits: int) -> int:
+        """Return the widest swizzle in bytes that a row of a tile fills, 0 if it fills none."""
+        row_bytes = row_elements * bits // 8
+        return next((s for s in self.architecture.tma_swizzle_bytes if row_bytes >= s), 0)
+
+    @property
+    def c_swizzle_bytes(self) -> int:
+        """Swizzle of the C sub-tiles."""
+        return self.widest_swizzle(self.subtile_n, self.problem.c.bits) if self.problem.c else 0
+
+    @property
+    def d_swizzle_bytes(self) -> int:
+        """Swizzle of the D sub-tiles."""
+        return self.widest_swizzle(self.subtile_n, self.problem.d.bits)
+
+    @property
+    @abstractmethod
+    def a_tile_bytes(self) -> int:
+        """Bytes of one stage of A in one CTA."""
+
+    @property
+    @abstractmethod
+    def b_tile_bytes(self) -> int:
+        """Bytes of one stage of B in one CTA."""
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of one stage in one CTA."""
+        return self.a_tile_bytes + self.b_tile_bytes
+
+    @property
+    def smem_limit_bytes(self) -> int:
+        """Bytes of shared memory that each of the CTAs on an SM can have."""
+        architecture = self.architecture
+        share = architecture.smem_bytes_per_sm // self.occupancy - architecture.smem_reserved_bytes_per_cta
+        return max(1, min(share, architecture.smem_bytes_per_cta))
+
+    # --- a problem [M, N, K]
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Return the program tiles along M and N of a problem."""
+        m, n, _ = shape
+        return -(-m // self.program_tile_m), -(-n // self.program_tile_n)
+
+    @property
+    def resident_programs(self) -> int:
+        """Programs that the GPU holds at once."""
+        return self.problem.gpu.clusters(self.cluster_size) * self.occupancy
+
+    def waves(self, shape: Shape) -> float:
+        """Return the tiles of a problem per resident program: the fraction above an integer is idle time."""
+        tiles_m, tiles_n = self.tiles(shape)
+        return tiles_m * tiles_n / self.resident_programs
+
+    @property
+    def l2_flops_per_byte(self) -> float:
+        """Operations per byte that a program loads: its tile's arithmetic intensity towards L2."""
+        flops = 2 * self.program_tile_m * self.program_tile_n
+        a, b = self.problem.a.dtype.bits, self.problem.b.dtype.bits
+        return flops * 8 / (self.program_tile_m * a + self.program_tile_n * b)
+
+
+def unit_bases(axis: int | None, ctas: int, rank: int, first: int = 1) -> list[list[int]]:
+    """Return the bases of so many CTAs that divide an axis, the first of which are `first` tiles apart."""
+    extents = [first << bit for bit in range(ctas.bit_length() - 1)]
+    return [[extent if i == axis else 0 for i in range(rank)] for extent in extents]
+
+
+SHARED = {"b_scale": "B's scales"}
+"""What of an operand is shared, where that is not its tile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel(Geometry, ABC):
+    """A kernel: the decisions for a problem, and all that it is made of, as values."""
+
+    @property
+    @abstractmethod
+    def mma_name(self) -> str:
+        """The matrix instruction as PTX spells what the plan decides of it."""
+
+    @property
+    def operations(self) -> Mapping[str, int]:
+        """How often operations are in the code, for those of which the plan promises a number."""
+        return {}
+
+    @cached_property
+    @abstractmethod
+    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in shared memory, in the order in which the kernel allocates them."""
+
+    @cached_property
+    @abstractmethod
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The mbarriers, in the order in which the kernel allocates them."""
+
+    @cached_property
+    def shared_memory(self) -> SharedMemory:
+        """Every byte of a CTA's shared memory, laid out as the compiler does it."""
+        captured = captures(self.workers)
+        return SharedMemory(
+            buffers=self.shared_buffers,
+            barriers=self.barriers,
+            capture_bytes=sum(value.capture_bytes for value in captured),
+            captures=len(captured),
+            worker_warps=self.total_warps - self.default_warps,
+        )
+
+    @property
+    def smem_bytes(self) -> int:
+        """Bytes of shared memory per CTA, to the byte the compiler's figure."""
+        return self.shared_memory.total_bytes
+
+    @cached_property
+    def tensor_memory(self) -> TensorMemory:
+        """Every column of a CTA's tensor memory, which not every kernel has."""
+        return TensorMemory()
+
+    @property
+    def tmem_columns(self) -> int:
+        """Columns of tensor memory per CTA as the compiler allocates them."""
+        return self.tensor_memory.allocated_columns
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """The rings, in the order in which their first buffer or barrier is allocated."""
+        rings = (
+            *(buffer.ring for buffer in self.shared_buffers),
+            *(barrier.ring for barrier in self.barriers),
+        )
+        return tuple(dict.fromkeys(ring for ring in rings if ring))
+
+    @property
+    @abstractmethod
+    def tiles_to_wrap(self) -> int:
+        """Tiles of one program in which every ring that turns with the tile comes round twice and goes on."""
+
+    # --- partitions
+
+    @cached_property
+    @abstractmethod
+    def partitions(self) -> tuple[Partition, ...]:
+        """All roles; the first is the default partition, which keeps the kernel's own warps."""
+
+    @property
+    @abstractmethod
+    def default_warps(self) -> int:
+        """Warps of the default partition."""
+
+    @property
+    def workers(self) -> tuple[Partition, ...]:
+        """The partitions that run on warps of their own."""
+        return self.partitions[1:] if self.specialized else ()
+
+    @cached_property
+    @abstractmethod
+    def arguments(self) -> tuple[Argument, ...]:
+        """The tensors that the kernel is launched with, in order."""
+
+    def argument(self, name: str) -> Argument:
+        """Return the argument of this name."""
+        return next(argument for argument in self.arguments if argument.name == name)
+
+    # --- what a ledger says of the kernel itself
+
+    @property
+    @abstractmethod
+    def summary(self) -> tuple[Entry, ...]:
+        """The decisions with what they mean in this kernel."""
+
+    @property
+    def cluster_entry(self) -> Entry:
+        """How a cluster lies, and what its CTAs share."""
+        shared = f", {self.shared_operands} loaded once and multicast" if self.multicast else ""
+        return Entry("cluster", self.cluster_size, "CTAs", f"{self.cluster_m} x {self.cluster_n}{shared}")
+
+    @property
+    def shared_operands(self) -> str:
+        """What CTAs share by multicast: ``A and B``."""
+        return " and ".join(SHARED.get(operand, operand.upper()) for operand in self.multicast)
+
+    @property
+    def register_entries(self) -> tuple[Entry, ...]:
+        """What threads hold in registers, where the kernel knows it."""
+        return ()
+
+    # --- registers
+
+    @cached_property
+    def register_pool(self) -> RegisterPool:
+        """How the compiler divides the SM's register file among the partitions."""
+        return RegisterPool(
+            architecture=self.architecture,
+            default_warps=self.default_warps,
+            workers=tuple((worker.warps, worker.registers) for worker in self.workers),
+            occupancy=self.occupancy,
+        )
+
+    @property
+    def total_warps(self) -> int:
+        """Warps per CTA, with those that only pad a worker group."""
+        return self.register_pool.total_warps
+
+    @property
+    def threads(self) -> int:
+        """Threads per CTA."""
+        return self.total_warps * self.architecture.threads_per_warp
+
+    @property
+    def launch_register_limit(self) -> int | None:
+        """Registers per thread that the launch must not exceed for the planned CTAs to share an SM."""
+        return self.register_pool.launch_registers if self.occupancy > 1 else None
+
+    @property
+    def ptxas_notes(self) -> tuple[str, ...]:
+        """The notes that ptxas is known to give."""
+        return ()

@@ -1,0 +1,193 @@
+"""What a rule is, the runner that judges a plan by rules, and the words in which rules say what is wrong.
+
+A rule judges one thing: it yields a finding for every spec field that breaks it, with the numbers and the
+nearest legal value. It is silent where a rule that it comes *after* is broken: a value that is no power of
+two is reported once, not by every rule that divides by it. A rule that was silent found nothing and silences
+no other, so each rule names all on which it relies. It can name only rules that are declared above it, so
+there is no circle; the runner evaluates each rule once, those that it comes after first, and reports in the
+order of its list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, Never, TypeVar, overload
+
+from gemmgen.errors import Violation
+from gemmgen.plan.kernel import Kernel
+
+P = TypeVar("P", contravariant=True)
+Judged = TypeVar("Judged")
+AnyPlan = TypeVar("AnyPlan", bound=Kernel)
+Subject = Literal["problem", "plan", "store"]
+"""What a rule judges.
+
+``problem``: what the spec alone decides, so that one plan that breaks the rule speaks for all;
+``store``: what depends on how D is stored; a plan that breaks only other rules speaks for all ways to do it.
+"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found wrong with a plan: a violation without the rule's id."""
+
+    field: str
+    """Dotted path of the spec field to change."""
+    found: str
+    """The offending value with its consequence, in numbers."""
+    limit: str
+    """What the hardware or the compiler allows."""
+    fix: str
+    """The nearest legal value, as an instruction."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Generic[P]):
+    """A constraint on plans."""
+
+    id: str
+    says: str
+    """What holds for a plan that keeps the rule, in a sentence, and the source of its limits."""
+    subject: Subject
+    after: tuple[Rule[P] | Part[P], ...]
+    """The rule is silent where one of these is broken."""
+    consults: tuple[Rule[P] | Part[P], ...]
+    """The rule speaks where one of these is broken, but says something else."""
+    findings: Callable[[P, Consulted], Iterator[Finding]]
+
+    def at(self, *fields: str) -> Part[P]:
+        """Return the rule as far as it finds fault with some of its fields."""
+        return Part(self, fields)
+
+
+@dataclass(frozen=True)
+class Part(Generic[P]):
+    """A rule as far as it finds fault with some of its fields."""
+
+    rule: Rule[P]
+    fields: tuple[str, ...]
+
+
+class Consulted:
+    """Which of the rules that a rule consults are broken."""
+
+    def __init__(self, broken: dict[object, bool]) -> None:
+        self._broken = broken
+
+    def broken(self, *asked: Rule[Never] | Part[Never]) -> bool:
+        """Whether one of the rules is broken.
+
+        Raises:
+            KeyError: The rule that asks does not consult one of them.
+        """
+        broken = [self._broken[part] for part in asked]  # all of them: none may be asked without being named
+        return any(broken)
+
+
+@overload
+def rule(
+    name: str, *, subject: Subject = "plan"
+) -> Callable[[Callable[[P], Iterator[Finding]]], Rule[P]]: ...
+@overload
+def rule(
+    name: str, *, subject: Subject = "plan", after: Sequence[Rule[P] | Part[P]]
+) -> Callable[[Callable[[P], Iterator[Finding]]], Rule[P]]: ...
+@overload
+def rule(
+    name: str,
+    *,
+    subject: Subject = "plan",
+    after: Sequence[Rule[P] | Part[P]] = (),
+    consults: Sequence[Rule[P] | Part[P]],
+) -> Callable[[Callable[[P, Consulted], Iterator[Finding]]], Rule[P]]: ...
+def rule(
+    name: str,
+    *,
+    subject: Subject = "plan",
+    after: Sequence[Rule[P] | Part[P]] = (),
+    consults: Sequence[Rule[P] | Part[P]] = (),
+) -> Callable[[Callable[..., Iterator[Finding]]], Rule[P]]:
+    """Return a decorator that makes a rule of a function, whose docstring says what holds.
+
+    The function takes a plan and, if the rule consults others, which of those are broken.
+    """
+
+    def declared(function: Callable[..., Iterator[Finding]]) -> Rule[P]:
+        def alone(plan: P, _: Consulted) -> Iterator[Finding]:
+            return function(plan)
+
+        findings = function if consults else alone
+        return Rule(name, function.__doc__ or "", subject, tuple(after), tuple(consults), findings)
+
+    return declared
+
+
+class _Judgement(Generic[Judged]):
+    """What rules find in one plan, each evaluated once, when it is first asked for."""
+
+    def __init__(self, plan: Judged) -> None:
+        self._plan = plan
+        self._violations: dict[Rule[Judged], tuple[Violation, ...]] = {}
+
+    def violations(self, rule: Rule[Judged]) -> tuple[Violation, ...]:
+        """Return how the plan violates a rule."""
+        if rule not in self._violations:
+            self._violations[rule] = () if self.broken(*rule.after) else tuple(self._evaluated(rule))
+        return self._violations[rule]
+
+    def broken(self, *rules: Rule[Judged] | Part[Judged]) -> bool:
+        """Whether the plan violates one of the rules."""
+        for part in rules:
+            if isinstance(part, Rule):
+                if self.violations(part):
+                    return True
+            elif any(violation.field in part.fields for violation in self.violations(part.rule)):
+                return True
+        return False
+
+    def _evaluated(self, rule: Rule[Judged]) -> Iterator[Violation]:
+        consulted = Consulted({part: self.broken(part) for part in rule.consults})
+        for finding in rule.findings(self._plan, consulted):
+            yield Violation(rule.id, finding.field, finding.found, finding.limit, finding.fix)
+
+
+def judge(plan: Judged, rules: Sequence[Rule[Judged]]) -> tuple[Violation, ...]:
+    """Return every violation of the rules in their order; a plan without one keeps them all."""
+    judgement = _Judgement(plan)
+    return tuple(violation for rule in rules for violation in judgement.violations(rule))
+
+
+def keeps(plan: Judged, rules: Sequence[Rule[Judged] | Part[Judged]]) -> bool:
+    """Whether a plan violates none of the rules."""
+    return not _Judgement(plan).broken(*rules)
+
+
+def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
+    """Return the plan with other decisions."""
+    return replace(plan, **decisions)  # pyright: ignore[reportArgumentType]
+
+
+# --- words
+
+
+def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) -> str:
+    """Name the legal values around an illegal one, of which those outside `low` to `high` are none."""
+    inside = (max(low, value if high is None else min(value, high)) for value in (below, above))
+    return f"use {' or '.join(map(str, dict.fromkeys(inside)))}"
+
+
+def one_of(values: Sequence[object]) -> str:
+    """Name all legal values: ``use a``, ``use a or b``, ``use a, b or c``."""
+    return f"use {either(values)}"
+
+
+def either(values: Sequence[object]) -> str:
+    """List alternatives as a sentence does: ``a``, ``a or b``, ``a, b or c``."""
+    *others, last = map(str, values)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 warp``, ``2,048 warps``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

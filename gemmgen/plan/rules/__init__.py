@@ -1,1 +1,0 @@
-"""What the rules of both families share."""

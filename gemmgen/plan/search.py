@@ -1,0 +1,253 @@
+"""How the kernels of one family are searched: what is tried, what is legal, what it costs.
+
+A *configuration* has every decision on which a kernel's time depends; its *kernels* are the ways to store D
+that go with it. The planner looks at configurations in the order of their lower bounds and completes those
+that can win.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Generic, TypeVar
+
+from gemmgen.errors import Violation
+from gemmgen.plan.decisions import pinned, problem_of, searched
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import VECTOR_AXES
+from gemmgen.plan.rule import Rule, judge
+from gemmgen.problem.definition import Problem, Shape
+from gemmgen.spec import Spec
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan is expected to take for a problem: a figure to rank by, no promise."""
+
+    terms: dict[str, float]
+    """Cycles of an SM by cause: the ideal, and what is lost on top of it."""
+    l2_bytes: int
+    """Bytes of A, B and C that programs load; of a multicast tile once for all CTAs that share it."""
+    dram_bytes: int
+    """Fewest bytes from and to DRAM: each matrix and vector once."""
+    dram_seconds: float
+    hz: float
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of an SM, all terms; infinite for a cluster of more CTAs than the GPU has SMs."""
+        return sum(self.terms.values())
+
+    @property
+    def seconds(self) -> float:
+        """The time of the SMs, or that of DRAM where it is the longer one."""
+        return max(self.cycles / self.hz, self.dram_seconds)
+
+
+def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes: float) -> Estimate:
+    """Return the estimate for a problem [M, N, K] of a kernel that takes so many cycles by cause.
+
+    `step_bytes` is a CTA's share of what a K step loads, multicast tiles divided by who shares them.
+    """
+    gpu, dram = kernel.problem.gpu, dram_bytes(kernel.problem, shape)
+    return Estimate(
+        terms=terms,
+        l2_bytes=l2_bytes(kernel, shape, step_bytes),
+        dram_bytes=dram,
+        dram_seconds=dram / gpu.dram_bytes_per_second,
+        hz=gpu.sustained_hz,
+    )
+
+
+def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
+    """Return the bytes that programs load for a problem: a tile's operands at every K step, and its C."""
+    tiles_m, tiles_n = kernel.tiles(shape)
+    k_steps = math.ceil(shape[2] / kernel.cta_tile_k)
+    c = kernel.problem.c
+    of_tile = kernel.program_tile_m * kernel.program_tile_n * c.bytes if c else 0
+    return round(tiles_m * tiles_n * (k_steps * kernel.cluster_size * step_bytes + of_tile))
+
+
+def dram_bytes(problem: Problem, shape: Shape) -> int:
+    """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
+    m, n, k = shape
+    total = m * n * (problem.d.bytes + (problem.c.bytes if problem.c else 0))
+    for operand, rows in ((problem.a, m), (problem.b, n)):
+        total += rows * k * operand.dtype.bits // 8
+        total += rows * math.ceil(k / operand.scale.vector) if operand.scale else 0
+    lengths = {"m": m, "n": n}
+    vectors = (lengths[VECTOR_AXES[name]] * problem.vector_dtype(name).bytes for name in problem.vectors)
+    return total + sum(vectors)
+
+
+def whole_cycles(terms: dict[str, float]) -> float:
+    """Return the SM cycles of all terms, to the cycle, so that equal kernels tie."""
+    total = sum(terms.values())
+    return total if math.isinf(total) else round(total)
+
+
+def excess_of(*used_of_limits: tuple[float, float]) -> float:
+    """Return by how much amounts exceed their limits, as a sum of fractions."""
+    return sum(max(0.0, used / limit - 1) for used, limit in used_of_limits)
+
+
+P = TypeVar("P", bound=Kernel)
+Values = Mapping[str, object]
+"""Values by the name of the decision."""
+Choices = Mapping[str, tuple[object, ...]]
+"""Values to try by the name of the decision; ties in cost go to earlier ones."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Decisions that are fixed together, and the values tried for others beside them."""
+
+    fixed: Values
+    """Those for which a spec may want other values tried."""
+    choices: Choices
+    kind: Values = field(default_factory=dict[str, object])
+    """Those that tell this branch from others."""
+
+
+class Space(ABC, Generic[P]):
+    """What one family tries."""
+
+    stores: Choices
+    """The ways to store D: they take shared memory from the ring, and no time that the cost knows."""
+    memory: tuple[str, ...] = ()
+    """Decisions that follow from the memory that is left, for which a spec may name values besides."""
+
+    @abstractmethod
+    def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+        """Yield what to try beside what a spec states, and the values that it wants tried."""
+
+    @abstractmethod
+    def bound(self, problem: Problem, decisions: Values) -> P:
+        """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
+
+    @abstractmethod
+    def stored(self, bound: P, store: Values, decisions: Values) -> P:
+        """Return that kernel with a way to store D, and what follows from the memory that is left."""
+
+    def configurations(self, spec: Spec) -> Iterator[Configuration[P]]:
+        """Yield every combination of values that a spec leaves open, legal or not."""
+        problem, stated, wanted = problem_of(spec), pinned(spec), searched(spec)
+        names = {*self.stores, *self.memory}
+        stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
+        for branch in self.branches(problem, stated, wanted):
+            open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
+            fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
+            choices = {**branch.choices, **wanted}
+            tried = {name: values for name, values in choices.items() if name not in (*fixed, *stores)}
+            stored = {name: values for name, values in stores.items() if name not in fixed}
+            for values in itertools.product(*tried.values()):
+                yield Configuration(self, problem, fixed | dict(zip(tried, values, strict=True)), stored)
+
+    def kernels(self, spec: Spec) -> Iterator[P]:
+        """Yield a kernel for every combination of values that a spec leaves open, legal or not."""
+        for configuration in self.configurations(spec):
+            yield from configuration.kernels()
+
+
+@dataclass(frozen=True)
+class Configuration(Generic[P]):
+    """The decisions that set a kernel's time, stated or tried, and the ways to store D beside them."""
+
+    space: Space[P]
+    problem: Problem
+    decisions: Values
+    stores: Choices
+
+    @cached_property
+    def lower_bound(self) -> P:
+        """The configuration with the deepest ring that is tried: no kernel of it is cheaper."""
+        return self.space.bound(self.problem, self.decisions)
+
+    def kernels(self) -> Iterator[P]:
+        """Yield a kernel for each way to store D, legal or not, each once."""
+        seen: set[P] = set()
+        for values in itertools.product(*self.stores.values()):
+            store = dict(zip(self.stores, values, strict=True))
+            kernel = self.space.stored(self.lower_bound, store, self.decisions)
+            if kernel not in seen:
+                seen.add(kernel)
+                yield kernel
+
+
+def decided(kind: type[P], problem: Problem, decisions: Values) -> P:
+    """Return the kernel of these decisions, of which none may lack."""
+    return kind(problem=problem, **decisions)  # pyright: ignore[reportArgumentType] the names are its fields
+
+
+def whole_number(value: object) -> int:
+    """Return a decision that is one; the spec has checked it."""
+    assert isinstance(value, int)
+    return value
+
+
+@dataclass(frozen=True)
+class Family(Generic[P]):
+    """What the planner asks of a family of kernels."""
+
+    kernel: type[P]
+    space: Space[P]
+    """What is tried where a spec leaves decisions open."""
+    rules: tuple[Rule[P], ...]
+    cost: Callable[[P, Shape], tuple[float, ...]]
+    cost_order: tuple[str, ...]
+    """What the parts of a cost are."""
+    estimate: Callable[[P, Shape], Estimate]
+    excess: Callable[[P], float]
+    """Returns by how much an illegal kernel exceeds its limits, as a sum of fractions."""
+    columns: tuple[tuple[str, Callable[[P], str]], ...]
+    """Of a table of candidates: what tells their kernels apart."""
+    legend: str
+    """What its words mean."""
+    label: Callable[[P], str]
+    """Returns the decisions of a kernel's configuration in one line."""
+    as_dict: Callable[[P], dict[str, object]]
+    """Returns them as plain data."""
+
+    def judge(self, kernel: P) -> tuple[Violation, ...]:
+        """Return every violation of every rule; a kernel without one is legal."""
+        return judge(kernel, self.rules)
+
+    @cached_property
+    def decisions(self) -> frozenset[str]:
+        """The names of the decisions that its kernels have."""
+        return frozenset(field.name for field in fields(self.kernel)) - {"problem"}
+
+    @cached_property
+    def problem_rules(self) -> tuple[Rule[P], ...]:
+        """Rules of what the spec alone decides: one kernel that breaks them speaks for all."""
+        return tuple(rule for rule in self.rules if rule.subject == "problem")
+
+    @cached_property
+    def problem_rule_ids(self) -> frozenset[str]:
+        """The ids of the rules of the problem."""
+        return frozenset(rule.id for rule in self.problem_rules)
+
+    @cached_property
+    def store_rules(self) -> frozenset[str]:
+        """The ids of the rules of how D is stored: one kernel that breaks only others speaks for all ways."""
+        return frozenset(rule.id for rule in self.rules if rule.subject == "store")
+
+
+def tile_and_cluster(kernel: Kernel) -> list[str]:
+    """Return the tile of a kernel's CTAs, and their cluster where there is one, in words."""
+    tile = f"{kernel.cta_tile_m} x {kernel.cta_tile_n} x {kernel.cta_tile_k}"
+    return [tile, *([f"cluster {kernel.cluster_m} x {kernel.cluster_n}"] if kernel.cluster_size > 1 else [])]
+
+
+def narrow_tile(kernel: Kernel) -> str:
+    """Return the tile of a kernel's CTAs for the cell of a table."""
+    return f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}"
+
+
+def narrow_cluster(kernel: Kernel) -> str:
+    """Return the CTAs of a kernel's cluster for the cell of a table."""
+    return f"{kernel.cluster_m}x{kernel.cluster_n}"

@@ -1,0 +1,243 @@
+"""What both families judge alike: whole rules, and findings that a rule of each family yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from gemmgen.hardware import Architecture
+from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below, round_up
+from gemmgen.hardware.elements import FP8
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule
+from gemmgen.problem.definition import Problem
+
+# --- the problem
+
+FP32_MIN = 2.0**-126
+"""The smallest normal number of fp32."""
+FP32_MAX = (2 - 2.0**-23) * 2.0**127
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a contiguous matrix, whose length is an extent of the problem."""
+
+    matrix: str
+    axis: int
+    """Of M, N and K."""
+    multiple: int
+    """Elements of which TMA takes multiples."""
+    size: Callable[[int], str]
+    """Returns how long so many elements are, with the unit that counts."""
+    limit: str
+    """Why only multiples are taken."""
+
+
+def unaligned_shapes(problem: Problem, matrices: Iterable[Rows]) -> Iterator[Finding]:
+    """Yield the extents of listed problems with which TMA cannot stride over the rows of a matrix.
+
+    An extent is reported once, for the matrix with the longest multiple: what it takes suits the others.
+    """
+    matrices = sorted(matrices, key=lambda rows: -rows.multiple)
+    for section, shapes in (("check", problem.check_shapes), ("bench", problem.bench_shapes)):
+        for i, shape in enumerate(shapes):
+            reported: set[int] = set()
+            for rows in matrices:
+                extent, multiple = shape[rows.axis], rows.multiple
+                if extent % multiple == 0 or rows.axis in reported:
+                    continue
+                reported.add(rows.axis)
+                yield Finding(
+                    f"{section}.shapes.{i}.{rows.axis}",
+                    f"{'MNK'[rows.axis]} = {extent:,} gives {rows.matrix} rows of {rows.size(extent)}",
+                    rows.limit,
+                    nearest(extent // multiple * multiple, round_up(extent, multiple), low=multiple),
+                )
+
+
+def unequal_types(problem: Problem, mma: str) -> Iterator[Finding]:
+    """Yield what is wrong with operands of two types: instructions multiply only 8-bit floats in a mix."""
+    a, b = problem.a.dtype.name, problem.b.dtype.name
+    if a != b and not (a in FP8 and b in FP8):
+        yield Finding(
+            "operands.b.dtype",
+            f"B is {b} and A is {a}",
+            f"{mma} multiplies operands of one type, and of different ones only e4m3 and e5m2",
+            one_of(FP8 if a in FP8 else (a,)),
+        )
+
+
+def repeated_ops(problem: Problem, known: Collection[str] | None = None) -> Iterator[Finding]:
+    """Yield the operations that occur again, of those that the family knows; None for all."""
+    for i, op in enumerate(problem.ops):
+        if op in problem.ops[:i] and (known is None or op in known):
+            yield Finding(
+                f"epilogue.ops.{i}",
+                f"{op} a second time",
+                "an operation's operand is passed under its name, once",
+                "leave it out",
+            )
+
+
+def unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
+    """Yield what is wrong with alpha or beta, the factor of a matrix, for an epilogue in fp32."""
+    if factor == 0:
+        yield Finding(
+            f"epilogue.{name}",
+            f"a factor of 0 for {matrix}",
+            "D would not depend on it",
+            "leave it out, or use another factor" + (", or no operands.c" if name == "beta" else ""),
+        )
+    elif not FP32_MIN <= abs(factor) <= FP32_MAX:
+        yield Finding(
+            f"epilogue.{name}",
+            f"a factor of {factor:g} for {matrix}",
+            f"the epilogue computes in fp32, with numbers from {FP32_MIN:.1e} to {FP32_MAX:.1e}",
+            "leave it out, or use one of those",
+        )
+
+
+# --- programs and the order of tiles
+
+MAX_CLUSTER = 4
+"""CTAs of a program.
+
+8 are portable, but no Hopper tile gains by sharing among more than 4; on Blackwell none was measured.
+"""
+MAX_WIDTH = 4_096
+"""[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
+MAX_SQUARE = 64
+"""[derived] The curve takes five selects per halving of the square: 64 tiles, six halvings, fill any L2."""
+
+
+@rule("group-width")
+def group_width(plan: Kernel) -> Iterator[Finding]:
+    """The tiles of a group fit into the integers that count them, and a curve fills a square."""
+    field = "schedule.width"
+    if plan.schedule_kind == "single_tile":
+        return
+    if plan.order == "row":
+        if plan.width > 1:
+            found = f"groups of {plan.width:,} in the order row"
+            yield Finding(field, found, "it walks over one row of tiles at a time", "use 1")
+    elif plan.order == "hilbert":
+        if not is_power_of_two(plan.width) or not 2 <= plan.width <= MAX_SQUARE:
+            below = power_of_two_below(plan.width)
+            yield Finding(
+                field,
+                f"squares of {counted(plan.width, 'tile')}",
+                f"a Hilbert curve fills those whose sides are powers of two, here from 2 to {MAX_SQUARE}",
+                nearest(below, 2 * below, low=2, high=MAX_SQUARE),
+            )
+    elif plan.width > MAX_WIDTH:
+        lines = "rows" if plan.minor == "m" else "columns"
+        yield Finding(
+            field,
+            f"groups of {plan.width:,} {lines} of tiles",
+            f"their tiles are counted in 32 bits, which hold those of {MAX_WIDTH:,}",
+            f"use at most {MAX_WIDTH}",
+        )
+
+
+@rule("minor-dimension")
+def minor_dimension(plan: Kernel) -> Iterator[Finding]:
+    """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
+    fixed = {
+        "row": ("n", "tiles of a row follow one another"),
+        "hilbert": ("m", "a curve has no minor dimension"),
+    }
+    if plan.order not in fixed or plan.schedule_kind == "single_tile":
+        return
+    minor, reason = fixed[plan.order]
+    if plan.minor != minor:
+        found = f"{plan.minor} in the order {plan.order}"
+        yield Finding("schedule.minor", found, reason, f"use {minor}, or leave it out")
+
+
+# --- tiles, registers and buffers
+
+
+def odd_extents(extents: Iterable[tuple[str, int, int, int | None]]) -> Iterator[Finding]:
+    """Yield the extents that no block can have; each is given as field, extent, lowest and highest legal."""
+    for field, extent, low, high in extents:
+        if not is_power_of_two(extent):
+            below = power_of_two_below(extent)
+            yield Finding(
+                field,
+                f"{extent:,} is no power of two",
+                "Gluon's block extents are powers of two",
+                nearest(below, 2 * below, low=low, high=high),
+            )
+
+
+def expressible(architecture: Architecture, registers: int) -> bool:
+    """Whether ``setmaxnreg`` can ask for so many registers."""
+    inside = architecture.setmaxnreg_min <= registers <= architecture.setmaxnreg_max
+    return inside and registers % architecture.setmaxnreg_granularity == 0
+
+
+def inexpressible_request(
+    architecture: Architecture, role: str, registers: int, *, least: int | None, most: int | None = None
+) -> Iterator[Finding]:
+    """Yield what is wrong with a role's registers, of which it needs `least` and can have `most`.
+
+    None is what no kernel needs or has less or more of.
+    """
+    step, low, high = (
+        architecture.setmaxnreg_granularity,
+        architecture.setmaxnreg_min,
+        architecture.setmaxnreg_max,
+    )
+    if not expressible(architecture, registers):
+        yield Finding(
+            f"warp_specialization.registers.{role}",
+            f"{registers:,} registers per {role} thread",
+            f"setmaxnreg takes multiples of {step} from {low} to {high}",
+            nearest(
+                registers // step * step,
+                round_up(registers, step),
+                low=min(least or low, most or high),
+                high=most or high,
+            ),
+        )
+
+
+def uneven_buffers(plan: Kernel) -> Iterator[Finding]:
+    """Yield what is wrong with the number of buffers, for sub-tiles that are legal."""
+    if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
+        subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
+        below = power_of_two_below(plan.epilogue_buffers)
+        yield Finding(
+            "buffering.epilogue",
+            f"{plan.epilogue_buffers} buffers for {subtiles}",
+            "a tile uses each buffer equally often, or the next one would overwrite what a store still reads",
+            nearest(below, 2 * below, high=plan.subtiles),
+        )
+
+
+def largest_that_fits(
+    attempts: Iterable[tuple[AnyPlan, str, str]],
+    *,
+    legal: Callable[[AnyPlan], bool],
+    fits: Callable[[AnyPlan], bool],
+) -> tuple[str, int]:
+    """Halve one decision after the other; return the first field that does it and its largest value.
+
+    An attempt is a plan, the decision to halve, and its field in a spec. A sub-tile shrinks with its tile.
+
+    Raises:
+        AssertionError: No attempt leads to a plan that fits.
+    """
+    for base, name, field in attempts:
+        value: int = getattr(base, name)
+        while value > 1:
+            value //= 2
+            smaller = altered(base, **{name: value})
+            if name == "cta_tile_n":
+                smaller = altered(smaller, subtile_n=min(value, base.subtile_n))
+            if not legal(smaller):
+                break
+            if fits(smaller):
+                return field, value
+    raise AssertionError("a stage of the smallest tile fits")

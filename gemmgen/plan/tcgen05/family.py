@@ -1,0 +1,171 @@
+"""The family of Blackwell kernels: what is tried where a spec decides nothing, how kernels are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemmgen.hardware import PADDED_K, TCGEN05
+from gemmgen.plan.search import (
+    Branch,
+    Choices,
+    Family,
+    Space,
+    Values,
+    decided,
+    narrow_cluster,
+    narrow_tile,
+    tile_and_cluster,
+    whole_number,
+)
+from gemmgen.plan.tcgen05.bounds import most_stages, needed_worker_registers
+from gemmgen.plan.tcgen05.cost import COST_ORDER, cost, estimate, excess
+from gemmgen.plan.tcgen05.problem_rules import PROBLEM_RULES
+from gemmgen.plan.tcgen05.resource_rules import RESOURCE_RULES
+from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
+from gemmgen.plan.tcgen05.tile_rules import TILE_RULES
+from gemmgen.problem.definition import Operand, Problem
+
+STEP_BYTES = (128, 256)
+"""Rows of the operands' tiles along K in shared memory: 128 fill the widest swizzle."""
+CHOICES: Choices = {
+    "cta_tile_n": (256, 128, 64),
+    "cluster_m": (2, 1),
+    "accumulators": (2, 1),
+}
+"""What is tried for a decision that a spec leaves open; ties in cost go to earlier values."""
+STORES: Choices = {"subtile_n": (64, 32, 128), "epilogue_buffers": (2, 1)}
+"""The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
+MEMORY = ("stages",)
+"""What is derived from the shared memory that is left, but for values that a spec names."""
+WORKER_REGISTERS = 40
+"""What workers are given at least: the epilogue has all that it can use besides."""
+DEEPEST_RING = 8
+"""Stages beyond which a ring hides nothing more."""
+DEFAULTS: Values = {
+    "cta_tile_m": TCGEN05.m[-1],
+    "cluster_n": 1,
+    "schedule_kind": "persistent",
+    "order": "snake",
+    "minor": "m",
+    "width": 8,
+    "occupancy": 1,
+}
+"""Decisions that no rule couples to another one; none of them was measured on a Blackwell GPU."""
+
+
+class Tcgen05Space(Space[Tcgen05Kernel]):
+    """What is tried for Blackwell."""
+
+    stores = STORES
+    memory = MEMORY
+
+    def branches(
+        self,
+        problem: Problem,
+        stated: Values,
+        wanted: Choices,  # noqa: ARG002  there is one branch, whatever is wanted
+    ) -> Iterator[Branch]:
+        """Yield the only branch."""
+        fixed = {**DEFAULTS, **_implied(stated)}
+        yield Branch(fixed, {**CHOICES, "cta_tile_k": _step_choices(problem)})
+
+    def bound(self, problem: Problem, decisions: Values) -> Tcgen05Kernel:
+        """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
+        open_decisions = {
+            "stages": DEEPEST_RING,
+            "subtile_n": decisions["cta_tile_n"],
+            "epilogue_buffers": 1,
+            "a_swizzle_bytes": 1,
+            "b_swizzle_bytes": 1,
+            "worker_registers": WORKER_REGISTERS,
+        }
+        kernel = decided(Tcgen05Kernel, problem, {**open_decisions, **decisions})
+        derived = {
+            "a_swizzle_bytes": kernel.widest_swizzle(kernel.a_row, problem.a.smem_bits),
+            "b_swizzle_bytes": kernel.widest_swizzle(kernel.b_row, problem.b.smem_bits),
+        }
+        kernel = replace(kernel, **{name: value for name, value in derived.items() if name not in decisions})
+        if "worker_registers" in decisions:
+            return kernel
+        return replace(kernel, worker_registers=max(WORKER_REGISTERS, needed_worker_registers(kernel)))
+
+    def stored(self, bound: Tcgen05Kernel, store: Values, decisions: Values) -> Tcgen05Kernel:
+        """Return that kernel with a way to store D, in so far as its tile has one, and the stages left."""
+        if "subtile_n" not in decisions:
+            # Sub-tiles would part the columns of one CTA from another's.
+            whole, wanted = bound.cluster_n > 1, whole_number(store["subtile_n"])
+            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.cta_tile_n)}
+        kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
+        if "epilogue_buffers" not in decisions:
+            kernel = replace(kernel, epilogue_buffers=min(kernel.epilogue_buffers, kernel.subtiles))
+        if "stages" in decisions or "stages" in store:
+            return kernel
+        return replace(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
+
+
+def _implied(stated: Values) -> dict[str, object]:
+    """Return the decisions that follow from a single stated one."""
+    return {"minor": "n", "width": 1} if stated.get("order") == "row" else {}
+
+
+def _step_choices(problem: Problem) -> tuple[int, ...]:
+    """Return the K steps that fill swizzled rows of the wider operand, and blocks of scales."""
+
+    def least(operand: Operand) -> int:
+        return PADDED_K if operand.padded else 1
+
+    bits = max(problem.a.smem_bits, problem.b.smem_bits)
+    smallest = max(least(problem.a), least(problem.b))
+    return tuple(dict.fromkeys(max(smallest, size * 8 // bits) for size in STEP_BYTES))
+
+
+def _name(plan: Tcgen05Kernel) -> str:
+    """Return how a Blackwell plan gets its tiles."""
+    return plan.schedule_kind.replace("_", " ")
+
+
+def _label(plan: Tcgen05Kernel) -> str:
+    """Return the decisions of a plan's configuration in one line."""
+    accumulators = f"{plan.accumulators} accumulator{'s' * (plan.accumulators > 1)}"
+    return ", ".join([_name(plan), *tile_and_cluster(plan), accumulators])
+
+
+def _as_dict(plan: Tcgen05Kernel) -> dict[str, object]:
+    """Return the decisions of a Blackwell plan as plain data."""
+    return {
+        "kernel": _name(plan),
+        "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
+        "cluster": [plan.cluster_m, plan.cluster_n],
+        "stages": plan.stages,
+        "accumulators": plan.accumulators,
+        "epilogue": [plan.epilogue_buffers, plan.subtile_n],
+        "order": [plan.order, plan.minor, plan.width],
+        "smem_bytes": plan.smem_bytes,
+        "tmem_columns": plan.tmem_columns,
+    }
+
+
+TCGEN05_FAMILY = Family(
+    kernel=Tcgen05Kernel,
+    space=Tcgen05Space(),
+    rules=(*PROBLEM_RULES, *TILE_RULES, *RESOURCE_RULES),
+    cost=cost,
+    cost_order=COST_ORDER,
+    estimate=estimate,
+    excess=excess,
+    columns=(
+        ("kernel", _name),
+        ("tile", narrow_tile),
+        ("CTAs", narrow_cluster),
+        ("order", lambda plan: f"{plan.order} {plan.minor}{plan.width}"),
+        ("ring", lambda plan: str(plan.stages)),
+        ("acc", lambda plan: str(plan.accumulators)),
+        ("store", lambda plan: f"{plan.epilogue_buffers}x{plan.subtile_n}"),
+        ("smem", lambda plan: str(plan.smem_bytes)),
+        ("tmem", lambda plan: str(plan.tmem_columns)),
+    ),
+    legend="CTAs of a cluster; ring of stages; accumulators and columns of tensor memory; buffers of D",
+    label=_label,
+    as_dict=_as_dict,
+)

@@ -1,0 +1,367 @@
+"""A Blackwell kernel as a value: what is in memory, which barriers hand it over, which roles there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gemmgen.hardware import SCALE_ROWS, TCGEN05
+from gemmgen.hardware.elements import DTYPES
+from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Count, Partition, Passed
+from gemmgen.plan.storage import (
+    CTA_SCOPE,
+    PAIR_SCOPE,
+    Barrier,
+    Extent,
+    Measure,
+    Ring,
+    Scope,
+    SharedBuffer,
+    TensorBuffer,
+    TensorMemory,
+)
+from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES, Tcgen05Geometry
+from gemmgen.problem.definition import Operand
+
+LANES_OF_A_SCALE_BLOCK = (Extent(2), Extent(256))
+"""How TMA sees a block of 512 bytes, the scales of 128 rows, 4 each."""
+
+
+@dataclass(frozen=True)
+class LaunchControl:
+    """Where the responses of cluster launch control arrive, from which every role learns the next tile."""
+
+    responses: SharedBuffer
+    ready: Barrier
+    empty: Barrier
+
+    @property
+    def values(self) -> tuple[Passed, ...]:
+        """What a role is passed of it."""
+        return (self.responses, self.ready, self.empty)
+
+
+@dataclass(frozen=True)
+class Tcgen05Resources:
+    """The buffers and barriers of one kernel."""
+
+    a: SharedBuffer
+    b: SharedBuffer
+    scales: tuple[SharedBuffer, ...]
+    """Those of A and of B, where blocks have scales."""
+    d: SharedBuffer
+    accumulator: TensorBuffer
+    tmem_scales: tuple[TensorBuffer, ...]
+    load_empty: Barrier
+    load_ready: Barrier
+    accumulator_empty: Barrier
+    accumulator_ready: Barrier
+    launch_control: LaunchControl | None
+
+    @property
+    def buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in the order in which the kernel allocates them."""
+        responses = (self.launch_control.responses,) if self.launch_control else ()
+        return (self.a, self.b, *self.scales, self.d, *responses)
+
+    @property
+    def tensor_buffers(self) -> tuple[TensorBuffer, ...]:
+        """What is in tensor memory, in the order in which the kernel allocates it."""
+        return (self.accumulator, *self.tmem_scales)
+
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The barriers in the order in which the kernel allocates them."""
+        control = self.launch_control
+        claims = (control.ready, control.empty) if control else ()
+        return (self.load_empty, self.load_ready, self.accumulator_empty, self.accumulator_ready, *claims)
+
+
+def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
+    """Return the buffers and barriers of a kernel."""
+    stages = Ring(Extent(kernel.stages, "stages"), "the load warp", "the tensor cores", turns_with="k_step")
+    slots = Extent(kernel.accumulators, "accumulators")
+    sums = Ring(slots, "the tensor cores", "the epilogue", turns_with="tile", indexed=kernel.accumulators > 1)
+    problem, scope = kernel.problem, PAIR_SCOPE if kernel.paired else CTA_SCOPE
+    both, scales = ", in both CTAs" if kernel.paired else "", ()
+    tmem_scales: tuple[TensorBuffer, ...] = ()
+    if kernel.block_scaled:
+        scales = (_scales(kernel, "a", stages), _scales(kernel, "b", stages))
+        tmem_scales = (
+            _tmem_scales(kernel, "a_scale_tmem", problem.a, kernel.cta_tile_m),
+            _tmem_scales(kernel, "b_scale_tmem", problem.b, kernel.cta_tile_n),
+        )
+    readers = kernel.stage_readers
+    reads = "the MMAs of all pairs that it fills have read the stage"
+    read = reads if readers > 1 else "the stage has been read"
+    return Tcgen05Resources(
+        a=_operand_buffer(kernel, "a", stages),
+        b=_operand_buffer(kernel, "b", stages),
+        scales=scales,
+        d=_d_buffer(kernel),
+        accumulator=TensorBuffer(
+            "accumulators" if kernel.accumulators > 1 else "accumulator",
+            # A column holds a number of 32 bits in each of 128 lanes; 64 rows leave half of the lanes idle.
+            kernel.accumulators * kernel.cta_tile_n,
+            f"{kernel.accumulators} x {kernel.cta_tile_n} columns of fp32",
+        ),
+        tmem_scales=tuple(buffer for buffer in tmem_scales if buffer.columns),
+        load_empty=Barrier("load_empty", stages, f"tensor cores to the load warp: {read}", readers),
+        load_ready=Barrier(
+            "load_ready", stages, f"TMA to the MMA warp: the stage holds its tiles{both}", scope=scope
+        ),
+        accumulator_empty=Barrier(
+            "accumulator_empty", sums, f"epilogue to the MMA warp: the sums have been read{both}", scope=scope
+        ),
+        accumulator_ready=Barrier(
+            "accumulator_ready", sums, "tensor cores to the epilogue: the sums of a tile are complete"
+        ),
+        launch_control=_launch_control(kernel) if kernel.launch_control else None,
+    )
+
+
+def partitions_of(
+    kernel: Tcgen05Geometry, resources: Tcgen05Resources, arguments: tuple[Argument, ...]
+) -> tuple[Partition, ...]:
+    """Return a partition for each role: the epilogue first, which keeps the kernel's own warps."""
+    loaded = tuple(argument for argument in arguments if argument.name in LOADED)
+    d = next(argument for argument in arguments if argument.name == "d")
+    factors = tuple(argument for argument in arguments if argument.kind == "scalar")
+    claims = resources.launch_control.values if resources.launch_control else ()
+    handover = (resources.accumulator_empty, resources.accumulator_ready)
+    stages = (resources.a, resources.b, *resources.scales)
+    stage_barriers = (resources.load_empty, resources.load_ready)
+    # Without launch control the MMA warp counts its tiles; with it, it asks like everyone else.
+    counts = () if kernel.launch_control else tile_counts(kernel)
+    epilogue = (d, *factors, resources.accumulator, resources.d, *handover, *claims)
+    mma = (*stages, *resources.tmem_scales, resources.accumulator, *stage_barriers, *handover, *claims)
+    load = (*loaded, *stages, *stage_barriers, *claims, *tile_counts(kernel), K_STEPS)
+    most = kernel.architecture.setmaxnreg_max
+    roles = [
+        Partition("epilogue", kernel.epilogue_warps, most, (*epilogue, *tile_counts(kernel))),
+        Partition("mma", 1, kernel.worker_registers, (*mma, *counts, K_STEPS)),
+        Partition("load", 1, kernel.worker_registers, load),
+    ]
+    if kernel.launch_control:
+        roles.append(Partition("scheduler", 1, kernel.worker_registers, claims))
+    return tuple(roles)
+
+
+LOADED = ("a", "b", "a_scale", "b_scale")
+"""The arguments of which the load warp brings tiles."""
+
+
+def tile_counts(kernel: Tcgen05Geometry) -> tuple[Count, ...]:
+    """Return the numbers of tiles that roles are passed.
+
+    Who walks over tiles of its own counts them all; to find one in rows, those of a row are enough.
+    """
+    return (TILES_N,) if kernel.launch_control and kernel.order == "row" else (TILES_M, TILES_N)
+
+
+# --- buffers
+
+
+def k_extent(kernel: Tcgen05Geometry, operand: Operand) -> Extent:
+    """Return the extent of an operand's tile along K, as its descriptor counts it."""
+    if operand.dtype.elements_per_byte == 1:
+        return Extent(kernel.cta_tile_k, "tile_k")
+    return Extent(kernel.cta_tile_k // operand.dtype.elements_per_byte, "packed_tile_k")
+
+
+def _operand_buffer(kernel: Tcgen05Geometry, name: Literal["a", "b"], stages: Ring) -> SharedBuffer:
+    """Return the ring of an operand's tiles."""
+    if name == "a":
+        operand, outer, rows = kernel.problem.a, Extent(kernel.program_tile_m, "tile_m"), kernel.cta_tile_m
+        size, swizzle_bytes = kernel.a_tile_bytes, kernel.a_swizzle_bytes
+    else:
+        operand, outer = kernel.problem.b, Extent(kernel.program_tile_n, "tile_n")
+        rows, size, swizzle_bytes = kernel.cta_b_columns, kernel.b_tile_bytes, kernel.b_swizzle_bytes
+    k = k_extent(kernel, operand)
+    dtype = f"{operand.dtype.name}{' padded' * operand.padded}"
+    contents = f"{kernel.stages} x {rows} x {kernel.cta_tile_k} {dtype}{_swizzled(swizzle_bytes)}"
+    shape = (outer, k) if operand.major == "k" else (k, outer)
+    return SharedBuffer(f"{name}_smem", name, shape, kernel.stages * size, contents, stages, swizzle_bytes)
+
+
+def _scales(kernel: Tcgen05Geometry, name: Literal["a", "b"], stages: Ring) -> SharedBuffer:
+    """Return the ring of an operand's scales, in blocks of 128 rows of 4."""
+    operand, size = kernel.problem.a, kernel.a_scale_tile_bytes
+    rows, program_rows = kernel.cta_tile_m, kernel.program_tile_m
+    measure: Measure = "a_scale_blocks"
+    if name == "b":
+        operand, size = kernel.problem.b, kernel.b_scale_tile_bytes
+        rows, program_rows, measure = kernel.cta_tile_n, kernel.program_tile_n, "b_scale_blocks"
+    blocks = Extent(program_rows // SCALE_ROWS, measure)
+    blocks_k = Extent(kernel.scale_groups(operand), "scale_blocks_k")
+    shape = (Extent(1), blocks, blocks_k, *LANES_OF_A_SCALE_BLOCK)
+    contents = f"{kernel.stages} x {rows} x {kernel.scale_columns(operand)}"
+    return SharedBuffer(f"{name}_scale_smem", f"{name}_scale", shape, kernel.stages * size, contents, stages)
+
+
+def _d_buffer(kernel: Tcgen05Geometry) -> SharedBuffer:
+    """Return the buffers of sub-tiles of D."""
+    depth, columns = kernel.epilogue_buffers, Extent(kernel.program_tile_n, "tile_n")
+    if kernel.subtiles > 1:
+        columns = Extent(kernel.subtile_n, "subtile_n")
+    slots = Extent(depth, "epilogue_buffers")
+    ring = Ring(slots, "the epilogue", "TMA", turns_with="subtile", indexed=kernel.epilogue_buffers > 1)
+    subtile = f"{kernel.cta_tile_m} x {kernel.subtile_n} {kernel.problem.d.name}"
+    return SharedBuffer(
+        "d_smem",
+        "d",
+        (Extent(kernel.program_tile_m, "tile_m"), columns),
+        depth * kernel.subtile_bytes(),
+        f"{depth} x {subtile}{_swizzled(kernel.d_swizzle_bytes)}",
+        ring,
+        kernel.d_swizzle_bytes,
+    )
+
+
+def _swizzled(swizzle_bytes: int) -> str:
+    return f", swizzle {swizzle_bytes}" if swizzle_bytes else ""
+
+
+def _tmem_scales(kernel: Tcgen05Geometry, name: str, operand: Operand, rows: int) -> TensorBuffer:
+    """Return the scales of one K step: 4 bytes a column and lane, copied to each of the four warps' lanes."""
+    columns = kernel.scale_columns(operand)
+    used = rows * columns // TCGEN05.scale_bytes_per_column
+    return TensorBuffer(name, used, f"{rows} x {columns} scales of 8 bits")
+
+
+def _launch_control(kernel: Tcgen05Geometry) -> LaunchControl:
+    """Return where the responses of launch control arrive: one is read while the next is requested."""
+    slots = Extent(CLC_RESPONSES, "clc_responses")
+    ring = Ring(slots, "launch control", "all roles", turns_with="tile")
+    response_bytes, ctas = TCGEN05.response_bytes, kernel.cluster_size
+    return LaunchControl(
+        responses=SharedBuffer(
+            "clc_responses",
+            "clc",
+            (Extent(2),),
+            CLC_RESPONSES * response_bytes,
+            f"{CLC_RESPONSES} x {response_bytes} bytes of launch control",
+            ring,
+            alignment=8,
+        ),
+        ready=Barrier("clc_ready", ring, "launch control to all roles: the response has arrived"),
+        empty=Barrier(
+            "clc_empty",
+            ring,
+            "all roles, of every CTA, to the scheduler: the response has been read",
+            kernel.roles,
+            "roles",
+            Scope(
+                ctas,
+                groups=1 if ctas > 1 else 0,
+                bases=((0,),) * (ctas.bit_length() - 1),
+                shared="a response",
+            ),
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tcgen05Kernel(Tcgen05Geometry, Kernel):
+    """A Blackwell kernel: its decisions, and all that it is made of."""
+
+    @property
+    def mma_name(self) -> str:
+        """The instruction as PTX spells it."""
+        return f"cta_group::{self.cta_group}.kind::{self.mma_kind}"
+
+    @cached_property
+    def resources(self) -> Tcgen05Resources:
+        """The buffers and barriers by what they are for."""
+        return resources_of(self)
+
+    @cached_property
+    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in shared memory, in the order in which the kernel allocates them."""
+        return self.resources.buffers
+
+    @cached_property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The mbarriers, in the order in which the kernel allocates them."""
+        return self.resources.barriers
+
+    @cached_property
+    def tensor_memory(self) -> TensorMemory:
+        """Every column of a CTA's tensor memory."""
+        return TensorMemory(self.resources.tensor_buffers)
+
+    @property
+    def operations(self) -> Mapping[str, int]:
+        """How often each operation is in the code.
+
+        A K step: a wait for an empty stage, an announcement of its bytes, its loads; a wait for them, the
+        copies of scales, the MMAs, and one commit that frees the stage. A tile: a wait for an accumulator and
+        a commit that hands it over; a wait for it, the stores, and an arrival that frees it. Launch control:
+        a wait for every role, its arrival, and the scheduler's wait, announcement and request.
+        """
+        operands = ("a", "b", *(("a_scale", "b_scale") if self.block_scaled else ()))
+        asked = int(self.launch_control)
+        readers = asked * len(self.partitions)
+        return {
+            "tcgen05.mma": self.mmas_per_step,
+            "tcgen05.cp": self.scale_copies,
+            "tcgen05.commit": 2,
+            "TMA load": sum(map(self.loads, operands)),
+            "TMA store": self.subtiles * self.stores,
+            "mbarrier wait": 4 + readers + asked,
+            "mbarrier arrive": 1 + readers,
+            "mbarrier expect": 1 + asked,
+            "launch control": asked,
+        }
+
+    @property
+    def tiles_to_wrap(self) -> int:
+        """Tiles of one program in which every ring that turns with the tile comes round twice and goes on."""
+        return 3 * max(self.accumulators, CLC_RESPONSES if self.launch_control else 1)
+
+    # --- partitions
+
+    @property
+    def default_warps(self) -> int:
+        """Those of the epilogue."""
+        return self.epilogue_warps
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """All roles; the first is the default partition, which keeps the kernel's own warps."""
+        return partitions_of(self, self.resources, self.arguments)
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The tensors that the kernel is launched with, in order."""
+        problem = self.problem
+        a, b = problem.a, problem.b
+        a_scale = (Argument("a_scale", "block_scales", a.scale.dtype, "m"),) if a.scale else ()
+        b_scale = (Argument("b_scale", "block_scales", b.scale.dtype, "n"),) if b.scale else ()
+        scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
+        operands = (Argument("a", "matrix", a.dtype), Argument("b", "matrix", b.dtype))
+        return (*operands, *a_scale, *b_scale, *scalar, Argument("d", "matrix", problem.d))
+
+    # --- what a ledger says of it
+
+    @property
+    def summary(self) -> tuple[Entry, ...]:
+        """The decisions with what they mean in this kernel."""
+        _, n, k = self.mma_shape
+        bytes_per_stage = f"{self.a_tile_bytes:,} of A + {self.b_tile_bytes:,} of B bytes per stage"
+        if self.block_scaled:
+            bytes_per_stage += f" + {self.a_scale_tile_bytes:,} + {self.b_scale_tile_bytes:,} of scales"
+        pair = "of two CTAs" if self.paired else "of one CTA"
+        instruction = f"{self.mma_kind}, n {n}, k {k}, {pair}, per K step"
+        return (
+            Entry("CTA tile m", self.cta_tile_m, "rows", "each a lane of tensor memory"),
+            Entry("CTA tile n", self.cta_tile_n, "columns", f"stored as {self.subtiles} x {self.subtile_n}"),
+            Entry("CTA tile k", self.cta_tile_k, "elements", bytes_per_stage),
+            self.cluster_entry,
+            Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
+            Entry("accumulators", self.accumulators, "tiles", "of sums in tensor memory"),
+            Entry("instructions", self.mmas_per_step, "tcgen05", instruction),
+        )

@@ -1,0 +1,204 @@
+"""What a plan is expected to cost on a problem, and how far it is beyond limits: ranks, judges nothing.
+
+A plan's time is a sum of named terms, in cycles of one SM at the clock that a large problem sustains
+(``Gpu.sustained_hz``); ``docs/planner.md`` explains it. The constants marked [derived] were solved from one
+session of ratios to cuBLAS on an H200 (bf16 8192 x 8192 x 8192, 4096 x 4096 x 4096 and 8192 x 8192 x 1024;
+fp8 and tf32 as a check), with cuBLAS at 674, 667 and 588 TFLOP/s. They order plans to within a few percent;
+a time that they give is not a measurement.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, whole_cycles
+from gemmgen.plan.wgmma.bounds import most_consumers, working_registers
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.problem.definition import Shape
+
+LOAD_LATENCY_CYCLES = 550
+"""[derived] From asking for a stage to its first byte.
+
+A blocked 128 x 256 x 64 (0.44) took 2,395 cycles a step: 1,024 of MMA, 160 of drain, 49,152 bytes at 64 a
+cycle, and 443. A blocked 128 x 128 x 128 for two CTAs (0.742) has 616.
+"""
+DRAIN_CYCLES = 160
+"""[derived] From the last instruction of an MMA to the first of the next where none is in flight.
+
+Ping-pong without an MMA in flight (0.78) took 689 cycles for a step of 512; a lone consumer of eight warps
+(0.91) 1,165 for 1,024.
+"""
+REFILL_CYCLES = {"single_tile": 0, "tiled": 260, "persistent": 700}
+"""[derived] To wait for a stage and ask for another where the warps that multiply also load.
+
+128 x 256 x 64 without an MMA in flight: 1,437 cycles a step in a tiled (0.748), 1,882 in a persistent
+schedule (0.571), of which 1,024 are MMA and 160 drain.
+"""
+REFILL_COVER = 0.6
+"""[derived] Part of a step's MMA in flight behind which that is hidden: 80 of 700 cycles remained (0.957)."""
+PROMOTION_CYCLES_PER_REGISTER = 2
+"""[derived] To add a register of partial sums to the accumulator. With 64: 128 for two consumers (promotion
+after 128 of K had 0.893, after 256 1.010); 288 with the drain in ping-pong, where no other covers (0.53).
+"""
+EPILOGUE_BYTES_PER_CYCLE_AND_WARP = 3.3
+"""[derived] Of C and D, converted and handed to TMA. An MMA in flight keeps cooperative consumers in step,
+and a tile of 65,536 bytes of D then took 2,640 cycles beside its main loop (fp8, 1.024, 1.00 and 0.99).
+"""
+EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
+"""[derived] What of it is left where consumers run apart, one storing while another still multiplies:
+1,815 of those 2,640 cycles (bf16 1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083).
+"""
+TURN_CYCLES = 500
+"""[derived] From the last MMA of a ping-pong consumer to the first of the other one: 8,687 cycles for 8,192
+of MMA (bf16 128 x 128 at K = 1,024, 1.113).
+"""
+CLUSTER_SHARE = 0.015
+"""[derived] Of the main loop, in which CTAs of a cluster wait for one another at every stage: a 1 x 2 cluster
+(1.024, 0.989, 1.045) and ping-pong in one of 2 x 1 (1.025, 0.980, 1.106) lost 0.3 to 3.6 %, in the mean 1.45.
+"""
+START_CYCLES = 3_200
+"""[derived] From a program's launch to its first MMA, and from its last store to the next launch: a tiled
+128 x 256 (1.004, 0.967, 0.890) took 5,800 cycles a tile beside its main loop, 2,640 of them its epilogue.
+"""
+
+
+def mma_cycles(plan: WgmmaKernel) -> float:
+    """Return the cycles of the tensor cores for one K step of a CTA tile."""
+    fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
+    return plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / fma_per_cycle
+
+
+def smem_cycles(plan: WgmmaKernel) -> float:
+    """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B."""
+    m, n, _ = plan.mma_shape
+    a_rows = 0 if plan.a_source == "registers" else m
+    rows = plan.cta_tile_m / m * (plan.cta_tile_n / n) * (a_rows + n)
+    return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
+
+
+def loaded_bytes(plan: WgmmaKernel) -> float:
+    """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
+    return plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
+
+
+def l2_cycles(plan: WgmmaKernel) -> float:
+    """Return the cycles in which a CTA's share of L2 delivers a K step."""
+    return loaded_bytes(plan) / plan.architecture.l2_bytes_per_cycle_and_sm
+
+
+def exposed_cycles(plan: WgmmaKernel) -> float:
+    """Return the cycles of a K step in which its CTA has no MMA in flight, whatever other CTAs do."""
+    covered = plan.outstanding_mmas or (plan.row_shares > 1)
+    exposed = 0.0 if covered else float(DRAIN_CYCLES)
+    if not (plan.specialized or plan.synchronous):
+        hidden = REFILL_COVER * mma_cycles(plan) if plan.outstanding_mmas else 0
+        exposed += max(0.0, REFILL_CYCLES[plan.schedule_kind] - hidden)
+    if plan.promote_k:
+        exposed += PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
+    return exposed
+
+
+def step_cycles(plan: WgmmaKernel, ctas: int = 1) -> dict[str, float]:
+    """Return by cause the cycles that one K step of as many CTAs on an SM cannot be shorter than.
+
+    CTAs share what an SM does per cycle; what one of them waits for passes while another multiplies.
+    A stage is free again when its MMA has retired, or, with one in flight, when the next one is issued.
+    """
+    tensor, smem, l2 = mma_cycles(plan), smem_cycles(plan), l2_cycles(plan)
+    busy = max(tensor, smem) + exposed_cycles(plan)
+    lap = LOAD_LATENCY_CYCLES + l2 + (0 if plan.outstanding_mmas else busy)
+    return {
+        "tensor cores": ctas * tensor,
+        "shared memory": ctas * smem,
+        "L2": ctas * l2,
+        "drained MMAs": busy,
+        "short ring": lap / max(1, plan.stages - plan.outstanding_mmas),
+    }
+
+
+def epilogue_cycles(plan: WgmmaKernel) -> float:
+    """Return the cycles in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
+    element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
+    warps = plan.consumer_warps * plan.row_shares
+    return plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_CYCLE_AND_WARP * warps)
+
+
+def tile_cycles(plan: WgmmaKernel, main_loop: float) -> dict[str, float]:
+    """Return by cause the cycles of one tile that no main loop covers.
+
+    Ping-pong consumers store while the other multiplies: only what exceeds its main loop is left.
+    """
+    cluster = {"cluster": CLUSTER_SHARE * main_loop} if plan.cluster_size > 1 else {}
+    epilogue = epilogue_cycles(plan)
+    if plan.ping_pong:
+        beyond = max(0.0, (epilogue - main_loop - TURN_CYCLES) / 2)
+        return {"turns": TURN_CYCLES, "epilogue": beyond} | cluster
+    if plan.row_shares > 1 and not plan.outstanding_mmas:
+        epilogue *= EPILOGUE_SHARE_OF_CONSUMERS_APART
+    return {"epilogue": DRAIN_CYCLES + epilogue} | cluster
+
+
+def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
+    """Return what a plan is expected to take for a problem [M, N, K]."""
+    return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
+
+
+def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
+    """Return the cycles of the busiest SM by cause: rounds of tiles, one after the other."""
+    programs = plan.problem.gpu.clusters(plan.cluster_size)
+    if not programs:
+        return {"tensor cores": math.inf}
+    tiles_m, tiles_n = plan.tiles(shape)
+    tiles_per_sm = math.ceil(tiles_m * tiles_n / programs)
+    ctas = min(plan.occupancy, tiles_per_sm)
+    rounds = math.ceil(tiles_per_sm / ctas)
+    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
+    steps = step_cycles(plan, ctas)
+    slowest = max(steps, key=lambda cause: steps[cause])
+    busy = rounds * k_steps * steps["tensor cores"]
+    tile_fma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k
+    sms = plan.problem.gpu.sm_count
+    ideal = math.prod(shape) / tile_fma * mma_cycles(plan) / sms
+    terms = {"tensor cores": ideal, "idle SMs": busy - ideal}
+    if slowest != "tensor cores":
+        terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
+    for cause, cycles in tile_cycles(plan, k_steps * steps[slowest]).items():
+        terms[cause] = rounds * cycles
+    if plan.ping_pong:
+        terms["epilogue"] += epilogue_cycles(plan)  # of the last tile, behind which nothing runs
+    terms["start"] = START_CYCLES * (1 if plan.persistent else rounds)
+    return terms
+
+
+def cycles(plan: WgmmaKernel, shape: Shape) -> float:
+    """Return the SM cycles of a problem [M, N, K], to the cycle, so that equal plans tie."""
+    return whole_cycles(_terms(plan, shape))
+
+
+def cost(plan: WgmmaKernel, shape: Shape) -> tuple[float, ...]:
+    """Rank a plan for a problem: the smaller the better, the first difference decides (``COST_ORDER``)."""
+    idle_queue = bool(plan.outstanding_mmas) != (plan.row_shares == 1)
+    return (
+        cycles(plan, shape),
+        l2_bytes(plan, shape, loaded_bytes(plan)),
+        idle_queue,
+        -plan.stages * plan.cta_tile_k,
+    )
+
+
+COST_ORDER = ("time", "L2 bytes", "MMAs in flight", "depth of the ring")
+"""What the parts of a cost are: cycles; bytes from L2, which cost power; whether consumers that no
+other covers for keep an MMA in flight, and others none; and the K that the ring holds, for deeper hides more.
+"""
+
+
+def excess(plan: WgmmaKernel) -> float:
+    """Return by how much an illegal kernel exceeds its limits, as a sum of fractions."""
+    if plan.consumers > most_consumers(plan):
+        return 0.0  # nothing can be summed up over that many consumers
+    return excess_of(
+        (plan.smem_bytes, plan.smem_limit_bytes),
+        (plan.accumulator_registers + working_registers(plan), plan.consumer_registers),
+        (plan.subtile_n, plan.cta_tile_n),
+        (plan.epilogue_buffers, plan.subtiles),
+    )

@@ -1,0 +1,241 @@
+"""The family of Hopper kernels: what is tried where a spec decides nothing, how kernels are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from gemmgen.hardware import HOPPER, WGMMA
+from gemmgen.plan.search import (
+    Branch,
+    Choices,
+    Family,
+    Space,
+    Values,
+    decided,
+    narrow_cluster,
+    narrow_tile,
+    tile_and_cluster,
+    whole_number,
+)
+from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_stages
+from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
+from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
+from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.tile_rules import TILE_RULES
+from gemmgen.problem.definition import Problem
+
+KINDS = ("cooperative", "ping_pong")
+"""Specializations that are tried for a persistent schedule; other schedules have none."""
+
+STEP_BYTES = (128, 256, 64, 512)
+"""Rows of the operands' tiles along K: 128 fill the widest swizzle."""
+
+CHOICES: Choices = {
+    "cta_tile_m": (128, 256, 64),
+    "cta_tile_n": (256, 128, 64, 32),
+    "cluster_m": (1, 2),
+    "cluster_n": (1,),
+    "consumers": (2, 1),
+    "outstanding_mmas": (0, 1),
+}
+"""What is tried for a decision that a spec leaves open; ties in cost go to earlier values."""
+
+TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
+"""The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
+
+STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
+"""The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
+
+DEEPEST_RING = 8
+"""Stages beyond which a ring hides nothing more."""
+
+DEFAULTS: Values = {
+    "schedule_kind": "persistent",
+    "producer_registers": 40,
+    "order": "snake",
+    "minor": "m",
+    "width": 16,
+    "promote_k": 0,
+}
+"""Decisions that no rule couples to another one, with values that ran well; no record isolates them."""
+
+
+PING_PONG_WIDTH = 8
+"""The width that ran best with ping-pong, whose consumers have neighbouring tiles."""
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A decision that follows from others where the spec leaves it open."""
+
+    name: str
+    value: Callable[[WgmmaKernel], object]
+
+
+TILE_DERIVED = (
+    Derived("mma_n", lambda plan: max(1, min(plan.cta_tile_n // plan.warps_n, plan.widest_mma_n))),
+    Derived("a_source", lambda plan: _a_source(plan)),
+    Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
+    Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
+)
+"""What follows from the tile and its warps, each from those alone."""
+MEMORY_DERIVED = (
+    Derived("consumer_registers", most_consumer_registers),
+    Derived("stages", lambda plan: max(1, min(DEEPEST_RING, most_stages(plan)))),
+)
+"""What follows from everything else, in this order."""
+
+
+class WgmmaSpace(Space[WgmmaKernel]):
+    """What is tried for Hopper."""
+
+    stores = STORES
+
+    def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+        """Yield a branch for each kind of warp specialization."""
+        for kind in wanted.get("specialization") or _kinds(stated):
+            fixed = {**DEFAULTS, **_implied(stated, kind)}
+            choices = {**CHOICES, "cta_tile_k": _step_choices(problem)}
+            if {**fixed, **stated}.get("schedule_kind") == "tiled" and "schedule_kind" not in wanted:
+                choices |= TILED_CHOICES
+            yield Branch(fixed, choices, {"specialization": kind})
+
+    def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
+        """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
+        open_decisions = {
+            "stages": DEEPEST_RING,
+            "consumer_registers": 1,
+            "subtile_n": decisions["cta_tile_n"],
+            "epilogue_buffers": 1,
+            "warps_n": 1,
+            "warps_m": 1 if "warps_m" in decisions else _warps_m(decisions),
+        } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
+        kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
+        return _derive(kernel, TILE_DERIVED, decisions)
+
+    def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
+        """Return that kernel with a way to store D, and what follows from the memory that is left."""
+        if "subtile_n" in store:
+            # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
+            whole = bound.cluster_n > 1 or bound.warps_n > 1
+            wanted = whole_number(store["subtile_n"])
+            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.cta_tile_n)}
+        kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
+        for derived in MEMORY_DERIVED:
+            kernel = _derive(kernel, (derived,), decisions)
+        return kernel
+
+
+def _kinds(stated: Values) -> tuple[object, ...]:
+    if "specialization" in stated:
+        return (stated["specialization"],)
+    persistent = stated.get("schedule_kind", "persistent") == "persistent"
+    if not persistent:
+        return ("none",)  # a program of one tile has nothing to overlap it with
+    return KINDS if stated.get("consumers", 2) == 2 else KINDS[:1]
+
+
+def _implied(stated: Values, kind: object) -> dict[str, object]:
+    """Return the decisions that follow from a kind of kernel, or from a single stated decision."""
+    implied: dict[str, object] = {}
+    if kind == "none":
+        implied |= {"consumers": 1, "producer_registers": 0, "cluster_m": 1, "cluster_n": 1}
+    if stated.get("schedule_kind") != "tiled":
+        implied["occupancy"] = 1
+    if kind == "ping_pong":
+        implied |= {"consumers": 2, "width": PING_PONG_WIDTH}
+    if stated.get("schedule_kind") == "single_tile":
+        implied |= {"stages": 1, "outstanding_mmas": 0}
+    if stated.get("order") == "row":
+        implied |= {"minor": "n", "width": 1}
+    if stated.get("stages") == 1:  # an MMA in flight needs a second one
+        implied["outstanding_mmas"] = 0
+    if "promote_k" in stated:  # a sum is promoted after each K step
+        implied |= {"cta_tile_k": stated["promote_k"], "outstanding_mmas": 0}
+    return implied
+
+
+def _step_choices(problem: Problem) -> tuple[int, ...]:
+    return tuple(size // problem.a.dtype.bytes for size in STEP_BYTES)
+
+
+def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) -> WgmmaKernel:
+    """Return the plan with those decisions that are open derived from it."""
+    found = {item.name: item.value(plan) for item in derived if item.name not in decisions}
+    return replace(plan, **found) if found else plan  # pyright: ignore[reportArgumentType]
+
+
+def _warps_m(decisions: Values) -> int:
+    """Return the warps along M: two warpgroups where all the tile's rows are one consumer's and suffice."""
+    warpgroup = HOPPER.warps_per_warpgroup
+    warps_n, tile_m = whole_number(decisions.get("warps_n", 1)), whole_number(decisions["cta_tile_m"])
+    lone = decisions["consumers"] == 1 and tile_m >= 2 * WGMMA.m
+    return max(warpgroup, 2 * warpgroup // warps_n) if lone else warpgroup
+
+
+def _a_source(plan: WgmmaKernel) -> str:
+    """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
+    return "registers" if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16 else "shared"
+
+
+def _name(plan: WgmmaKernel) -> str:
+    """Return what kind of kernel a plan is."""
+    if plan.specialized:
+        return plan.specialization.replace("_", "-")
+    if plan.synchronous:
+        return "blocked"
+    return "pipelined" if plan.schedule_kind == "tiled" else plan.schedule_kind.replace("_", " ")
+
+
+def _label(plan: WgmmaKernel) -> str:
+    """Return the decisions of a plan's configuration in one line."""
+    parts = [_name(plan), *tile_and_cluster(plan)]
+    if plan.specialization == "cooperative":
+        parts.append(f"{plan.consumers} consumer{'s' * (plan.consumers > 1)}")
+    if plan.occupancy > 1:
+        parts.append(f"occupancy {plan.occupancy}")
+    return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
+
+
+def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
+    """Return the decisions of a Hopper plan as plain data."""
+    return {
+        "kernel": _name(plan),
+        "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
+        "cluster": [plan.cluster_m, plan.cluster_n],
+        "consumers": plan.consumers,
+        "warps": plan.total_warps,
+        "stages": plan.stages,
+        "outstanding_mmas": plan.outstanding_mmas,
+        "epilogue": [plan.epilogue_buffers, plan.subtile_n],
+        "smem_bytes": plan.smem_bytes,
+        "accumulator_registers": plan.accumulator_registers,
+        "consumer_registers": plan.consumer_registers,
+        "occupancy": plan.occupancy,
+    }
+
+
+WGMMA_FAMILY = Family(
+    kernel=WgmmaKernel,
+    space=WgmmaSpace(),
+    rules=(*TYPE_RULES, *TILE_RULES, *RESOURCE_RULES, *OPERATION_RULES),
+    cost=cost,
+    cost_order=COST_ORDER,
+    estimate=estimate,
+    excess=excess,
+    columns=(
+        ("kernel", _name),
+        ("tile", narrow_tile),
+        ("CTAs", narrow_cluster),
+        ("warps", lambda plan: str(plan.total_warps)),
+        ("ring", lambda plan: f"{plan.stages} q{plan.outstanding_mmas}"),
+        ("smem", lambda plan: str(plan.smem_bytes)),
+        ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
+        ("occ", lambda plan: str(plan.occupancy)),
+    ),
+    legend="CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight; accumulator of registers",
+    label=_label,
+    as_dict=_as_dict,
+)

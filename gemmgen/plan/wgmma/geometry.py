@@ -1,0 +1,172 @@
+"""The decisions of a Hopper kernel, TMA in and out and wgmma in between, and the sizes that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.hardware import WGMMA
+from gemmgen.hardware.elements import DType
+from gemmgen.plan.decisions import Decisions
+from gemmgen.plan.kernel import Geometry
+from gemmgen.spec.names import Source, Specialization
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaDecisions(Decisions):
+    """What is decided of a Hopper kernel besides.
+
+    A *consumer* is a group of warps that multiplies one accumulator; without warp specialization all warps
+    of a CTA are one.
+    """
+
+    mma_n: int
+    """Columns of one instruction."""
+    promote_k: int
+    """Elements of K after which a sum of 8-bit products is added up in fp32; 0 for never."""
+    warps_m: int
+    """Warps of one consumer along M."""
+    warps_n: int
+
+    a_source: Source
+    outstanding_mmas: int
+
+    specialization: Specialization
+    consumers: int
+    producer_registers: int
+    consumer_registers: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaGeometry(WgmmaDecisions, Geometry):
+    """The sizes that follow from the decisions of a Hopper kernel."""
+
+    # --- kinds
+
+    @property
+    def specialized(self) -> bool:
+        """Whether a warp of its own loads."""
+        return self.specialization != "none"
+
+    @property
+    def ping_pong(self) -> bool:
+        """Whether each consumer has a tile of its own."""
+        return self.specialization == "ping_pong"
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether the warps that multiply also load, and wait for it: there is no ring then."""
+        return not self.specialized and self.stages == 1
+
+    # --- tiles
+
+    @property
+    def consumer_warps(self) -> int:
+        """Warps of one consumer."""
+        return self.warps_m * self.warps_n
+
+    @property
+    def row_shares(self) -> int:
+        """Parts into which the consumers divide a tile's rows, each with its own tiles of A."""
+        return self.consumers if self.specialization == "cooperative" else 1
+
+    @property
+    def cta_consumer_tile_m(self) -> int:
+        """Rows of D that one consumer computes in one CTA."""
+        return self.cta_tile_m // self.row_shares
+
+    @property
+    def consumer_tile_m(self) -> int:
+        """Rows of D that one consumer computes over all CTAs of its program."""
+        return self.cta_consumer_tile_m * self.cluster_m
+
+    @property
+    def subtile_halvings(self) -> int:
+        """Times that the epilogue halves a consumer's columns to get its sub-tiles."""
+        return self.subtiles.bit_length() - 1
+
+    @property
+    def mma_shape(self) -> tuple[int, int, int]:
+        """The wgmma instruction (m, n, k)."""
+        return (WGMMA.m, self.mma_n, WGMMA.k_bytes // self.problem.a.dtype.bytes)
+
+    @property
+    def widest_mma_n(self) -> int:
+        """Columns of the widest instruction for the operands' type."""
+        return self.problem.a.dtype.wgmma_n_max
+
+    @property
+    def mmas_per_step(self) -> int:
+        """Instructions that one warpgroup of a consumer issues for one K step."""
+        rows = WGMMA.rows_per_warp * self.warps_m
+        _, n, k = self.mma_shape
+        columns = max(1, self.cta_tile_n // self.warps_n // n)
+        return max(1, self.cta_consumer_tile_m // rows) * columns * max(1, self.cta_tile_k // k)
+
+    @property
+    def fp8(self) -> bool:
+        """Whether the operands are 8-bit floats."""
+        return self.problem.a.dtype.fp8
+
+    @property
+    def multicast(self) -> tuple[str, ...]:
+        """The operands that CTAs of a program share: B those along M, A those along N."""
+        shared = {"a": self.cluster_n > 1, "b": self.cluster_m > 1}
+        return tuple(operand for operand, is_shared in shared.items() if is_shared)
+
+    # --- storage
+
+    @property
+    def a_row(self) -> int:
+        """Elements of a row of A's tile as it is stored: along K, or along M."""
+        return self.cta_tile_k if self.problem.a.major == "k" else self.cta_consumer_tile_m
+
+    @property
+    def b_row(self) -> int:
+        """Elements of a row of B's tile as it is stored: along K, or along N."""
+        return self.cta_tile_k if self.problem.b.major == "k" else self.cta_tile_n
+
+    @property
+    def a_tile_bytes(self) -> int:
+        """Bytes of one stage of A in one CTA, all consumers."""
+        return self.cta_tile_m * self.cta_tile_k * self.problem.a.dtype.bytes
+
+    @property
+    def b_tile_bytes(self) -> int:
+        """Bytes of one stage of B in one CTA."""
+        return self.cta_tile_n * self.cta_tile_k * self.problem.b.dtype.bytes
+
+    def loads(self, operand: str) -> int:
+        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
+        is_a = operand == "a"
+        shares = self.row_shares if is_a else 1
+        tile_bytes, row = (self.a_tile_bytes, self.a_row) if is_a else (self.b_tile_bytes, self.b_row)
+        row_bytes = row * self.problem.a.dtype.bytes  # B's elements are of the same size
+        rows = tile_bytes // shares // row_bytes
+        swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
+        return shares * self.boxes(rows, row_bytes, swizzle_bytes)
+
+    def subtile_bytes(self, dtype: DType) -> int:
+        """Return the bytes of one epilogue buffer of one consumer in one CTA."""
+        return self.cta_consumer_tile_m * min(self.subtile_n, self.cta_tile_n) * dtype.bytes
+
+    # --- registers
+
+    @property
+    def accumulator_elements(self) -> int:
+        """Sums of a consumer thread."""
+        threads = self.consumer_warps * self.architecture.threads_per_warp
+        return self.cta_consumer_tile_m * self.cta_tile_n // threads
+
+    @property
+    def accumulator_registers(self) -> int:
+        """Registers per consumer thread that hold the accumulator; with promotion, the partial sum too."""
+        registers = self.accumulator_elements * self.problem.accumulator.bits // 32
+        return 2 * registers if self.promote_k else registers
+
+    @property
+    def operand_registers(self) -> int:
+        """Registers per consumer thread that hold a K step of A; its warps along N hold the same."""
+        if self.a_source == "shared":
+            return 0
+        threads = self.warps_m * self.architecture.threads_per_warp
+        return self.cta_consumer_tile_m * self.cta_tile_k * self.problem.a.dtype.bytes // 4 // threads

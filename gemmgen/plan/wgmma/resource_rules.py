@@ -1,0 +1,391 @@
+"""Rules of a Hopper kernel's resources: registers, shared memory, rings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemmgen.hardware import WGMMA
+from gemmgen.hardware.architecture import power_of_two_below
+from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, one_of, rule
+from gemmgen.plan.shared_rules import expressible, inexpressible_request, largest_that_fits, uneven_buffers
+from gemmgen.plan.wgmma.bounds import (
+    FEW_LOADS,
+    MOST_LOADS,
+    REGISTERS_OF_MOST_LOADS,
+    fewest_stages,
+    fits,
+    loads_across,
+    most_consumer_registers,
+    most_stages,
+    needed_producer_registers,
+    needed_registers,
+    smem_limit,
+    widest_launched_mma,
+    working_registers,
+)
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.tile_rules import (
+    CONSUMERS,
+    EXTENTS,
+    TILE,
+    least_columns,
+    narrowest_subtile,
+    occupancy,
+    tile_power_of_two,
+)
+
+
+@rule("role-registers", after=CONSUMERS)
+def role_registers(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Without roles no warp asks for registers: all threads have what the launch gives them."""
+    if plan.specialized:
+        return
+    most = most_consumer_registers(plan)
+    for role, registers, had in (
+        ("producer", plan.producer_registers, 0),
+        ("consumer", plan.consumer_registers, most),
+    ):
+        if registers != had:
+            yield Finding(
+                f"warp_specialization.registers.{role}",
+                f"{registers:,} registers per {role} thread without warp specialization",
+                f"all threads then have what the launch gives them, up to {most}",
+                "leave it out, or use a kind of warp specialization",
+            )
+
+
+@rule("register-granularity", consults=TILE)
+def register_granularity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
+    """A register request is one that ``setmaxnreg`` can express: others are rounded or dropped in silence."""
+    if not plan.specialized:
+        return
+    architecture, producer = plan.architecture, plan.producer_registers
+    tile = not consulted.broken(*TILE)
+    least = needed_producer_registers(plan) if tile else None
+    yield from inexpressible_request(architecture, "producer", producer, least=least)
+    if plan.consumers > 1:  # a lone consumer makes no request
+        least = needed_registers(plan) if tile else None
+        most = most_consumer_registers(plan) if expressible(architecture, producer) else None
+        yield from inexpressible_request(
+            architecture, "consumer", plan.consumer_registers, least=least, most=most
+        )
+
+
+@rule("register-pool", after=[*CONSUMERS, occupancy, register_granularity], consults=TILE)
+def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
+    """The first consumer, which gets what the workers leave, has as many registers as are asked for."""
+    if not plan.specialized:
+        return
+    pool = plan.register_pool
+    field, registers = "warp_specialization.registers.consumer", pool.launch_registers * plan.threads
+    if plan.consumers == 1 and pool.default_registers != plan.consumer_registers:
+        yield Finding(
+            field,
+            f"{plan.consumer_registers} registers per thread of a lone consumer",
+            f"it gets all that the producer leaves of {registers:,}, {pool.default_registers} per thread",
+            f"use {pool.default_registers}",
+        )
+    elif pool.default_registers < plan.consumer_registers:
+        yield Finding(
+            field,
+            f"{plan.consumer_registers} per consumer and {plan.producer_registers} per producer thread "
+            f"leave the first consumer {max(pool.default_registers, 0)}",
+            f"the {plan.threads} threads share {registers:,} registers",
+            f"use at most {most_consumer_registers(plan)}",
+        )
+    elif plan.mma_n > (widest := widest_launched_mma(plan)) and not consulted.broken(*TILE):
+        yield Finding(
+            "mma.n",
+            f"an instruction of {plan.mma_n} columns",
+            f"its sums do not fit into the {pool.launch_registers} registers with which each of the "
+            f"{plan.threads * plan.occupancy:,} threads on an SM starts",
+            f"use at most {widest}",
+        )
+
+
+@rule("producer-registers", after=[*TILE, register_granularity])
+def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The producer has registers for the coordinates of every load, and to find its tiles."""
+    if not plan.specialized:
+        return
+    across = sum(loads_across(plan).values())
+    if across > MOST_LOADS:
+        yield _too_many_loads(plan)
+    elif plan.producer_registers < (needed := needed_producer_registers(plan)):
+        along = plan.loads("a") + plan.loads("b") - across
+        yield Finding(
+            "warp_specialization.registers.producer",
+            f"{plan.producer_registers} registers per producer thread",
+            f"{across} TMA loads a K step across rows of K and {along} along them take {needed} for "
+            f"{plan.consumers} {plan.specialization} consumer{'s' if plan.consumers > 1 else ''} in "
+            f"{plan.order} order",
+            f"use at least {needed}",
+        )
+
+
+def _too_many_loads(plan: WgmmaKernel) -> Finding:
+    """Return what is wrong with a tile of more loads across rows of K than any producer has registers for."""
+    loads = loads_across(plan)
+    total, most = sum(loads.values()), max(loads, key=lambda name: loads[name])
+    operands = {
+        "a": (plan.problem.a, plan.a_row, plan.a_swizzle_bytes),
+        "b": (plan.problem.b, plan.b_row, plan.b_swizzle_bytes),
+    }
+    operand, row, swizzle = operands[most]
+    widest = plan.widest_swizzle(row, operand.dtype.bits)
+    field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", f"use {widest}"
+    if swizzle == widest:
+        coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS
+        extent, size = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
+        field, found = f"tile.{extent}", f"a tile of {size:,} {'rows' if extent == 'm' else 'columns'}"
+        fix = f"use at most {power_of_two_below(max(1, size * coordinates // total))}"
+    return Finding(
+        field,
+        found,
+        f"it takes {total} TMA loads a K step, and a producer has registers for {MOST_LOADS} coordinates",
+        fix,
+    )
+
+
+@rule("accumulator-registers", after=[*TILE, occupancy, register_granularity])
+def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
+    most = most_consumer_registers(plan)
+    if needed_registers(plan) <= most:
+        return
+    accumulator, working = plan.accumulator_registers, working_registers(plan) + plan.operand_registers
+    room = most - working
+    narrowest = WGMMA.n_min * plan.warps_n
+    if plan.cta_tile_n > narrowest:
+        columns = power_of_two_below(max(1, plan.cta_tile_n * room // accumulator))
+        field, largest = "tile.n", max(columns, narrowest)
+    else:
+        field, largest = "tile.m", power_of_two_below(max(1, plan.cta_tile_m * room // accumulator))
+    partial = " with its partial sums" if plan.promote_k else ""
+    yield Finding(
+        field,
+        f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n}{partial} takes {accumulator} "
+        f"registers of each consumer thread",
+        f"{most} less {working} to work with leave {room}",
+        f"use at most {largest}",
+    )
+
+
+@rule("consumer-registers", after=[*TILE, register_granularity, accumulator_registers])
+def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A consumer asks for enough registers to hold its accumulator and to work with it."""
+    needed = needed_registers(plan)
+    if plan.consumers > 1 and needed > plan.consumer_registers:  # a lone consumer gets what there is
+        yield Finding(
+            "warp_specialization.registers.consumer",
+            f"{plan.consumer_registers} registers per consumer thread",
+            f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n} takes "
+            f"{plan.accumulator_registers}, and the kernel "
+            f"{working_registers(plan) + plan.operand_registers} more to work with",
+            f"use at least {needed}",
+        )
+
+
+@rule("operand-swizzle", after=EXTENTS)
+def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A and B are swizzled, and no wider than their rows: Triton 3.9 reads no others with wgmma."""
+    widths = plan.architecture.tma_swizzle_bytes
+    for name, swizzle, row, operand in (
+        ("a", plan.a_swizzle_bytes, plan.a_row, plan.problem.a),
+        ("b", plan.b_swizzle_bytes, plan.b_row, plan.problem.b),
+    ):
+        row_bytes = row * operand.dtype.bytes
+        legal = [width for width in widths if width <= row_bytes]
+        if swizzle in legal:
+            continue
+        if not legal:
+            extent = "k" if operand.major == "k" else {"a": "m", "b": "n"}[name]
+            yield Finding(
+                f"tile.{extent}",
+                f"rows of {row} elements, {row_bytes} bytes, in the tiles of {name.upper()}",
+                f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
+                f"use at least {widths[-1] // operand.dtype.bytes}",
+            )
+            continue
+        limit = f"wgmma reads operands swizzled over {either(widths)} bytes, of at most the"
+        yield Finding(
+            f"operands.{name}.swizzle",
+            f"a swizzle of {swizzle:,} bytes",
+            f"{limit} {row_bytes} of a tile's row",
+            one_of(legal),
+        )
+
+
+@rule("ring-depth", subject="store")
+def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A stage is free to load into while outstanding MMAs read theirs; else both sides wait forever."""
+    field = "buffering.stages"
+    if plan.schedule_kind == "single_tile":
+        if plan.stages > 1:
+            found = f"{plan.stages:,} stages for a single tile"
+            yield Finding(field, found, "all of K is one step, which needs one", "use 1")
+        return
+    if plan.stages >= (least := fewest_stages(plan)):
+        return
+    if plan.persistent and not plan.specialized:
+        yield Finding(
+            field,
+            f"{plan.stages} stage for warps that load and multiply over many tiles",
+            "a second one lets a step load while another is multiplied",
+            f"use at least {least}",
+        )
+    else:
+        yield Finding(
+            field,
+            f"{plan.stages} stage with {plan.outstanding_mmas} outstanding MMA",
+            "the MMA in flight keeps its stage until the next one is issued, which needs a stage of its own",
+            f"use at least {least}",
+        )
+
+
+@rule("outstanding-mmas")
+def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
+    """An MMA can only stay in flight where another one follows it, and where nothing of it is in registers.
+
+    [gluon] With A from registers and an MMA outstanding, ptxas serializes (C7511, C7512): bf16, tf32, e4m3
+    and int8, both majors, 32 and 64 of K, 64 and 128 sums, specialized or not. With none outstanding
+    all compile.
+    """
+    if plan.schedule_kind == "single_tile" and plan.outstanding_mmas:
+        yield Finding(
+            "buffering.outstanding_mmas",
+            f"{plan.outstanding_mmas} outstanding MMA for a single tile",
+            "all of K is one step, and no MMA follows its own",
+            "use 0",
+        )
+    elif plan.a_source == "registers" and plan.outstanding_mmas:
+        yield Finding(
+            "buffering.outstanding_mmas",
+            f"{plan.outstanding_mmas} outstanding MMA with A from registers",
+            "a step's A would overwrite what the MMA in flight reads, so that the compiler serializes them",
+            "use 0",
+        )
+
+
+# --- the epilogue
+
+
+@rule("epilogue-subtile", subject="store", after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n")])
+def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A sub-tile is part of a tile's columns that no thread has to exchange, and that TMA can move."""
+    field = "epilogue.subtile_n"
+    narrowest = narrowest_subtile(plan)
+    if plan.subtile_n > plan.cta_tile_n:
+        yield Finding(
+            field,
+            f"sub-tiles of {plan.subtile_n} columns",
+            f"the tile has {plan.cta_tile_n}",
+            f"use at most {plan.cta_tile_n}",
+        )
+    elif plan.subtile_n < plan.cta_tile_n and (plan.cluster_n > 1 or plan.warps_n > 1):
+        owner = "CTA of the cluster" if plan.cluster_n > 1 else "warp along N"
+        yield Finding(
+            field,
+            f"sub-tiles of {plan.subtile_n} columns",
+            f"halving the tile would part the columns of one {owner} from another's, so it is stored whole",
+            f"use {plan.cta_tile_n}",
+        )
+    elif plan.subtile_n < WGMMA.n_min <= plan.cta_tile_n:
+        yield Finding(
+            field,
+            f"sub-tiles of {plan.subtile_n} columns",
+            f"four threads hold {WGMMA.n_min} columns of an accumulator's row, and no split may part them",
+            f"use at least {max(narrowest, WGMMA.n_min)}",
+        )
+    elif plan.subtile_n < narrowest and plan.cta_tile_n >= WGMMA.n_min:
+        alignment = plan.architecture.tma_alignment_bytes
+        yield Finding(
+            field if plan.cta_tile_n >= narrowest else "tile.n",
+            f"rows of {plan.subtile_n} elements of {plan.problem.d.name}",
+            f"TMA moves at least {alignment} bytes of a row",
+            f"use at least {narrowest}",
+        )
+
+
+@rule(
+    "epilogue-buffers",
+    subject="store",
+    after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), epilogue_subtile],
+)
+def epilogue_buffers(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Each epilogue buffer has a sub-tile of every tile, so that the ring starts anew with the tile."""
+    yield from uneven_buffers(plan)
+
+
+# --- capacity
+
+SMALLER_TILE = (*EXTENTS, epilogue_subtile, epilogue_buffers)
+"""What a smaller tile, which is looked for because it fits, has to keep."""
+
+
+@rule(
+    "smem-capacity",
+    subject="store",
+    after=[*TILE, tile_power_of_two, occupancy, accumulator_registers, epilogue_subtile, epilogue_buffers],
+    consults=[register_granularity, operand_swizzle],
+)
+def smem_capacity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
+    """All buffers, barriers and compiler state fit into a CTA's shared memory."""
+    if fits(plan):
+        return
+    least = fewest_stages(plan)
+    if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)) >= least:
+        field, largest = "buffering.stages", stages
+        found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
+    elif consulted.broken(register_granularity, operand_swizzle):
+        return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
+    else:
+        fewest = "a single stage" if least == 1 else f"{least} stages"
+        found = f"even {fewest} of {plan.stage_bytes:,} bytes and the epilogue need"
+        plan = altered(plan, stages=least)
+        field, largest = _smaller_tile(plan)
+    share = f" of each of {plan.occupancy} CTAs" if plan.occupancy > 1 else ""
+    yield Finding(
+        field,
+        f"{found} {plan.smem_bytes:,} bytes",
+        f"the limit{share} is {smem_limit(plan):,}",
+        f"use at most {largest}",
+    )
+
+
+def _smaller_tile(plan: WgmmaKernel) -> tuple[str, int]:
+    """Return the field that has to shrink for a plan with few stages to fit, and the value that does it.
+
+    It is the largest. Where no field will do alone, the others are taken at their smallest.
+    """
+    one_buffer = altered(plan, epilogue_buffers=1)
+    short = altered(one_buffer, cta_tile_k=plan.mma_shape[2])
+    columns = max(least_columns(plan), narrowest_subtile(plan))
+    attempts = (
+        (plan, "epilogue_buffers", "buffering.epilogue"),
+        (plan, "subtile_n", "epilogue.subtile_n"),
+        (plan, "cta_tile_k", "tile.k"),
+        (one_buffer, "subtile_n", "epilogue.subtile_n"),
+        (altered(one_buffer, subtile_n=WGMMA.n_min), "cta_tile_k", "tile.k"),
+        (plan, "cta_tile_n", "tile.n"),
+        (plan, "cta_tile_m", "tile.m"),
+        (short, "cta_tile_n", "tile.n"),
+        (altered(short, cta_tile_n=columns, subtile_n=columns), "cta_tile_m", "tile.m"),
+    )
+    return largest_that_fits(attempts, legal=lambda smaller: keeps(smaller, SMALLER_TILE), fits=fits)
+
+
+RESOURCE_RULES: tuple[Rule[WgmmaKernel], ...] = (
+    role_registers,
+    register_granularity,
+    register_pool,
+    producer_registers,
+    accumulator_registers,
+    consumer_registers,
+    operand_swizzle,
+    ring_depth,
+    outstanding_mmas,
+    smem_capacity,
+    epilogue_subtile,
+    epilogue_buffers,
+)

@@ -1,0 +1,386 @@
+"""A Hopper kernel as a value: what is in memory, which barriers hand it over, which roles there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Literal
+
+from gemmgen.hardware.elements import DTYPES
+from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, VECTOR_AXES, Argument, Partition, Passed
+from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer
+from gemmgen.plan.wgmma.geometry import WgmmaGeometry
+
+COUNTS = (TILES_M, TILES_N, K_STEPS)
+"""From which a partition derives its tiles and K steps."""
+
+
+@dataclass(frozen=True)
+class ConsumerResources:
+    """What one consumer has of its own."""
+
+    number: int | None
+    """None of a lone one."""
+    a: SharedBuffer
+    c: SharedBuffer | None
+    vectors: tuple[SharedBuffer, ...]
+    d: SharedBuffer
+    c_ready: Barrier | None
+    vectors_ready: Barrier | None
+
+    @property
+    def epilogue(self) -> tuple[Passed, ...]:
+        """What its epilogue reads besides the accumulator, and the barriers of that, in order."""
+        values = (self.c, *self.vectors, self.c_ready, self.vectors_ready)
+        return tuple(value for value in values if value)
+
+
+@dataclass(frozen=True)
+class WgmmaResources:
+    """The buffers, barriers and partitions of one kernel."""
+
+    a: tuple[SharedBuffer, ...]
+    """One for each share of the tile's rows."""
+    b: SharedBuffer
+    load_ready: Barrier
+    load_empty: tuple[Barrier, ...]
+    """On which consumers release a stage: that of their CTA's producer, then those of CTAs that multicast."""
+    mma_turn: Barrier | None
+    consumers: tuple[ConsumerResources, ...]
+
+    @property
+    def buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in the order in which the kernel allocates them."""
+        c = (consumer.c for consumer in self.consumers if consumer.c)
+        vectors = chain.from_iterable(zip(*(consumer.vectors for consumer in self.consumers), strict=True))
+        return (*self.a, self.b, *c, *vectors, *(consumer.d for consumer in self.consumers))
+
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The barriers in the order in which the kernel allocates them."""
+        c_ready = (consumer.c_ready for consumer in self.consumers)
+        vectors_ready = (consumer.vectors_ready for consumer in self.consumers)
+        barriers = (self.load_ready, *self.load_empty, self.mma_turn, *c_ready, *vectors_ready)
+        return tuple(barrier for barrier in barriers if barrier)
+
+
+def resources_of(kernel: WgmmaGeometry) -> WgmmaResources:
+    """Return the buffers and barriers of a kernel."""
+    stages = _stages(kernel)
+    return WgmmaResources(
+        a=tuple(_a_buffer(kernel, stages, number) for number in _numbers(kernel.row_shares)),
+        b=_operand_buffer(kernel, "b", "b_smem", stages),
+        load_ready=_load_ready(kernel, stages),
+        load_empty=tuple(_load_empty(kernel, stages)) if kernel.specialized else (),
+        mma_turn=_mma_turn(kernel) if kernel.ping_pong else None,
+        consumers=tuple(_consumer(kernel, stages, number) for number in _numbers(kernel.consumers)),
+    )
+
+
+def partitions_of(
+    kernel: WgmmaGeometry, resources: WgmmaResources, arguments: tuple[Argument, ...]
+) -> tuple[Partition, ...]:
+    """Return all roles; the first is the default partition, the others are workers."""
+    by_name = {argument.name: argument for argument in arguments}
+    loaded = ("a", "b")
+    sources = tuple(argument for argument in arguments if argument.name not in (*loaded, "d"))
+    turn = (resources.mma_turn,) if resources.mma_turn else ()
+    consumers = (
+        Partition(
+            role="consumer",
+            number=consumer.number,
+            warps=kernel.consumer_warps,
+            registers=kernel.consumer_registers,
+            passes=(
+                by_name["d"],
+                consumer.a,
+                resources.b,
+                consumer.d,
+                resources.load_ready,
+                *resources.load_empty,
+                *turn,
+                *sources,
+                *consumer.epilogue,
+                *COUNTS,
+            ),
+        )
+        for consumer in resources.consumers
+    )
+    producer = Partition(
+        role="producer",
+        warps=1,
+        registers=kernel.producer_registers,
+        passes=(
+            *(by_name[name] for name in loaded),
+            *resources.a,
+            resources.b,
+            resources.load_ready,
+            *resources.load_empty,
+            *COUNTS,
+        ),
+    )
+    return (*consumers, producer)
+
+
+def _numbers(count: int) -> tuple[int | None, ...]:
+    """Return the numbers of several things; a lone one has none."""
+    return (None,) if count == 1 else tuple(range(count))
+
+
+def _numbered(name: str, number: int | None) -> str:
+    return name if number is None else f"{name}_{number}"
+
+
+# --- rings
+
+
+def _stages(kernel: WgmmaGeometry) -> Ring:
+    filler, freer = ("the producer", "the consumers") if kernel.specialized else ("all warps", "all warps")
+    slots = Extent(kernel.stages, "stages")
+    return Ring(slots, filler, freer, turns_with="k_step", indexed=not kernel.synchronous)
+
+
+def _epilogue_ring(kernel: WgmmaGeometry) -> Ring:
+    slots = Extent(kernel.epilogue_buffers, "epilogue_buffers")
+    return Ring(slots, "a consumer", "TMA", turns_with="subtile", indexed=kernel.epilogue_buffers > 1)
+
+
+# --- buffers
+
+
+def _rows(kernel: WgmmaGeometry) -> Extent:
+    """Return the rows of a consumer's tile."""
+    return Extent(kernel.consumer_tile_m, "consumer_tile_m" if kernel.row_shares > 1 else "tile_m")
+
+
+def _a_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> SharedBuffer:
+    return _operand_buffer(kernel, "a", _numbered("a_smem", number), stages)
+
+
+def _operand_buffer(
+    kernel: WgmmaGeometry, letter: Literal["a", "b"], name: str, stages: Ring
+) -> SharedBuffer:
+    """Return the ring of an operand's tiles: A's of one consumer, or B's."""
+    k = Extent(kernel.cta_tile_k, "tile_k")
+    if letter == "a":
+        operand, outer, rows = kernel.problem.a, _rows(kernel), kernel.cta_consumer_tile_m
+        size, swizzle_bytes = kernel.a_tile_bytes // kernel.row_shares, kernel.a_swizzle_bytes
+    else:
+        operand, outer, rows = kernel.problem.b, Extent(kernel.program_tile_n, "tile_n"), kernel.cta_tile_n
+        size, swizzle_bytes = kernel.b_tile_bytes, kernel.b_swizzle_bytes
+    return SharedBuffer(
+        name,
+        letter,
+        (outer, k) if operand.major == "k" else (k, outer),
+        kernel.stages * size,
+        f"{kernel.stages} x {rows} x {kernel.cta_tile_k} {operand.dtype.name}, swizzle {swizzle_bytes}",
+        stages,
+        swizzle_bytes,
+    )
+
+
+def _consumer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> ConsumerResources:
+    problem, ring = kernel.problem, _epilogue_ring(kernel)
+    c_ready = vectors_ready = None
+    if problem.c:
+        meaning = "from TMA: the buffer holds a part of C"
+        c_ready = Barrier(_numbered("c_ready", number), ring, meaning)
+    if problem.vectors:
+        once = Ring(Extent(1), "TMA", "a consumer", turns_with="tile", indexed=False)
+        meaning = "from TMA: the epilogue's row and column operands have arrived"
+        vectors_ready = Barrier(_numbered("vectors_ready", number), once, meaning)
+    return ConsumerResources(
+        number=number,
+        a=_a_buffer(kernel, stages, number if kernel.row_shares > 1 else None),
+        c=_subtile_buffer(kernel, "c", number, ring) if problem.c else None,
+        vectors=tuple(_vector_buffer(kernel, name, number) for name in problem.vectors),
+        d=_subtile_buffer(kernel, "d", number, ring),
+        c_ready=c_ready,
+        vectors_ready=vectors_ready,
+    )
+
+
+def _subtile_buffer(kernel: WgmmaGeometry, operand: str, number: int | None, ring: Ring) -> SharedBuffer:
+    """Return the buffers of a consumer's sub-tiles of C or of D."""
+    dtype, swizzle_bytes = kernel.problem.d, kernel.d_swizzle_bytes
+    if operand == "c" and kernel.problem.c:
+        dtype, swizzle_bytes = kernel.problem.c, kernel.c_swizzle_bytes
+    columns = Extent(kernel.program_tile_n, "tile_n")
+    if kernel.subtiles > 1:
+        columns = Extent(kernel.subtile_n, "subtile_n")
+    depth, rows = kernel.epilogue_buffers, kernel.cta_consumer_tile_m
+    return SharedBuffer(
+        _numbered(f"{operand}_smem", number),
+        operand,
+        (_rows(kernel), columns),
+        depth * kernel.subtile_bytes(dtype),
+        f"{depth} x {rows} x {kernel.subtile_n} {dtype.name}, swizzle {swizzle_bytes}",
+        ring,
+        swizzle_bytes,
+    )
+
+
+def _vector_buffer(kernel: WgmmaGeometry, vector: str, number: int | None) -> SharedBuffer:
+    """Return the buffer of a consumer's part of a row or column operand."""
+    dtype = kernel.problem.vector_dtype(vector)
+    elements, extent = kernel.cta_tile_n, Extent(kernel.program_tile_n, "tile_n")
+    if VECTOR_AXES[vector] == "m":
+        elements, extent = kernel.cta_consumer_tile_m, _rows(kernel)
+    name, contents = _numbered(f"{vector}_smem", number), f"{elements} {dtype.name}"
+    return SharedBuffer(name, vector, (extent,), elements * dtype.bytes, contents)
+
+
+# --- barriers
+
+
+def _load_ready(kernel: WgmmaGeometry, stages: Ring) -> Barrier:
+    meaning = "producer to consumers: the stage holds its tiles"
+    if not kernel.specialized:
+        held = "the tiles have arrived" if kernel.synchronous else "the stage holds its tiles"
+        meaning = f"from TMA: {held}"
+    return Barrier("load_ready", stages, meaning)
+
+
+def _load_empty(kernel: WgmmaGeometry, stages: Ring) -> Iterator[Barrier]:
+    """Yield the barriers on which a consumer releases a stage."""
+    readers = kernel.row_shares
+    counts = "consumers" if readers > 1 else None
+    meaning = "consumers to their CTA's producer: the stage has been read"
+    yield Barrier("load_empty", stages, meaning, readers, counts)
+    for operand in kernel.multicast:
+        sharing, groups = (kernel.cluster_n, kernel.cluster_m)
+        bases = kernel.bases(0, None, rank=1)
+        if operand == "b":
+            sharing, groups = groups, sharing
+            bases = kernel.bases(None, 0, rank=1)
+        yield Barrier(
+            f"{operand}_multicast_empty",
+            stages,
+            f"consumers of the CTAs that share a tile of {operand.upper()} to their lead CTA's producer: all "
+            "have read the stage",
+            readers,
+            counts,
+            Scope(sharing, groups=groups, bases=tuple(map(tuple, bases)), shared="a tile"),
+        )
+
+
+def _mma_turn(kernel: WgmmaGeometry) -> Barrier:
+    slots = Extent(kernel.consumers, "consumers")
+    turns = Ring(slots, "the other consumer", "", turns_with="tile")
+    return Barrier("mma_turn", turns, "from one consumer to the other: it is the other's turn to multiply")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaKernel(WgmmaGeometry, Kernel):
+    """A Hopper kernel: its decisions, and all that it is made of."""
+
+    @property
+    def mma_name(self) -> str:
+        """The instruction as PTX spells its shape."""
+        m, n, k = self.mma_shape
+        return f"m{m}n{n}k{k}"
+
+    @cached_property
+    def resources(self) -> WgmmaResources:
+        """The buffers and barriers by what they are for."""
+        return resources_of(self)
+
+    @cached_property
+    def shared_buffers(self) -> tuple[SharedBuffer, ...]:
+        """The tiles in shared memory, in the order in which the kernel allocates them."""
+        return self.resources.buffers
+
+    @cached_property
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The mbarriers, in the order in which the kernel allocates them."""
+        return self.resources.barriers
+
+    @property
+    def tiles_to_wrap(self) -> int:
+        """Tiles of one program in which every ring that turns with the tile comes round twice and goes on."""
+        takers = self.consumers if self.ping_pong else 1
+        return takers * (2 * self.epilogue_buffers + 1)
+
+    # --- partitions
+
+    @property
+    def default_warps(self) -> int:
+        """Those of one consumer, the first of which is the default partition."""
+        return self.consumer_warps
+
+    @cached_property
+    def partitions(self) -> tuple[Partition, ...]:
+        """All roles; the first is the default partition, the others are workers."""
+        return partitions_of(self, self.resources, self.arguments)
+
+    @property
+    def consumer_partitions(self) -> tuple[Partition, ...]:
+        """The consumers, the first of which keeps the kernel's own warps."""
+        return self.partitions[: self.consumers]
+
+    @property
+    def producer_partition(self) -> Partition:
+        """The warp that issues every load of A and B."""
+        return self.partitions[-1]
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The tensors that the kernel is launched with, in order."""
+        problem = self.problem
+        c = (Argument("c", "matrix", problem.c),) if problem.c else ()
+        vectors = (
+            Argument(name, "vector", problem.vector_dtype(name), VECTOR_AXES[name])
+            for name in problem.vectors
+        )
+        scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
+        a, b = (
+            Argument(name, "matrix", operand.dtype) for name, operand in (("a", problem.a), ("b", problem.b))
+        )
+        return (a, b, *c, *vectors, *scalar, Argument("d", "matrix", problem.d))
+
+    @property
+    def ptxas_notes(self) -> tuple[str, ...]:
+        """The notes that ptxas is known to give: it serializes MMAs whose 16-bit sums Gluon unpacks."""
+        return ("C7514", "C7517") if self.problem.accumulator.bits == 16 else ()
+
+    # --- what a ledger says of it
+
+    @property
+    def summary(self) -> tuple[Entry, ...]:
+        """The decisions with what they mean in this kernel."""
+        bytes_per_stage = f"{self.a_tile_bytes:,} of A + {self.b_tile_bytes:,} of B bytes per stage"
+        shares = f"{self.row_shares} x {self.cta_consumer_tile_m} by consumer"
+        if self.row_shares == 1:
+            shares = "all of them of each consumer" if self.consumers > 1 else "all of one consumer"
+        return (
+            Entry("CTA tile m", self.cta_tile_m, "rows", shares),
+            Entry("CTA tile n", self.cta_tile_n, "columns", f"stored as {self.subtiles} x {self.subtile_n}"),
+            Entry("CTA tile k", self.cta_tile_k, "elements", bytes_per_stage),
+            self.cluster_entry,
+            Entry("occupancy", self.occupancy, "CTAs", f"per SM, whose shared memory holds {self._fitting}"),
+            Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
+            Entry("outstanding", self.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
+            Entry("instructions", self.mmas_per_step, "wgmma", f"{self.mma_name} per warpgroup and K step"),
+        )
+
+    @property
+    def _fitting(self) -> int:
+        """CTAs for which an SM has shared memory, whatever else they need."""
+        architecture = self.architecture
+        each = self.smem_bytes + architecture.smem_reserved_bytes_per_cta
+        return architecture.smem_bytes_per_sm // each
+
+    @property
+    def register_entries(self) -> tuple[Entry, ...]:
+        """What a consumer thread holds in registers."""
+        share = self.accumulator_registers / self.consumer_registers
+        accumulator = f"{share:.0%} of a consumer thread's"
+        entries = [Entry("accumulator", self.accumulator_registers, "registers", accumulator)]
+        if self.operand_registers:
+            entries.append(
+                Entry("A", self.operand_registers, "registers", "a K step of a consumer thread's rows")
+            )
+        return tuple(entries)

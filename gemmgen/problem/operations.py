@@ -1,0 +1,234 @@
+"""The operations of an epilogue: one row of a table for each.
+
+A row and, for an activation, a template ``shared/activation_<name>.py.j2`` that defines its function are all
+that an operation takes. Nothing here computes: ``reference`` does, with the torch functions named here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gemmgen.hardware.elements import Names, Table
+
+SIGNIFICANT: float = 16.0
+"""Numbers that are multiples of 1 / 16 and no larger than this have few bits: products with small integers
+and with one another are exact in fp32."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of an operation that a spec may state, and that becomes a constant of the module."""
+
+    name: str
+    default: float
+    low: float
+    high: float
+    meaning: str
+    torch: str
+    """The keyword of the torch function."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an epilogue can do to every element x of A @ B."""
+
+    name: str
+    text: str
+    """In the module's docstring, as an item of a list."""
+    operand: Literal["none", "scalar", "row", "column", "matrix"] = "none"
+    """What it takes besides x: nothing, one number, one for each row or column of D, or C."""
+    effect: Literal["function", "times", "plus"] = "function"
+    """Whether it is a function of x, which a template defines, or multiplies by its operand, or adds it."""
+    meaning: str = ""
+    """Of its operand, in the docstring of ``matmul``."""
+
+    torch: str = ""
+    """The function of ``torch.nn.functional``: the reference, and what a user of torch would call."""
+    keywords: tuple[tuple[str, str | float], ...] = ()
+    """What that is called with besides x and the parameters."""
+    parameters: tuple[Parameter, ...] = ()
+
+    register_class: Literal["none", "linear", "quotient", "erf"] = "none"
+    """What the compiler keeps while it computes the function: ``linear`` is comparisons and products,
+    ``quotient`` an exponential and libdevice's fast division, ``erf`` a polynomial of many terms."""
+    keeps_zero: bool = True
+    """Whether the function of 0 is 0."""
+    exact: bool = False
+    """Whether the function of a number of few bits has few bits, as long as its parameters have."""
+    signed_zeros: bool = True
+    """Whether torch gives its zeros the same sign on all devices."""
+    error: float = 0.0
+    """What its roundings add to the tolerance."""
+    also: tuple[str, ...] = ()
+    """What others call it, or several operations alike."""
+
+    @property
+    def function(self) -> bool:
+        """Whether it is an activation, a function of x alone."""
+        return self.effect == "function"
+
+    @property
+    def vector(self) -> bool:
+        """Whether its operand has one element for each row, or each column, of D."""
+        return self.operand in ("row", "column")
+
+    @property
+    def smooth(self) -> bool:
+        """Whether it takes more than comparisons and products."""
+        return self.register_class in ("quotient", "erf")
+
+    def constant(self, parameter: str) -> str:
+        """Return the name of the constant that holds a parameter in the module."""
+        return f"{self.name}_{parameter}".upper()
+
+
+@dataclass(frozen=True)
+class OpParameter:
+    """A parameter of an operation of one spec."""
+
+    op: str
+    name: str
+    value: float
+
+    @property
+    def parameter(self) -> Parameter:
+        """The row of the table."""
+        return next(row for row in OPERATIONS[self.op].parameters if row.name == self.name)
+
+
+TRANSCENDENTAL = 5e-6
+"""GELU and SiLU take a few dozen roundings in fp32 of 2**-24 = 6e-8 each."""
+
+OPERATIONS: Table[Operation] = Table(
+    "epilogue operation",
+    {
+        operation.name: operation
+        for operation in (
+            Operation("tensor_scale", "times a scale", "scalar", "times", also=("scale",)),
+            Operation(
+                "row_scale",
+                "times a scale for each row",
+                "row",
+                "times",
+                "a factor for each row",
+                also=("scale",),
+            ),
+            Operation(
+                "column_scale",
+                "times a scale for each column",
+                "column",
+                "times",
+                "a factor for each column",
+                also=("scale",),
+            ),
+            Operation(
+                "row_bias",
+                "plus a bias for each row",
+                "row",
+                "plus",
+                "a summand for each row",
+                also=("bias",),
+            ),
+            Operation(
+                "column_bias",
+                "plus a bias for each column",
+                "column",
+                "plus",
+                "a summand for each column",
+                also=("bias",),
+            ),
+            Operation("residual", "plus C", "matrix", "plus", also=("add", "c")),
+            # torch's own zeros have other signs on a GPU than on a CPU.
+            Operation("relu", "ReLU", torch="relu", register_class="linear", exact=True, signed_zeros=False),
+            Operation(
+                "leaky_relu",
+                "leaky ReLU",
+                torch="leaky_relu",
+                # A slope beyond 1 would make errors larger, and below 0 another function.
+                parameters=(
+                    Parameter("slope", 0.01, 0.0, 1.0, "factor of negative numbers", torch="negative_slope"),
+                ),
+                register_class="linear",
+                exact=True,
+            ),
+            Operation(
+                "gelu_tanh",
+                "GELU (tanh)",
+                torch="gelu",
+                keywords=(("approximate", "tanh"),),
+                register_class="quotient",
+                error=TRANSCENDENTAL,
+                also=("gelu",),
+            ),
+            Operation(
+                "gelu_erf",
+                "GELU (erf)",
+                torch="gelu",
+                register_class="erf",
+                error=TRANSCENDENTAL,
+                also=("gelu",),
+            ),
+            Operation(
+                "silu", "SiLU", torch="silu", register_class="quotient", error=TRANSCENDENTAL, also=("swish",)
+            ),
+        )
+    },
+)
+
+OPS = Names(lambda: OPERATIONS)
+"""All operations."""
+ACTIVATIONS = Names(lambda: (name for name, op in OPERATIONS.items() if op.function))
+"""Operations without an operand."""
+VECTORS = Names(lambda: (name for name, op in OPERATIONS.items() if op.vector))
+"""Operations with an operand of one element for each row, or each column, of D."""
+ROW_VECTORS = Names(lambda: (name for name, op in OPERATIONS.items() if op.operand == "row"))
+"""Those of one element for each row."""
+SCALES = Names(lambda: (name for name, op in OPERATIONS.items() if op.effect == "times"))
+"""Operations that multiply by their operand."""
+BLOCK_SCALES = ("a_scale", "b_scale")
+"""The arguments that hold the scales of blocks of A and of B."""
+
+
+def _keywords() -> tuple[str, ...]:
+    ranks = {("row", "times"): 0, ("column", "times"): 1, ("scalar", "times"): 2}
+    named = [op for op in OPERATIONS.values() if op.operand in ("scalar", "row", "column")]
+    ordered = sorted(named, key=lambda op: ranks.get((op.operand, op.effect), len(ranks)))
+    return (*BLOCK_SCALES, "c", *(op.name for op in ordered))
+
+
+KEYWORDS = Names(_keywords)
+"""What a generated ``matmul`` takes besides A and B if its spec names it: scales of blocks, C, and the
+operands of operations, factors first."""
+
+
+def stated_parameters(ops: Iterable[tuple[str, Mapping[str, float]]]) -> Iterator[OpParameter]:
+    """Yield every parameter of the operations once, with its default where it is not stated."""
+    stated = dict(reversed([*ops]))
+    for op, values in reversed(stated.items()):
+        for row in OPERATIONS[op].parameters:
+            yield OpParameter(op, row.name, values.get(row.name, row.default))
+
+
+def torch_call(op: str, x: str, parameters: Iterable[OpParameter]) -> str:
+    """Return an activation of x as a user of torch calls it."""
+    keywords = (f"{name}={value!r}" for name, value in torch_keywords(op, parameters).items())
+    return f"torch.nn.functional.{OPERATIONS[op].torch}({', '.join((x, *keywords))})"
+
+
+def torch_keywords(op: str, parameters: Iterable[OpParameter]) -> dict[str, str | float]:
+    """Return what an activation's function of torch is called with besides x.
+
+    Raises KeyError for what is no activation.
+    """
+    operation = OPERATIONS[op]
+    if not operation.function:
+        raise KeyError(f"{op} is not a function of torch")
+    stated = {found.parameter.torch: found.value for found in parameters if found.op == op}
+    return dict(operation.keywords) | stated
+
+
+def few_bits(number: float) -> bool:
+    """Whether sums and products of this number and small integers are exact in fp32."""
+    return (SIGNIFICANT * number).is_integer() and abs(number) <= SIGNIFICANT

@@ -1,0 +1,287 @@
+"""Run a kernel on the CPU under several schedules, and say what is wrong with it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware import HOPPER, Architecture
+from gemmgen.lower.ttgir import GenericTtgir, lower_kernel
+from gemmgen.simulate import operations
+from gemmgen.simulate.findings import Finding, Findings, Kind, refusal
+from gemmgen.simulate.memory import Descriptor, GlobalMemory
+from gemmgen.simulate.operations.loads_stores import Pointer
+from gemmgen.simulate.operations.table import entries
+from gemmgen.simulate.parse import parse, walk
+from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
+from gemmgen.simulate.policies import (
+    DEFAULT_SCHEDULES,
+    POLICIES,
+    Grid,
+    Pending,
+    Policy,
+    policy_of,
+    program_at,
+)
+from gemmgen.simulate.program import Cluster, Kernel
+from gemmgen.simulate.trace import Trace
+from gemmgen.simulate.types import DescriptorType
+from gemmgen.simulate.verdicts import check_budget, judge_end
+
+PHASES_TO_COVER = 3
+"""A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
+
+MIN_IDLE_OPERATIONS = 1 << 18
+BYTES_PER_IDLE_OPERATION = 16
+"""A matmul reads again for one tile of D what it has read for others, and then stores the tile, which is new.
+On the way it executes fewer operations than one for so many bytes of its tensors: a step of K takes up to
+250, the partitions of two CTAs together, and brings 8,192 bytes of an operand or more."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What several schedules of one launch showed."""
+
+    findings: tuple[Finding, ...]
+    """Every fault that a schedule showed, each once; empty when the kernel is clean."""
+    trace: Trace
+    """Timeline of the first schedule."""
+    phases: Mapping[str, int]
+    """For each barrier, the phases that it completed in the busiest program of any schedule: the fewest of
+    any CTA, and all of a barrier that is invalidated and initialised again."""
+    deterministic: bool
+    """Whether all schedules left the same bytes in every tensor."""
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Barriers with too few phases for this run to show all faults: use more steps, or fewer programs."""
+        return tuple(name for name, phases in self.phases.items() if phases < PHASES_TO_COVER)
+
+
+def run(
+    kernel: Any,
+    grid: Sequence[int],
+    args: Sequence[Any],
+    *,
+    target: Architecture = HOPPER,
+    num_warps: int = 4,
+    num_ctas: int = 1,
+    maxnreg: int | None = None,
+    enable_fp_fusion: bool | None = None,
+    schedules: Sequence[str] = DEFAULT_SCHEDULES,
+    seed: int = 0,
+    max_idle_operations: int | None = None,
+) -> Result:
+    """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
+
+    Args:
+        kernel: The kernel.
+        grid: Programs along each axis; with clusters, a program is a cluster.
+        args: As at a launch: CPU tensors, host ``TensorDescriptor`` over such, numbers, constexprs.
+        target: What the kernel is compiled for.
+        num_warps: Of the first partition.
+        num_ctas: Of a cluster.
+        maxnreg: Registers per thread, as at a launch.
+        enable_fp_fusion: As at a launch; it decides after TTGIR, and sums are not contracted here.
+        schedules: Names of policies: lazy, eager, lifo, random. Each starts from the tensors as given, and
+            they are left as the last one made them; at least one.
+        seed: The random schedule at position i of `schedules` has the seed `seed + i`.
+        max_idle_operations: A program that executes so many operations, those of all its partitions counted,
+            without touching a part of a tensor that was not touched before is taken for one that has no end,
+            and the run ends with it. 262,144 and one for each 16 bytes of the tensors by default.
+
+    Raises:
+        GemmgenError: The compiler refuses the kernel, or the simulator does not know something in it.
+    """
+    if not schedules:
+        raise refusal(f"no schedule to run: there are {', '.join(POLICIES)}")
+    if max_idle_operations is not None and max_idle_operations < 1:
+        raise refusal(f"max_idle_operations is {max_idle_operations}: it must be positive")
+    policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
+    options = {
+        "num_warps": num_warps,
+        "num_ctas": num_ctas,
+        "maxnreg": maxnreg,
+        "enable_fp_fusion": enable_fp_fusion,
+    }
+    lowered = lower_kernel(kernel, args, target, options)
+    module = parse(lowered.text, lowered.library)
+    compiled = _kernel(module, _roles(kernel))
+    findings = Findings()
+    check_budget(module, compiled.function, target, findings)
+    programs = cast("tuple[int, int, int]", (*map(int, grid), 1, 1)[:3])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
+    try:
+        return _run_schedules(compiled, lowered, programs, findings, policies, max_idle_operations)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run_schedules(
+    kernel: Kernel,
+    lowered: GenericTtgir,
+    programs: tuple[int, int, int],
+    findings: Findings,
+    policies: Sequence[Policy],
+    max_idle_operations: int | None,
+) -> Result:
+    trace = Trace()
+    arguments = _bind(kernel, lowered)
+    tensors = _tensors(lowered.arguments.values())
+    initial = [tensor.clone() for tensor in tensors]
+    if max_idle_operations is None:
+        size = sum(tensor.nbytes for tensor in tensors)
+        max_idle_operations = MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
+    outcomes: list[list[Tensor]] = []
+    phases: dict[str, int] = {}
+    for policy in policies:
+        for tensor, before in zip(tensors, initial, strict=True):
+            tensor.copy_(before)
+        seen = trace if policy is policies[0] else None
+        launch = _Launch(kernel, programs, arguments, findings, seen, max_idle_operations)
+        launch.run(policy)
+        for name, count in launch.phases.items():
+            phases[name] = max(count, phases.get(name, 0))
+        outcomes.append([tensor.clone() for tensor in tensors])
+        if findings.has(Kind.LIVELOCK):
+            break
+    same = all(all(map(torch.equal, outcomes[0], outcome)) for outcome in outcomes[1:])
+    return Result(findings.all(), trace, phases, same)
+
+
+class _Launch:
+    """One launch under one schedule: its programs run one after another.
+
+    Programs that exchange nothing may run in any order, and those that do are found by their accesses to
+    global memory, which are compared without regard to the order in which programs ran.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        programs: tuple[int, int, int],
+        arguments: Mapping[str, Any],
+        findings: Findings,
+        trace: Trace | None,
+        max_idle_operations: int,
+    ) -> None:
+        self._kernel = kernel
+        self._programs = programs
+        self._arguments = arguments
+        self._findings = findings
+        self._trace = trace
+        self._max_idle_operations = max_idle_operations
+        self.phases: dict[str, int] = {}
+
+    def run(self, policy: Policy) -> None:
+        """Run every program; stop at one that has no end."""
+        memory = GlobalMemory(self._findings)
+        pending = Pending(prod(self._programs), policy)
+        while (number := pending.launch()) is not None:
+            memory.program = number
+            trace = self._trace if number == 0 else None
+            grid = Grid(self._programs, program_at(self._programs, number), pending)
+            limit = self._max_idle_operations
+            cluster = Cluster(self._kernel, grid, memory, self._findings, trace, limit)
+            finished = cluster.run(self._arguments, policy)
+            judge_end(cluster)
+            self._count_phases(cluster)
+            if not finished:
+                return
+
+    def _count_phases(self, cluster: Cluster) -> None:
+        completed: dict[tuple[str, int], int] = {}
+        for barrier in cluster.initialised:
+            key = (barrier.name, barrier.owner)
+            completed[key] = completed.get(key, 0) + barrier.phases
+        fewest: dict[str, int] = {}
+        for (name, _), count in completed.items():
+            fewest[name] = min(count, fewest.get(name, count))
+        for name, count in fewest.items():
+            self.phases[name] = max(count, self.phases.get(name, 0))
+
+
+def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
+    functions = [op for op in module.regions[0].operations if op.name == "tt.func"]
+    public = [op for op in functions if op.attributes.get("sym_visibility") == "public"]
+    if len(functions) != 1 or len(public) != 1:
+        raise refusal("functions that are not inlined are not known to the simulator")
+    function = public[0]
+    known = entries(function.regions[0], operations.FAMILIES)
+    layout, tensor_layout = Layout(), Layout()
+    for op in walk(function.regions[0]):
+        if op.name == "ttg.local_alloc":
+            layout.add(op, shared_memory_index(op))
+        elif op.name == "ttng.tmem_alloc":
+            tensor_layout.add(op, tensor_memory_index(op))
+    ctas = module.attributes["ttg.num-ctas"]
+    pairs = bool(module.attributes.get("ttng.two-ctas"))
+    return Kernel(function, known, layout, tensor_layout, ctas, pairs, roles)
+
+
+def _roles(kernel: Any) -> dict[int, str]:
+    """Return the function that each line of the kernel's file belongs to."""
+    try:
+        path = inspect.getsourcefile(kernel.fn)
+        tree = ast.parse(Path(path).read_text(encoding="utf-8")) if path else ast.Module([], [])
+    except (OSError, TypeError, SyntaxError):
+        return {}  # no names then: a kernel may come from a console
+    roles: dict[int, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+            roles |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.name)
+    return roles
+
+
+def _bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
+    """Give the function's parameters their values: a descriptor comes with its shape and strides."""
+    block = kernel.function.regions[0]
+    values: list[Any] = []
+    for name, value in lowered.arguments.items():
+        position = len(values)
+        if position < len(block.arguments) and isinstance(block.argument_types[position], DescriptorType):
+            padding = float("nan") if getattr(value, "padding", "zero") == "nan" else 0.0
+            rounds = bool(getattr(value, "round_f32_to_tf32", False))
+            values.append(Descriptor(name, _view(value), padding, rounds))
+            values += [*map(int, value.shape), *map(int, value.strides)]
+        elif isinstance(value, Tensor):
+            flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
+            values.append(Pointer(name, flat, value.storage_offset()))
+        else:
+            values.append(value)
+    if len(values) != len(block.arguments):
+        raise refusal(f"the kernel takes {len(block.arguments)} values, its arguments make {len(values)}")
+    return dict(zip(block.arguments, values, strict=True))
+
+
+def _view(descriptor: Any) -> Tensor:
+    """Return what a host descriptor describes, over the tensor's own storage."""
+    base: Any = descriptor.base
+    if not isinstance(base, Tensor) or base.device.type != "cpu":
+        raise refusal("a descriptor must be over a CPU tensor")
+    shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
+    return base.as_strided(shape, strides, base.storage_offset())
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    """Return the tensors that a launch may change, each storage once."""
+    found: dict[int, Tensor] = {}
+    for value in values:
+        tensor = value if isinstance(value, Tensor) else getattr(value, "base", None)
+        if isinstance(tensor, Tensor):
+            found.setdefault(tensor.untyped_storage().data_ptr(), _flat(tensor))
+    return list(found.values())
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return tensor.as_strided((count,), (1,), 0).view(torch.uint8)

@@ -1,0 +1,109 @@
+"""Operands of block-scaled MMAs: which formats go together, and the exact value of every code.
+
+Sources: OCP Microscaling Formats 1.0 (e2m1, e8m0), OCP FP8 1.0 (e4m3, e5m2), PTX ISA 9.0 (ue4m3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware import DTYPES
+from gemmgen.numerics.encoding import E2M1_PAIRS, TORCH_DTYPES, UE8M0_VALUES
+from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.types import MemDescType
+
+
+def codes(tensor: Tensor) -> Tensor:
+    """Return the bits of 8-bit elements as numbers from 0 to 255."""
+    return tensor.contiguous().view(torch.uint8).to(torch.int64)
+
+
+def unpack_e2m1(tensor: Tensor, dim: int) -> Tensor:
+    """Return the values of packed pairs; the low four bits of a byte are the first of two along `dim`."""
+    return E2M1_PAIRS[codes(tensor)].movedim(-1, dim + 1).flatten(dim, dim + 1)
+
+
+def e8m0(tensor: Tensor) -> Tensor:
+    """Return powers of two; the last code is NaN."""
+    return UE8M0_VALUES[codes(tensor)]
+
+
+def ue4m3(tensor: Tensor) -> Tensor:
+    """Return the values of unsigned e4m3 codes.
+
+    Raises:
+        GemmgenError: A code's top bit is set: the format has seven bits.
+    """
+    if bool((codes(tensor) > 0x7F).any()):
+        raise refusal("a ue4m3 scale has its top bit set, and the format has seven bits", code="bad-scale")
+    return tensor.to(torch.float64)
+
+
+def elements(tensor: Tensor, format_: str, k_dim: int) -> Tensor:
+    """Return the values of an operand; packed pairs lie along K."""
+    if DTYPES[format_].bits < 8:
+        return unpack_e2m1(tensor, k_dim)
+    return tensor.contiguous().view(TORCH_DTYPES[format_]).to(torch.float64)
+
+
+_FORMATS = {0: "e4m3", 1: "e5m2", 4: "e2m1"}
+"""As MLIR numbers them; the others have six bits."""
+
+Dequantize = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A [M, K], B [K, N] and their scales [M, K / block] and [N, K / block] as stored, to their values."""
+
+
+def scaled_operands(op: Operation, first_scale: int) -> Dequantize:
+    """Return how an MMA reads its operands.
+
+    Raises:
+        GemmgenError: The hardware has no such combination of formats, although the compiler accepts it.
+    """
+    types = [cast(MemDescType, op.operand_types[i]) for i in (0, 1, first_scale, first_scale + 1)]
+    numbers: list[int] = [op.attributes["a_type"], op.attributes["b_type"]]
+    if any(number not in _FORMATS for number in numbers):
+        raise refusal("formats of six bits are not known to the simulator", op.location)
+    formats = [_FORMATS[number] for number in numbers]
+    decode = _scale_format(op, formats, types)
+
+    def dequantize(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor) -> tuple[Tensor, Tensor]:
+        left = _scaled(elements(a, formats[0], 1), decode(a_scales))
+        right = _scaled(elements(b, formats[1], 0).T, decode(b_scales)).T
+        return left, right
+
+    return dequantize
+
+
+def _scaled(values: Tensor, scales: Tensor) -> Tensor:
+    """Return values [rows, K] times their scales [rows, K / block]."""
+    rows, depth = values.shape
+    blocks = values.reshape(rows, scales.shape[1], depth // scales.shape[1])
+    return (blocks * scales.unsqueeze(2)).reshape(rows, depth)
+
+
+def _scale_format(op: Operation, formats: list[str], types: list[MemDescType]) -> Callable[[Tensor], Tensor]:
+    """Return how a scale is read."""
+    a, b, a_scale, b_scale = types
+    both_fp4 = formats == ["e2m1", "e2m1"]
+    kinds = {a_scale.element, b_scale.element}
+    depth = a.shape[1] * (2 if formats[0] == "e2m1" else 1)
+    blocks = {depth // a_scale.shape[1], depth // b_scale.shape[1]}
+    for format_, type_, side in zip(formats, (a, b), "AB", strict=False):
+        if type_.fp4_padded != (format_ == "e2m1" and not both_fp4):
+            padded = "with" if type_.fp4_padded else "without"
+            message = f"{side} is {format_} {padded} fp4_padded, and only e2m1 that meets 8 bits is padded"
+            raise refusal(message, op.location, "bad-operand")
+    known = {("i8", 32): e8m0} | ({("f8E4M3FN", 16): ue4m3} if both_fp4 else {})
+    for (kind, block), decode in known.items():
+        if kinds == {kind} and blocks == {block}:
+            return decode
+    message = (
+        f"the hardware has no MMA of {' and '.join(formats)} with scales of {' and '.join(sorted(kinds))} "
+        f"for blocks of {', '.join(map(str, sorted(blocks)))}"
+    )
+    raise refusal(message, op.location, "bad-scale")

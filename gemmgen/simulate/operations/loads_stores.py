@@ -1,0 +1,203 @@
+"""Shared, tensor and global memory as a partition touches them: at once, by the generic proxy."""
+
+# ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.memory import View
+from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.program import Agent
+from gemmgen.simulate.types import Distributed, MemDescType
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Elements of a tensor's storage, by their number in it: a number, or a tensor of numbers."""
+
+    name: str
+    flat: Tensor
+    """The storage as one dimension."""
+    offset: Any
+
+
+@operation("ttg.local_alloc", ignored=("alignment",))
+def local_alloc(agent: Agent, op: Operation) -> View:
+    view = agent.memory.allocate(op)
+    if op.operands:
+        _store(agent, op, agent.get(op.operands[0]), view, "store to shared memory")
+    return view
+
+
+@operation("ttg.local_dealloc")
+def local_dealloc(agent: Agent, op: Operation) -> None:
+    """Nothing: the offsets are chosen, and what comes over this memory must be ordered after it anyway."""
+
+
+@operation("ttg.memdesc_index")
+def memdesc_index(agent: Agent, op: Operation) -> View:
+    view: View = agent.get(op.operands[0])
+    index = int(agent.get(op.operands[1]))
+    if not 0 <= index < view.data.shape[0]:
+        raise refusal(
+            f"index {index} of {view.name}, which has {view.data.shape[0]} slots", op.location, "bad-index"
+        )
+    return view.view((op.name, index), op.result_types[0])
+
+
+@operation("ttg.memdesc_trans", "order")
+def memdesc_trans(agent: Agent, op: Operation) -> View:
+    view: View = agent.get(op.operands[0])
+    return view.view((op.name, op.attributes["order"]), op.result_types[0])
+
+
+@operation("ttg.memdesc_reshape")
+def memdesc_reshape(agent: Agent, op: Operation) -> View:
+    view: View = agent.get(op.operands[0])
+    type_ = op.result_types[0]
+    assert isinstance(type_, MemDescType)
+    return view.view((op.name, type_.local_shape), type_)
+
+
+@operation("ttg.memdesc_subslice", "offsets")
+def memdesc_subslice(agent: Agent, op: Operation) -> View:
+    view: View = agent.get(op.operands[0])
+    type_ = op.result_types[0]
+    assert isinstance(type_, MemDescType)
+    return view.view((op.name, (op.attributes["offsets"], type_.local_shape)), type_)
+
+
+@operation("ttg.local_load")
+def local_load(agent: Agent, op: Operation) -> Tensor:
+    view: View = agent.get(op.operands[0])
+    access = agent.access("load from shared memory", op.location)
+    view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
+    return view.data.clone()
+
+
+@operation("ttg.local_store")
+def local_store(agent: Agent, op: Operation) -> None:
+    _store(agent, op, agent.get(op.operands[0]), agent.get(op.operands[1]), "store to shared memory")
+
+
+def _store(agent: Agent, op: Operation, value: Tensor, view: View, what: str) -> None:
+    access = agent.access(what, op.location)
+    view.memory.write(view, access, agent.knowledge.clock, agent.knowledge.fenced)
+    view.data.copy_(value)
+
+
+@operation("tt.addptr")
+def addptr(agent: Agent, op: Operation) -> Pointer:
+    pointer: Pointer = agent.get(op.operands[0])
+    return Pointer(pointer.name, pointer.flat, pointer.offset + agent.get(op.operands[1]))
+
+
+_CACHING = ("cache", "evict", "isVolatile", "boundaryCheck", "padding")
+
+
+@operation("tt.load", ignored=_CACHING)
+def load(agent: Agent, op: Operation) -> Any:
+    pointer_names, mask_names, other_names = op.segments
+    pointer: Pointer = agent.get(pointer_names[0])
+    offsets = torch.as_tensor(pointer.offset)
+    mask = _mask(agent, mask_names, offsets)
+    region = _elements(pointer, offsets[mask], op)
+    access = agent.access("load", op.location)
+    for part in region:
+        agent.cluster.globals.read(part, pointer.name, access, agent.knowledge.clock)
+    values = torch.zeros(offsets.shape, dtype=pointer.flat.dtype)
+    if other_names:
+        values.copy_(torch.as_tensor(agent.get(other_names[0])))
+    values[mask] = pointer.flat[offsets[mask]]
+    return values if isinstance(op.result_types[0], Distributed) else values.item()
+
+
+@operation("tt.store", ignored=_CACHING)
+def store(agent: Agent, op: Operation) -> None:
+    type_ = op.operand_types[0]
+    if isinstance(type_, Distributed) and agent.cta & type_.shared_bits:
+        return  # the lowest of the CTAs that hold the same stores it
+    if not isinstance(type_, Distributed) and agent.cta:
+        return
+    pointer: Pointer = agent.get(op.operands[0])
+    offsets = torch.as_tensor(pointer.offset)
+    mask = _mask(agent, op.operands[2:], offsets)
+    access = agent.access("store", op.location)
+    for part in _elements(pointer, offsets[mask], op):
+        agent.cluster.globals.write(part, pointer.name, access, agent.knowledge.clock)
+    value = torch.as_tensor(agent.get(op.operands[1]), dtype=pointer.flat.dtype)
+    pointer.flat[offsets[mask]] = value.expand(offsets.shape)[mask]
+
+
+def _mask(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:
+    mask = torch.as_tensor(agent.get(names[0]) if names else True, dtype=torch.bool)
+    return mask.expand(offsets.shape)
+
+
+def _elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
+    """Return the elements that are touched, as views: runs of consecutive ones.
+
+    Raises:
+        GemmgenError: One lies outside of the tensor's storage.
+    """
+    ordered = cast("list[int]", sorted(set(cast(Any, offsets).reshape(-1).tolist())))
+    if not ordered:
+        return []
+    if ordered[0] < 0 or ordered[-1] >= len(pointer.flat):
+        raise refusal(f"{pointer.name} is accessed outside of its storage", op.location, "out-of-bounds")
+    breaks = [i for i in range(1, len(ordered)) if ordered[i] - ordered[i - 1] != 1]
+    edges = [0, *breaks, len(ordered)]
+    return [pointer.flat[ordered[low] : ordered[high - 1] + 1] for low, high in pairwise(edges)]
+
+
+TOKEN = None
+"""Orders operations for the compiler; here the order is that of the program."""
+
+
+@operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")
+def tmem_alloc(agent: Agent, op: Operation) -> Any:
+    view = agent.cluster.tensor_memories[agent.cta].allocate(op)
+    if op.operands:
+        _store(agent, op, agent.get(op.operands[0]), view, "store to tensor memory")
+    return view if len(op.results) == 1 else (view, TOKEN)
+
+
+@operation("ttng.tmem_subslice", "dim", "offset")
+def tmem_subslice(agent: Agent, op: Operation) -> View:
+    view: View = agent.get(op.operands[0])
+    before, after = op.operand_types[0], op.result_types[0]
+    assert isinstance(before, MemDescType)
+    assert isinstance(after, MemDescType)
+    dim: int = op.attributes["dim"]
+    if before.local_shape[dim] != before.shape[dim]:
+        raise refusal("a slice of tensor memory across CTAs is not known to the simulator", op.location)
+    return view.view((op.name, (dim, op.attributes["offset"], after.shape[dim])), after)
+
+
+@operation("ttng.tmem_load", "resultSegmentSizes")
+def tmem_load(agent: Agent, op: Operation) -> Any:
+    result_count, token_count, reduced_count = op.attributes["resultSegmentSizes"]
+    if reduced_count:
+        raise refusal("loads from tensor memory that reduce are not known to the simulator", op.location)
+    view: View = agent.get(op.operands[0])
+    access = agent.access("load from tensor memory", op.location)
+    view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
+    value = view.data.clone()
+    return value if result_count + token_count == 1 else (value, TOKEN)
+
+
+@operation("ttng.tmem_store")
+def tmem_store(agent: Agent, op: Operation) -> Any:
+    if len(op.operands) != 3:
+        raise refusal("a store to tensor memory that takes a token is not known", op.location)
+    if agent.get(op.operands[2]):
+        _store(agent, op, agent.get(op.operands[1]), agent.get(op.operands[0]), "store to tensor memory")
+    return TOKEN

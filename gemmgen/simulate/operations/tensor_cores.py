@@ -1,0 +1,348 @@
+"""Tensor cores: Hopper's warpgroup MMAs, and Blackwell's copies, MMAs and commits."""
+
+# ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gemmgen.simulate.clocks import Released
+from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.memory import Access, Proxy, View
+from gemmgen.simulate.operations.block_scales import scaled_operands
+from gemmgen.simulate.operations.control import find, owner, report_overflow
+from gemmgen.simulate.operations.loads_stores import TOKEN
+from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.program import Accumulator, Agent, Event, Lane, Steps
+from gemmgen.simulate.trace import Span
+from gemmgen.simulate.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
+
+
+@operation(
+    "ttng.warp_group_dot",
+    "isAsync",
+    "inputPrecision",
+    # Promotion of fp8 partial sums: exact sums do not depend on it.
+    ignored=("maxNumImpreciseAcc",),
+    blocking=True,
+)
+def warp_group_dot(agent: Agent, op: Operation) -> Steps:
+    cluster = agent.cluster
+    a, b = agent.get(op.operands[0]), agent.get(op.operands[1])
+    accumulator: Accumulator | Tensor = agent.values[op.operands[2]]
+    use_accumulator = len(op.operands) < 4 or bool(agent.get(op.operands[3]))
+    name = op.location.name or "<unnamed accumulator>"
+    number = agent.mma.issue(name, op.location)
+    access = agent.asynchronous(agent.mma.component, number, "wgmma", op.location)
+    for operand in (a, b):
+        if isinstance(operand, View):
+            operand.memory.read(operand, access, agent.knowledge.clock, agent.knowledge.fenced)
+    result = Accumulator(number, op.location)
+    type_ = op.result_types[0]
+    assert isinstance(type_, TensorType)
+    begin = cluster.step
+
+    def retire() -> None:
+        # An accumulator in flight is an earlier MMA's of this lane, which has retired before this one.
+        earlier = accumulator.value if isinstance(accumulator, Accumulator) else accumulator
+        result.value = product(a, b, earlier if use_accumulator else None, type_.dtype)
+        if cluster.trace:
+            row = f"{agent.label} mma"
+            cluster.trace.spans.append(
+                Span(name, "mma", row, agent.cta, begin, cluster.step, op.location.line)
+            )
+
+    cluster.issue(Event(agent.mma.events, retire))
+    if not op.attributes["isAsync"]:  # the compiler waits for all of them
+        agent.mma.wait(0, agent.knowledge)
+        agent.drain(agent.mma)
+    yield
+    return result
+
+
+def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return a @ b + accumulator. Sums are exact for small integers, and else right but for their order."""
+    left = a.data if isinstance(a, View) else a
+    right = b.data if isinstance(b, View) else b
+    if dtype == torch.int32:
+        # Products of int8 and sums of 2**38 of them are exact in float64; the device wraps at 32 bits.
+        exact = left.double() @ right.double()
+        total = exact.to(torch.int64) + (0 if accumulator is None else accumulator.to(torch.int64))
+        return wrap_to_int32(total)
+    if left.dtype == torch.float32:
+        left, right = as_tf32(left), as_tf32(right)
+    left, right = left.float(), right.float()
+    if accumulator is None:
+        return (left @ right).to(dtype)
+    return torch.addmm(accumulator.float(), left, right).to(dtype)
+
+
+def as_tf32(tensor: Tensor) -> Tensor:
+    """Return what the tensor core sees of an fp32 number: it ignores the last 13 bits."""
+    return (tensor.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def wrap_to_int32(tensor: Tensor) -> Tensor:
+    """Return the low 32 bits as a signed number."""
+    return ((tensor + 2**31) % 2**32 - 2**31).to(torch.int32)
+
+
+@operation(
+    "ttng.warp_group_dot_wait",
+    "pendings",
+    # Which warps the compiler synchronizes after it: all warps of a partition run here as one.
+    ignored=("warpGroupLocal",),
+    blocking=True,
+)
+def warp_group_dot_wait(agent: Agent, op: Operation) -> Steps:
+    agent.mma.wait(op.attributes["pendings"], agent.knowledge)
+    agent.drain(agent.mma)
+    yield
+    results: tuple[Any, ...] = tuple(agent.values[name] for name in op.operands)
+    return results[0] if len(results) == 1 else results
+
+
+def issues(agent: Agent) -> bool:
+    """Whether this CTA issues: of a pair, the even one does, for both."""
+    return not (agent.cluster.kernel.pairs and agent.cta & 1)
+
+
+def group(agent: Agent) -> list[int]:
+    """Return the CTAs whose memory an operation touches."""
+    return [agent.cta, agent.cta + 1] if agent.cluster.kernel.pairs else [agent.cta]
+
+
+def in_cta(agent: Agent, view: View, cta: int) -> View:
+    """Return the part of another CTA's memory that a view is of this one's."""
+    cluster = agent.cluster
+    space = cast(MemDescType, view.place.allocation.result_types[0]).space
+    return view.on((cluster.tensor_memories if space == TENSOR_MEMORY else cluster.memories)[cta])
+
+
+class _Issue:
+    """One operation of the lane: what it touches, and its work when its turn comes."""
+
+    def __init__(self, agent: Agent, op: Operation, what: str, name: str) -> None:
+        self.agent = agent
+        self.op = op
+        self.what = what
+        self.name = name
+        self.lane: Lane = agent.tensor_core
+        self.number = self.lane.issue(name, op.location)
+        # The lane works in order: all that it was given before is over when this begins.
+        self.clock = {**agent.knowledge.clock, self.lane.component: self.number - 1}
+        self.begin = agent.cluster.step
+
+    def _access(self, view: View) -> Access:
+        shared = cast(MemDescType, view.place.allocation.result_types[0]).space == SHARED_MEMORY
+        # Tensor memory has no proxies.
+        proxy = Proxy.ASYNC if shared else Proxy.GENERIC
+        agent = self.agent
+        return Access(
+            self.lane.component,
+            self.number,
+            agent.key,
+            agent.label,
+            agent.cta,
+            proxy,
+            self.what,
+            self.op.location,
+        )
+
+    def reads(self, view: View) -> None:
+        view.memory.read(view, self._access(view), self.clock, self.agent.knowledge.fenced)
+
+    def writes(self, view: View) -> None:
+        clock = {
+            **self.clock,
+            self.lane.component: self.number,
+        }  # an MMA reads what it adds to before it writes
+        view.memory.write(view, self._access(view), clock, self.agent.knowledge.fenced)
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        cluster = self.agent.cluster
+
+        def complete() -> None:
+            work()
+            if cluster.trace:
+                row, line = f"{self.agent.label} tensor core", self.op.location.line
+                cluster.trace.spans.append(
+                    Span(self.name, "mma", row, self.agent.cta, self.begin, cluster.step, line)
+                )
+
+        cluster.issue(Event(self.lane.events, complete))
+
+
+@operation("ttng.tmem_copy", blocking=True)
+def tmem_copy(agent: Agent, op: Operation) -> Steps:
+    if not issues(agent):
+        return
+    source: View = agent.get(op.operands[0])
+    target: View = agent.get(op.operands[1])
+    if source.data.shape != target.data.shape or source.data.dtype != target.data.dtype:
+        raise refusal("a tcgen05 copy that changes the shape or the type is not known", op.location)
+    issue = _Issue(agent, op, "tcgen05 copy", target.name)
+    moves = [(in_cta(agent, source, cta), in_cta(agent, target, cta)) for cta in group(agent)]
+    for from_, to in moves:
+        issue.reads(from_)
+        issue.writes(to)
+
+    def work() -> None:
+        for from_, to in moves:
+            to.data.copy_(from_.data)
+
+    issue.enqueue(work)
+    yield
+
+
+_FLAGS = ("is_async", "two_ctas", "multicast")
+
+
+@operation("ttng.tc_gen5_mma", *_FLAGS, blocking=True)
+def tc_gen5_mma(agent: Agent, op: Operation) -> Steps:
+    (a,), (b,), (d,), _, (use,), (predicate,), barriers, barrier_predicates = op.segments
+    if issues(agent) and agent.get(predicate):
+        positions = (0, 1)
+
+        def multiply(a: Tensor, b: Tensor, before: Tensor | None, dtype: torch.dtype, cta: int) -> Tensor:
+            del cta
+            return product(a, b, before, dtype)
+
+        _mma(agent, op, (a, b, d), (), bool(agent.get(use)), multiply)
+        _commit_all(agent, op, barriers, barrier_predicates, positions)
+        yield
+    return TOKEN
+
+
+@operation("ttng.tc_gen5_mma_scaled", "a_type", "b_type", *_FLAGS, blocking=True)
+def tc_gen5_mma_scaled(agent: Agent, op: Operation) -> Steps:
+    (a,), (b,), (d,), token, (a_scale,), (b_scale,), (use,), (predicate,), barriers, predicates = op.segments
+    if issues(agent) and agent.get(predicate):
+        first_scale = 3 + len(token)
+        scales: list[View] = [agent.get(a_scale), agent.get(b_scale)]
+        dequantize = scaled_operands(op, first_scale)
+
+        def multiply(a: Tensor, b: Tensor, before: Tensor | None, dtype: torch.dtype, cta: int) -> Tensor:
+            a_scales, b_scales = (in_cta(agent, view, cta).data for view in scales)
+            left, right = dequantize(a, b, a_scales, b_scales)
+            total = left @ right
+            return (total if before is None else total + before.double()).to(dtype)
+
+        _mma(agent, op, (a, b, d), (a_scale, b_scale), bool(agent.get(use)), multiply)
+        _commit_all(agent, op, barriers, predicates, (0, 1, first_scale, first_scale + 1))
+        yield
+    return TOKEN
+
+
+_Multiply = Callable[[Tensor, Tensor, Tensor | None, torch.dtype, int], Tensor]
+
+
+def _mma(
+    agent: Agent,
+    op: Operation,
+    names: tuple[str, str, str],
+    scales: tuple[str, ...],
+    use_accumulator: bool,
+    multiply: _Multiply,
+) -> None:
+    """Multiply into each CTA's part of the accumulator."""
+    a, b, d = cast("tuple[View, View, View]", tuple(agent.get(name) for name in names))
+    ctas = group(agent)
+    issue = _Issue(agent, op, "tcgen05 MMA", d.name)
+    inputs: list[View] = [a, b, *(agent.get(name) for name in scales)]
+    for cta in ctas:
+        for view in inputs:
+            issue.reads(in_cta(agent, view, cta))
+        if use_accumulator:
+            issue.reads(in_cta(agent, d, cta))
+        issue.writes(in_cta(agent, d, cta))
+    columns = _b_order(op, ctas)
+
+    def work() -> None:
+        right = torch.cat([in_cta(agent, b, cta).data for cta in columns], dim=1)
+        for cta in ctas:
+            into = in_cta(agent, d, cta).data
+            before = into if use_accumulator else None
+            into.copy_(multiply(in_cta(agent, a, cta).data, right, before, into.dtype, cta))
+
+    issue.enqueue(work)
+
+
+def _b_order(op: Operation, ctas: Sequence[int]) -> list[int]:
+    """Return the CTAs whose parts of B make up the columns of the accumulator, from left to right.
+
+    Raises:
+        GemmgenError: The layouts do not fit each other.
+    """
+    a, b, d = (cast(MemDescType, type_) for type_ in op.operand_types[:3])
+    found: dict[int, int] = {}
+    for cta in ctas:
+        found.setdefault(b.origin(cta)[1], cta)
+    first = {d.origin(cta)[1] for cta in ctas}
+    starts = sorted(found)
+    width = b.local_shape[1]
+    whole = [min(starts) + i * width for i in range(len(starts))] == starts
+    same_rows = all(a.origin(cta)[0] == d.origin(cta)[0] for cta in ctas)
+    if first != {starts[0]} or not whole or len(starts) * width != d.local_shape[1] or not same_rows:
+        raise refusal(
+            "the operands of this MMA are divided among CTAs in a way that is not known", op.location
+        )
+    return [found[start] for start in starts]
+
+
+@operation("ttng.tc_gen5_commit", blocking=True)
+def tc_gen5_commit(agent: Agent, op: Operation) -> Steps:
+    (barrier,), predicate, descriptors = op.segments
+    if not issues(agent) or (predicate and not agent.get(predicate[0])):
+        return
+    first = 1 + len(predicate)
+    _commit(agent, op, barrier, 0, _receivers(agent, op, range(first, first + len(descriptors))))
+    yield
+
+
+def _commit_all(
+    agent: Agent, op: Operation, barriers: Sequence[str], predicates: Sequence[str], operands: Sequence[int]
+) -> None:
+    """Commit to the barriers of an MMA."""
+    receivers = _receivers(agent, op, operands if op.attributes.get("multicast") else ())
+    start = len(op.operands) - len(barriers) - len(predicates)
+    for i, (barrier, predicate) in enumerate(zip(barriers, predicates, strict=True)):
+        if agent.get(predicate):
+            _commit(agent, op, barrier, start + i, receivers)
+
+
+def _receivers(agent: Agent, op: Operation, operands: Sequence[int]) -> list[int]:
+    """Return the CTAs whose barriers a commit arrives at: those that share an operand with an issuing one."""
+    cluster = agent.cluster
+    pair = 1 if cluster.kernel.pairs else 0
+    masks = [cast(MemDescType, op.operand_types[i]).shared_bits | pair for i in operands] or [pair]
+    ctas = range(cluster.kernel.ctas)
+    return [cta for cta in ctas if any(cta & ~mask == agent.cta & ~mask for mask in masks)]
+
+
+def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Sequence[int]) -> None:
+    """Arrive once at each receiver's barrier when all earlier work of the lane is over."""
+    view: View = agent.get(name)
+    cluster = agent.cluster
+    lane = agent.tensor_core
+    released = Released()
+    agent.knowledge.release_into(released)
+    released.clock[lane.component] = lane.issued
+    who = f"tcgen05 commit by {agent.label} of CTA {agent.cta}"
+    barriers = [find(agent, view, owner(op, operand, cta), "tcgen05 commit") for cta in receivers]
+
+    def complete() -> None:
+        for barrier in barriers:
+            if barrier is None:
+                continue
+            earlier = str(barrier)
+            if not barrier.arrive_later(who, op.location, released):
+                report_overflow(agent, view, op, earlier)
+            cluster.settle(barrier)
+
+    cluster.issue(Event(lane.events, complete))

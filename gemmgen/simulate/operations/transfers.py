@@ -1,0 +1,266 @@
+"""Asynchronous transfers: TMA, with multicast and reductions, and launch control's responses."""
+
+# ruff: noqa: D103 - the name of a handler is its operation's, and says what it does.
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+
+from gemmgen.simulate.clocks import Barrier, Component
+from gemmgen.simulate.findings import Kind, refusal
+from gemmgen.simulate.memory import POISON_INTEGER, REDUCTIONS, Descriptor, View
+from gemmgen.simulate.operations.control import find, owner
+from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.policies import Pending, program_at
+from gemmgen.simulate.program import Agent, Event, Steps
+from gemmgen.simulate.trace import Span
+from gemmgen.simulate.types import MemDescType
+
+_CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
+"""Hints about speed."""
+
+
+@operation("ttng.async_tma_copy_global_to_local", "multicast", ignored=_CACHING, blocking=True)
+def load(agent: Agent, op: Operation) -> Steps:
+    (descriptor_name,), coordinates, offsets, (barrier_name,), (result,), (predicate,) = op.segments
+    if offsets:
+        raise refusal("im2col loads are not known to the simulator", op.location)
+    if not agent.get(predicate):
+        return
+    position = len(coordinates) + 2
+    type_ = op.operand_types[position]
+    assert isinstance(type_, MemDescType)
+    receivers = [agent.cta]
+    if op.attributes.get("multicast"):
+        if agent.cta & type_.shared_bits:
+            return  # the group's lowest CTA loads for all of it
+        ctas = range(agent.cluster.kernel.ctas)
+        receivers = [cta for cta in ctas if cta & ~type_.shared_bits == agent.cta]
+    start = tuple(int(agent.get(name)) for name in coordinates)
+    descriptor: Descriptor = agent.get(descriptor_name)
+    origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
+    barrier_view: View = agent.get(barrier_name)
+    for cta in receivers:
+        view: View = agent.get(result)
+        barrier = find(agent, barrier_view, owner(op, position - 1, cta), "TMA load")
+        _load_into(agent, op, descriptor, origin, view.on(agent.cluster.memories[cta]), barrier)
+    yield
+
+
+def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
+    """Judge an asynchronous write into shared memory; return its lane and its number there."""
+    loads = agent.cluster.loads
+    component: Component = ("load", view.memory.cta, view.place)
+    number = loads[component][0] + 1 if component in loads else 1
+    access = agent.asynchronous(component, number, what, op.location)
+    loads[component] = (number, access, view.name, view.memory.cta)
+    knowledge = agent.knowledge
+    # The lowering of try_cancel emits the fence that orders it after generic accesses.
+    fenced = knowledge.clock if op.name == "ttng.clc_try_cancel" else knowledge.fenced
+    view.memory.write(view, access, knowledge.clock, fenced)
+    return component, number
+
+
+def _load_into(
+    agent: Agent,
+    op: Operation,
+    descriptor: Descriptor,
+    origin: tuple[int, ...],
+    view: View,
+    barrier: Barrier | None,
+) -> None:
+    cluster = agent.cluster
+    component, number = destination(agent, op, view, "TMA load")
+    _, access, _, _ = cluster.loads[component]
+    shape = tuple(view.data.shape[-len(origin) :])
+    region, inside = descriptor.region(origin, shape)
+    cluster.globals.read(region, descriptor.name, access, agent.knowledge.clock)
+    size = view.data.numel() * view.data.element_size()  # what is out of bounds counts too [ptx]
+    cluster.load_count += 1
+    identity, begin = cluster.load_count, cluster.step
+    if barrier:
+        barrier.in_flight[identity] = size
+
+    def complete() -> None:
+        box = descriptor.box(region, inside, shape).view(
+            view.data.dtype
+        )  # bits are bits, whatever their sign
+        view.data.copy_(box.view(view.data.shape))
+        if barrier:
+            barrier.receive(size, identity, component, number)
+            cluster.settle(barrier)
+        _trace(agent, op, view, "load", begin)
+
+    cluster.issue(Event([], complete))
+
+
+@operation("ttng.async_tma_copy_local_to_global", ignored=_CACHING, blocking=True)
+def store(agent: Agent, op: Operation) -> Steps:
+    _store(agent, op, None)
+    yield
+
+
+_REDUCE_KINDS = {1: "add", 2: "min", 3: "max"}
+
+
+@operation("ttng.async_tma_reduce", "kind", ignored=_CACHING, blocking=True)
+def reduce(agent: Agent, op: Operation) -> Steps:
+    kind = _REDUCE_KINDS.get(op.attributes["kind"])
+    if kind not in REDUCTIONS:
+        raise refusal(f"TMA reduction {op.attributes['kind']} is not known to the simulator", op.location)
+    _store(agent, op, kind)
+    yield
+
+
+def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
+    cluster = agent.cluster
+    descriptor: Descriptor = agent.get(op.operands[0])
+    if descriptor.rounds_to_tf32:
+        raise refusal(
+            "stores by a descriptor that rounds to tf32 are not known to the simulator", op.location
+        )
+    view: View = agent.get(op.operands[-1])
+    type_ = op.operand_types[-1]
+    assert isinstance(type_, MemDescType)
+    start = tuple(int(agent.get(name)) for name in op.operands[1:-1])
+    origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
+    shape = tuple(view.data.shape[-len(origin) :])
+    base = view.place.allocation.location.name or "<unnamed buffer>"
+    what = "TMA reduction" if reduction else "TMA store"
+    reads, writes = agent.store_reads, agent.store_writes
+    number = reads.issue(base, op.location)
+    writes.issue(base, op.location)
+    clock, fenced = agent.knowledge.clock, agent.knowledge.fenced
+    read = agent.asynchronous(reads.component, number, what, op.location)
+    view.memory.read(view, read, clock, fenced)
+    write = agent.asynchronous(writes.component, number, what, op.location)
+    region, _ = descriptor.region(origin, shape)
+    cluster.globals.write(region, descriptor.name, write, clock, atomic=reduction is not None)
+    begin = cluster.step
+
+    def complete_read() -> None:
+        box = view.data.reshape(shape).clone()
+
+        def complete_write() -> None:
+            descriptor.store(origin, box, reduction)
+
+        _trace(agent, op, view, "store", begin)
+        cluster.issue(Event(writes.events, complete_write))
+
+    cluster.issue(Event(reads.events, complete_read))
+
+
+@operation("ttng.async_tma_store_wait", "pendings", "read_only", blocking=True)
+def store_wait(agent: Agent, op: Operation) -> Steps:
+    pending: int = op.attributes["pendings"]
+    agent.store_reads.wait(pending, agent.knowledge)
+    agent.drain(agent.store_reads)
+    if not op.attributes.get("read_only"):
+        agent.store_writes.wait(pending, agent.knowledge)
+        agent.drain(agent.store_writes)
+    yield
+
+
+def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int) -> None:
+    cluster = agent.cluster
+    if cluster.trace:
+        row = f"{agent.label} {kind}s"
+        cluster.trace.spans.append(
+            Span(view.name, kind, row, view.memory.cta, begin, cluster.step, op.location.line)
+        )
+
+
+RESULT_BYTES = 16
+_CANCELLED, _REFUSED = 1, 0
+_UNDEFINED = POISON_INTEGER * 0x01010101
+"""What a refusal says of the program: nothing that a kernel should use."""
+
+
+class Response(NamedTuple):
+    """The result of a request, as it stands in shared memory: two words."""
+
+    state: int
+    program: int
+
+
+@operation("ttng.clc_try_cancel", blocking=True)
+def try_cancel(agent: Agent, op: Operation) -> Steps:
+    """Ask for one program, by the cluster's first CTA for all of them."""
+    if agent.cta != 0:
+        return
+    _check_refusals(agent, op)
+    request = _Request(agent.cluster.grid.pending)
+    result: View = agent.get(op.operands[0])
+    for cta in range(agent.cluster.kernel.ctas):
+        _respond_into(agent, op, request, result.on(agent.cluster.memories[cta]))
+    yield
+
+
+class _Request:
+    """One request: it is decided once, when the first CTA gets the response."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    @cached_property
+    def response(self) -> Response:
+        program = self._pending.cancel()
+        return Response(_REFUSED, _UNDEFINED) if program is None else Response(_CANCELLED, program)
+
+
+def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) -> None:
+    cluster = agent.cluster
+    barrier_view: View = agent.get(op.operands[1])
+    barrier = find(agent, barrier_view, owner(op, 1, view.memory.cta), "try_cancel")
+    component, number = destination(agent, op, view, "try_cancel")
+    cluster.load_count += 1
+    identity = cluster.load_count
+    if barrier:
+        barrier.in_flight[identity] = RESULT_BYTES
+
+    def complete() -> None:
+        view.data.copy_(torch.tensor(request.response))
+        if request.response.state == _REFUSED:
+            cluster.refusals.append((component, number))
+        if barrier:
+            barrier.receive(RESULT_BYTES, identity, component, number)
+            cluster.settle(barrier)
+
+    cluster.issue(Event([], complete))
+
+
+def _check_refusals(agent: Agent, op: Operation) -> None:
+    """Report a request by one who has seen a refusal: what it does is undefined [ptx]."""
+    clock = agent.knowledge.clock
+    if any(clock.get(component, 0) >= number for component, number in agent.cluster.refusals):
+        view: View = agent.get(op.operands[0])
+        name = view.place.allocation.location.name or "<unnamed buffer>"
+        text = f"{view.name}: another program is asked for after a request was refused"
+        agent.report(Kind.CANCEL_AFTER_REFUSAL, name, (op.location,), text)
+
+
+@operation("ttng.clc_load_result")
+def load_result(agent: Agent, op: Operation) -> Response:
+    view: View = agent.get(op.operands[0])
+    access = agent.access("load of the launch control's response", op.location)
+    view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
+    return Response(int(view.data[0]), int(view.data[1]))
+
+
+@operation("ttng.clc_is_canceled")
+def is_canceled(agent: Agent, op: Operation) -> int:
+    response: Response = agent.get(op.operands[0])
+    return int(response.state == _CANCELLED)
+
+
+@operation("ttng.clc_get_program_id", "dim")
+def get_program_id(agent: Agent, op: Operation) -> int:
+    response: Response = agent.get(op.operands[0])
+    if response.state != _CANCELLED:
+        return _UNDEFINED
+    dim: int = op.attributes["dim"]
+    return program_at(agent.cluster.grid.programs, response.program)[dim]

@@ -1,0 +1,214 @@
+"""Where allocations and their views lie in a CTA's memory: the same for every CTA, program and schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from functools import cached_property
+from math import prod
+from typing import Any, Protocol
+
+import numpy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.types import Encoding, MemDescType, Type
+
+GRANULE_BYTES = 4
+"""Accesses are told apart down to this size: a bank of shared memory."""
+
+
+class Place:
+    """The granules of an allocation, or of a view of one, in the view's shape."""
+
+    def __init__(
+        self, allocation: Operation, index: Tensor, element_bytes: int, slot: int | None = None
+    ) -> None:
+        self.allocation = allocation
+        self.index = index
+        """First byte of each element; any view of the data is also a view of this."""
+        self.element_bytes = element_bytes
+        self._slot = slot
+        """Of the ring that the allocation is, where the view is within one."""
+        self._views: dict[Hashable, Place] = {}
+
+    @cached_property
+    def granules(self) -> NDArray[Any]:
+        """Every granule of the view, once, ascending."""
+        first = numpy.unique(self.index.numpy().reshape(-1) // GRANULE_BYTES)
+        more = range(1, -(-self.element_bytes // GRANULE_BYTES))
+        return numpy.unique(numpy.concatenate([first, *(first + step for step in more)]))
+
+    @cached_property
+    def offset(self) -> int:
+        """Byte at which the view begins."""
+        return int(self.index.reshape(-1)[0])
+
+    def view(self, how: Any, type_: Type) -> Place:
+        """Return a view; one that was asked for before is the same object."""
+        if how not in self._views:
+            index = apply_view(self.index, how, type_)
+            slot = self._slot
+            if slot is None and how[0] == "ttg.memdesc_index":
+                slot = how[1]
+            self._views[how] = Place(self.allocation, index, self.element_bytes, slot)
+        return self._views[how]
+
+    @property
+    def name(self) -> str:
+        """The variable of the allocation, and the slot of a ring where the view is within one."""
+        name = self.allocation.location.name or "<unnamed buffer>"
+        return name if self._slot is None else f"{name}[{self._slot}]"
+
+
+def shared_memory_index(operation: Operation) -> Tensor:
+    """Return the first byte of each element of an allocation, at the offset that the compiler chose.
+
+    Swizzling permutes the bytes of a tile among themselves, so it makes no difference to who touches what.
+    """
+    type_ = operation.result_types[0]
+    assert isinstance(type_, MemDescType)
+    start = int(operation.attributes["allocation.offset"])
+    count = type_.local_bytes // type_.element_bytes
+    index = torch.arange(count, dtype=torch.int64) * type_.element_bytes + start
+    return index.reshape(type_.local_shape)
+
+
+def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
+    """Apply a view operation, (its name, its numbers), to data or to an index."""
+    kind, numbers = how
+    if kind == "ttg.memdesc_index":
+        return tensor[numbers]
+    if kind == "ttg.memdesc_trans":
+        return tensor.permute(numbers)
+    assert isinstance(type_, MemDescType)
+    if kind == "ttg.memdesc_reshape":
+        return tensor.reshape(type_.local_shape)
+    if kind == "ttg.memdesc_subslice":
+        for dim, (start, extent) in enumerate(zip(*numbers, strict=True)):
+            tensor = tensor.narrow(dim, start, extent)
+        return tensor
+    if kind == "ttng.tmem_subslice":
+        return tensor.narrow(*numbers)
+    raise refusal(f"view {kind} is not known to the simulator", code="unknown-operation")
+
+
+class Divisible(Protocol):
+    """What keeps something for each atom."""
+
+    def divide(self, atom: int) -> None:
+        """Follow the division of an atom: its new part comes last."""
+        ...
+
+
+class Layout:
+    """Every allocation of a kernel with its place, and the finest common division of the granules.
+
+    An atom is a set of granules that no access has told apart so far. Accesses nearly always touch the same
+    few sets, so a record for each atom is exact and cheap.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[Operation, Place] = {}
+        self.atom_of: NDArray[Any] = numpy.zeros(0, dtype=numpy.int64)
+        self.atom_sizes: list[int] = []
+        self.version = 0
+        self._atoms: dict[Place, tuple[int, list[int]]] = {}
+        self.sharers: list[Divisible] = []
+        """The memories of the program that runs: they follow every division."""
+
+    def add(self, operation: Operation, index: Tensor) -> None:
+        """Place one allocation; the index has the first byte of each element."""
+        type_ = operation.result_types[0]
+        assert isinstance(type_, MemDescType)
+        place = self.places[operation] = Place(operation, index, type_.element_bytes)
+        end = int(place.granules[-1]) + 1
+        if end > len(self.atom_of):
+            self.atom_of = numpy.zeros(end, dtype=numpy.int64)
+            self.atom_sizes = [end]
+
+    def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
+        """Return the atoms of a view, dividing some if need be: (old, new) is appended to `split`."""
+        known = self._atoms.get(place)
+        if known is not None and known[0] == self.version:
+            return known[1]
+        here = self.atom_of[place.granules]
+        atoms: list[int] = []
+        for atom, count in zip(*numpy.unique(here, return_counts=True), strict=True):
+            old = int(atom)
+            if count == self.atom_sizes[old]:
+                atoms.append(old)
+                continue
+            new = len(self.atom_sizes)
+            self.atom_sizes.append(int(count))
+            self.atom_sizes[old] -= int(count)
+            self.atom_of[place.granules[here == atom]] = new
+            split.append((old, new))
+            atoms.append(new)
+        if split:
+            self.version += 1
+        self._atoms[place] = (self.version, atoms)
+        return atoms
+
+
+COLUMN_BYTES = 4
+PITCH_BYTES = COLUMN_BYTES * 4096
+"""From lane to lane. More than a lane has: a kernel that takes too much is reported, and still runs."""
+
+SCALES = "ttng.tensor_memory_scales_encoding"
+ACCUMULATOR = "ttng.tensor_memory_encoding"
+
+
+def tensor_memory_index(operation: Operation) -> Tensor:
+    """Return the first byte of each element of an allocation, lanes apart by the pitch.
+
+    Raises:
+        GemmgenError: The layout is not known.
+    """
+    type_ = operation.result_types[0]
+    assert isinstance(type_, MemDescType)
+    encoding = type_.encoding
+    *slots, rows, columns = type_.local_shape
+    row, column = torch.arange(rows).unsqueeze(1), torch.arange(columns).unsqueeze(0)
+    if encoding is not None and encoding.kind == SCALES:
+        lane, byte, slot_bytes = _scales(row, column, rows, columns)
+    elif encoding is not None and encoding.kind == ACCUMULATOR:
+        lane, byte, slot_bytes = _matrix(row, column, type_, encoding)
+    else:
+        raise refusal("this layout of tensor memory is not known to the simulator", operation.location)
+    first_lane: int = operation.attributes["tensor_memory_row_offset"]
+    first_column: int = operation.attributes["tensor_memory_col_offset"]
+    start = first_lane * PITCH_BYTES + first_column * COLUMN_BYTES
+    slot = torch.arange(prod(slots)).reshape(*slots, 1, 1) * slot_bytes
+    return start + slot + lane * PITCH_BYTES + byte
+
+
+def _matrix(
+    row: Tensor, column: Tensor, type_: MemDescType, encoding: Encoding
+) -> tuple[Tensor, Tensor, int]:
+    """Return lane and byte of each element, and the bytes of a lane that one matrix takes [ptx]."""
+    fields = encoding.fields
+    rows, columns = type_.local_shape[-2:]
+    element_bytes: int = type_.dtype.itemsize * fields["colStride"]
+    if rows != fields["blockM"] or fields.get("fp4Padded"):
+        raise refusal(f"tensor memory of {rows} rows in blocks of {fields['blockM']} is not known")
+    if rows == 128:
+        return row, column * element_bytes, columns * element_bytes
+    if fields.get("twoCTAs"):  # the right half of 64 rows lies in the lanes that they leave free
+        half = columns // 2
+        return row + column // half * 64, column % half * element_bytes, half * element_bytes
+    # Sixteen rows in each quarter of the lanes.
+    return row // 16 * 32 + row % 16, column * element_bytes, columns * element_bytes
+
+
+def _scales(row: Tensor, column: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor, int]:
+    """Return lane and byte of each scale: 128 rows by 4 scales in four columns, 32 lanes [ptx].
+
+    The other three quarters of the lanes hold copies, which are always written and read with these.
+    """
+    row_blocks, column_blocks = -(-rows // 128), -(-columns // 4)
+    block = column // 4 * row_blocks + row // 128
+    byte = (block * 4 + row // 32 % 4) * COLUMN_BYTES + column % 4
+    return row % 32 + torch.zeros_like(column), byte, row_blocks * column_blocks * 4 * COLUMN_BYTES

@@ -1,0 +1,148 @@
+"""Which of the possible next steps is taken, and which program begins next.
+
+Each policy makes asynchronous work late, early, or neither.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from gemmgen.simulate.findings import refusal
+
+Step = TypeVar("Step")
+
+POLICIES = ("lazy", "eager", "lifo", "random")
+DEFAULT_SCHEDULES = (*POLICIES, "random", "random")
+
+
+class Policy(Protocol):
+    """Chooses among partitions that can go on and asynchronous work that can complete."""
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """Return one of the steps; there is at least one, and events are in the order of issue."""
+        ...
+
+    def refuses(self) -> bool:
+        """Whether a program that could be cancelled is not: the hardware may have other plans for the SM."""
+        ...
+
+
+class _Generous:
+    def refuses(self) -> bool:
+        """See `Policy`."""
+        return False
+
+
+class Lazy(_Generous):
+    """Asynchronous work completes when nothing else can go on, the oldest first."""
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        return agents[0] if agents else events[0]
+
+
+class Eager(_Generous):
+    """Asynchronous work completes at once, and partitions take turns."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        self._turn += 1
+        return events[0] if events else agents[self._turn % len(agents)]
+
+
+class Lifo(_Generous):
+    """As lazy, but the youngest work completes first and the last partition goes on first."""
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        return agents[-1] if agents else events[-1]
+
+
+class Random:
+    """Any order, the same for the same seed.
+
+    A fair coin at every step would rarely let one side run far ahead, and most faults need that: so how
+    likely an event is, and how long one partition goes on, are drawn for each stretch of steps.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._steps_left = 0
+        self._event_chance = 0.5
+        self._favourite = 0
+        self._loyalty = 0.0
+
+    def refuses(self) -> bool:
+        """See `Policy`."""
+        return self._random.random() < 0.1
+
+    def choose(self, agents: Sequence[Step], events: Sequence[Step]) -> Step:
+        """See `Policy`."""
+        if self._steps_left == 0:
+            self._steps_left = self._random.randint(5, 200)
+            self._event_chance = self._random.choice((0.02, 0.2, 0.5, 0.9))
+            self._favourite = self._random.randrange(64)
+            self._loyalty = self._random.choice((0.0, 0.5, 0.95))
+        self._steps_left -= 1
+        if events and (not agents or self._random.random() < self._event_chance):
+            return self._random.choice(events)
+        if self._random.random() < self._loyalty:
+            return agents[self._favourite % len(agents)]
+        return self._random.choice(agents)
+
+
+def policy_of(name: str, seed: int) -> Policy:
+    """Return the policy of a name.
+
+    Raises:
+        GemmgenError: There is none.
+    """
+    if name == "random":
+        return Random(seed)
+    policies = {"lazy": Lazy, "eager": Eager, "lifo": Lifo}
+    if name not in policies:
+        raise refusal(f"no schedule is called {name!r}: there are {', '.join(POLICIES)}")
+    return policies[name]()
+
+
+class Pending:
+    """The programs of a launch that have not begun: each is launched, or cancelled by one that runs."""
+
+    def __init__(self, programs: int, policy: Policy) -> None:
+        self._programs = deque(range(programs))
+        self._policy = policy
+
+    @property
+    def left(self) -> int:
+        """Programs that have not begun."""
+        return len(self._programs)
+
+    def launch(self) -> int | None:
+        """Begin the next program; None when all have begun."""
+        return self._programs.popleft() if self._programs else None
+
+    def cancel(self) -> int | None:
+        """Hand the next program to one that runs; None is a refusal, which may come at any time."""
+        return None if self._policy.refuses() else self.launch()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The programs of a launch; with clusters, a program is a cluster."""
+
+    programs: tuple[int, int, int]
+    program: tuple[int, int, int]
+    pending: Pending
+
+
+def program_at(programs: tuple[int, int, int], number: int) -> tuple[int, int, int]:
+    """Return a program's place in the grid, by its number in the order of launch."""
+    x, y, _ = programs
+    return number % x, number // x % y, number // (x * y)

@@ -1,0 +1,396 @@
+"""One program: the CTAs of a cluster, their partitions, and the work in flight, step by step."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from torch import Tensor
+
+from gemmgen.errors import GemmgenError
+from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released
+from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, refusal
+from gemmgen.simulate.memory import Access, GlobalMemory, Memory, Proxy
+from gemmgen.simulate.parse import Block, Operation
+from gemmgen.simulate.places import Layout
+from gemmgen.simulate.policies import Grid, Policy
+from gemmgen.simulate.trace import Trace
+
+
+class Wait(Protocol):
+    """What a partition waits for."""
+
+    location: Location
+
+    def ready(self) -> bool:
+        """Whether it has come about."""
+        ...
+
+
+Steps = Generator[Wait | None, None, Any]
+"""A partition's execution: it yields where another may go on, with what it must wait for if anything."""
+
+
+@dataclass(eq=False)
+class Event:
+    """Asynchronous work that may complete from now on; work of one lane completes in order."""
+
+    lane: list[Event]
+    complete: Callable[[], None]
+
+
+@dataclass(eq=False)
+class Accumulator:
+    """The result of an asynchronous MMA: no instruction may use it before the MMA has retired."""
+
+    number: int
+    """The MMA's number in its lane."""
+    location: Location
+    value: Tensor | None = None
+
+
+@dataclass
+class Lane:
+    """Work of one kind that an agent issues and awaits in order."""
+
+    component: Component
+    issued: int = 0
+    awaited: int = 0
+    events: list[Event] = field(default_factory=list[Event])
+    unawaited: list[tuple[int, str, Location]] = field(default_factory=list[tuple[int, str, Location]])
+    """Number, variable and place of all work that has not been awaited."""
+
+    def issue(self, name: str, location: Location) -> int:
+        """Number the next work."""
+        self.issued += 1
+        self.unawaited.append((self.issued, name, location))
+        return self.issued
+
+    def wait(self, pending: int, knowledge: Knowledge) -> None:
+        """Learn that all but the newest `pending` are complete."""
+        self.awaited = max(self.awaited, self.issued - pending)
+        if self.awaited > 0:
+            knowledge.clock[self.component] = self.awaited
+        self.unawaited = [work for work in self.unawaited if work[0] > self.awaited]
+
+
+class Agent:
+    """A partition of a CTA: its values, its clock and its lanes."""
+
+    def __init__(self, cluster: Cluster, cta: int, partition: int, label: str) -> None:
+        self.cluster = cluster
+        self.cta = cta
+        self.partition = partition
+        self.label = label
+        self.key: Component = (cta, partition)
+        self.memory = cluster.memories[cta]
+        self.values: dict[str, Any] = {}
+        self.knowledge = Knowledge(self.key)
+        self.mma = Lane(("mma", cta, partition))
+        self.tensor_core = Lane(("tensor-core", cta, partition))
+        self.store_reads = Lane(("store-read", cta, partition))
+        self.store_writes = Lane(("store-write", cta, partition))
+        self.steps: Steps | None = None
+        self.waiting: Wait | None = None
+        self.here = UNKNOWN
+        """Where its newest operation comes from."""
+        self.done = False
+
+    def get(self, name: str) -> Any:
+        """Return a value that an instruction uses now."""
+        value = self.values[name]
+        return self.use(value) if isinstance(value, Accumulator) else value
+
+    def use(self, accumulator: Accumulator) -> Tensor:
+        """Return an accumulator's numbers, which must have been awaited."""
+        if accumulator.number > self.mma.awaited:
+            name = accumulator.location.name or "<unnamed accumulator>"
+            text = "used while the MMA that writes it is in flight: warpgroup_mma_wait must come first"
+            self.report(Kind.ACCUMULATOR_IN_FLIGHT, name, (self.cluster.here, accumulator.location), text)
+        while accumulator.value is None:
+            self.cluster.finish(self.mma.events[0])
+        return accumulator.value
+
+    def drain(self, lane: Lane) -> None:
+        """Complete all work of a lane that has been awaited."""
+        while len(lane.events) > lane.issued - lane.awaited:
+            self.cluster.finish(lane.events[0])
+
+    def access(self, what: str, location: Location) -> Access:
+        """Return the event of touching memory now, by the generic proxy."""
+        return Access(
+            self.key,
+            self.knowledge.now,
+            self.key,
+            self.label,
+            self.cta,
+            Proxy.GENERIC,
+            what,
+            location,
+        )
+
+    def asynchronous(self, component: Component, number: int, what: str, location: Location) -> Access:
+        """Return the event of touching memory at some time until work is known to be complete."""
+        return Access(component, number, self.key, self.label, self.cta, Proxy.ASYNC, what, location)
+
+    def report(self, kind: Kind, name: str, locations: tuple[Location, ...], text: str) -> None:
+        """Report a fault that this agent shows."""
+        self.cluster.findings.add(kind, name, locations, self.label, self.cta, text)
+
+    def check_exit(self, location: Location) -> None:
+        """Report work that can no longer be awaited."""
+        for lane, what in ((self.store_reads, "TMA store from it"), (self.mma, "MMA into it")):
+            for _, name, issued in lane.unawaited[:1]:
+                text = f"the {self.label} ends without having awaited the {what}"
+                self.report(Kind.WORK_IN_FLIGHT, name, (issued, location), text)
+
+
+Handler = Callable[[Agent, Operation], Any]
+"""What an operation does: returns the result, or a tuple of several; a blocking one is a generator that
+returns them."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known operation."""
+
+    run: Handler
+    attributes: frozenset[str]
+    ignored: frozenset[str]
+    """Hints that change the speed, or what is undefined anyway: never a defined result."""
+    blocking: bool
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A compiled kernel, ready to run any number of times."""
+
+    function: Operation
+    entries: Mapping[Operation, Entry]
+    """What each operation does, but for the terminators of blocks."""
+    layout: Layout
+    """Of shared memory."""
+    tensor_layout: Layout
+    """Of tensor memory."""
+    ctas: int
+    pairs: bool
+    """Whether two CTAs issue each tcgen05 operation together: the even one, for both."""
+    roles: Mapping[int, str]
+    """Name of the function that each source line is in."""
+
+
+@dataclass
+class BarrierWait:
+    """A partition waits for a phase of an mbarrier."""
+
+    barrier: Barrier | None
+    """None if it was never initialised: the wait has no end."""
+    parity: int
+    name: str
+    location: Location
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return self.barrier is not None and self.barrier.passes(self.parity)
+
+
+@dataclass
+class JoinWait:
+    """A CTA's first partition waits for the others to end."""
+
+    agents: list[Agent]
+    location: Location
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return all(agent.done for agent in self.agents)
+
+
+@dataclass
+class Rendezvous:
+    """The CTAs of a cluster wait for each other."""
+
+    expected: int
+    location: Location
+    arrived: int = 0
+    released: Released = field(default_factory=Released)
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return self.arrived == self.expected
+
+
+class _IdleError(Exception):
+    """A program goes on and gets nowhere."""
+
+
+class Cluster:
+    """The state of one running program."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: Grid,
+        memory: GlobalMemory,
+        findings: Findings,
+        trace: Trace | None,
+        max_idle_operations: int,
+    ) -> None:
+        self.kernel = kernel
+        self.grid = grid
+        self.globals = memory
+        self.findings = findings
+        self.trace = trace
+        self.memories = [Memory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]
+        kernel.layout.sharers = list(self.memories)
+        self.tensor_memories = [Memory(cta, kernel.tensor_layout, findings) for cta in range(kernel.ctas)]
+        kernel.tensor_layout.sharers = list(self.tensor_memories)
+        self.agents: list[Agent] = []
+        self.barriers: dict[tuple[int, int], Barrier] = {}
+        """Those that can be used now, by owner CTA and byte offset."""
+        self.initialised: list[Barrier] = []
+        """All that there have been, the invalidated ones too."""
+        self.events: dict[Event, None] = {}
+        self.loads: dict[Component, tuple[int, Access, str, int]] = {}
+        """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
+        self.load_count = 0
+        self.refusals: list[tuple[Component, int]] = []
+        """Requests for another program that were refused."""
+        self.rendezvous: dict[int, Rendezvous] = {}
+        """Newest meeting of the CTAs, by partition."""
+        self.here = UNKNOWN
+        """Where the operation that runs now comes from."""
+        self.step = 0
+        self.idle: Agent | None = None
+        """The partition that ran when the program was found to get nowhere."""
+        self.max_idle_operations = max_idle_operations
+        self._operations_left = max_idle_operations
+        self._progress = (0, 0)
+
+    def spawn(self, cta: int, partition: int, label: str) -> Agent:
+        """Add a partition to a CTA."""
+        agent = Agent(self, cta, partition, label)
+        self.agents.append(agent)
+        return agent
+
+    def run(self, arguments: Mapping[str, Any], policy: Policy) -> bool:
+        """Run to the end; False when the program has none."""
+        body = self.kernel.function.regions[0]
+        for cta in range(self.kernel.ctas):
+            agent = self.spawn(cta, 0, "partition 0")
+            agent.values.update(arguments)
+            agent.steps = self._whole(agent, body)
+        with contextlib.suppress(_IdleError):
+            self._run_agents(policy)
+        return all(agent.done for agent in self.agents)
+
+    def _run_agents(self, policy: Policy) -> None:
+        """Take steps for as long as there are any."""
+        while True:
+            runnable = [a for a in self.agents if not a.done and (a.waiting is None or a.waiting.ready())]
+            events = [event for event in self.events if event.lane[0] is event]
+            if not runnable and not events:
+                return
+            chosen = policy.choose(runnable, events)
+            self.step += 1
+            if isinstance(chosen, Event):
+                self.finish(chosen)
+            else:
+                self._advance(chosen)
+
+    def role(self, partition: int, block: Block) -> str:
+        """Name a partition by the function that it runs, where the source says so."""
+        roles, kernel = self.kernel.roles, self.kernel.function.attributes["sym_name"]
+        called = (
+            roles.get(frame.line)
+            for op in block.operations
+            for frame in reversed(op.location.frames)  # the outermost call is the partition's own
+        )
+        name = next((name for name in called if name and name != kernel), None)
+        return f"partition {partition}" + (f" ({name})" if name else "")
+
+    def finish(self, event: Event) -> None:
+        """Complete asynchronous work."""
+        del self.events[event]
+        event.lane.remove(event)
+        event.complete()
+
+    def issue(self, event: Event) -> None:
+        """Let asynchronous work complete from now on."""
+        event.lane.append(event)
+        self.events[event] = None
+
+    def settle(self, barrier: Barrier) -> None:
+        """Begin a barrier's next phase if the current one is complete."""
+        if not barrier.complete:
+            return
+        if barrier.in_flight:
+            text = (
+                f"{barrier.name}: phase {barrier.phases} completes with the {barrier.expected_bytes:,} bytes "
+                f"that it expects while loads of {sum(barrier.in_flight.values()):,} more bytes are in flight"
+            )
+            name = barrier.name.partition("[")[0]
+            self.findings.add(
+                Kind.BYTE_COUNT,
+                name,
+                (barrier.expect_location,),
+                barrier.expect_partition,
+                barrier.owner,
+                text,
+            )
+        if self.trace:
+            self.trace.phase(self.step, barrier)
+        barrier.advance()
+
+    def block(self, agent: Agent, block: Block) -> Steps:
+        """Run a block and return the values that its terminator hands on."""
+        entries = self.kernel.entries
+        values = agent.values
+        for op in block.operations:
+            entry = entries.get(op)
+            if entry is None:  # the terminator
+                return [values[name] for name in op.operands]
+            self.here = agent.here = op.location
+            self._operations_left -= 1
+            if self._operations_left == 0:
+                self._demand_progress(agent)
+            try:
+                result = entry.run(agent, op)
+                if entry.blocking:
+                    result = cast(Any, (yield from result))
+            except GemmgenError as error:
+                if error.diagnostics[0].line is not None or op.location.line is None:
+                    raise
+                raise refusal(error.diagnostics[0].message, op.location, error.diagnostics[0].code) from error
+            results = op.results
+            if len(results) == 1:
+                values[results[0]] = result
+            elif results:
+                values.update(zip(results, result, strict=True))
+        return []
+
+    def _whole(self, agent: Agent, body: Block) -> Steps:
+        yield from self.block(agent, body)
+        agent.check_exit(body.operations[-1].location)
+
+    def _advance(self, agent: Agent) -> None:
+        assert agent.steps is not None
+        try:
+            agent.waiting = next(agent.steps)
+        except StopIteration:
+            agent.done = True
+
+    def _demand_progress(self, agent: Agent) -> None:
+        """Begin another stretch of operations, if something new came of the last one.
+
+        What is new can come only so often: each region of global memory is touched for the first time once,
+        and each program of the grid is taken over once. So a program without an end finds nothing new here.
+        """
+        progress = (self.globals.regions, self.grid.pending.left)
+        if progress == self._progress:
+            self.idle = agent
+            raise _IdleError
+        self._progress = progress
+        self._operations_left = self.max_idle_operations

@@ -1,0 +1,256 @@
+"""From a spec's product to a simulation of its module, and what that says is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.module import import_generated
+from gemmgen.numerics.case import Case, kernel_arguments, numbers, once
+from gemmgen.numerics.encoding import rounded
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
+from gemmgen.numerics.reference import reference
+from gemmgen.problem import shape_text
+from gemmgen.product import Product, staged
+from gemmgen.simulate.coverage import Launch, counted
+from gemmgen.simulate.execution import PHASES_TO_COVER, Result, run
+from gemmgen.simulate.findings import Finding, Kind, Severity
+from gemmgen.simulate.trace import Trace
+
+D_ARGUMENT = "d_desc"
+"""What the kernel calls D."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a kernel: a finding of the simulator, or a result that is not what it must be."""
+
+    kind: str
+    """A `Kind`, or ``wrong-numbers``, ``not-deterministic`` or ``ring-coverage``."""
+    severity: Severity
+    name: str
+    """The variable of the buffer, barrier, accumulator or tensor."""
+    text: str
+    lines: tuple[int, ...] = ()
+    """Lines of the module, the one that shows the fault first."""
+    partition: str | None = None
+    cta: int | None = None
+
+    @classmethod
+    def of(cls, finding: Finding) -> Problem:
+        """Return what the simulator found."""
+        return cls(
+            finding.kind.value,
+            finding.severity,
+            finding.name,
+            finding.text,
+            finding.lines,
+            finding.partition,
+            finding.cta,
+        )
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What the launches of one module showed."""
+
+    spec: str
+    module: str
+    """File name of the module."""
+    source: str
+    """Text of the module, to which lines refer."""
+    launches: tuple[Launch, ...]
+    problems: tuple[Problem, ...]
+    """Each fault once; empty when the kernel is clean."""
+    notes: tuple[str, ...]
+    """What a launch that was asked for cannot show."""
+    trace: Trace
+    """Timeline of the first launch under its first schedule."""
+
+    @property
+    def schedules(self) -> int:
+        """Runs of the kernel."""
+        return sum(len(launch.schedules) for launch in self.launches)
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """The problems as messages for the user, each with the lines of the module that it is about."""
+        return tuple(self._diagnostic(problem) for problem in self.problems)
+
+    def _diagnostic(self, problem: Problem) -> Diagnostic:
+        text = self.source.splitlines()
+        where = [f"{problem.partition} of CTA {problem.cta}"] if problem.partition else []
+        for line in dict.fromkeys(problem.lines):
+            quoted = text[line - 1].strip() if 0 < line <= len(text) else ""
+            where.append(f"{self.module}:{line} `{quoted}`")
+        if problem.severity is Severity.LINT:
+            where.append("today's compiler makes it harmless")
+        message = f"{problem.text} ({'; '.join(where)})" if where else problem.text
+        line = problem.lines[0] if problem.lines else None
+        severity = "warning" if problem.severity is Severity.LINT else "error"
+        return Diagnostic(
+            self.module, problem.kind, message, field=problem.name, line=line, severity=severity
+        )
+
+    def __str__(self) -> str:
+        found = counted(len(self.problems), "finding")
+        return f"simulated: {counted(self.schedules, 'schedule')}, {found}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        return {
+            "module": self.module,
+            "launches": [asdict(launch) for launch in self.launches],
+            "findings": [asdict(problem) for problem in self.problems],
+            "notes": list(self.notes),
+        }
+
+
+def simulate(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> Simulation:
+    """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
+
+    Raises:
+        GemmgenError: The compiler refuses the module, the simulator does not know something in it, or the
+            kernel is of one tile and a launch's shape is larger.
+    """
+    launches = tuple(launch.on(product.plan, f"{product.source.stem}.py") for launch in launches)
+    problems: dict[tuple[object, ...], Problem] = {}
+    notes: dict[str, None] = {}
+    trace: Trace | None = None
+    with staged(product) as path, _one_thread(), _refusals_of(path):
+        module = import_generated(path)
+        for launch in launches:
+            simulated = _Simulated(module, product, launch, seed)
+            for problem in simulated.problems():
+                problems.setdefault((problem.kind, problem.name, problem.lines), problem)
+            trace = trace or simulated.result.trace
+            if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
+                notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
+    return Simulation(
+        product.source.path,
+        path.name,
+        product.module,
+        launches,
+        tuple(problems.values()),
+        tuple(notes),
+        trace or Trace(),
+    )
+
+
+class _Simulated:
+    """A generated module's kernel under the schedules of one launch, called as its wrapper is."""
+
+    def __init__(self, module: ModuleType, product: Product, launch: Launch, seed: int) -> None:
+        self._module = module
+        self._spec = product.source.spec
+        self._target = product.plan.architecture
+        self._launch = launch
+        self._seed = seed
+        self.result = Result((), Trace(), {}, deterministic=True)
+
+    def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
+        """Run the kernel as ``matmul`` does, and return d [M, N] as the last schedule left it."""
+        inputs = Inputs(a, b, extras)
+        m, n, _ = inputs.shape
+        d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
+        options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
+        self.result = run(
+            self._module.matmul_kernel,
+            (self._launch.programs,),
+            kernel_arguments(self._module, self._spec, inputs, d),
+            target=self._target,
+            schedules=self._launch.schedules,
+            seed=self._seed,
+            **options,
+        )
+        return d
+
+    def problems(self) -> Iterator[Problem]:
+        """Run the launch, and yield everything that is wrong in it."""
+        case = Case(self, self._launch.shape, self._spec, torch.Generator().manual_seed(self._seed), 1)
+        if self._launch.inputs == "normal":
+            wrong = [str(check) for check in once(case) if not check.passed]
+        else:
+            wrong = list(self._inexact(case))
+        yield from map(Problem.of, self.result.findings)
+        if any(finding.kind in (Kind.DEADLOCK, Kind.LIVELOCK) for finding in self.result.findings):
+            return  # what a kernel that does not end leaves behind is no result
+        for text in wrong:
+            yield Problem("wrong-numbers", Severity.ERROR, D_ARGUMENT, text)
+        if not self.result.deterministic:
+            text = f"{shape_text(self._launch.shape)}: schedules differ in the bits of the result"
+            yield Problem("not-deterministic", Severity.ERROR, D_ARGUMENT, text)
+        if self._launch.wraps and self.uncovered and not self.result.findings:
+            text = f"{shape_text(self._launch.shape)}: {self.uncovered_text}"
+            yield Problem("ring-coverage", Severity.ERROR, self.uncovered[0], text)
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Barriers with too few phases to show all faults.
+
+        A program of one tile does once what it does once per tile: nothing could come round there.
+        """
+        once_per_tile = {name for name, phases in self.result.phases.items() if phases == 1}
+        without = once_per_tile if self._launch.one_tile else set[str]()
+        return tuple(name for name in self.result.uncovered if name not in without)
+
+    @property
+    def uncovered_text(self) -> str:
+        """The barriers of `uncovered` by ring, each with its fewest phases."""
+        rings: dict[str, int] = {}
+        for barrier in self.uncovered:
+            ring, phases = barrier.partition("[")[0], self.result.phases[barrier]
+            rings[ring] = min(phases, rings.get(ring, phases))
+        listed = ", ".join(f"{ring} ({phases})" for ring, phases in rings.items())
+        return f"faults may hide in barriers that complete fewer than {PHASES_TO_COVER} phases: {listed}"
+
+    def _inexact(self, case: Case) -> Iterator[str]:
+        """Run on small integers; say which elements are not exact, or too far off where none can be."""
+        inputs = integer_inputs(case.shape, self._spec, case.generator)
+        d = inputs.call(self, case.output().view)
+        if not is_exact(self._spec):
+            yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
+            return
+        expected = rounded(reference(inputs, self._spec), d.dtype).double()
+        found = d.double()  # 8-bit floats have no arithmetic
+        wrong = (found != expected).nonzero()
+        if len(wrong):
+            row, column = map(int, wrong[0])
+            count = f"{len(wrong):,} of {d.numel():,} elements are wrong"
+            first = f"{found[row, column].item():g}, not {expected[row, column].item():g}"
+            yield f"{shape_text(case.shape)}: {count}, the first at [{row}, {column}]: {first}"
+
+
+@contextmanager
+def _one_thread() -> Generator[None]:
+    """Keep torch to one thread: its tiles are too small to divide, and the child that compiles is a fork."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _refusals_of(path: Path) -> Generator[None]:
+    """Let a refusal take one line, and name the module's file and not the place where it is staged."""
+    try:
+        yield
+    except GemmgenError as error:
+        raise GemmgenError(
+            replace(
+                diagnostic,
+                path=path.name if diagnostic.path in ("<kernel>", str(path)) else diagnostic.path,
+                message=diagnostic.message.partition("\n")[0].replace(str(path), path.name),
+            )
+            for diagnostic in error.diagnostics
+        ) from error

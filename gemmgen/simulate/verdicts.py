@@ -1,0 +1,161 @@
+"""What is judged of a kernel as a whole: what it takes of an SM, and how its programs end."""
+
+from __future__ import annotations
+
+from gemmgen.hardware import Architecture
+from gemmgen.simulate.clocks import Clock, join
+from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Severity
+from gemmgen.simulate.parse import Block, Operation, walk
+from gemmgen.simulate.program import Agent, BarrierWait, Cluster
+from gemmgen.simulate.types import MemDescType
+
+
+def check_budget(module: Operation, function: Operation, machine: Architecture, findings: Findings) -> None:
+    """Report more memory than a CTA can have, and register requests that cannot be met."""
+    body = function.regions[0]
+    smem_bytes: int = module.attributes["ttg.shared"]
+    if smem_bytes > (limit := machine.smem_bytes_per_cta):
+        text = f"the kernel needs {smem_bytes:,} bytes of shared memory, a CTA has {limit:,}"
+        _blame_largest(body, "ttg.local_alloc", Kind.SMEM_CAPACITY, text, findings)
+    columns: int = module.attributes.get("ttg.tensor_memory_size", 0)
+    if columns > (limit := machine.tmem_columns):
+        text = f"the kernel needs {columns} columns of tensor memory, an SM has {limit}"
+        _blame_largest(body, "ttng.tmem_alloc", Kind.TMEM_CAPACITY, text, findings)
+    for op in walk(body):
+        if op.name == "ttg.warp_specialize":
+            _check_registers(op, module, machine, findings)
+
+
+def _blame_largest(body: Block, name: str, kind: Kind, text: str, findings: Findings) -> None:
+    largest = max((op for op in walk(body) if op.name == name), key=_local_bytes)
+    variable = largest.location.name or "<unnamed buffer>"
+    findings.add(kind, variable, (largest.location,), "launch", 0, text)
+
+
+def _local_bytes(op: Operation) -> int:
+    type_ = op.result_types[0]
+    assert isinstance(type_, MemDescType)
+    return type_.local_bytes
+
+
+def _check_registers(op: Operation, module: Operation, machine: Architecture, findings: Findings) -> None:
+    requested: tuple[int, ...] | None = op.attributes.get("requestedRegisters")
+    if requested is None:
+        return
+    actual: tuple[int, ...] | None = op.attributes.get("actualRegisters")
+    if actual is None:
+        # Every thread keeps the registers of the launch then: slower perhaps, and right.
+        text = f"the compiler drops the request for {', '.join(map(str, requested))} registers: too many"
+        where = (op.location,)
+        findings.add(
+            Kind.REGISTER_BUDGET, "worker_num_regs", where, "launch", 0, text, severity=Severity.LINT
+        )
+        return
+    # Partitions share groups of four warps, and setmaxnreg is a group's: count each group once.
+    starts: tuple[int, ...] = op.attributes["warpGroupStartIds"]
+    default_warps: int = module.attributes["ttg.num-warps"]
+    group_warps = machine.warps_per_warpgroup
+    groups = dict.fromkeys(range(default_warps // group_warps), actual[0])
+    for start, warps, registers in zip(starts, op.attributes["partitionNumWarps"], actual[1:], strict=True):
+        for group in range(start // group_warps, -(-(start + warps) // group_warps)):
+            groups[group] = max(registers, groups.get(group, 0))
+    total = sum(groups.values()) * group_warps * machine.threads_per_warp
+    if total > machine.registers_per_sm:
+        text = f"partitions hold {total:,} registers, an SM has {machine.registers_per_sm:,}"
+        findings.add(Kind.REGISTER_BUDGET, "worker_num_regs", (op.location,), "launch", 0, text)
+
+
+# --- how a program ends
+
+
+def judge_end(cluster: Cluster) -> None:
+    """Report what keeps a program from its end, or what it leaves behind there."""
+    if cluster.idle:
+        _report_livelock(cluster, cluster.idle)
+    elif all(agent.done for agent in cluster.agents):
+        _check_loads(cluster)
+        _check_tensor_cores(cluster)
+    else:
+        _report_deadlock(cluster)
+
+
+def _check_loads(cluster: Cluster) -> None:
+    """Report loads into shared memory that its CTA has not awaited: it may end before they do."""
+    for component, (number, access, name, cta) in cluster.loads.items():
+        if _known(cluster, cta).get(component, 0) < number:
+            text = f"{name}: CTA {cta} ends without having awaited {access}"
+            base = name.partition("[")[0]
+            cluster.findings.add(
+                Kind.WORK_IN_FLIGHT, base, (access.location,), access.partition, access.cta, text
+            )
+
+
+def _check_tensor_cores(cluster: Cluster) -> None:
+    """Report tcgen05 work in memory of a CTA that has not awaited it: it may end before the work does."""
+    for agent in cluster.agents:
+        lane = agent.tensor_core
+        ctas = (agent.cta, agent.cta | 1) if cluster.kernel.pairs else (agent.cta,)
+        for cta in dict.fromkeys(ctas):
+            done = _known(cluster, cta).get(lane.component, 0)
+            for _, name, issued in [work for work in lane.unawaited if work[0] > done][:1]:
+                text = f"{name}: CTA {cta} ends without having awaited the tcgen05 operation into it"
+                agent.report(Kind.WORK_IN_FLIGHT, name.partition("[")[0], (issued,), text)
+
+
+def _known(cluster: Cluster, cta: int) -> Clock:
+    """Return what the partitions of a CTA know together."""
+    known: Clock = {}
+    for agent in cluster.agents:
+        if agent.cta == cta:
+            join(known, agent.knowledge.clock)
+    return known
+
+
+def _report_livelock(cluster: Cluster, running: Agent) -> None:
+    alive = [agent for agent in cluster.agents if not agent.done]
+    text = (
+        f"{cluster.max_idle_operations:,} operations touch no global memory that was not touched before, "
+        f"and take over no program. {'; '.join(_place(cluster, agent) for agent in alive)}"
+    )
+    locations = dict.fromkeys((running.here, *(agent.here for agent in alive)))
+    name: str = cluster.kernel.function.attributes["sym_name"]
+    running.report(Kind.LIVELOCK, name, tuple(locations), text)
+
+
+def _place(cluster: Cluster, agent: Agent) -> str:
+    who = f"{agent.label} of CTA {agent.cta}"
+    if agent.here.line is None:
+        return f"{who} has not begun"
+    does = "is" if agent.waiting is None else "waits"
+    return f"{who} {does} at {agent.here} ({cluster.kernel.roles.get(agent.here.line, 'no known function')})"
+
+
+def _report_deadlock(cluster: Cluster) -> None:
+    waiters = [
+        (agent, agent.waiting)
+        for agent in cluster.agents
+        if not agent.done and isinstance(agent.waiting, BarrierWait)
+    ]
+    described = [
+        f"{agent.label} of CTA {agent.cta} waits at {wait.location} for parity {wait.parity} of "
+        f"{wait.name}: {wait.barrier or 'never initialised'}"
+        for agent, wait in waiters
+    ]
+    for agent, wait in waiters:
+        name = wait.name.partition("[")[0]
+        text = "nothing can go on. " + "; ".join(described)
+        agent.report(Kind.DEADLOCK, name, (wait.location,), text)
+        barrier = wait.barrier
+        if barrier and barrier.pending == 0 and barrier.expected_bytes != barrier.received_bytes:
+            text = (
+                f"{wait.name}: phase {barrier.phases} expects {barrier.expected_bytes:,} bytes and "
+                f"receives {barrier.received_bytes:,}"
+            )
+            agent.report(Kind.BYTE_COUNT, name, (barrier.expect_location,), text)
+    if not waiters:
+        stuck = [agent for agent in cluster.agents if not agent.done]
+        places = "; ".join(
+            f"{a.label} of CTA {a.cta} at {a.waiting.location if a.waiting else UNKNOWN}" for a in stuck
+        )
+        location = stuck[0].waiting.location if stuck[0].waiting else UNKNOWN
+        stuck[0].report(Kind.DEADLOCK, "<cluster barrier>", (location,), f"nothing can go on. {places}")

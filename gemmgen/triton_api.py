@@ -1,0 +1,280 @@
+"""Everything of Triton that is private or may change with a release, and the one check of its version.
+
+Nothing is imported before it is needed: commands that do not compile work without Triton.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.machinery import PathFinder
+from pathlib import Path
+from threading import Lock
+from types import ModuleType
+from typing import Any, cast
+
+from gemmgen.errors import Diagnostic, GemmgenError
+
+SUPPORTED = "3.9"
+"""The release of Triton whose lowering the plan predicts to the byte; any of its patches will do."""
+
+INSTALL = "pip install 'gemmgen[compile]'"
+"""The command that brings this release, and the torch that goes with it."""
+
+COMPILER_ENVIRONMENT = {"TRITON_DUMP_PTXAS_LOG": "1"}
+"""Makes the compiler print what ptxas reports, which it does only when it compiles and its cache is empty."""
+
+CACHE_VARIABLE = "TRITON_CACHE_DIR"
+"""Says where Triton keeps what it has compiled."""
+
+FUSION_VARIABLE = "TRITON_DEFAULT_FP_FUSION"
+"""Triton 3.9 warns when it is unset."""
+
+
+# --- the version
+
+
+def require() -> None:
+    """Return if Triton is there in the supported release.
+
+    Raises:
+        GemmgenError: It is not (``no-triton``), or it is another release (``unknown-triton``).
+    """
+    version = found_version()
+    if version is None:
+        message = f"Triton is not installed, and this needs Triton {SUPPORTED}: `{INSTALL}`"
+        raise GemmgenError([Diagnostic("triton", "no-triton", message)])
+    if not is_supported(version):
+        message = f"found Triton {version}, and this needs Triton {SUPPORTED}: `{INSTALL}`"
+        raise GemmgenError([Diagnostic("triton", "unknown-triton", message)])
+
+
+def is_supported(version: str) -> bool:
+    """Whether a version is of the supported release."""
+    return version == SUPPORTED or version.startswith(SUPPORTED + ".")
+
+
+def found_version() -> str | None:
+    """Return the version of the Triton that would be imported; None where there is none."""
+    loaded = sys.modules.get("triton")
+    if loaded is not None:
+        return cast(str, cast(Any, loaded).__version__)
+    if importlib.util.find_spec("triton") is None:
+        return None
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # another distribution may bring the package
+        return cast(str, cast(Any, importlib.import_module("triton")).__version__)
+
+
+# --- what the result of a compilation depends on beside the kernel
+
+KNOBS = ("TRITON_", "MLIR_", "LLVM_", "NVPTX_", "PTXAS_", "DISABLE_", "ENABLE_", "ALLOW_", "USE_IR_LOC")
+"""How the names of the environment variables begin that the compiler reads."""
+HARMLESS_KNOBS = frozenset({CACHE_VARIABLE, "TRITON_HOME", "TRITON_PRINT_AUTOTUNING", FUSION_VARIABLE})
+"""Those of them that change nothing in what is made here; whether sums may be fused is in the key."""
+
+
+def identity(library: Path) -> str | None:
+    """Return a digest of the compiler in a directory; None where the environment changes what it does.
+
+    It covers the names, sizes and times of every file of the package: the compiler, its library in Python,
+    and ptxas. With a variable of `KNOBS` set, what comes out may differ in ways that no digest tells.
+    """
+    if any(name.startswith(KNOBS) and name not in HARMLESS_KNOBS for name in os.environ):
+        return None
+    return sha256(f"{_files(library)} {os.environ.get(FUSION_VARIABLE)} {sys.version}".encode()).hexdigest()
+
+
+@cache
+def _files(library: Path) -> str:
+    digest = sha256()
+    for directory, folders, names in os.walk(library):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(names):
+            status = (Path(directory) / name).stat()
+            digest.update(f"{directory}/{name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def library_directory() -> Path:
+    """Return the directory of the Triton that this process imports."""
+    triton: Any = importlib.import_module("triton")
+    return Path(triton.__file__).parent
+
+
+def installed_directory() -> Path | None:
+    """Return the directory of the Triton that this process would import."""
+    spec = PathFinder.find_spec("triton", sys.path)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+_LOADING = Lock()
+
+
+def load() -> None:
+    """Import the compiler, and the torch that modules import: processes forked from now on have them."""
+    with _LOADING:
+        for name in ("torch", "triton", "triton.experimental.gluon", "triton.backends.compiler"):
+            importlib.import_module(name)
+
+
+# --- text to machine code
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What Triton's compiler makes of a kernel: text and code by stage, and the figures beside them."""
+
+    stages: Mapping[str, bytes]
+    """``ttgir``, ``llir``, ``ptx`` and ``cubin``."""
+    smem_bytes: int
+    warps: int
+    tmem_columns: int
+
+
+def compile_kernel(
+    kernel: Any, signature: Mapping[str, str], compute_capability: int, options: Mapping[str, Any]
+) -> Compiled:
+    """Compile a kernel for argument types, without a GPU; Triton's own errors come out as they are."""
+    import triton  # pyright: ignore[reportMissingTypeStubs]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
+    from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
+
+    source = GluonASTSource(kernel, dict(signature))
+    target = GPUTarget("cuda", compute_capability, 32)
+    compiled = cast(Any, triton).compile(source, target=target, options=dict(options))
+    stages = {stage: cast(str, compiled.asm[stage]).encode() for stage in ("ttgir", "llir", "ptx")}
+    stages["cubin"] = compiled.asm["cubin"]
+    metadata = compiled.metadata
+    # Kernels without tensor memory have no figure for it.
+    tmem_columns = getattr(metadata, "tmem_size", None) or 0
+    return Compiled(stages, metadata.shared, metadata.num_warps, tmem_columns)
+
+
+def described(dtype: str, box: Sequence[int], layout: object) -> str:
+    """Return the type of a TMA descriptor as a signature spells it."""
+    return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
+def disassemble(cubin: bytes) -> bytes:
+    """Return the SASS of a cubin."""
+    from triton.tools import disasm  # pyright: ignore[reportMissingTypeStubs]
+
+    text: str = cast(Any, disasm).get_sass(cubin)
+    return text.encode()
+
+
+# --- a launch's arguments to TTGIR in generic form
+
+
+@dataclass(frozen=True)
+class Specialized:
+    """A kernel as a launch with certain arguments compiles it."""
+
+    arguments: Mapping[str, Any]
+    """The values of the run-time parameters, by name."""
+    _source: Any
+    _backend: Any
+    _target: Any
+    _options: Any
+    _kernel: Any
+
+    @property
+    def kernel_file(self) -> Path | None:
+        """The file of the kernel's function; None for one that comes from a console."""
+        import inspect
+
+        try:
+            path = inspect.getsourcefile(self._kernel.fn)
+        except TypeError:
+            return None
+        return Path(path) if path else None
+
+    def digest(self) -> str | None:
+        """Return what Triton's own cache would tell kernels, argument types and options apart by.
+
+        None where Triton cannot tell: it then refuses the kernel too, in its own words.
+        """
+        try:
+            return f"{self._source.hash()} {self._options.hash()} {self._target}"
+        except Exception:  # the visitor of a wrong kernel can raise anything, and the compiler says it better
+            return None
+
+    def generic_ttgir(self) -> str:
+        """Return the kernel's TTGIR in MLIR's generic form, after the allocation of memory and warps.
+
+        Triton's own errors come out as they are, and some illegal kernels abort the process.
+        """
+        ir, nvidia, passes = (_binding(name) for name in ("ir", "nvidia", "passes"))
+        from triton.backends.nvidia.compiler import (  # pyright: ignore[reportMissingTypeStubs]
+            get_ptx_version_from_options,  # pyright: ignore[reportUnknownVariableType]
+        )
+
+        backend, target, options = self._backend, self._target, self._options
+        capability = target.arch
+        context = ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        functions = backend.get_codegen_implementation(options)
+        module = self._source.make_ir(target, options, functions, backend.get_module_map(), context)
+        module = backend.gluon_to_ttgir(module, {}, options, capability)
+        manager = ir.pass_manager(context)
+        manager.enable_debug()  # keeps the names of values
+        passes.ttgpuir.add_combine_tensor_select_and_if(manager)
+        passes.ttgpuir.add_allocate_warp_groups(manager, False)
+        # Not in Triton's order, which lowers scf first: structured control flow is easier to run, and
+        # allocation works on either.
+        passes.gluon.add_inliner(manager)
+        ptx_version = cast(Any, get_ptx_version_from_options)(options, target.arch)
+        nvidia.passes.ttgpuir.add_allocate_shared_memory_nv(manager, capability, ptx_version)
+        nvidia.passes.ttnvgpuir.add_allocate_tensor_memory(manager)
+        if options.num_ctas > 1:
+            # Inserts the barriers that the compiled kernel has between the CTAs of a cluster: at its start,
+            # at its end, and where shared memory is reused across CTAs. Within one CTA it inserts barriers of
+            # a partition's own warps, which the simulator runs as one, and it takes most of the time.
+            nvidia.passes.ttgpuir.add_membar(manager, capability, ptx_version)
+        manager.run(module, "allocate")
+        # A module that fails verification prints in generic form; this attribute must be a string.
+        module.set_attr("llvm.data_layout", ir.builder(context).get_int32_attr(0))
+        return module.str()
+
+
+def specialize(
+    kernel: Any,
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+    compute_capability: int,
+    threads_per_warp: int,
+) -> Specialized:
+    """Bind a launch's arguments to a kernel, and choose the types and attributes that a launch would."""
+    # Nothing here depends on it: no PTX is made.
+    os.environ.setdefault(FUSION_VARIABLE, "1")
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
+    from triton.compiler.compiler import make_backend  # pyright: ignore[reportMissingTypeStubs]
+    from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
+    from triton.runtime.jit import (  # pyright: ignore[reportMissingTypeStubs]
+        create_function_from_signature,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+    target = GPUTarget("cuda", compute_capability, threads_per_warp)
+    backend: Any = cast(Any, make_backend)(target)
+    binder: Any = cast(Any, create_function_from_signature)(kernel.signature, kernel.params, backend)
+    given = {name: value for name, value in options.items() if value is not None}
+    bound, specialization, extra = binder(*args, **given)
+    parsed, signature, constexprs, attrs = kernel._pack_args(backend, extra, bound, specialization, extra)
+    source = GluonASTSource(kernel, signature, constexprs, attrs)
+    runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}
+    return Specialized(runtime, source, backend, target, parsed, kernel)
+
+
+def _binding(name: str) -> Any:
+    """Return a part of the compiler's Python bindings."""
+    library: ModuleType = importlib.import_module("triton._C.libtriton")
+    return getattr(library, name)

@@ -1,0 +1,1 @@
+"""The simulator against ConSan on a GPU: the same kernels, each in a process of its own."""

@@ -1,0 +1,52 @@
+"""Launches of generated modules in the simulator, shared by its tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemmgen.simulate import Result, run
+
+FIXED = ("lazy", "eager", "lifo")
+
+
+def launch(
+    module: ModuleType,
+    shape: tuple[int, int, int],
+    *,
+    programs: int = 1,
+    schedules: Sequence[str] = FIXED,
+    seed: int = 0,
+) -> tuple[Result, Tensor, Tensor]:
+    """Return what was found, D as computed and D as it should be; small integers make both exact."""
+    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+        TensorDescriptor,
+    )
+
+    m, n, k = shape
+    generator = torch.Generator().manual_seed(seed)
+    table: list[tuple[torch.dtype, str, list[int], Any]] = list(module.ARGUMENTS.values())
+    dtypes = [dtype for dtype, *_ in table]
+    a = torch.randint(-3, 4, (m, k), generator=generator).to(dtypes[0])
+    b = torch.randint(-3, 4, (n, k), generator=generator).to(dtypes[1])
+    d = torch.full((m, n), float("nan"), dtype=dtypes[2])
+    descriptors = [
+        TensorDescriptor.from_tensor(tensor, box, layout)
+        for tensor, (_, _, box, layout) in zip((a, b, d), table, strict=True)
+    ]
+    options: dict[str, Any] = module.LAUNCH_OPTIONS
+    result = run(module.matmul_kernel, (programs,), descriptors, schedules=schedules, seed=seed, **options)
+    return result, d, (a.float() @ b.float().T).to(dtypes[2])
+
+
+def lines_of(path: Path, snippet: str) -> set[int]:
+    """Return the 1-based lines of a file that hold a snippet."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = {number for number, line in enumerate(lines, 1) if snippet in line}
+    assert found, f"{path.name} has no line with {snippet!r}"
+    return found

@@ -1,0 +1,99 @@
+"""Faults to plant in generated modules: what each changes, and what the simulator must say of it."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from kernels.launch import FIXED
+from modules import ROOT, module_file, spec_file
+
+from gemmgen.product import Product, make
+from gemmgen.simulate import Launch, Problem, Severity, ring_launch, simulate
+
+NOTHING = "pass  # removed"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: what is replaced in which module, and what the simulator must say."""
+
+    stem: str
+    changes: tuple[tuple[str, str], ...]
+    kind: str
+    """Of the problem; a `Kind` but for wrong numbers."""
+    name: str
+    """Of the variable; each consumer may have one of its own, with its number."""
+    line: str
+    """A snippet of the mutated module that is in the first line of the finding; empty where that has none."""
+    severity: Severity = Severity.ERROR
+
+    @property
+    def source(self) -> str:
+        """The mutated module's text."""
+        return changed(code_of(self.stem), self.changes, self.stem)
+
+    def problems(self) -> tuple[Problem, ...]:
+        """What the simulator finds in it."""
+        product = replace(product_of(self.stem), module=self.source)
+        return simulate(product, (launch_of(product),)).problems
+
+    def is_named_by(self, problem: Problem) -> bool:
+        """Whether a problem is this fault, in the line where it is."""
+        names = (self.name, f"{self.name}_0", f"{self.name}_1")
+        if (problem.kind, problem.severity) != (self.kind, self.severity) or problem.name not in names:
+            return False
+        if not self.line or not problem.lines:
+            return not self.line and not problem.lines
+        return self.line in self.source.splitlines()[problem.lines[0] - 1]
+
+
+def changed(text: str, changes: tuple[tuple[str, str], ...], what: str) -> str:
+    """Return a text with each change made, of something that is there exactly once.
+
+    Raises:
+        ValueError: It is not there, or more than once.
+    """
+    for old, new in changes:
+        if (count := text.count(old)) != 1:
+            raise ValueError(f"{what} must have this once, and has it {count} times:\n{old}")
+        text = text.replace(old, new)
+    return text
+
+
+@cache
+def code_of(stem: str) -> str:
+    """Return a module without its comments, which a fault has nothing to do with."""
+    text = product_of(stem).module if pinned(stem).exists() else generated(stem)
+    lines = text.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            before = lines[row - 1][:column].rstrip()
+            lines[row - 1] = f"{before}\n" if before else ""
+    return "".join(lines)
+
+
+def generated(stem: str) -> str:
+    """Return the text of a committed module."""
+    return module_file(stem).read_text(encoding="utf-8")
+
+
+def pinned(stem: str) -> Path:
+    """Return where a spec is that states what the planner would choose: its module changes with none."""
+    return ROOT / "tests" / "kinds" / f"{stem}.yaml"
+
+
+@cache
+def product_of(stem: str) -> Product:
+    """Return what follows from a module's spec."""
+    path = pinned(stem)
+    return make(path if path.exists() else spec_file(stem))
+
+
+def launch_of(product: Product) -> Launch:
+    """Return the launch that shows a mutant's fault: in it every ring comes round."""
+    return ring_launch(product.plan, (*FIXED, "random"))

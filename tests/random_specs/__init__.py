@@ -1,0 +1,1 @@
+"""Specs at random, at and beyond the borders of what is legal."""

@@ -1,0 +1,92 @@
+"""The house: imports go one way, files are few, their names tell them apart, and the picture is true."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from modules import ROOT
+
+MOST_FILES = 110
+MOST_FILES_OF_A_NAME = 2
+
+
+@pytest.fixture(scope="module")
+def architecture() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("architecture", ROOT / "docs" / "architecture.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its dataclasses look
+    spec.loader.exec_module(module)
+    return module
+
+
+def written(root: Path, **sources: str) -> Path:
+    """Write a package of these modules, whose names have ``__`` for a dot; return where it is."""
+    for name, source in {"__init__": "", **sources}.items():
+        path = root.joinpath("gemmgen", *re.split("(?<=[a-z])__(?=.)", name)).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return root
+
+
+def test_no_modules_import_each_other(architecture: ModuleType) -> None:
+    assert architecture.circles(architecture.imports()) == []
+
+
+def test_an_import_inside_of_a_function_and_one_for_types_close_a_circle(
+    architecture: ModuleType, tmp_path: Path
+) -> None:
+    sources = {
+        "plan": "def f():\n    from gemmgen import roles\n",
+        "roles": "if TYPE_CHECKING:\n    from gemmgen.tiles import Tile\n",
+        "tiles": "import gemmgen.plan\n",
+        "cost": "from . import tiles\n",
+    }
+    found = architecture.circles(architecture.imports(written(tmp_path, **sources)))
+    assert found == [["gemmgen.plan", "gemmgen.roles", "gemmgen.tiles"]]
+
+
+def test_parts_that_import_each_other_are_not_drawn(architecture: ModuleType, tmp_path: Path) -> None:
+    sources = {
+        "plan__rules": "import gemmgen.spec.model",
+        "spec__model": "",
+        "spec__load": "import gemmgen.plan.cost",
+        "plan__cost": "",
+    }
+    root = written(tmp_path, **sources)
+    assert architecture.circles(architecture.imports(root)) == []
+    with pytest.raises(ValueError, match=r"in circles: \[\['plan', 'spec'\]\]"):
+        architecture.drawn(root)
+
+
+def test_the_files_are_few(architecture: ModuleType) -> None:
+    assert len(architecture.files()) <= MOST_FILES
+
+
+def test_the_names_of_files_tell_them_apart(architecture: ModuleType) -> None:
+    names = Counter(path.name for path in architecture.files().values() if path.name != "__init__.py")
+    assert {name: count for name, count in names.items() if count > MOST_FILES_OF_A_NAME} == {}
+
+
+def test_the_picture_is_drawn_from_the_imports(architecture: ModuleType) -> None:
+    """`python docs/architecture.py` draws it anew."""
+    assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.drawn()
+
+
+def test_the_picture_shows_every_part_and_no_arrow_twice(architecture: ModuleType, tmp_path: Path) -> None:
+    sources = {
+        "errors": "",
+        "spec____init__": '"""The spec."""\nimport gemmgen.errors',
+        "plan____init__": '"""A plan."""\nimport gemmgen.errors, gemmgen.spec',
+        "cli": "import gemmgen.plan, gemmgen.errors",
+    }
+    drawn: str = architecture.drawn(written(tmp_path, **sources))
+    assert all(f">{name}</text>" in drawn for name in ("errors", "spec", "plan", "cli", "A plan"))
+    assert drawn.count('class="arrow"') == 3  # of the five imports two follow from the others

@@ -1,0 +1,384 @@
+"""Installations: pins that fit together, a wheel that is whole, an environment made when it must be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from ruamel.yaml import YAML
+
+import gemmgen
+from gemmgen import api, triton_api
+from gemmgen.errors import GemmgenError
+
+ROOT = Path(__file__).parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def requirements(lines: list[str]) -> dict[str, Requirement]:
+    return {found.name: found for found in map(Requirement, lines)}
+
+
+def pins() -> dict[str, str]:
+    """The exact versions of constraints.txt, by package."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+# --- pins
+
+
+def test_the_pinned_triton_is_the_supported_one() -> None:
+    assert list(pins()) == ["triton"]
+    assert triton_api.is_supported(pins()["triton"])
+    assert requirements(EXTRAS["compile"])["triton"].specifier == SpecifierSet(f"~={pins()['triton']}")
+
+
+def test_development_brings_what_compiles_and_what_draws() -> None:
+    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot"}
+
+
+def wanted_triton(torch_requirements: list[str]) -> SpecifierSet | None:
+    """The Tritons that a torch asks for on Linux; None if it asks for none, as builds for the CPU do."""
+    for requirement in map(Requirement, torch_requirements):
+        marker = requirement.marker
+        if requirement.name == "triton" and (
+            not marker or marker.evaluate({"platform_system": "Linux", "sys_platform": "linux"})
+        ):
+            return requirement.specifier
+    return None
+
+
+def test_the_installed_torch_takes_the_pinned_triton() -> None:
+    wanted = wanted_triton(requires("torch") or [])
+    assert wanted is None or pins()["triton"] in wanted
+
+
+def latest_torch(specifier: str) -> tuple[str, list[str]]:
+    """The version of the newest torch that pip finds, and what that requires; nothing is installed."""
+    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--dry-run", "--quiet"]
+    command += ["--ignore-installed", "--no-deps", "--only-binary", ":all:", "--report", "-"]
+    ran = subprocess.run([*command, f"torch{specifier}"], capture_output=True, text=True, check=False)
+    if ran.returncode:
+        reason = f"pip cannot ask the package index for torch{specifier}: {ran.stderr.strip()[-500:]}"
+        # Where CI runs, the index can be reached: a pin that nobody looks at any more would go unnoticed.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    (metadata,) = (package["metadata"] for package in json.loads(ran.stdout)["install"])
+    return metadata["version"], metadata["requires_dist"]
+
+
+def test_a_plain_installation_gets_a_torch_that_takes_the_pinned_triton() -> None:
+    """Pip takes the newest torch whose Triton the pin does not exclude: it goes back release by release."""
+    specifier = f"{requirements(EXTRAS['compile'])['torch'].specifier}"
+    asked: list[str] = []
+    while len(asked) < 4:
+        version, needed = latest_torch(specifier)
+        wanted = wanted_triton(needed)
+        asked.append(f"torch {version} asks for Triton {wanted}")
+        if wanted is not None and pins()["triton"] in wanted:
+            return
+        specifier = (
+            f"{requirements(EXTRAS['compile'])['torch'].specifier},<{'.'.join(version.split('.')[:2])}"
+        )
+    pytest.fail(f"no torch takes Triton {pins()['triton']}: {'; '.join(asked)}")
+
+
+@pytest.mark.parametrize(
+    ("requirement", "taken"),
+    [
+        ('triton~=3.9.0; platform_system == "Linux"', True),
+        ('triton==3.7.1; platform_system == "Linux"', False),
+        ('triton~=3.8.0; platform_system == "Linux"', False),
+        ('triton~=3.9.0; platform_system == "Windows"', None),
+        ("numpy", None),
+    ],
+)
+def test_a_torch_that_wants_another_triton_would_be_seen(requirement: str, taken: bool | None) -> None:
+    wanted = wanted_triton([requirement])
+    assert (pins()["triton"] in wanted if wanted else None) == taken
+
+
+# --- the wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout, built without asking the package index."""
+    directory = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-build-isolation", "--wheel-dir", str(directory), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (found,) = directory.glob("gemmgen-*.whl")
+    return found
+
+
+def test_the_wheel_has_the_package_the_templates_and_the_example(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gemmgen").rglob("*.py")}
+    templates = {
+        f"gemmgen/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "templates").rglob("*.j2")
+    }
+    assert package | templates | {"gemmgen/example.yaml"} <= names
+    assert {name.split("/")[0] for name in names} == {"gemmgen", f"gemmgen-{gemmgen.__version__}.dist-info"}
+
+
+def test_a_base_installation_brings_neither_torch_nor_triton(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(name).decode().splitlines()
+    required = [
+        Requirement(line.removeprefix("Requires-Dist: ")) for line in lines if "Requires-Dist" in line
+    ]
+    base = {found.name for found in required if not found.marker or found.marker.evaluate({"extra": ""})}
+    compiling = {
+        found.name for found in required if found.marker and found.marker.evaluate({"extra": "compile"})
+    }
+    base = {name.replace(".", "-") for name in base}
+    assert base == {"pydantic", "jinja2", "ruamel-yaml", "typer", "rich"}
+    assert compiling == {"torch", "triton"}
+
+
+WITHOUT_TORCH_AND_TRITON = """
+import sys
+sys.modules["torch"] = sys.modules["triton"] = None
+sys.path.insert(0, sys.argv[1])
+import gemmgen
+assert gemmgen.__file__.startswith(sys.argv[1]), gemmgen.__file__
+from gemmgen.cli import main
+for line in sys.stdin:
+    sys.argv = ["gemmgen", *line.split()]
+    print("$", line, end="")
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (line, end.code)
+"""
+
+COMMANDS = """\
+--version
+init specs/mine
+plan specs/mine.yaml
+plan --candidates 3 --explain specs/mine.yaml
+build --no-lower specs/mine.yaml
+check
+list
+schema
+doctor
+"""
+
+
+def test_an_installed_wheel_works_without_torch_and_triton(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    (tmp_path / "work").mkdir()
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", WITHOUT_TORCH_AND_TRITON, str(tmp_path / "installed")],
+        cwd=tmp_path / "work",
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        input=COMMANDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "building specs/mine.yaml\n")
+    answers = re.split(r"(?m)^\$ .*\n", ran.stdout)[1:]
+    assert len(answers) == len(COMMANDS.splitlines())
+    assert all(answers)
+    assert (tmp_path / "work" / "generated" / "mine.py").is_file()
+
+
+# --- the Python API
+
+
+def test_importing_gemmgen_imports_nothing_else() -> None:
+    program = "import sys; before = set(sys.modules); import gemmgen; print(*set(sys.modules) - before)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == ["gemmgen"]
+
+
+def test_the_functions_are_imported_without_what_they_need() -> None:
+    program = (
+        "import sys; from gemmgen import api; "
+        "print(*{'torch', 'triton', 'pydantic', 'jinja2', 'typer', 'rich'} & sys.modules.keys())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout == "\n"
+
+
+def test_a_program_can_plan_build_and_simulate(tmp_path: Path) -> None:
+    spec = api.init(tmp_path / "mine")
+    planned = api.plan(spec)
+    assert planned.module.startswith(f'"""{planned.plan.problem.title}.\n')
+    assert planned.ledger.as_text().startswith("kernel for H100 SXM")
+    built = api.build(str(spec), tmp_path / "out", lower=False)
+    assert built.module.read_text() == planned.module
+    assert built.resources is None
+    simulation = api.simulate(spec, shape=(128, 128, 128), schedules=0)
+    assert simulation.launches
+    assert simulation.problems == ()
+
+
+def test_a_program_gets_the_diagnostics_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(GemmgenError) as caught:
+        api.plan(tmp_path / "absent.yaml")
+    assert [found.code for found in caught.value.diagnostics] == ["file-missing"]
+    monkeypatch.setitem(sys.modules, "torch", None)
+    for call in (api.build, api.simulate):
+        with pytest.raises(GemmgenError, match="no-torch"):
+            call(tmp_path / "absent.yaml")
+
+
+# --- the Makefile
+
+PYTHON = """\
+#!{shell}
+# A Python of version $FAKE_VERSION; its pip notes what it is asked for, and fails if $FAKE_FAILURE is set.
+all="$*"
+case "$all" in
+  *"-m venv"*)
+    mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && echo "$FAKE_VERSION" > "$3/version" && echo venv >> log;;
+  *"-m pip"*) echo "pip ${{all#*install }}" >> log; test -z "$FAKE_FAILURE";;
+  *"< (3, 11)"*) case "$FAKE_VERSION" in 3.[0-9]|3.10) exit 1;; esac;;
+  *"import pip"*) test "$(cat .venv/version)" = "$FAKE_VERSION";;
+  *print*) echo "$FAKE_VERSION";;
+esac
+"""
+
+INSTALLED = "pip --disable-pip-version-check --constraint constraints.txt --editable .[dev]"
+
+
+class Checkout:
+    """A copy of what `make setup` reads, with a Python that only notes what is asked of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, directory / name)
+        python = directory / "python"
+        python.write_text(PYTHON.format(shell=shutil.which("bash")))
+        python.chmod(0o755)
+
+    def make(self, *arguments: str, version: str = "3.12", failure: bool = False) -> tuple[int, list[str]]:
+        """Run make; return its exit code, and what was done."""
+        log = self.directory / "log"
+        log.unlink(missing_ok=True)
+        environment = os.environ | {"FAKE_VERSION": version, "FAKE_FAILURE": "1" if failure else ""}
+        for name in ("MAKEFLAGS", "MAKELEVEL", "TORCH", "PYTHON"):
+            environment.pop(name, None)
+        command = ["make", "setup", "PYTHON=./python", *arguments]
+        ran = subprocess.run(
+            command, cwd=self.directory, env=environment, capture_output=True, text=True, check=False
+        )
+        self.printed = ran.stdout + ran.stderr
+        return ran.returncode, log.read_text().splitlines() if log.exists() else []
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    directory = tmp_path / "a place with spaces"
+    directory.mkdir()
+    return Checkout(directory)
+
+
+def test_an_environment_is_made_once(checkout: Checkout) -> None:
+    assert checkout.make() == (0, ["venv", INSTALLED])
+    assert checkout.make() == (0, [])
+
+
+def test_what_is_installed_follows_the_project(checkout: Checkout) -> None:
+    checkout.make()
+    later = (checkout.directory / ".venv" / "installed-3.12").stat().st_mtime + 10
+    os.utime(checkout.directory / "constraints.txt", (later, later))
+    assert checkout.make() == (0, [INSTALLED])
+
+
+def test_an_environment_of_another_python_is_made_anew(checkout: Checkout) -> None:
+    checkout.make()
+    assert checkout.make(version="3.13") == (0, ["venv", INSTALLED])
+    assert checkout.make() == (0, ["venv", INSTALLED])
+
+
+def test_an_environment_whose_installation_failed_is_made_anew(checkout: Checkout) -> None:
+    assert checkout.make(failure=True) == (2, ["venv", INSTALLED])
+    assert checkout.make() == (0, ["venv", INSTALLED])
+    assert checkout.make() == (0, [])
+
+
+def test_an_environment_that_somebody_has_prepared_is_used(checkout: Checkout) -> None:
+    prepare = "./python -m venv .venv"
+    subprocess.run(
+        prepare.split(), cwd=checkout.directory, env=os.environ | {"FAKE_VERSION": "3.12"}, check=True
+    )
+    assert checkout.make() == (0, [INSTALLED])
+
+
+def test_a_build_of_torch_can_be_chosen(checkout: Checkout) -> None:
+    done = ["venv", "pip --disable-pip-version-check torch==1 --index-url x", INSTALLED]
+    assert checkout.make("TORCH=torch==1 --index-url x") == (0, done)
+
+
+def test_a_python_that_is_too_old_is_told(checkout: Checkout) -> None:
+    assert checkout.make(version="3.10") == (2, [])
+    assert "gemmgen needs Python 3.11 or newer, and ./python is 3.10: make PYTHON=" in checkout.printed
+
+
+def test_nothing_that_pip_says_is_hidden() -> None:
+    for name in ("Makefile", ".ci/run"):
+        assert not re.search(r"pip.*(--quiet|-q\b)", (ROOT / name).read_text())
+
+
+def test_ci_runs_what_everybody_runs() -> None:
+    targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
+    commands = re.findall(r"\bmake ([a-z]+)", (ROOT / ".ci/run").read_text())
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        commands += re.findall(r"\bmake ([a-z]+)", path.read_text())
+    assert "test" in commands
+    assert set(commands) <= targets
+
+
+def load(path: str) -> Any:
+    return cast(Any, YAML(typ="safe")).load((ROOT / path).read_text())
+
+
+def test_every_supported_python_is_tested() -> None:
+    versions = load(".github/workflows/test.yml")["jobs"]["test"]["strategy"]["matrix"]["python"]
+    classifiers = PYPROJECT["project"]["classifiers"]
+    assert versions == [name.rpartition(" ")[2] for name in classifiers if re.search(r":: 3\.\d+$", name)]
+    assert PYPROJECT["project"]["requires-python"] == f">={versions[0]}"
+    assert VERSION in versions
+
+
+def test_hooks_install_the_versions_of_the_project() -> None:
+    hooks: Mapping[str, Any] = {
+        hook["id"]: hook for repo in load(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]
+    }
+    (ruff,) = (line for line in EXTRAS["dev"] if line.startswith("ruff"))
+    assert hooks["ruff"]["additional_dependencies"] == [ruff]
+    assert hooks["ruff-format"]["additional_dependencies"] == [ruff]
+    assert hooks["generated"]["additional_dependencies"] == PYPROJECT["project"]["dependencies"]
+    assert ".venv" not in (ROOT / ".pre-commit-config.yaml").read_text()
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert load("CITATION.cff")["version"] == gemmgen.__version__ == PYPROJECT["project"]["version"]

@@ -1,0 +1,293 @@
+"""An element type, an operation and a GPU are added through their tables alone, and their kernels are right.
+
+Each test registers one row (and a template for an activation) that no other file knows, and takes a spec with
+it through the whole chain: planned, rendered, compiled, and simulated against the reference. Where any code
+still looked up a name of its own, the new one would be missing there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import jinja2
+import pytest
+import torch
+
+from gemmgen.bench.record import ceilings_of
+from gemmgen.device import require_gpu
+from gemmgen.errors import GemmgenError
+from gemmgen.hardware import BLACKWELL, DTYPES, GPUS, HOPPER, DType, Gpu
+from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
+from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
+from gemmgen.lower.lower import lower
+from gemmgen.numerics.reference import activated, apply
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
+from gemmgen.product import Product, make
+from gemmgen.render.render import _environment  # pyright: ignore[reportPrivateUsage]
+from gemmgen.simulate.coverage import ring_launch
+from gemmgen.simulate.simulation import simulate
+from gemmgen.spec import Spec, load_spec
+
+HOPPER_TILE = "tile: {m: 64, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
+BLACKWELL_TILE = "tile: {m: 128, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
+
+
+def spec_text(target: str, dtypes: tuple[str, str, str], more: str = "") -> str:
+    a, b, d = dtypes
+    operands = f"operands: {{a: {{dtype: {a}}}, b: {{dtype: {b}}}, d: {{dtype: {d}}}}}\n"
+    tile = BLACKWELL_TILE if GPUS[target].architecture.mma == "tcgen05" else HOPPER_TILE
+    return f"title: a new row\ntarget: {target}\n{operands}{tile}{more}"
+
+
+def made(folder: Path, text: str) -> Product:
+    path = folder / "new_row.yaml"
+    path.write_text(text)
+    return make(path)
+
+
+def proven(folder: Path, text: str) -> Product:
+    """The product of a spec, once it was compiled as planned and its numbers are right in the simulator."""
+    product = made(folder, text)
+    lower(product.module, product.plan, path="new_row.yaml", stem="new_row")
+    simulation = simulate(product, (ring_launch(product.plan, ("lazy", "random")),))
+    assert simulation.diagnostics == ()
+    assert simulation.notes == ()
+    return product
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(GemmgenError) as caught:
+        made(folder, text)
+    return str(caught.value)
+
+
+# --- element types
+
+
+@pytest.fixture
+def bf8(monkeypatch: pytest.MonkeyPatch) -> DType:
+    """The 8-bit float with 5 bits of exponent under the name that other makers' tools give it.
+
+    It replaces the row of e5m2, so nothing can fall back on that name, and its bits are real: Gluon, torch
+    and PTX know them, which no made-up type would survive.
+    """
+    monkeypatch.delitem(DTYPES, "e5m2")
+    row = DType(
+        "bf8", 8, "float", "gl.float8e5", "torch.float8_e5m2", "fp8e5", ptx="e5m2", mlir="f8E5M2",
+        largest=57_344.0, significand=3,
+        wgmma_accumulators=("fp32", "fp16"), tcgen05_kind="f8f6f4", converted_from=("fp32", "fp16"),
+        tolerance=0.13,
+    )  # fmt: skip
+    monkeypatch.setitem(DTYPES, row.name, row)
+    return row
+
+
+def test_an_element_type_without_a_row_is_refused_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(DTYPES, "e5m2")
+    told = refusal(tmp_path, spec_text("h100", ("e5m2", "e4m3", "e5m2")))
+    assert "operands.a.dtype: expected bf16, fp16, tf32, e4m3, int8 or e2m1, found" in told
+    assert "operands.d.dtype: expected bf16, fp16, fp32, e4m3 or int32, found" in told
+    assert "e5m2" not in {*INPUTS, *OUTPUTS, *FP8, *outputs_of("fp32")}
+    with pytest.raises(KeyError, match=r"no element type is called 'e5m3'; there are bf16, .*mean e4m3"):
+        DTYPES["e5m3"]
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_an_element_type_is_one_row(tmp_path: Path, bf8: DType, target: str) -> None:
+    product = proven(tmp_path, spec_text(target, ("e4m3", "bf8", "bf8")))
+    assert product.plan.problem.b.dtype is bf8
+    for argument, dtype in (("a", "float8_e4m3fn"), ("b", "float8_e5m2"), ("out", "float8_e5m2")):
+        assert f'    "{argument}": (torch.{dtype}, ' in product.module
+    assert "e5m2" not in product.module.replace("float8_e5m2", "")
+
+
+def test_a_new_element_type_is_in_messages_and_in_the_schema(tmp_path: Path, bf8: DType) -> None:
+    choices = Spec.model_json_schema()["$defs"]["InputA"]["properties"]["dtype"]["enum"]
+    assert choices == ["bf16", "fp16", "tf32", "e4m3", "int8", "e2m1", bf8.name]
+    told = refusal(tmp_path, spec_text("h100", ("bf9", "bf8", "fp32")))
+    assert 'found the text "bf9"; did you mean bf8?' in told
+    told = refusal(tmp_path, spec_text("h100", ("bf8", "bf16", "fp32")))
+    assert "use e4m3 or bf8" in told
+
+
+# --- operations
+
+RELU6 = Operation("relu6", "ReLU6", torch="relu6", register_class="linear")
+RELU6_TEMPLATE = '''@gluon.jit
+def relu6(x):
+    """x between 0 and 6."""
+    return gl.where(x <= 0.0, 0.0, gl.where(x >= 6.0, 6.0, x))
+'''
+SHRINK = Operation(
+    "hardshrink", "hard shrinkage", torch="hardshrink", register_class="linear",
+    parameters=(Parameter("threshold", 0.5, 0.0, 100.0, "magnitude below which x is 0", torch="lambd"),),
+)  # fmt: skip
+SHRINK_TEMPLATE = '''@gluon.jit
+def hardshrink(x):
+    """x where it is further from 0 than HARDSHRINK_THRESHOLD, and 0."""
+    return gl.where(gl.abs(x) > HARDSHRINK_THRESHOLD, x, 0.0)
+'''
+
+
+@pytest.fixture
+def activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two activations, one of them with a parameter: rows, and templates in a folder of their own."""
+    parts = tmp_path / "templates" / "shared"
+    parts.mkdir(parents=True)
+    for row, template in ((RELU6, RELU6_TEMPLATE), (SHRINK, SHRINK_TEMPLATE)):
+        monkeypatch.setitem(OPERATIONS, row.name, row)
+        (parts / f"activation_{row.name}.py.j2").write_text(template)
+    environment = _environment()
+    own = jinja2.FileSystemLoader(parts.parent)
+    assert environment.loader is not None
+    monkeypatch.setattr(environment, "loader", jinja2.ChoiceLoader([own, environment.loader]))
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_an_activation_is_one_row_and_one_template(tmp_path: Path, activations: None, target: str) -> None:
+    ops = "epilogue: {alpha: 0.25, ops: [relu6, {hardshrink: {threshold: 0.75}}]}\n"
+    product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "bf16"), ops))
+    assert "The epilogue, in order: ReLU6, hard shrinkage." in " ".join(product.module.split())
+    assert "HARDSHRINK_THRESHOLD = gl.constexpr(0.75)  # magnitude below which x is 0\n" in product.module
+    parameters = problem_of(product.source.spec).parameters
+    assert torch_call("relu6", "d", parameters) == "torch.nn.functional.relu6(d)"
+    assert torch_call("hardshrink", "d", parameters) == "torch.nn.functional.hardshrink(d, lambd=0.75)"
+
+
+def test_a_template_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPERATIONS, "relu6", RELU6)
+    with pytest.raises(jinja2.TemplateNotFound, match=r"activation_relu6\.py\.j2"):
+        made(tmp_path, spec_text("h100", ("bf16", "bf16", "bf16"), "epilogue: {ops: [relu6]}\n"))
+
+
+def test_where_an_activation_moves_zero_an_empty_product_is_computed(
+    tmp_path: Path, activations: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = spec_text("b200", ("bf16", "bf16", "bf16"), "epilogue: {ops: [relu6]}\n")
+    computed = "    if k == 0:\n        # A @ B is zero."
+    assert computed not in made(tmp_path, text).module  # D is set to zero
+    monkeypatch.setitem(OPERATIONS, "relu6", replace(RELU6, keeps_zero=False))
+    assert computed in made(tmp_path, text).module
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_leaky_relu_has_the_slope_of_its_spec(tmp_path: Path, target: str) -> None:
+    ops = "epilogue: {alpha: -1.0, ops: [{leaky_relu: {slope: 0.125}}]}\n"
+    product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "fp32"), ops))
+    assert "LEAKY_RELU_SLOPE = gl.constexpr(0.125)  # factor of negative numbers\n" in product.module
+
+
+@pytest.mark.parametrize(
+    "op", ["leaky_relu", "{leaky_relu: }", "{leaky_relu: {}}", "{leaky_relu: {slope: }}"]
+)
+def test_a_parameter_that_is_left_out_has_its_default(tmp_path: Path, op: str) -> None:
+    product = made(tmp_path, spec_text("h100", ("bf16", "bf16", "fp32"), f"epilogue: {{ops: [{op}]}}\n"))
+    assert product.plan.problem.ops == ("leaky_relu",)
+    (slope,) = product.plan.problem.parameters
+    assert (slope.op, slope.name, slope.value) == ("leaky_relu", "slope", 0.01)
+    assert "LEAKY_RELU_SLOPE = gl.constexpr(0.01)" in product.module
+
+
+def test_a_spec_with_parameters_survives_a_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "leaky.yaml"
+    more = "epilogue: {ops: [relu, {leaky_relu: {slope: 1}}]}\n"
+    path.write_text(spec_text("h100", ("bf16", "bf16", "fp32"), more))
+    source = load_spec(path)
+    assert Spec.model_validate(source.spec.model_dump(mode="json", exclude_unset=True)) == source.spec
+    assert source.locate("epilogue.ops.1.leaky_relu.slope") == (7, 45)
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu7", "residual"])
+def test_no_name_falls_through_to_another_activation(name: str) -> None:
+    x = torch.ones(1, 1)
+    with pytest.raises(KeyError, match=name):
+        activated(name, x)
+    if name not in OPERATIONS:
+        with pytest.raises(KeyError, match=f"no epilogue operation is called '{name}'"):
+            apply(name, x, {}, slice(None))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_has_all_that_its_users_need(name: str) -> None:
+    row = OPERATIONS[name]
+    assert row.operand == "none"
+    assert row.register_class != "none"
+    assert hasattr(torch.nn.functional, row.torch)
+    zero = activated(name, torch.zeros(1), ())
+    assert (zero.item() == 0) == row.keeps_zero
+
+
+# --- GPUs
+
+# NVIDIA H20 datasheet: a Hopper with 78 SMs, 148 TFLOP/s of bf16 and 4 TB/s.
+H20 = Gpu(
+    "h20", "H20", HOPPER, sm_count=78, l2_bytes=60 << 20, dram_bytes_per_second=4.0e12,
+    dense_16bit_flops_per_second=148e12, sustained_hz=1.35e9, clusters_of_four=78 // 4,
+    device=r"\bH20\b",
+)  # fmt: skip
+
+
+@pytest.fixture
+def h20(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    monkeypatch.setitem(GPUS, H20.target, H20)
+    return H20
+
+
+def test_a_gpu_is_one_row(tmp_path: Path, h20: Gpu) -> None:
+    product = proven(tmp_path, spec_text("h20", ("bf16", "bf16", "bf16")))
+    assert product.plan.problem.gpu is h20
+    assert product.plan.problem.gpu.clusters(2) == 39
+    assert targets_of(90) == ("h100", "h200", "h20")
+    assert gpu_of("NVIDIA H20") is h20
+    assert ceilings_of("NVIDIA H20") is None  # nobody has measured one
+    told = refusal(tmp_path, spec_text("h20", ("bf16", "bf16", "bf16")).replace("h20", "h30"))
+    assert "target: expected h100, h200, b200 or h20, found" in told
+
+
+def test_an_unknown_gpu_is_no_known_one_and_is_told_so() -> None:
+    for device in ("NVIDIA GH200 480GB", "NVIDIA GB200", "NVIDIA A100-SXM4-80GB", ""):
+        assert gpu_of(device) is None
+        assert ceilings_of(device) is None
+    known = {"NVIDIA H100 80GB HBM3": "h100", "NVIDIA H200": "h200", "NVIDIA B200": "b200"}
+    assert {device: gpu.target for device in known if (gpu := gpu_of(device))} == known
+    with pytest.raises(KeyError, match=r"no GPU is called 'h20'; there are h100, h200, b200; did you mean"):
+        GPUS["h20"]
+
+
+@pytest.fixture
+def b300(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    """A GPU of an architecture that none in the table has."""
+    row = replace(
+        GPUS["b200"], target="b300", name="B300", device=r"\bB300\b",
+        architecture=replace(BLACKWELL, name="sm_103a", compute_capability=103),
+    )  # fmt: skip
+    monkeypatch.setitem(GPUS, row.target, row)
+    return row
+
+
+def test_a_gpu_of_a_new_architecture_is_one_row(tmp_path: Path, b300: Gpu) -> None:
+    product = proven(tmp_path, spec_text("b300", ("e4m3", "e4m3", "bf16")))
+    assert product.plan.architecture is b300.architecture
+    assert "sm_103a" in product.module
+
+
+@pytest.mark.parametrize(("compute_capability", "needed"), [(100, "10.0 (B200)"), (103, "10.3 (B300)")])
+def test_a_kernel_of_any_architecture_says_which_gpus_run_it(
+    compute_capability: int, needed: str, b300: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = next(known for known in architectures() if known.compute_capability == compute_capability)
+    with pytest.raises(GemmgenError) as caught:
+        require_gpu(found)
+    needs = f"the kernel needs a Blackwell GPU, compute capability {needed}"
+    assert str(caught.value) == f"cuda: error[no-gpu]: torch finds no CUDA GPU; {needs}"
+
+
+def test_every_row_is_complete() -> None:
+    for gpu in GPUS.values():
+        assert all(getattr(gpu, field.name) for field in fields(gpu))
+        assert gpu_of(f"NVIDIA {gpu.target.upper()}") is gpu
