@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from gemmgen import triton_api
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import Lowered, Resources, disassemble, lower
 from gemmgen.plan.ledger import Ledger, ledger
@@ -137,6 +138,8 @@ def _prove(product: Product, *, simulation: bool) -> tuple[Lowered, Simulation |
 def _simulate(product: Product) -> Simulation:
     """Run the module under the few schedules that a build has time for."""
     with ONE_SIMULATION:
+        # Before anything below imports parts of it, in another order than the thread that compiles.
+        triton_api.load()
         from gemmgen.simulate import (
             ring_launch,  # torch takes a second: only where it is needed
             simulate,

@@ -17,9 +17,6 @@ from gemmgen.hardware.gpus import architectures, targets_of
 DRIVER = Path("/proc/driver/nvidia/version")
 """Where Linux shows the version of NVIDIA's driver, behind ``Kernel Module``."""
 
-PLOT = "pip install 'gemmgen[plot]'"
-"""The command that brings matplotlib."""
-
 
 @dataclass(frozen=True)
 class Doctor:
@@ -70,17 +67,6 @@ def require_compiler() -> None:
         message = f"torch is not installed, and this needs it: `{triton_api.INSTALL}`"
         raise GemmgenError([Diagnostic("torch", "no-torch", message)])
     triton_api.require()
-
-
-def require_matplotlib() -> None:
-    """Return if what draws plots is installed.
-
-    Raises:
-        GemmgenError: It is not (``no-matplotlib``).
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        message = f"matplotlib is not installed, and a plot needs it: `{PLOT}`"
-        raise GemmgenError([Diagnostic("matplotlib", "no-matplotlib", message)])
 
 
 def _verdict(require: Callable[[], None]) -> str:

@@ -6,6 +6,7 @@ All of it goes with the run, however that ends: ``discard`` undoes what is open 
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import select
@@ -163,6 +164,7 @@ def _run_here(
     code = 1
     try:
         end_with_parent(parent)
+        faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
         # Compilers would not look for Python's handlers of these.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)

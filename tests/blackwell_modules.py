@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpu import Cuda, on_a_fake_gpu
 from modules import module_file
 from right_kernel import unpacked_scales, written_out
 from torch import Tensor
@@ -17,13 +18,6 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import rounded
 from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import Spec, load_spec
-
-
-class Cuda(Tensor):
-    """A CPU tensor whose device reads as the first GPU."""
-
-    device = property(lambda self: torch.device("cuda", 0))  # pyright: ignore[reportAssignmentType]
-    is_cuda = True  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
 
 
 def module_and_spec(path: Path) -> tuple[ModuleType, Spec]:
@@ -71,22 +65,6 @@ def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) ->
     on_a_fake_gpu(monkeypatch)
     monkeypatch.setattr(module, "_launch", launch)
     monkeypatch.setattr(module, "matmul", on_the_cpu)
-
-
-def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let wrappers allocate on a GPU that there is not, and take it for the current one."""
-
-    def allocating(allocate: Any) -> Any:
-        def allocated(*shape: Any, device: Any = None, **keywords: Any) -> Tensor:
-            fake = device is not None and torch.device(device).type == "cuda"
-            made = allocate(*shape, **keywords) if fake else allocate(*shape, device=device, **keywords)
-            return made.as_subclass(Cuda) if fake else made
-
-        return allocated
-
-    monkeypatch.setattr(torch, "empty", allocating(torch.empty))
-    monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 
 
 def _viewed(descriptor: Any) -> Tensor:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 import torch
-from blackwell_modules import Cuda, module_and_spec, on_a_fake_gpu
+from blackwell_modules import module_and_spec
+from fake_gpu import Cuda, on_a_fake_gpu
 from modules import BLACKWELL_SPECS
 from right_kernel import pack_scales
 from torch import Tensor

@@ -73,7 +73,11 @@ def latest_torch(specifier: str) -> tuple[str, list[str]]:
     """The version of the newest torch that pip finds, and what that requires; nothing is installed."""
     command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--dry-run", "--quiet"]
     command += ["--ignore-installed", "--no-deps", "--only-binary", ":all:", "--report", "-"]
-    ran = subprocess.run([*command, f"torch{specifier}"], capture_output=True, text=True, check=False)
+    # As a stranger's pip: what this machine's configuration adds or excludes is its own.
+    environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+    ran = subprocess.run(
+        [*command, f"torch{specifier}"], capture_output=True, text=True, check=False, env=environment
+    )
     if ran.returncode:
         reason = f"pip cannot ask the package index for torch{specifier}: {ran.stderr.strip()[-500:]}"
         # Where CI runs, the index can be reached: a pin that nobody looks at any more would go unnoticed.

@@ -136,12 +136,12 @@ FAULTS = {
         "tma.async_load(",
     ),
     "a fence that is missing": (
-        ("        fence_async_shared()\n", ""),
+        ("    fence_async_shared()\n", ""),
         r"h100_bf16\.py:(\d+): warning\[missing-fence\] (d_smem_0|d_smem_1): .+ makes it harmless\)",
         "tma.async_store(",
     ),
     "a column that is wrong": (
-        ("[row, column + i * SUBTILE_N]", "[row, column + SUBTILE_N]"),
+        ("row, column, left)", "row, column + SUBTILE_N, left)"),
         r"h100_bf16\.py: error\[wrong-numbers\] d_desc: 214x427x619: [\d,]+ of 91,378 .+: nan, not .+",
         None,
     ),

@@ -14,6 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from fake_gpu import Cuda, on_a_fake_gpu
 from modules import GENERATED, spec_file
 from torch import Tensor
 
@@ -275,17 +276,31 @@ def test_wrong_numbers_are_found_where_no_out_is_taken() -> None:
 
 
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
-def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(path: Path) -> None:
-    module, spec = import_generated(path), load_spec(spec_path(path)).spec
+def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, spec = import_generated(path), load_spec(spec_file(path.stem)).spec
     dtype = spec.operands.d.dtype
+
+    def launch(*_: object) -> None:
+        """Nothing is computed here."""
+
+    on_a_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "_launch", launch)
     for n in (*range(1, 41), 4095, 4096, 4097):
+        inputs = random_inputs((5, n, 128), spec, torch.Generator().manual_seed(n))
+        if "a_scale" in inputs.extras:
+            inputs = inputs.packed(module.pack_scales)
+        extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
+        inputs = Inputs(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), extras)
         # As many bytes as the poison that lies there before, so that torch's allocator hands out its block.
         poison = Matrix.poisoned(5, n, dtype, CPU)
-        own = module._empty_output(5, n, CPU)
+        own = inputs.call(module.matmul)
         assert own.untyped_storage().nbytes() == poison.storage.nbytes
         assert own.stride() == poison.view.stride()
+        given = Matrix.poisoned(5, n, dtype, CPU, guarded=True).view.as_subclass(Cuda)
         try:
-            module._check_output(Matrix.poisoned(5, n, dtype, CPU, guarded=True).view, 5, n, CPU)
+            inputs.call(module.matmul, given)
             taken = True
         except ValueError:
             taken = False

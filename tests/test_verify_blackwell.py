@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from blackwell_modules import Cuda, computed, fake_gpu, module_and_spec, on_a_fake_gpu
+from blackwell_modules import computed, fake_gpu, module_and_spec
+from fake_gpu import Cuda, on_a_fake_gpu
 from modules import BLACKWELL_SPECS
 from right_kernel import SCALED, kernel, module_of, pack_scales, spec_of
 from torch import Tensor
@@ -103,7 +104,9 @@ def test_the_right_gpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_is_known_by_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     newer = replace(BLACKWELL, name="sm_103a", compute_capability=103)
-    row = replace(GPUS["b200"], name="B300", architecture=newer, sm_count=160)
+    row = replace(
+        GPUS["b200"], target="b300", name="B300", architecture=newer, sm_count=160, device=r"\bB300\b"
+    )
     monkeypatch.setitem(GPUS, "b300", row)
     fake_gpu(monkeypatch, "NVIDIA B300", (10, 3))
     assert require_gpu(newer) == torch.device("cuda", 0)
@@ -240,7 +243,7 @@ def test_inputs_of_every_type_can_become_valid_late_on_a_side_stream(
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", nullcontext[Stream])
-    monkeypatch.setattr("gemmgen.verify.checks.DELAY_BYTES", 1)
+    monkeypatch.setattr("gemmgen.verify.verification.DELAY_BYTES", 1)
     spec = spec_of(kind, "bf16", "tensor_scale")
     (check,) = streamed(case_of(spec, pack_scales))
     assert str(check) == "40x48x128 side stream: elements that differ: 0, the limit is 0"

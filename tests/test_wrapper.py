@@ -23,6 +23,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from fake_gpu import Cuda, SecondCuda, on_a_fake_gpu
 from hopper import hopper
 from modules import HOPPER_SPECS, SPECS, made, module_file
 from torch import Tensor
@@ -59,19 +60,6 @@ def product(request: pytest.FixtureRequest) -> Product:
 ALIGNMENT_BYTES = 16
 WRAPPER_LINES = 140
 SM_COUNT = 132
-
-
-class Cuda(Tensor):
-    """A CPU tensor whose device reads as the first GPU."""
-
-    device = property(lambda self: torch.device("cuda", 0))  # pyright: ignore[reportAssignmentType]
-    is_cuda = True  # pyright: ignore[reportAssignmentType, reportIncompatibleVariableOverride]
-
-
-class SecondCuda(Cuda):
-    """The same, of the second GPU."""
-
-    device = property(lambda self: torch.device("cuda", 1))  # pyright: ignore[reportAssignmentType]
 
 
 @dataclass(frozen=True)
@@ -415,22 +403,10 @@ class Launch:
     descriptors: list[Any]
 
 
-def on_the_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `torch.empty` allocate for a fake GPU, which is the current device."""
-    empty = torch.empty
-
-    def fake_empty(shape: tuple[int, int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        assert device.type == "cuda"
-        return empty(shape, dtype=dtype).fill_(float("nan")).as_subclass((Cuda, SecondCuda)[device.index])
-
-    monkeypatch.setattr(torch, "empty", fake_empty)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-
-
 @pytest.fixture
 def launches(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """The launches of a module on a fake GPU."""
-    on_the_fake_gpu(monkeypatch)
+    on_a_fake_gpu(monkeypatch)
     made: list[Launch] = []
 
     def launch(device: torch.device, tiles: int, descriptors: list[Any]) -> None:
@@ -655,7 +631,7 @@ class FakeKernel:
 @pytest.fixture
 def kernel(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     """A kernel on a fake machine of two H100 SXM."""
-    on_the_fake_gpu(monkeypatch)
+    on_a_fake_gpu(monkeypatch)
     current = [0]
 
     @contextmanager
@@ -767,7 +743,7 @@ def cuda(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
     """The arguments of each launch of a module on a fake GPU."""
-    on_the_fake_gpu(monkeypatch)
+    on_a_fake_gpu(monkeypatch)
     made: list[list[Any]] = []
 
     def launch(device: torch.device, tiles: int, arguments: list[Any]) -> None:
@@ -845,7 +821,7 @@ def test_an_epilogue_of_no_k_is_computed_from_zeros(monkeypatch: pytest.MonkeyPa
 
 def test_a_tiled_kernel_has_a_program_for_each_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     module, fake = other("h100_bf16_pipelined"), FakeKernel()
-    on_the_fake_gpu(monkeypatch)
+    on_a_fake_gpu(monkeypatch)
     monkeypatch.setattr(module, "matmul_kernel", fake)
     every_gpu(monkeypatch, device=nullcontext(), get_device_capability=(9, 0))
     matmul_of(module)(cuda(1000, 8), cuda(3000, 8).T)

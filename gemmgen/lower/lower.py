@@ -19,7 +19,6 @@ from gemmgen.hardware import DTYPES
 from gemmgen.lower.ttgir import is_self_contained
 from gemmgen.module import import_generated
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.scratch import run_child, scratch
 
 TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
@@ -224,11 +223,7 @@ def _measure(ptx: str, ptxas_log: str, figures: Mapping[str, int]) -> Resources:
 
 def promised_mma(plan: Kernel) -> str:
     """Return the instruction that a plan multiplies with, and its qualifiers as PTX spells them."""
-    qualifiers = [plan.mma_name]
-    if isinstance(plan, WgmmaKernel):
-        problem = plan.problem
-        qualifiers += [dtype.ptx for dtype in (problem.accumulator, problem.a.dtype, problem.b.dtype)]
-    return f"{plan.architecture.mma} {'.'.join(qualifiers)}"
+    return f"{plan.architecture.mma} {'.'.join((plan.mma_name, *plan.mma_types))}"
 
 
 def promised_launch_registers(plan: Kernel) -> int | None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from gemmgen.hardware import Architecture
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
-from gemmgen.plan.storage import Barrier, Ring, SharedBuffer, SharedMemory, TensorMemory
+from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.problem.definition import Problem, Shape
 
 
@@ -184,6 +184,11 @@ class Kernel(Geometry, ABC):
         """The matrix instruction as PTX spells what the plan decides of it."""
 
     @property
+    def mma_types(self) -> tuple[str, ...]:
+        """The element types that PTX spells in the instruction, where a descriptor does not hold them."""
+        return ()
+
+    @property
     def operations(self) -> Mapping[str, int]:
         """How often operations are in the code, for those of which the plan promises a number."""
         return {}
@@ -224,15 +229,6 @@ class Kernel(Geometry, ABC):
     def tmem_columns(self) -> int:
         """Columns of tensor memory per CTA as the compiler allocates them."""
         return self.tensor_memory.allocated_columns
-
-    @property
-    def rings(self) -> tuple[Ring, ...]:
-        """The rings, in the order in which their first buffer or barrier is allocated."""
-        rings = (
-            *(buffer.ring for buffer in self.shared_buffers),
-            *(barrier.ring for barrier in self.barriers),
-        )
-        return tuple(dict.fromkeys(ring for ring in rings if ring))
 
     @property
     @abstractmethod

@@ -105,15 +105,6 @@ def balanced_consumer_registers(
     return architecture.setmaxnreg_min
 
 
-VECTOR_AXES: dict[str, Literal["m", "n"]] = {
-    "row_scale": "m",
-    "column_scale": "n",
-    "row_bias": "m",
-    "column_bias": "n",
-}
-"""The dimension of D along which each vector of the epilogue has its elements."""
-
-
 @dataclass(frozen=True)
 class Argument:
     """A tensor that the kernel is launched with."""

@@ -18,9 +18,9 @@ from typing import Generic, TypeVar
 from gemmgen.errors import Violation
 from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import VECTOR_AXES
 from gemmgen.plan.rule import Rule, judge
 from gemmgen.problem.definition import Problem, Shape
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec
 
 
@@ -80,7 +80,7 @@ def dram_bytes(problem: Problem, shape: Shape) -> int:
         total += rows * k * operand.dtype.bits // 8
         total += rows * math.ceil(k / operand.scale.vector) if operand.scale else 0
     lengths = {"m": m, "n": n}
-    vectors = (lengths[VECTOR_AXES[name]] * problem.vector_dtype(name).bytes for name in problem.vectors)
+    vectors = (lengths[OPERATIONS[name].along] * problem.vector_dtype(name).bytes for name in problem.vectors)
     return total + sum(vectors)
 
 

@@ -53,17 +53,12 @@ class Extent:
 
 @dataclass(frozen=True)
 class Ring:
-    """Slots that one role fills and another one frees, in turn.
+    """Slots that one role fills and another one frees, in turn; their barriers say who tells whom.
 
     A slot's round is a *lap*; each lap is one phase of the slot's barriers.
     """
 
     slots: Extent
-    filled_by: str
-    freed_by: str
-    """Empty where no role tells the filler that a slot is free: it knows."""
-    turns_with: Literal["k_step", "subtile", "tile"]
-    """What fills the next slot."""
     indexed: bool = True
     """Whether a slot is found by its index; a ring of a single slot need not be."""
 

@@ -75,6 +75,11 @@ class Operation:
         return self.operand in ("row", "column")
 
     @property
+    def along(self) -> Literal["m", "n"]:
+        """The dimension of D along which the vector that it takes has its elements."""
+        return "m" if self.operand == "row" else "n"
+
+    @property
     def smooth(self) -> bool:
         """Whether it takes more than comparisons and products."""
         return self.register_class in ("quotient", "erf")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import VECTOR_AXES
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.spelling import LINE_LENGTH, fit
 
@@ -127,7 +126,7 @@ class EpilogueView:
     def _numbered(self) -> bool:
         """Whether the operations on a sub-tile depend on which one it is."""
         problem = self.plan.problem
-        columns = any(VECTOR_AXES[vector] == "n" for vector in problem.vectors)
+        columns = any(OPERATIONS[vector].along == "n" for vector in problem.vectors)
         return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
 
     @property
@@ -288,7 +287,7 @@ class EpilogueView:
     @property
     def _vector_axes(self) -> tuple[str, ...]:
         """The dimensions along which the vectors lie."""
-        axes = {VECTOR_AXES[vector] for vector in self.plan.problem.vectors}
+        axes = {OPERATIONS[vector].along for vector in self.plan.problem.vectors}
         return tuple(axis for axis in ("m", "n") if axis in axes)
 
     @property

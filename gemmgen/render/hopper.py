@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.hardware import WGMMA
-from gemmgen.plan.roles import VECTOR_AXES
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.kernel import SHARED, Construction, Field, KernelLayouts, KernelView, OperandLoad
 from gemmgen.render.overview import HopperOverview
 from gemmgen.render.spelling import extent_name, fit
@@ -30,7 +30,7 @@ class HopperLayouts(KernelLayouts):
         if problem.c:
             yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
         for vector in problem.vectors:
-            bases = plan.bases(*((0, None) if VECTOR_AXES[vector] == "m" else (None, 0)), rank=1)
+            bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
         yield self._accumulator()

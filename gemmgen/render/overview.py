@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import VECTOR_AXES
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.definition import Operand, Problem
+from gemmgen.problem.operations import OPERATIONS
 
 COUNTS = {2: "two", 3: "three", 4: "four"}
 
@@ -104,7 +104,7 @@ class KernelOverview(ABC):
             "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]",
             *self.more_inputs,
             *(["C [M, N]"] if problem.c else []),
-            *(f"{name} [{VECTOR_AXES[name].upper()}]" for name in problem.vectors),
+            *(f"{name} [{OPERATIONS[name].along.upper()}]" for name in problem.vectors),
         ]
         product = f"D = {formula(problem, *self.short_factors, 'C')}"
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."

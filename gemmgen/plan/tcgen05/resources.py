@@ -82,9 +82,8 @@ class Tcgen05Resources:
 
 def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
     """Return the buffers and barriers of a kernel."""
-    stages = Ring(Extent(kernel.stages, "stages"), "the load warp", "the tensor cores", turns_with="k_step")
-    slots = Extent(kernel.accumulators, "accumulators")
-    sums = Ring(slots, "the tensor cores", "the epilogue", turns_with="tile", indexed=kernel.accumulators > 1)
+    stages = Ring(Extent(kernel.stages, "stages"))
+    sums = Ring(Extent(kernel.accumulators, "accumulators"), indexed=kernel.accumulators > 1)
     problem, scope = kernel.problem, PAIR_SCOPE if kernel.paired else CTA_SCOPE
     both, scales = ", in both CTAs" if kernel.paired else "", ()
     tmem_scales: tuple[TensorBuffer, ...] = ()
@@ -208,7 +207,7 @@ def _d_buffer(kernel: Tcgen05Geometry) -> SharedBuffer:
     if kernel.subtiles > 1:
         columns = Extent(kernel.subtile_n, "subtile_n")
     slots = Extent(depth, "epilogue_buffers")
-    ring = Ring(slots, "the epilogue", "TMA", turns_with="subtile", indexed=kernel.epilogue_buffers > 1)
+    ring = Ring(slots, indexed=kernel.epilogue_buffers > 1)
     subtile = f"{kernel.cta_tile_m} x {kernel.subtile_n} {kernel.problem.d.name}"
     return SharedBuffer(
         "d_smem",
@@ -234,8 +233,7 @@ def _tmem_scales(kernel: Tcgen05Geometry, name: str, operand: Operand, rows: int
 
 def _launch_control(kernel: Tcgen05Geometry) -> LaunchControl:
     """Return where the responses of launch control arrive: one is read while the next is requested."""
-    slots = Extent(CLC_RESPONSES, "clc_responses")
-    ring = Ring(slots, "launch control", "all roles", turns_with="tile")
+    ring = Ring(Extent(CLC_RESPONSES, "clc_responses"))
     response_bytes, ctas = TCGEN05.response_bytes, kernel.cluster_size
     return LaunchControl(
         responses=SharedBuffer(

@@ -10,9 +10,10 @@ from typing import Literal
 
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.kernel import Entry, Kernel
-from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, VECTOR_AXES, Argument, Partition, Passed
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, Passed
 from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
+from gemmgen.problem.operations import OPERATIONS
 
 COUNTS = (TILES_M, TILES_N, K_STEPS)
 """From which a partition derives its tiles and K steps."""
@@ -138,14 +139,12 @@ def _numbered(name: str, number: int | None) -> str:
 
 
 def _stages(kernel: WgmmaGeometry) -> Ring:
-    filler, freer = ("the producer", "the consumers") if kernel.specialized else ("all warps", "all warps")
-    slots = Extent(kernel.stages, "stages")
-    return Ring(slots, filler, freer, turns_with="k_step", indexed=not kernel.synchronous)
+    return Ring(Extent(kernel.stages, "stages"), indexed=not kernel.synchronous)
 
 
 def _epilogue_ring(kernel: WgmmaGeometry) -> Ring:
     slots = Extent(kernel.epilogue_buffers, "epilogue_buffers")
-    return Ring(slots, "a consumer", "TMA", turns_with="subtile", indexed=kernel.epilogue_buffers > 1)
+    return Ring(slots, indexed=kernel.epilogue_buffers > 1)
 
 
 # --- buffers
@@ -189,7 +188,7 @@ def _consumer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> Consum
         meaning = "from TMA: the buffer holds a part of C"
         c_ready = Barrier(_numbered("c_ready", number), ring, meaning)
     if problem.vectors:
-        once = Ring(Extent(1), "TMA", "a consumer", turns_with="tile", indexed=False)
+        once = Ring(Extent(1), indexed=False)
         meaning = "from TMA: the epilogue's row and column operands have arrived"
         vectors_ready = Barrier(_numbered("vectors_ready", number), once, meaning)
     return ConsumerResources(
@@ -227,7 +226,7 @@ def _vector_buffer(kernel: WgmmaGeometry, vector: str, number: int | None) -> Sh
     """Return the buffer of a consumer's part of a row or column operand."""
     dtype = kernel.problem.vector_dtype(vector)
     elements, extent = kernel.cta_tile_n, Extent(kernel.program_tile_n, "tile_n")
-    if VECTOR_AXES[vector] == "m":
+    if OPERATIONS[vector].along == "m":
         elements, extent = kernel.cta_consumer_tile_m, _rows(kernel)
     name, contents = _numbered(f"{vector}_smem", number), f"{elements} {dtype.name}"
     return SharedBuffer(name, vector, (extent,), elements * dtype.bytes, contents)
@@ -268,8 +267,7 @@ def _load_empty(kernel: WgmmaGeometry, stages: Ring) -> Iterator[Barrier]:
 
 
 def _mma_turn(kernel: WgmmaGeometry) -> Barrier:
-    slots = Extent(kernel.consumers, "consumers")
-    turns = Ring(slots, "the other consumer", "", turns_with="tile")
+    turns = Ring(Extent(kernel.consumers, "consumers"))
     return Barrier("mma_turn", turns, "from one consumer to the other: it is the other's turn to multiply")
 
 
@@ -282,6 +280,13 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """The instruction as PTX spells its shape."""
         m, n, k = self.mma_shape
         return f"m{m}n{n}k{k}"
+
+    @property
+    def mma_types(self) -> tuple[str, ...]:
+        """Those of the accumulator, A and B."""
+        return tuple(
+            dtype.ptx for dtype in (self.problem.accumulator, self.problem.a.dtype, self.problem.b.dtype)
+        )
 
     @cached_property
     def resources(self) -> WgmmaResources:
@@ -332,7 +337,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         problem = self.problem
         c = (Argument("c", "matrix", problem.c),) if problem.c else ()
         vectors = (
-            Argument(name, "vector", problem.vector_dtype(name), VECTOR_AXES[name])
+            Argument(name, "vector", problem.vector_dtype(name), OPERATIONS[name].along)
             for name in problem.vectors
         )
         scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
