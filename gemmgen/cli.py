@@ -95,7 +95,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a title may have letters that a terminal lacks
     try:
         try:
-            app()
+            app(prog_name="gemmgen")
         finally:
             sys.stdout.flush()
     except GemmgenError as error:
