@@ -34,7 +34,7 @@ def same(found: torch.Tensor, expected: list[float]) -> bool:
 
 def test_every_e4m3_code_has_its_value() -> None:
     expected = [math.nan if code & 0x7F == 0x7F else value(code, 4, 3, 7) for code in range(256)]
-    assert same(elements(EVERY_CODE, "e4m3", 0), expected)
+    assert same(elements(EVERY_CODE, "e4m3"), expected)
 
 
 def test_every_e5m2_code_has_its_value() -> None:
@@ -42,16 +42,15 @@ def test_every_e5m2_code_has_its_value() -> None:
     for sign in (0, 0x80):
         expected[sign | 0x7C] = math.copysign(math.inf, 0.5 - sign)
         expected[sign | 0x7D : (sign | 0x7F) + 1] = [math.nan] * 3
-    found = elements(EVERY_CODE, "e5m2", 0)
+    found = elements(EVERY_CODE, "e5m2")
     assert torch.equal(found.isinf(), torch.tensor(expected).isinf())
     assert same(found, expected)
 
 
 def test_every_pair_of_e2m1_codes_has_its_values_low_half_first() -> None:
     expected = [value(half, 2, 1, 1) for code in range(256) for half in (code & 0xF, code >> 4)]
-    assert same(unpack_e2m1(EVERY_CODE, 0), expected)
-    assert same(elements(EVERY_CODE.reshape(256, 1), "e2m1", 1).flatten(), expected)
-    assert same(elements(EVERY_CODE.reshape(1, 256), "e2m1", 0).T.flatten(), expected)
+    assert same(unpack_e2m1(EVERY_CODE), expected)
+    assert same(elements(EVERY_CODE.reshape(256, 1), "e2m1").flatten(), expected)
 
 
 def test_every_e8m0_code_is_a_power_of_two_or_nan() -> None:
