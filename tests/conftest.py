@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ os.environ.setdefault("GEMMGEN_CACHE_DIR", str(ROOT / ".pytest_cache" / "gemmgen
 
 import torch
 
+from gemmgen.cache import cached, key_of
 from gemmgen.lower import Lowered, disassemble, lower
 from gemmgen.product import Product
 
@@ -96,7 +98,9 @@ def _lowered(path: str) -> Lowered:
 
 @lru_cache(maxsize=4)
 def _machine_code(path: str) -> str:
-    return disassemble(_lowered(path).artifacts["cubin"]).decode()
+    cubin = _lowered(path).artifacts["cubin"]
+    key = key_of(("sass", sha256(cubin).hexdigest()))
+    return cached(key, lambda: {"sass": disassemble(cubin)})["sass"].decode()
 
 
 # No fixtures of the session: several files have a `product` of their own, and one of theirs would outlive it.
