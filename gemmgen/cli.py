@@ -31,7 +31,7 @@ from gemmgen.product import Product, check, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
-    from gemmgen.simulate import Simulation
+    from gemmgen.verify.simulation import Simulation
 
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
@@ -270,7 +270,8 @@ def simulate_command(
 ) -> None:
     """Run each spec's kernel on the CPU under many schedules; find races, deadlocks and wrong numbers."""
     require_compiler()
-    from gemmgen.simulate import all_launches, parse_shape, pinned_launches, simulate
+    from gemmgen.verify.launches import all_launches, parse_shape, pinned_launches
+    from gemmgen.verify.simulation import simulate_product
 
     try:
         pinned = pinned_launches(parse_shape(shape), schedules) if shape else ()
@@ -281,7 +282,7 @@ def simulate_command(
 
     def simulate_one(path: Path) -> Simulation:
         product = make(path)
-        return simulate(product, pinned or all_launches(product.plan, schedules), seed=seed)
+        return simulate_product(product, pinned or all_launches(product.plan, schedules), seed=seed)
 
     with _progress("simulating") as progress:
         simulations, failed = _each(specs, simulate_one, progress)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware import HOPPER, Architecture
-from gemmgen.lower.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Finding, Findings, Kind, refusal
 from gemmgen.simulate.memory import Descriptor, GlobalMemory
@@ -33,6 +32,7 @@ from gemmgen.simulate.policies import (
 )
 from gemmgen.simulate.program import Cluster, Kernel
 from gemmgen.simulate.trace import Trace
+from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate.types import DescriptorType
 from gemmgen.simulate.verdicts import check_budget, judge_end
 

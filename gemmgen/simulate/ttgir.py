@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import signal
@@ -18,11 +17,6 @@ from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.scratch import end_with_parent, started
-
-SELF_CONTAINED = frozenset(
-    {"__future__", "dataclasses", "functools", "math", "types", "typing", "torch", "triton"}
-)
-"""Packages that a file may import and still say all about its kernels: they do not depend on the machine."""
 
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
@@ -69,7 +63,7 @@ def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: C
     """Return the text from the cache, or else as it is compiled."""
     file, identity = specialized.kernel_file, triton_api.identity(library)
     source = _read(file) if file and identity else None
-    digest = specialized.digest() if source and is_self_contained(source) else None
+    digest = specialized.digest() if source and cache.is_self_contained(source) else None
     if digest is None:
         return compiled()
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
@@ -84,21 +78,6 @@ def _read(file: Path) -> str | None:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-
-
-def is_self_contained(source: str) -> bool:
-    """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
-    try:
-        tree = ast.parse(source)
-    except (ValueError, SyntaxError):
-        return False
-    imported: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imported.append("" if node.level else node.module or "")
-    return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
 
 
 # --- the compiler in a process of its own
