@@ -180,6 +180,8 @@ class Specialized:
 
     arguments: Mapping[str, Any]
     """The values of the run-time parameters, by name."""
+    bound: Mapping[str, Any]
+    """The values of all parameters, by name."""
     _source: Any
     _backend: Any
     _target: Any
@@ -249,11 +251,17 @@ class Specialized:
 def specialize(
     kernel: Any,
     args: Sequence[Any],
-    options: Mapping[str, Any],
+    keywords: Mapping[str, Any],
     compute_capability: int,
     threads_per_warp: int,
 ) -> Specialized:
-    """Bind a launch's arguments to a kernel, and choose the types and attributes that a launch would."""
+    """Bind a launch's arguments to a kernel, and choose the types and attributes that a launch would.
+
+    `keywords` are arguments by name and options; a name that is both, as ``num_warps`` can be, is both.
+
+    Raises:
+        GemmgenError: There is no such kernel, or it does not take these arguments (``bad-launch``).
+    """
     # Nothing here depends on it: no PTX is made.
     os.environ.setdefault(FUSION_VARIABLE, "1")
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
@@ -263,15 +271,27 @@ def specialize(
         create_function_from_signature,  # pyright: ignore[reportUnknownVariableType]
     )
 
+    name = getattr(kernel, "__name__", repr(kernel))
+    if not (callable(getattr(kernel, "is_gluon", None)) and kernel.is_gluon()):
+        raise _bad_launch(name, "it is no kernel: simulate what `@gluon.jit` decorates")
     target = GPUTarget("cuda", compute_capability, threads_per_warp)
     backend: Any = cast(Any, make_backend)(target)
     binder: Any = cast(Any, create_function_from_signature)(kernel.signature, kernel.params, backend)
-    given = {name: value for name, value in options.items() if value is not None}
-    bound, specialization, extra = binder(*args, **given)
-    parsed, signature, constexprs, attrs = kernel._pack_args(backend, extra, bound, specialization, extra)
+    try:
+        bound, specialization, extra = binder(*args, **keywords)
+        parsed, signature, constexprs, attrs = kernel._pack_args(
+            backend, dict(keywords), bound, specialization, extra
+        )
+    except Exception as error:  # whatever a launch would raise: it is about the arguments
+        told = " ".join(str(error).replace("dynamic_func()", f"{name}()").strip("'\"").split())
+        raise _bad_launch(name, f"{told or type(error).__name__}") from error
     source = GluonASTSource(kernel, signature, constexprs, attrs)
     runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}
-    return Specialized(runtime, source, backend, target, parsed, kernel)
+    return Specialized(runtime, bound, source, backend, target, parsed, kernel)
+
+
+def _bad_launch(kernel: str, message: str) -> GemmgenError:
+    return GemmgenError([Diagnostic(kernel, "bad-launch", message)])
 
 
 def _binding(name: str) -> Any:

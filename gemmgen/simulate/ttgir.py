@@ -30,24 +30,30 @@ class GenericTtgir:
     """The module in generic form, after the allocation of shared memory and warps."""
     library: str
     """Directory of Triton's source, with a separator at its end."""
+    target: Architecture
+    """What the kernel was compiled for."""
     arguments: Mapping[str, Any]
     """The values of the kernel's run-time parameters, by name."""
+    bound: Mapping[str, Any]
+    """The values of all of its parameters, by name."""
 
 
 def lower_kernel(
-    kernel: Any, args: Sequence[Any], machine: Architecture, options: Mapping[str, Any]
+    kernel: Any, args: Sequence[Any], machine: Architecture, keywords: Mapping[str, Any]
 ) -> GenericTtgir:
     """Specialize a kernel for its arguments as a launch does, and compile it as far as it is simulated.
 
-    The compiler runs in a child process: some illegal kernels abort it. What it makes of a kernel whose file
-    says all about it is kept in the cache.
+    `keywords` are arguments by name and options. The compiler runs in a child process: some illegal kernels
+    abort it. What it makes of a kernel whose file says all about it is kept in the cache; of any other,
+    for as long as this process lives.
 
     Raises:
-        GemmgenError: The compiler refuses the kernel, or is not the one that is known.
+        GemmgenError: The arguments do not fit the kernel, the compiler refuses it, or is not the one that is
+            known.
     """
     triton_api.require()
     capability, threads = machine.compute_capability, machine.threads_per_warp
-    specialized = triton_api.specialize(kernel, args, options, capability, threads)
+    specialized = triton_api.specialize(kernel, args, keywords, capability, threads)
     if any(isinstance(value, tuple) for value in specialized.arguments.values()):
         raise _refusal("tuples of run-time arguments are not known to the simulator", "simulator-unsupported")
     library = triton_api.library_directory()
@@ -56,21 +62,37 @@ def lower_kernel(
         return in_child(specialized.generic_ttgir)
 
     text = _cached_text(specialized, library, compiled)
-    return GenericTtgir(text, f"{library}{os.sep}", specialized.arguments)
+    return GenericTtgir(text, f"{library}{os.sep}", machine, specialized.arguments, specialized.bound)
 
 
 def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: Callable[[], str]) -> str:
     """Return the text from the cache, or else as it is compiled."""
-    file, identity = specialized.kernel_file, triton_api.identity(library)
-    source = _read(file) if file and identity else None
-    digest = specialized.digest() if source and cache.is_self_contained(source) else None
+    digest = specialized.digest()
     if digest is None:
         return compiled()
+    file, identity = specialized.kernel_file, triton_api.identity(library)
+    source = _read(file) if file and identity else None
+    if source is None or not cache.is_self_contained(source):
+        return _kept(f"{file} {digest}", compiled)
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("ttgir", revision, identity, digest, source))
     own, placeholder = f'"{file}"', f'"{PLACEHOLDER}"'
     files = cache.cached(key, lambda: {"ttgir": compiled().replace(own, placeholder).encode()})
     return files["ttgir"].decode().replace(placeholder, own)
+
+
+_TEXTS: dict[str, str] = {}
+"""What this process has compiled, by what Triton's own cache in memory would tell apart."""
+MOST_TEXTS = 256
+"""A text takes some hundred kilobytes."""
+
+
+def _kept(key: str, compiled: Callable[[], str]) -> str:
+    if key not in _TEXTS:
+        while len(_TEXTS) >= MOST_TEXTS:
+            del _TEXTS[next(iter(_TEXTS))]
+        _TEXTS[key] = compiled()
+    return _TEXTS[key]
 
 
 def _read(file: Path) -> str | None:

@@ -10,6 +10,7 @@ from typing import Literal
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape, shape_text
+from gemmgen.simulate.result import counted
 
 FIXED_SCHEDULES = ("lazy", "eager", "lifo")
 """The policies that have no seed."""
@@ -65,11 +66,6 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
     if plan.persistent:
         return resident
     return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: ``1 schedule``, ``2 schedules``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
