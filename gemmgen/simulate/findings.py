@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -170,6 +172,13 @@ class Finding:
             "partition": self.partition,
             "cta": self.cta,
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Finding:
+        """Return the finding that `as_dict` wrote."""
+        places = tuple(Frame(place["file"], place["line"]) for place in values["lines"])
+        kind, severity = Kind(values["kind"]), Severity(values["severity"])
+        return cls(kind, severity, values["name"], places, values["partition"], values["cta"], values["text"])
 
     def __str__(self) -> str:
         return str(self.diagnostic)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemmgen.hardware import Architecture
+from gemmgen.hardware import Architecture, Gpu
 from gemmgen.hardware.gpus import gpu_named
 from gemmgen.simulate.execution import described, run_lowered
 from gemmgen.simulate.findings import Findings, Kind, refusal
@@ -22,16 +22,14 @@ Expected = Mapping[str, Tensor]
 """What tensors must hold after the launch, by the names of the kernel's parameters."""
 
 
-def architecture_of(target: str | Architecture) -> Architecture:
-    """Return the architecture of ``h100``, ``b200``, ``sm90``, ``sm_100a`` and their like.
+def gpu_of_target(target: str) -> Gpu:
+    """Return the GPU of ``h100``, ``b200``, ``sm90``, ``sm_100a`` and their like.
 
     Raises:
         GemmgenError: There is none of this name.
     """
-    if isinstance(target, Architecture):
-        return target
     try:
-        return gpu_named(target).architecture
+        return gpu_named(target)
     except KeyError as error:
         raise refusal(f"{error.args[0]}, and sm90, sm100", code="bad-launch") from error
 
@@ -105,7 +103,8 @@ def simulate(
         GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
             not fit its tensor.
     """
-    return Simulated(kernel, architecture_of(target), schedules, seed, expect, reference, rtol, atol)
+    architecture = target if isinstance(target, Architecture) else gpu_of_target(target).architecture
+    return Simulated(kernel, architecture, schedules, seed, expect, reference, rtol, atol)
 
 
 def _called(reference: Callable[..., Expected], bound: Mapping[str, Any]) -> Expected:
