@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gemmgen.simulate import Finding, Result
 
 PROPERTY = "gluon-simulate"
-"""Under this name a test's report carries its launches and findings, from a worker to the one that sums up."""
+"""Under this name a test's report carries its launches and findings, also from a worker of xdist."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,7 +68,7 @@ class Simulating:
             gpu = gpu_of_target(target)
             for name in self._schedules or ("",):
                 policy_of(name, 0)
-            seed: int = config.getoption("--gluon-seed")
+            seed = cast(int, config.getoption("--gluon-seed"))
             self._places.enter_context(pretended(gpu, self._tell, self._schedules, seed))
         except GemmgenError as error:
             raise pytest.UsageError(f"--gluon-simulate: {error.diagnostics[0].message}") from error
@@ -99,7 +99,7 @@ class Simulating:
         return (yield from self._judged(item))
 
     def _judged(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        """Let a test's part run. It fails where a launch had findings; where it fails anyway, it says them too."""
+        """Run a part of a test; fail it where a launch had findings, or add them where it fails anyway."""
         from gemmgen.simulate.findings import Severity
 
         known = len(self._launched)

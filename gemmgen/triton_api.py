@@ -354,7 +354,9 @@ def launches_diverted(
 def replaced(changes: Sequence[tuple[Any, str, Any]]) -> Generator[None]:
     """Set attributes, and put back afterwards what was there."""
     missing = object()
-    before = [(owner, name, vars(owner).get(name, missing)) for owner, name, _ in changes]
+    before: list[tuple[Any, str, Any]] = [
+        (owner, name, cast("dict[str, Any]", vars(owner)).get(name, missing)) for owner, name, _ in changes
+    ]
     try:
         for owner, name, value in changes:
             setattr(owner, name, value)
@@ -383,7 +385,11 @@ class _Driver:
     def __init__(self, target: Any, properties: Mapping[str, int], benchmark: Callable[..., Any]) -> None:
         self._target = target
         self._benchmark = benchmark
-        self.utils = SimpleNamespace(get_device_properties=lambda _: dict(properties))
+        self.utils = SimpleNamespace(get_device_properties=self._get_device_properties)
+        self._properties = dict(properties)
+
+    def _get_device_properties(self, _: object) -> dict[str, int]:
+        return self._properties
 
     def get_current_target(self) -> Any:
         return self._target

@@ -101,7 +101,7 @@ def run_lowered(
     if max_idle_operations is not None and max_idle_operations < 1:
         raise refusal(f"max_idle_operations is {max_idle_operations}: it must be positive")
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
-    programs = _programs(grid, lowered.bound)
+    programs = programs_of(grid, lowered.bound)
     module = parse(lowered.text, lowered.library)
     compiled = _kernel(module, _roles(kernel))
     findings = Findings()
@@ -115,7 +115,7 @@ def run_lowered(
     return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
 
 
-def _programs(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
+def programs_of(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
     """Return the programs along three axes, as a launch understands a grid."""
     extents: Any = grid(dict(bound)) if callable(grid) else grid
     listed = cast("Sequence[Any]", extents if isinstance(extents, tuple | list) else (extents,))

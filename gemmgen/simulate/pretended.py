@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import prod
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,12 +13,15 @@ from torch.overrides import TorchFunctionMode
 
 from gemmgen import triton_api
 from gemmgen.hardware import Gpu
-from gemmgen.simulate.launch import Simulated
+from gemmgen.simulate.execution import programs_of, run_lowered
 from gemmgen.simulate.result import Result
 from gemmgen.simulate.ttgir import lower_kernel
 
 QUICK_SCHEDULES = ("lazy", "random")
 """What somebody else's tests, which may launch hundreds of kernels, have time for."""
+
+MANY_PROGRAMS = 64
+"""A launch of more runs under one schedule."""
 
 DRAM_BYTES = 80 << 30
 """What programs are told that there is, as on an H100."""
@@ -38,9 +42,11 @@ def pretended(
 
     def launch(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> object:
         with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - thousands of small calls
+            lowered = lower_kernel(kernel, args, gpu.architecture, keywords)
             if grid is None:
-                return lower_kernel(kernel, args, gpu.architecture, keywords)
-            result = Simulated(kernel, gpu.architecture, schedules, seed)[grid](*args, **keywords)
+                return lowered
+            programs = programs_of(grid, lowered.bound)
+            result = run_lowered(kernel, lowered, programs, _affordable(schedules, programs), seed)
         tell(result)
         return result
 
@@ -51,6 +57,11 @@ def pretended(
         stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
         stack.enter_context(_CudaIsCpu())
         yield
+
+
+def _affordable(schedules: tuple[str, ...], programs: tuple[int, int, int]) -> tuple[str, ...]:
+    """Return the schedules that a launch has time for: under a random one, each program goes its own way."""
+    return ("random",) if prod(programs) > MANY_PROGRAMS and "random" in schedules else schedules
 
 
 def _driver_properties(gpu: Gpu) -> dict[str, int]:
@@ -127,11 +138,16 @@ def _torch_changes(gpu: Gpu) -> list[tuple[Any, str, Any]]:
     properties = _device_properties(gpu)
     default_device: Any = torch.set_default_device
 
-    class Generator(torch.Generator):
+    def set_default_device(device: Any) -> None:
+        default_device(_cpu(device))
+
+    generator: Any = torch.Generator
+
+    class CpuGenerator(torch.Generator):
         """A generator of random numbers; those of the GPU are the CPU's."""
 
-        def __new__(cls, device: Any = None) -> Generator:
-            return cast(Any, torch.Generator).__new__(cls, _cpu(device) or "cpu")
+        def __new__(cls, device: Any = None) -> CpuGenerator:
+            return generator.__new__(cls, _cpu(device) or "cpu")
 
     answers: dict[str, Any] = {
         "is_available": True,
@@ -161,8 +177,8 @@ def _torch_changes(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         *((torch.cuda, name, _answering(None)) for name in ignored),
         (torch.cuda, "Stream", _Stream),
         (torch.cuda, "Event", _Stream),
-        (torch, "Generator", Generator),
-        (torch, "set_default_device", lambda device: default_device(_cpu(device))),
+        (torch, "Generator", CpuGenerator),
+        (torch, "set_default_device", set_default_device),
     ]
 
 
@@ -195,4 +211,19 @@ class _CudaIsCpu(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = (args[0], *map(_cpu, args[1:]))
         kwargs.pop("pin_memory", None)
+        if func in _MATMULS and not kwargs and all(map(_is_short, args)):
+            # As on a GPU: summed in fp32 and rounded once. Many CPUs are also slow at such sums.
+            return func(*(value.float() for value in args)).to(args[0].dtype)
         return func(*args, **kwargs)
+
+
+_MATMULS = frozenset(
+    {
+        *(torch.matmul, torch.mm, torch.bmm),
+        *(torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.__matmul__),
+    }
+)
+
+
+def _is_short(value: Any) -> bool:
+    return value.dtype in (torch.float16, torch.bfloat16)
