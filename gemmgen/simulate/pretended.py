@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import runpy
+import sys
+import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from math import prod
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gemmgen import triton_api
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
 from gemmgen.simulate.execution import programs_of, run_lowered
 from gemmgen.simulate.result import Result
@@ -57,6 +64,63 @@ def pretended(
         stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
         stack.enter_context(_CudaIsCpu())
         yield
+
+
+def run_program(
+    file: Path,
+    function: str | None,
+    gpu: Gpu,
+    tell: Callable[[Result], None],
+    schedules: tuple[str, ...] = QUICK_SCHEDULES,
+    seed: int = 0,
+) -> None:
+    """Run a file as a script, or a function of it that takes no arguments, as if there were such a GPU.
+
+    Raises:
+        GemmgenError: It cannot be read, has no such function, or raises an error itself (``program-failed``).
+    """
+    path = str(file)
+    if not file.is_file():
+        raise _failed(path, "no-file", "there is no such file")
+    sys.path.insert(0, str(file.resolve().parent))  # as for a script
+    try:
+        with pretended(gpu, tell, schedules, seed):
+            if function is None:
+                runpy.run_path(path, run_name="__main__")
+            else:
+                _function_of(file, function)()
+    except (GemmgenError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        if error.code:
+            raise _failed(path, "program-failed", f"exits with {error.code}") from error
+    except BaseException as error:  # whatever somebody else's program raises, pytest's outcomes too
+        frames = traceback.extract_tb(error.__traceback__)
+        at = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise _failed(path, "program-failed", message, at[-1] if at else None) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _function_of(file: Path, name: str) -> Callable[[], object]:
+    """Import a file, and return its function, which needs no arguments."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec
+    assert spec.loader
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise _failed(str(file), "no-function", f"has no function {name}")
+    if any(p.default is p.empty for p in inspect.signature(function).parameters.values()):
+        message = f"{name} takes arguments: name a function that takes none, or run tests with pytest"
+        raise _failed(str(file), "no-function", message)
+    return function
+
+
+def _failed(path: str, code: str, message: str, line: int | None = None) -> GemmgenError:
+    return GemmgenError([Diagnostic(path, code, message, line=line)])
 
 
 def _affordable(schedules: tuple[str, ...], programs: tuple[int, int, int]) -> tuple[str, ...]:

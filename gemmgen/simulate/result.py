@@ -87,10 +87,14 @@ class Result:
         """Return the timeline of the first schedule as JSON that Perfetto opens."""
         return json.dumps(self.trace.as_chrome())
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """What was run, and the number of findings, in a line."""
         schedules, found = counted(len(self.schedules), "schedule"), counted(len(self.findings), "finding")
-        grid = " x ".join(map(str, self.grid))
-        lines = [f"{self.kernel}, grid {grid}: {schedules}, {found}", *map(str, self.findings)]
+        return f"{self.kernel}, grid {' x '.join(map(str, self.grid))}: {schedules}, {found}"
+
+    def __str__(self) -> str:
+        lines = [self.headline, *map(str, self.findings)]
         if not self.deterministic:
             lines.append("note: schedules leave different bytes")
         if self.uncovered:

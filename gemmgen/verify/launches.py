@@ -107,12 +107,16 @@ def order_launch(plan: Kernel) -> Launch:
     return Launch(_ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
 
 
-def pinned_launches(shape: Shape, seeds: int) -> tuple[Launch, ...]:
+def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:
     """Return launches of a given shape, with integers under every schedule and with normal inputs.
 
-    Of a kernel that is not persistent, `Launch.on` says how many programs there are.
+    A persistent kernel runs with so many programs, or with one and with two. Of another kernel, `Launch.on`
+    says how many there are.
     """
-    return (Launch(shape, 1, "integers", schedules(seeds)), Launch(shape, 2, "normal", ("random",)))
+    return (
+        Launch(shape, programs or 1, "integers", schedules(seeds)),
+        Launch(shape, programs or 2, "normal", ("random",)),
+    )
 
 
 def parse_shape(text: str) -> Shape:
