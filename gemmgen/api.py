@@ -18,7 +18,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 if TYPE_CHECKING:
     from gemmgen.build import Built
     from gemmgen.product import Product
-    from gemmgen.simulate import Simulation
+    from gemmgen.verify.simulation import Simulation
 
 __all__ = ["Diagnostic", "GemmgenError", "build", "init", "plan", "simulate"]
 
@@ -109,8 +109,8 @@ def simulate(
     from gemmgen.product import make
 
     require_compiler()
-    from gemmgen.simulate import all_launches, pinned_launches
-    from gemmgen.simulate import simulate as simulate_product
+    from gemmgen.verify.launches import all_launches, pinned_launches
+    from gemmgen.verify.simulation import simulate_product
 
     product = make(Path(spec))
     launches = pinned_launches(shape, schedules) if shape else all_launches(product.plan, schedules)

@@ -17,7 +17,7 @@ from gemmgen.product import Product, make, write
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
-    from gemmgen.simulate import Simulation
+    from gemmgen.verify.simulation import Simulation
 
 
 def resources_text(resources: Resources) -> str:
@@ -67,9 +67,6 @@ def columns(rows: Sequence[dict[str, object]]) -> list[str]:
         for line in table
     ]
 
-
-if TYPE_CHECKING:
-    from gemmgen.simulate import Simulation
 
 ONE_SIMULATION = Lock()
 """A simulation forks, and no other thread may then be inside torch."""
@@ -140,12 +137,10 @@ def _simulate(product: Product) -> Simulation:
     with ONE_SIMULATION:
         # Before anything below imports parts of it, in another order than the thread that compiles.
         triton_api.load()
-        from gemmgen.simulate import (
-            ring_launch,  # torch takes a second: only where it is needed
-            simulate,
-        )
+        from gemmgen.verify.launches import ring_launch
+        from gemmgen.verify.simulation import simulate_product  # torch takes a second: only where needed
 
-        simulated = simulate(product, (ring_launch(product.plan),))
+        simulated = simulate_product(product, (ring_launch(product.plan),))
     if simulated.problems:
         raise GemmgenError(simulated.diagnostics)
     return simulated

@@ -6,6 +6,7 @@ compiler or gemmgen has another name. Only what worked is kept.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import sys
@@ -26,6 +27,11 @@ MAX_BYTES = 1 << 30
 
 LOCKS = 64
 """Files that compilations of one entry wait at; those of two entries seldom meet at one."""
+
+SELF_CONTAINED = frozenset(
+    {"__future__", "dataclasses", "functools", "math", "types", "typing", "torch", "triton"}
+)
+"""Packages that a file may import and still say all about its kernels: they do not depend on the machine."""
 
 Files = Mapping[str, bytes]
 """An entry: its parts by name."""
@@ -65,6 +71,21 @@ def key_of(parts: Iterable[object]) -> str:
 def revision(*files: Path) -> str:
     """Return a digest of the gemmgen sources that decide what an entry holds."""
     return key_of(sha256(path.read_bytes()).hexdigest() for path in files)
+
+
+def is_self_contained(source: str) -> bool:
+    """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
+    try:
+        tree = ast.parse(source)
+    except (ValueError, SyntaxError):
+        return False
+    imported: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imported.append("" if node.level else node.module or "")
+    return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
 
 
 def cached(key: str | None, make: Callable[[], Files]) -> Files:

@@ -13,7 +13,7 @@ import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from gemmgen.product import Product, check, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
-    from gemmgen.simulate import Simulation
+    from gemmgen.verify.simulation import Simulation
 
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
@@ -261,27 +261,119 @@ def lower_command(specs: Specs, as_json: Json = False) -> None:
 
 @app.command(name="simulate")
 def simulate_command(
-    specs: Specs,
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SPEC…|FILE.py[::FUNCTION]…",
+            help="Specs; or programs that launch Gluon kernels: scripts, or functions without arguments.",
+        ),
+    ],
     shape: PinnedShape = "",
+    programs: Annotated[
+        int | None,
+        typer.Option(metavar="P", min=1, help="With --shape: programs of a persistent kernel (1, then 2)."),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(metavar="GPU", help="Of programs: sm90, sm100, h100, h200, b200. A spec has its own."),
+    ] = "sm90",
     schedules: Schedules = 10,
     seed: Seed = 0,
     trace: TraceFile = None,
+    sarif: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of programs: write the findings as SARIF 2.1.0.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run each spec's kernel on the CPU under many schedules; find races, deadlocks and wrong numbers."""
+    """Run kernels on the CPU under many schedules; find races, deadlocks and wrong numbers."""
     require_compiler()
-    from gemmgen.simulate import all_launches, parse_shape, pinned_launches, simulate
+    files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
+    if files and len(files) < len(subjects):
+        raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
+    if trace:
+        _refuse_trace(trace, subjects)
+    if files:
+        if shape or programs:
+            raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
+        _simulate_programs(files, target, schedules, seed, trace, sarif, as_json=as_json)
+    elif sarif:
+        raise typer.BadParameter(
+            "is written of programs; a spec's findings are in --json", param_hint="--sarif"
+        )
+    else:
+        _simulate_specs([Path(s) for s in subjects], shape, programs, schedules, seed, trace, as_json=as_json)
 
+
+def _simulate_programs(
+    subjects: list[str],
+    target: str,
+    schedules: int,
+    seed: int,
+    trace: Path | None,
+    sarif: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
+    from gemmgen.simulate import POLICIES
+    from gemmgen.simulate.launch import gpu_of_target
+    from gemmgen.simulate.pretended import run_program
+    from gemmgen.simulate.result import Result, sarif_log
+
+    gpu = gpu_of_target(target)
+    names = (*(name for name in POLICIES if name != "random"), *("random" for _ in range(schedules)))
+    shown: dict[str, list[Result]] = {}
+    failed = False
+    for subject in subjects:
+        file, _, function = subject.partition("::")
+        results = shown.setdefault(subject, [])
+        try:
+            with redirect_stdout(sys.stderr):  # what a program prints is no report
+                run_program(Path(file), function or None, gpu, results.append, names, seed)
+        except GemmgenError as error:
+            _complain(error)
+            failed = True
+    found = list(
+        {str(f): f for results in shown.values() for result in results for f in result.findings}.values()
+    )
+    _complain(GemmgenError(finding.diagnostic for finding in found))
+    for subject, results in shown.items():
+        if not as_json:
+            lines = [f"{result.headline}\n" for result in results] or ["no Gluon kernel is launched\n"]
+            print(f"{subject}: {'  '.join(lines)}", end="")
+    if as_json:
+        _print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
+    if sarif:
+        _write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
+    if trace and shown[subjects[0]]:  # last: what it refuses must not cost the findings
+        _write(trace, shown[subjects[0]][0].chrome_trace() + "\n")
+    _exit(failed or bool(found))
+
+
+def _simulate_specs(
+    specs: list[Path],
+    shape: str,
+    programs: int | None,
+    schedules: int,
+    seed: int,
+    trace: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run each spec's kernel in the simulator."""
+    from gemmgen.verify.launches import all_launches, parse_shape, pinned_launches
+    from gemmgen.verify.simulation import simulate_product
+
+    if programs and not shape:
+        raise typer.BadParameter("needs --shape", param_hint="--programs")
     try:
-        pinned = pinned_launches(parse_shape(shape), schedules) if shape else ()
+        pinned = pinned_launches(parse_shape(shape), schedules, programs) if shape else ()
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--shape") from error
-    if trace:
-        _refuse_trace(trace, specs)
 
     def simulate_one(path: Path) -> Simulation:
         product = make(path)
-        return simulate(product, pinned or all_launches(product.plan, schedules), seed=seed)
+        return simulate_product(product, pinned or all_launches(product.plan, schedules), seed=seed)
 
     with _progress("simulating") as progress:
         simulations, failed = _each(specs, simulate_one, progress)
@@ -292,7 +384,7 @@ def simulate_command(
     if as_json:
         _print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
     if trace and simulations:  # last: what it refuses must not cost the findings
-        _write_trace(simulations[0], trace)
+        _write(trace, json.dumps(simulations[0].trace.as_chrome()) + "\n")
     _exit(failed or any(simulation.problems for simulation in simulations))
 
 
@@ -497,9 +589,9 @@ def _refuse_opponent(against: Path, specs: list[Path]) -> None:
     raise typer.BadParameter(message, param_hint="--against")
 
 
-def _refuse_trace(trace: Path, specs: list[Path]) -> None:
+def _refuse_trace(trace: Path, subjects: list[str]) -> None:
     """A timeline is of one kernel; find out whether it has a place to go before the kernel runs."""
-    if len(specs) > 1:
+    if len(subjects) > 1:
         message = "a timeline is of one spec"
     elif trace.is_dir():
         message = f"{trace} is a directory"
@@ -510,9 +602,9 @@ def _refuse_trace(trace: Path, specs: list[Path]) -> None:
     raise typer.BadParameter(message, param_hint="--trace")
 
 
-def _write_trace(simulation: Simulation, path: Path) -> None:
+def _write(path: Path, text: str) -> None:
     try:
-        simulation.trace.write(path)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
         raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error

@@ -9,15 +9,16 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
-from typing import Any, cast
+from types import ModuleType, SimpleNamespace
+from typing import Any, NoReturn, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -180,6 +181,8 @@ class Specialized:
 
     arguments: Mapping[str, Any]
     """The values of the run-time parameters, by name."""
+    bound: Mapping[str, Any]
+    """The values of all parameters, by name."""
     _source: Any
     _backend: Any
     _target: Any
@@ -249,11 +252,17 @@ class Specialized:
 def specialize(
     kernel: Any,
     args: Sequence[Any],
-    options: Mapping[str, Any],
+    keywords: Mapping[str, Any],
     compute_capability: int,
     threads_per_warp: int,
 ) -> Specialized:
-    """Bind a launch's arguments to a kernel, and choose the types and attributes that a launch would."""
+    """Bind a launch's arguments to a kernel, and choose the types and attributes that a launch would.
+
+    `keywords` are arguments by name and options; a name that is both, as ``num_warps`` can be, is both.
+
+    Raises:
+        GemmgenError: There is no such kernel, or it does not take these arguments (``bad-launch``).
+    """
     # Nothing here depends on it: no PTX is made.
     os.environ.setdefault(FUSION_VARIABLE, "1")
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
@@ -263,15 +272,148 @@ def specialize(
         create_function_from_signature,  # pyright: ignore[reportUnknownVariableType]
     )
 
+    name = getattr(kernel, "__name__", repr(kernel))
+    if not (callable(getattr(kernel, "is_gluon", None)) and kernel.is_gluon()):
+        raise _bad_launch(name, "it is no kernel: simulate what `@gluon.jit` decorates")
     target = GPUTarget("cuda", compute_capability, threads_per_warp)
     backend: Any = cast(Any, make_backend)(target)
     binder: Any = cast(Any, create_function_from_signature)(kernel.signature, kernel.params, backend)
-    given = {name: value for name, value in options.items() if value is not None}
-    bound, specialization, extra = binder(*args, **given)
-    parsed, signature, constexprs, attrs = kernel._pack_args(backend, extra, bound, specialization, extra)
+    try:
+        bound, specialization, extra = binder(*args, **keywords)
+        parsed, signature, constexprs, attrs = kernel._pack_args(
+            backend, dict(keywords), bound, specialization, extra
+        )
+    except Exception as error:  # whatever a launch would raise: it is about the arguments
+        told = " ".join(str(error).replace("dynamic_func()", f"{name}()").strip("'\"").split())
+        raise _bad_launch(name, f"{told or type(error).__name__}") from error
     source = GluonASTSource(kernel, signature, constexprs, attrs)
     runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}
-    return Specialized(runtime, source, backend, target, parsed, kernel)
+    return Specialized(runtime, bound, source, backend, target, parsed, kernel)
+
+
+def _bad_launch(kernel: str, message: str) -> GemmgenError:
+    return GemmgenError([Diagnostic(kernel, "bad-launch", message)])
+
+
+# --- the launches of other people's programs
+
+LaunchHook = Callable[[Any, Any, tuple[Any, ...], Mapping[str, Any]], object]
+"""Takes a kernel, its grid (None for a warm-up, which compiles and launches nothing), and its arguments."""
+
+
+@contextmanager
+def launches_diverted(
+    hook: LaunchHook, compute_capability: int, properties: Mapping[str, int]
+) -> Generator[None]:
+    """Give every launch of a Gluon kernel to a function, and let Triton find a GPU that is not there.
+
+    `properties` are the GPU's, as Triton's driver names them. What is timed runs once.
+
+    Raises:
+        GemmgenError: Triton is not there in the supported release.
+    """
+    require()
+    os.environ.setdefault(FUSION_VARIABLE, "1")
+    import triton.testing  # pyright: ignore[reportMissingTypeStubs]
+    from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
+    from triton.experimental.gluon._runtime import (  # pyright: ignore[reportMissingTypeStubs]
+        GluonJITFunction,
+    )
+    from triton.runtime.driver import driver  # pyright: ignore[reportMissingTypeStubs]
+    from triton.runtime.jit import JITFunction  # pyright: ignore[reportMissingTypeStubs]
+
+    def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> object:
+        for before in kernel.pre_run_hooks:
+            before(*args, **keywords)
+        return hook(kernel, None if warmup else grid, args, keywords)
+
+    def refuse(kernel: Any, *_: Any, **__: Any) -> NoReturn:
+        raise _bad_launch(kernel.__name__, "it is a Triton kernel, and only Gluon kernels are simulated")
+
+    def once(function: Callable[[], object], *_: Any, quantiles: Any = None, **keywords: Any) -> Any:
+        function()
+        several = quantiles is not None or keywords.get("return_mode") == "all"
+        return [1.0] * (len(quantiles) if quantiles is not None else 1) if several else 1.0
+
+    cublas = _binding("nvidia").cublas
+    pretended = _Driver(GPUTarget("cuda", compute_capability, 32), properties, once)
+    names = ("do_bench", "do_bench_cudagraph", "do_bench_proton")
+    changes: list[tuple[Any, str, Any]] = [
+        (GluonJITFunction, "run", run),
+        (JITFunction, "run", refuse),
+        *((triton.testing, name, once) for name in names if hasattr(triton.testing, name)),
+        (driver, "_default", pretended),
+        (driver, "_active", pretended),
+        (cublas, "CublasLt", _Cublas),
+    ]
+    with replaced(changes):
+        yield
+
+
+@contextmanager
+def replaced(changes: Sequence[tuple[Any, str, Any]]) -> Generator[None]:
+    """Set attributes, and put back afterwards what was there."""
+    missing = object()
+    before: list[tuple[Any, str, Any]] = [
+        (owner, name, cast("dict[str, Any]", vars(owner)).get(name, missing)) for owner, name, _ in changes
+    ]
+    try:
+        for owner, name, value in changes:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            if value is missing:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+
+
+class _Cublas:
+    """What Triton's programs compare with: cuBLAS, computed by torch."""
+
+    def __init__(self, workspace: object) -> None:
+        pass
+
+    def matmul(self, a: Any, b_transposed: Any, c: Any) -> None:
+        c.copy_((a.float() @ b_transposed.float().T).to(c.dtype))
+
+
+class _Driver:
+    """What Triton and programs ask the driver of a GPU, of one that is not there."""
+
+    def __init__(self, target: Any, properties: Mapping[str, int], benchmark: Callable[..., Any]) -> None:
+        self._target = target
+        self._benchmark = benchmark
+        self.utils = SimpleNamespace(get_device_properties=self._get_device_properties)
+        self._properties = dict(properties)
+
+    def _get_device_properties(self, _: object) -> dict[str, int]:
+        return self._properties
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _: object = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        return importlib.import_module("torch").device("cpu")
+
+    def get_device_interface(self) -> Any:
+        return importlib.import_module("torch").cuda
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        return self._benchmark
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        return importlib.import_module("torch").empty(0)
+
+    def clear_cache(self, _: object) -> None:
+        pass
 
 
 def _binding(name: str) -> Any:

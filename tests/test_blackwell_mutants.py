@@ -21,7 +21,7 @@ from mutants.blackwell_launch import IN_NUMBERS_ONLY, TRANSPOSED
 from mutants.mutant import launch_of, product_of
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate import simulate
+from gemmgen.verify.simulation import simulate_product
 
 MUTANTS = blackwell.MUTANTS | blackwell_launch.MUTANTS
 FAMILIES = sorted({mutant.stem for mutant in MUTANTS.values()})
@@ -39,7 +39,7 @@ def test_a_planted_fault_is_named(name: str) -> None:
 @pytest.mark.parametrize("stem", FAMILIES)
 def test_the_unmutated_module_is_clean_and_right(stem: str) -> None:
     product = product_of(stem)
-    assert simulate(product, (launch_of(product),)).problems == ()
+    assert simulate_product(product, (launch_of(product),)).problems == ()
 
 
 def test_no_fault_is_planted_twice() -> None:

@@ -10,7 +10,8 @@ from modules import BLACKWELL_SPECS, made
 
 from gemmgen.problem import Shape
 from gemmgen.product import Product
-from gemmgen.simulate import Launch, schedules, simulate
+from gemmgen.verify.launches import Launch, schedules
+from gemmgen.verify.simulation import simulate_product
 
 SEEDS = 5
 PROGRAMS = 2
@@ -41,7 +42,7 @@ def test_a_module_is_right_and_without_findings_on_every_shape(product: Product,
         return
     integers = Launch(shape, PROGRAMS, "integers", schedules(SEEDS))
     normal = Launch(shape, PROGRAMS, "normal", ("random",))
-    simulation = simulate(product, (integers, normal))
+    simulation = simulate_product(product, (integers, normal))
     assert simulation.diagnostics == ()
 
 

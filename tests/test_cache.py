@@ -11,9 +11,10 @@ import torch
 from kernels.launch import launch
 
 from gemmgen import cache
-from gemmgen.lower import lower, ttgir
+from gemmgen.lower import lower
 from gemmgen.module import import_generated
 from gemmgen.product import make
+from gemmgen.simulate import ttgir
 
 ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "h100_bf16_single_tile.yaml"
@@ -156,7 +157,7 @@ def test_ttgir_from_the_cache_names_the_file_where_it_now_is(
 
 
 def test_only_a_file_that_says_all_about_its_kernels_is_kept() -> None:
-    assert ttgir.is_self_contained("import torch\nfrom triton.experimental import gluon\n")
-    assert not ttgir.is_self_contained("import os\n")
-    assert not ttgir.is_self_contained("from . import sizes\n")
-    assert not ttgir.is_self_contained("def broken(:\n")
+    assert cache.is_self_contained("import torch\nfrom triton.experimental import gluon\n")
+    assert not cache.is_self_contained("import os\n")
+    assert not cache.is_self_contained("from . import sizes\n")
+    assert not cache.is_self_contained("def broken(:\n")

@@ -25,12 +25,12 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.errors import GemmgenError
-from gemmgen.lower.ttgir import GenericTtgir, lower_kernel
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits
 from gemmgen.simulate import Kind, Severity, run
 from gemmgen.simulate.memory import Descriptor
 from gemmgen.simulate.operations.tensor_cores import product
+from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 
 kernels = cast(Any, kernels_)
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from gemmgen.errors import GemmgenError
-from gemmgen.lower.ttgir import in_child, reply
+from gemmgen.simulate.ttgir import in_child, reply
 
 
 def test_a_child_returns_the_text() -> None:

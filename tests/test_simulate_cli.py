@@ -287,3 +287,109 @@ def test_what_the_compiler_refuses_is_told_in_its_words_not_the_simulators(
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.path == str(SPEC)
     assert list(tmp_path.iterdir()) == []
+
+
+# --- programs
+
+COPIES = ROOT / "tests" / "kernels" / "copies.py"
+PROGRAM = """
+import torch
+from copies import copy_kernel, descriptors
+
+
+def copy(awaited=True):
+    source = torch.randn(64, 32, device="cuda")
+    target = torch.empty_like(source)
+    copy_kernel[(1,)](*descriptors(source, target), 4, awaited, num_warps=4)
+    torch.cuda.synchronize()
+    torch.testing.assert_close(source, target)
+    print("compared")
+
+
+def race():
+    copy(awaited=False)
+
+
+def fails():
+    raise ValueError("its own reason")
+
+
+def takes(size):
+    pass
+
+
+if __name__ == "__main__":
+    copy()
+"""
+
+
+@pytest.fixture
+def program(gemmgen_: Gemmgen) -> Path:
+    """A program and its kernels in the current directory."""
+    Path("copies.py").write_text(COPIES.read_text(encoding="utf-8"))
+    path = Path("program.py")
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.mark.parametrize("subject", ["program.py", "program.py::copy"])
+def test_a_program_runs_as_on_a_gpu(gemmgen_: Gemmgen, program: Path, subject: str) -> None:
+    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json")
+    assert ran.code == 0
+    assert ran.stdout == f"{subject}: copy_kernel, grid 1 x 1 x 1: 4 schedules, 0 findings\n"
+    assert "compared" in ran.stderr
+    assert json.loads(Path("trace.json").read_text())["traceEvents"]
+
+
+def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: Path) -> None:
+    ran = gemmgen_("simulate", "program.py::race", "--schedules", "0", "--sarif", "found.sarif", "--json")
+    assert ran.code == 1
+    (line,) = (
+        i for i, text in enumerate(COPIES.read_text().splitlines(), 1) if "async_load(in_desc, [row" in text
+    )
+    assert any(re.search(rf"copies\.py:{line}: error\[write-after-read\] buffer", d) for d in ran.diagnostics)
+    (result,) = json.loads(ran.stdout)["program.py::race"]
+    assert result["findings"][0]["line"] == line
+    assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "told"),
+    [
+        ("program.py::fails", "program.py:20: error[program-failed]: ValueError: its own reason"),
+        ("program.py::takes", "program.py: error[no-function]: takes takes arguments"),
+        ("program.py::none", "program.py: error[no-function]: has no function none"),
+        ("none.py", "none.py: error[no-file]: there is no such file"),
+    ],
+)
+def test_a_program_that_does_not_run_is_an_error_in_one_line(
+    gemmgen_: Gemmgen, program: Path, subject: str, told: str
+) -> None:
+    ran = gemmgen_("simulate", subject)
+    assert ran.code == 1
+    (diagnostic,) = ran.diagnostics
+    assert diagnostic.startswith(told)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("program.py", SPEC),
+        ("program.py", "--shape", "1x1x1"),
+        (SPEC, "--programs", "2"),
+        (SPEC, "--sarif", "found.sarif"),
+    ],
+)
+def test_options_that_do_not_go_together_are_wrong_usage(
+    gemmgen_: Gemmgen, program: Path, arguments: tuple[object, ...]
+) -> None:
+    assert gemmgen_("simulate", *arguments).code == 2
+
+
+def test_a_persistent_kernel_runs_with_the_programs_that_are_asked_for(gemmgen_: Gemmgen) -> None:
+    ran = gemmgen_(
+        "simulate", SPEC, "--shape", "256x512x128", "--programs", "3", "--schedules", "0", "--json"
+    )
+    assert ran.code == 0
+    (found,) = json.loads(ran.stdout).values()
+    assert [launch["programs"] for launch in found["launches"]] == [3, 3]

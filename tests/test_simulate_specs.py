@@ -15,15 +15,16 @@ from gemmgen.errors import GemmgenError
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.product import Product, make
-from gemmgen.simulate import all_launches, order_launch, parse_shape, pinned_launches, ring_launch, simulate
 from gemmgen.spec import Spec
+from gemmgen.verify.launches import all_launches, order_launch, parse_shape, pinned_launches, ring_launch
+from gemmgen.verify.simulation import simulate_product
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
 SEEDS = 10
 
 
 def test_every_spec_is_clean_under_all_policies_and_ten_seeds(product: Product) -> None:
-    simulation = simulate(product, all_launches(product.plan, SEEDS))
+    simulation = simulate_product(product, all_launches(product.plan, SEEDS))
     assert simulation.diagnostics == ()
     assert simulation.notes == ()
     assert [launch.schedules.count("random") for launch in simulation.launches] == [SEEDS, 1]
@@ -33,7 +34,7 @@ def test_every_spec_is_clean_under_all_policies_and_ten_seeds(product: Product) 
 def test_programs_share_the_tiles(product: Product) -> None:
     # Of a persistent kernel each of three programs has a part of the tiles, and some have one more.
     launch = replace(ring_launch(product.plan, ("random",)), programs=3, wraps=False)
-    simulation = simulate(product, (launch,))
+    simulation = simulate_product(product, (launch,))
     assert simulation.diagnostics == ()
     (launched,) = simulation.launches
     tiles_m, tiles_n = product.plan.tiles(launched.shape)
@@ -106,7 +107,7 @@ def test_a_shape_of_more_than_the_single_tile_is_refused(tmp_path: Path) -> None
     product = planned(tmp_path, SINGLE_TILE)
     message = r"^little\.py: error\[shape-too-large\]: 65x1x1 is more than the one tile of 64x128x64$"
     with pytest.raises(GemmgenError, match=message):
-        simulate(product, pinned_launches((65, 1, 1), 0))
+        simulate_product(product, pinned_launches((65, 1, 1), 0))
 
 
 def test_with_ping_pong_each_consumer_has_tiles_enough_to_wrap_its_buffers(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kernel_of_every_kind_is_called_as_its_wrapper_does(tmp_path: Path, kind: str) -> None:
     product = planned(tmp_path, *KINDS[kind])
-    simulation = simulate(product, (ring_launch(product.plan, ("lazy",)),))
+    simulation = simulate_product(product, (ring_launch(product.plan, ("lazy",)),))
     assert simulation.diagnostics == ()
     assert simulation.notes == ()
 
@@ -146,7 +147,7 @@ def test_a_wrong_operation_is_found_on_integers_and_within_the_tolerance_of_a_cu
         product = planned(tmp_path, lines)
         other = planned(tmp_path, lines.replace("-1.0", "-0.5"))
         wrong = replace(product, module=other.module)
-        simulation = simulate(wrong, (ring_launch(product.plan, ("lazy",)),))
+        simulation = simulate_product(wrong, (ring_launch(product.plan, ("lazy",)),))
         texts = [problem.text for problem in simulation.problems if problem.kind == "wrong-numbers"]
         assert any(told in text for text in texts), texts
 
@@ -183,7 +184,7 @@ def test_arguments_are_found_by_their_names() -> None:
 
 def test_a_chosen_shape_that_wraps_no_ring_is_a_finding() -> None:
     (launch, _) = pinned_launches((128, 256, 256), 0)
-    simulation = simulate(make(SPEC), (replace(launch, schedules=("lazy",), wraps=True),))
+    simulation = simulate_product(make(SPEC), (replace(launch, schedules=("lazy",), wraps=True),))
     assert [problem.kind for problem in simulation.problems] == ["ring-coverage"]
 
 

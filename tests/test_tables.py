@@ -26,9 +26,9 @@ from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
 from gemmgen.product import Product, make
 from gemmgen.render.render import _environment  # pyright: ignore[reportPrivateUsage]
-from gemmgen.simulate.coverage import ring_launch
-from gemmgen.simulate.simulation import simulate
 from gemmgen.spec import Spec, load_spec
+from gemmgen.verify.launches import ring_launch
+from gemmgen.verify.simulation import simulate_product
 
 HOPPER_TILE = "tile: {m: 64, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
 BLACKWELL_TILE = "tile: {m: 128, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
@@ -51,7 +51,7 @@ def proven(folder: Path, text: str) -> Product:
     """The product of a spec, once it was compiled as planned and its numbers are right in the simulator."""
     product = made(folder, text)
     lower(product.module, product.plan, path="new_row.yaml", stem="new_row")
-    simulation = simulate(product, (ring_launch(product.plan, ("lazy", "random")),))
+    simulation = simulate_product(product, (ring_launch(product.plan, ("lazy", "random")),))
     assert simulation.diagnostics == ()
     assert simulation.notes == ()
     return product

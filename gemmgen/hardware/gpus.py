@@ -99,6 +99,18 @@ GPUS: Table[Gpu] = Table(
 )  # fmt: skip
 
 
+def gpu_named(name: str) -> Gpu:
+    """Return the GPU of a target, ``h100``; of a compute capability, ``sm90`` or ``sm_90a``, the first one.
+
+    Raises:
+        KeyError: There is none; its message lists the targets.
+    """
+    match = re.fullmatch(r"sm_?(\d+)[af]?", name)
+    capability = int(match[1]) if match else None
+    having = (gpu for gpu in GPUS.values() if gpu.architecture.compute_capability == capability)
+    return next(having, None) or GPUS[name]
+
+
 def gpu_of(device: str) -> Gpu | None:
     """Return the GPU that the driver calls so, None for one that no spec can name."""
     return next((gpu for gpu in GPUS.values() if gpu.is_device(device)), None)

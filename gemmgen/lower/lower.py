@@ -16,7 +16,6 @@ from typing import Any
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
-from gemmgen.lower.ttgir import is_self_contained
 from gemmgen.module import import_generated
 from gemmgen.plan.kernel import Kernel
 from gemmgen.scratch import run_child, scratch
@@ -121,7 +120,7 @@ def _compile(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
     triton_api.require()
     capability = plan.architecture.compute_capability
     library = triton_api.installed_directory()
-    identity = triton_api.identity(library) if library and is_self_contained(source) else None
+    identity = triton_api.identity(library) if library and cache.is_self_contained(source) else None
     revision = cache.revision(*sorted(Path(__file__).parent.glob("*.py")), Path(triton_api.__file__))
     key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
     files = cache.cached(key, lambda: _in_child(source, capability, path=path, stem=stem))

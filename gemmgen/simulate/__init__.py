@@ -1,40 +1,13 @@
-"""Kernels on the CPU as they are compiled: numbers, races and deadlocks, named by line; no GPU.
+"""Gluon kernels on the CPU as they are compiled: numbers, races and deadlocks, named by line; no GPU.
 
-`simulate` runs the module of a spec in the launches of `all_launches` and its like; `run` runs any Gluon
-kernel on given arguments.
+It needs torch and Triton alone, and knows nothing of specs: ``gemmgen.verify`` runs their modules in it.
 """
 
-from gemmgen.simulate.coverage import (
-    Launch,
-    all_launches,
-    order_launch,
-    parse_shape,
-    pinned_launches,
-    ring_launch,
-    schedules,
-)
-from gemmgen.simulate.execution import Result, run
+from gemmgen.simulate.execution import run
 from gemmgen.simulate.findings import Finding, Kind, Severity
+from gemmgen.simulate.launch import simulate
 from gemmgen.simulate.policies import POLICIES
-from gemmgen.simulate.simulation import Problem, Simulation, simulate
+from gemmgen.simulate.result import Result
 from gemmgen.simulate.trace import Trace
 
-__all__ = [
-    "POLICIES",
-    "Finding",
-    "Kind",
-    "Launch",
-    "Problem",
-    "Result",
-    "Severity",
-    "Simulation",
-    "Trace",
-    "all_launches",
-    "order_launch",
-    "parse_shape",
-    "pinned_launches",
-    "ring_launch",
-    "run",
-    "schedules",
-    "simulate",
-]
+__all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "run", "simulate"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
+from operator import index
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,9 +15,8 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware import HOPPER, Architecture
-from gemmgen.lower.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate import operations
-from gemmgen.simulate.findings import Finding, Findings, Kind, refusal
+from gemmgen.simulate.findings import Findings, Kind, refusal
 from gemmgen.simulate.memory import Descriptor, GlobalMemory
 from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import entries
@@ -32,12 +32,11 @@ from gemmgen.simulate.policies import (
     program_at,
 )
 from gemmgen.simulate.program import Cluster, Kernel
+from gemmgen.simulate.result import Result
 from gemmgen.simulate.trace import Trace
+from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate.types import DescriptorType
 from gemmgen.simulate.verdicts import check_budget, judge_end
-
-PHASES_TO_COVER = 3
-"""A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
 
 MIN_IDLE_OPERATIONS = 1 << 18
 BYTES_PER_IDLE_OPERATION = 16
@@ -46,84 +45,89 @@ On the way it executes fewer operations than one for so many bytes of its tensor
 250, the partitions of two CTAs together, and brings 8,192 bytes of an operand or more."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """What several schedules of one launch showed."""
-
-    findings: tuple[Finding, ...]
-    """Every fault that a schedule showed, each once; empty when the kernel is clean."""
-    trace: Trace
-    """Timeline of the first schedule."""
-    phases: Mapping[str, int]
-    """For each barrier, the phases that it completed in the busiest program of any schedule: the fewest of
-    any CTA, and all of a barrier that is invalidated and initialised again."""
-    deterministic: bool
-    """Whether all schedules left the same bytes in every tensor."""
-
-    @property
-    def uncovered(self) -> tuple[str, ...]:
-        """Barriers with too few phases for this run to show all faults: use more steps, or fewer programs."""
-        return tuple(name for name, phases in self.phases.items() if phases < PHASES_TO_COVER)
+Check = Callable[[Findings], None]
+"""Looks at the tensors that a schedule has left, and reports what is wrong with them."""
 
 
 def run(
     kernel: Any,
-    grid: Sequence[int],
+    grid: Any,
     args: Sequence[Any],
     *,
     target: Architecture = HOPPER,
-    num_warps: int = 4,
-    num_ctas: int = 1,
-    maxnreg: int | None = None,
-    enable_fp_fusion: bool | None = None,
     schedules: Sequence[str] = DEFAULT_SCHEDULES,
     seed: int = 0,
     max_idle_operations: int | None = None,
+    **keywords: Any,
 ) -> Result:
     """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
 
     Args:
         kernel: The kernel.
-        grid: Programs along each axis; with clusters, a program is a cluster.
+        grid: As at a launch: programs along each axis, or a function of the arguments that returns them; or
+            one number. With clusters, a program is a cluster.
         args: As at a launch: CPU tensors, host ``TensorDescriptor`` over such, numbers, constexprs.
         target: What the kernel is compiled for.
-        num_warps: Of the first partition.
-        num_ctas: Of a cluster.
-        maxnreg: Registers per thread, as at a launch.
-        enable_fp_fusion: As at a launch; it decides after TTGIR, and sums are not contracted here.
         schedules: Names of policies: lazy, eager, lifo, random. Each starts from the tensors as given, and
             they are left as the last one made them; at least one.
         seed: The random schedule at position i of `schedules` has the seed `seed + i`.
         max_idle_operations: A program that executes so many operations, those of all its partitions counted,
             without touching a part of a tensor that was not touched before is taken for one that has no end,
             and the run ends with it. 262,144 and one for each 16 bytes of the tensors by default.
+        keywords: As at a launch: arguments by name, and options (``num_warps``, ``num_ctas``, ``maxnreg``).
 
     Raises:
-        GemmgenError: The compiler refuses the kernel, or the simulator does not know something in it.
+        GemmgenError: The arguments do not fit the kernel, the compiler refuses it, or the simulator does not
+            know something in it.
     """
+    lowered = lower_kernel(kernel, args, target, keywords)
+    return run_lowered(kernel, lowered, grid, schedules, seed, max_idle_operations)
+
+
+def run_lowered(
+    kernel: Any,
+    lowered: GenericTtgir,
+    grid: Any,
+    schedules: Sequence[str] = DEFAULT_SCHEDULES,
+    seed: int = 0,
+    max_idle_operations: int | None = None,
+    checks: Sequence[Check] = (),
+) -> Result:
+    """Run a compiled launch as `run` does; each check is called after each schedule that came to its end."""
     if not schedules:
         raise refusal(f"no schedule to run: there are {', '.join(POLICIES)}")
+    if isinstance(schedules, str):
+        raise refusal(f"schedules is {schedules!r}: it must be a sequence of names", code="bad-launch")
     if max_idle_operations is not None and max_idle_operations < 1:
         raise refusal(f"max_idle_operations is {max_idle_operations}: it must be positive")
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
-    options = {
-        "num_warps": num_warps,
-        "num_ctas": num_ctas,
-        "maxnreg": maxnreg,
-        "enable_fp_fusion": enable_fp_fusion,
-    }
-    lowered = lower_kernel(kernel, args, target, options)
+    programs = programs_of(grid, lowered.bound)
     module = parse(lowered.text, lowered.library)
     compiled = _kernel(module, _roles(kernel))
     findings = Findings()
-    check_budget(module, compiled.function, target, findings)
-    programs = cast("tuple[int, int, int]", (*map(int, grid), 1, 1)[:3])
+    check_budget(module, compiled.function, lowered.target, findings)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
     try:
-        return _run_schedules(compiled, lowered, programs, findings, policies, max_idle_operations)
+        result = _run_schedules(compiled, lowered, programs, findings, policies, max_idle_operations, checks)
     finally:
         torch.set_num_threads(threads)
+    return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
+
+
+def programs_of(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return the programs along three axes, as a launch understands a grid."""
+    extents: Any = grid(dict(bound)) if callable(grid) else grid
+    listed = cast("Sequence[Any]", extents if isinstance(extents, tuple | list) else (extents,))
+    try:
+        counts = [index(extent) for extent in listed]
+    except TypeError:
+        counts = []
+    if not 1 <= len(counts) <= 3 or min(counts) < 0:
+        raise refusal(
+            f"the grid is {extents!r}: it must be one to three numbers of programs", code="bad-launch"
+        )
+    return cast("tuple[int, int, int]", (*counts, 1, 1)[:3])
 
 
 def _run_schedules(
@@ -133,6 +137,7 @@ def _run_schedules(
     findings: Findings,
     policies: Sequence[Policy],
     max_idle_operations: int | None,
+    checks: Sequence[Check],
 ) -> Result:
     trace = Trace()
     arguments = _bind(kernel, lowered)
@@ -154,6 +159,9 @@ def _run_schedules(
         outcomes.append([tensor.clone() for tensor in tensors])
         if findings.has(Kind.LIVELOCK):
             break
+        if not findings.has(Kind.DEADLOCK):  # what a kernel that does not end leaves behind is no result
+            for check in checks:
+                check(findings)
     same = all(all(map(torch.equal, outcomes[0], outcome)) for outcome in outcomes[1:])
     return Result(findings.all(), trace, phases, same)
 
@@ -254,6 +262,8 @@ def _bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
             values.append(Descriptor(name, _view(value), padding, rounds))
             values += [*map(int, value.shape), *map(int, value.strides)]
         elif isinstance(value, Tensor):
+            if value.device.type != "cpu":
+                raise refusal(f"{name} is on {value.device}: tensors must be on the CPU", code="bad-launch")
             flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
             values.append(Pointer(name, flat, value.storage_offset()))
         else:
@@ -263,11 +273,18 @@ def _bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
     return dict(zip(block.arguments, values, strict=True))
 
 
+def described(value: Any) -> Tensor | None:
+    """Return the tensor that an argument is or describes; None for a number."""
+    if isinstance(value, Tensor):
+        return value
+    return _view(value) if hasattr(value, "base") and hasattr(value, "block_shape") else None
+
+
 def _view(descriptor: Any) -> Tensor:
     """Return what a host descriptor describes, over the tensor's own storage."""
     base: Any = descriptor.base
     if not isinstance(base, Tensor) or base.device.type != "cpu":
-        raise refusal("a descriptor must be over a CPU tensor")
+        raise refusal("a descriptor must be over a CPU tensor", code="bad-launch")
     shape, strides = tuple(map(int, descriptor.shape)), tuple(map(int, descriptor.strides))
     return base.as_strided(shape, strides, base.storage_offset())
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -16,6 +19,14 @@ class Frame:
     line: int
     """1-based."""
     name: str | None = None
+
+    @property
+    def snippet(self) -> str:
+        """The text of the line without its indentation; empty where the file cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,7 @@ class Kind(StrEnum):
     TMEM_CAPACITY = "tmem-capacity"
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
+    WRONG_NUMBERS = "wrong-numbers"
 
 
 class Severity(StrEnum):
@@ -102,23 +114,81 @@ class Finding:
     severity: Severity
     name: str
     """The variable of the buffer, barrier, accumulator or tensor."""
-    lines: tuple[int, ...]
-    """Source lines, the one that shows the fault first."""
+    places: tuple[Frame, ...]
+    """Source lines, the one that shows the fault first; none where the fault is in no line."""
     partition: str
     cta: int
     text: str
 
+    @property
+    def lines(self) -> tuple[int, ...]:
+        """The 1-based numbers of the lines."""
+        return tuple(place.line for place in self.places)
+
+    @property
+    def file(self) -> str | None:
+        """The file of the line that shows the fault."""
+        return self.places[0].file if self.places else None
+
+    @property
+    def line(self) -> int | None:
+        """The 1-based number of the line that shows the fault."""
+        return self.places[0].line if self.places else None
+
+    @property
+    def snippet(self) -> str:
+        """The text of the line that shows the fault."""
+        return self.places[0].snippet if self.places else ""
+
+    @property
+    def diagnostic(self) -> Diagnostic:
+        """The finding as a message for the user, with all of its lines."""
+        where = [f"{self.partition} of CTA {self.cta}"] if self.partition else []
+        where += [f"{place} `{place.snippet}`" for place in dict.fromkeys(self.places)]
+        if self.severity is Severity.LINT:
+            where.append("today's compiler makes it harmless")
+        return Diagnostic(
+            self.file or "<kernel>",
+            self.kind.value,
+            f"{self.text} ({'; '.join(where)})" if where else self.text,
+            field=self.name,
+            line=self.line,
+            severity="warning" if self.severity is Severity.LINT else "error",
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        return {
+            "kind": self.kind.value,
+            "severity": self.severity.value,
+            "name": self.name,
+            "text": self.text,
+            "file": self.file,
+            "line": self.line,
+            "snippet": self.snippet,
+            "lines": [
+                {"file": place.file, "line": place.line, "snippet": place.snippet} for place in self.places
+            ],
+            "partition": self.partition,
+            "cta": self.cta,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Finding:
+        """Return the finding that `as_dict` wrote."""
+        places = tuple(Frame(place["file"], place["line"]) for place in values["lines"])
+        kind, severity = Kind(values["kind"]), Severity(values["severity"])
+        return cls(kind, severity, values["name"], places, values["partition"], values["cta"], values["text"])
+
     def __str__(self) -> str:
-        where = "".join(f", line {line}" for line in self.lines)
-        who = f"{self.partition} of CTA {self.cta}{where}"
-        return f"{self.severity}[{self.kind}] {self.name}: {self.text} ({who})"
+        return str(self.diagnostic)
 
 
 class Findings:
     """Findings in the order of their discovery, each fault once: schedules and CTAs repeat them."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Kind, str, tuple[int, ...], Severity], Finding] = {}
+        self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], Finding] = {}
 
     def add(
         self,
@@ -132,9 +202,9 @@ class Findings:
         severity: Severity = Severity.ERROR,
     ) -> None:
         """Add one fault."""
-        lines = tuple(location.line for location in locations if location.line is not None)
-        finding = Finding(kind, severity, name, lines, partition, cta, text)
-        self._found.setdefault((kind, name, lines, severity), finding)
+        places = tuple(location.frames[0] for location in locations if location.frames)
+        finding = Finding(kind, severity, name, places, partition, cta, text)
+        self._found.setdefault((kind, name, tuple(map(str, places)), severity), finding)
 
     def has(self, kind: Kind) -> bool:
         """Whether a fault of this kind was added."""

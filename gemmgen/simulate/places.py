@@ -7,9 +7,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Protocol
 
-import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
@@ -35,11 +33,14 @@ class Place:
         self._views: dict[Hashable, Place] = {}
 
     @cached_property
-    def granules(self) -> NDArray[Any]:
+    def granules(self) -> Tensor:
         """Every granule of the view, once, ascending."""
-        first = numpy.unique(self.index.numpy().reshape(-1) // GRANULE_BYTES)
-        more = range(1, -(-self.element_bytes // GRANULE_BYTES))
-        return numpy.unique(numpy.concatenate([first, *(first + step for step in more)]))
+        first = self.index.reshape(-1) // GRANULE_BYTES
+        more = -(-self.element_bytes // GRANULE_BYTES)
+        touched = torch.zeros(int(first.max()) + more, dtype=torch.bool)
+        for step in range(more):
+            touched[first + step] = True
+        return touched.nonzero().reshape(-1)
 
     @cached_property
     def offset(self) -> int:
@@ -112,7 +113,7 @@ class Layout:
 
     def __init__(self) -> None:
         self.places: dict[Operation, Place] = {}
-        self.atom_of: NDArray[Any] = numpy.zeros(0, dtype=numpy.int64)
+        self.atom_of = torch.zeros(0, dtype=torch.int64)
         self.atom_sizes: list[int] = []
         self.version = 0
         self._atoms: dict[Place, tuple[int, list[int]]] = {}
@@ -126,7 +127,7 @@ class Layout:
         place = self.places[operation] = Place(operation, index, type_.element_bytes)
         end = int(place.granules[-1]) + 1
         if end > len(self.atom_of):
-            self.atom_of = numpy.zeros(end, dtype=numpy.int64)
+            self.atom_of = torch.zeros(end, dtype=torch.int64)
             self.atom_sizes = [end]
 
     def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
@@ -136,15 +137,16 @@ class Layout:
             return known[1]
         here = self.atom_of[place.granules]
         atoms: list[int] = []
-        for atom, count in zip(*numpy.unique(here, return_counts=True), strict=True):
-            old = int(atom)
+        for old, count in enumerate(map(int, torch.bincount(here))):
+            if count == 0:
+                continue
             if count == self.atom_sizes[old]:
                 atoms.append(old)
                 continue
             new = len(self.atom_sizes)
-            self.atom_sizes.append(int(count))
-            self.atom_sizes[old] -= int(count)
-            self.atom_of[place.granules[here == atom]] = new
+            self.atom_sizes.append(count)
+            self.atom_sizes[old] -= count
+            self.atom_of[place.granules[here == old]] = new
             split.append((old, new))
             atoms.append(new)
         if split:

@@ -1,4 +1,4 @@
-"""A kernel against its reference on a GPU."""
+"""A kernel against its reference: on a GPU, or in the simulator."""
 
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES
 from gemmgen.verify.verification import Verification, default_shapes, verify, verify_large, verify_numbers

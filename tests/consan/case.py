@@ -30,8 +30,9 @@ from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, ra
 from gemmgen.numerics.reference import deviation, reference
 from gemmgen.numerics.tolerance import tolerance
 from gemmgen.product import Product, make
-from gemmgen.simulate import Launch, Result, Severity, ring_launch, run
+from gemmgen.simulate import Result, Severity, run
 from gemmgen.spec import Spec
+from gemmgen.verify.launches import Launch, ring_launch
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"

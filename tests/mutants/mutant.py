@@ -12,7 +12,9 @@ from kernels.launch import FIXED
 from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
-from gemmgen.simulate import Launch, Problem, Severity, ring_launch, simulate
+from gemmgen.simulate import Severity
+from gemmgen.verify.launches import Launch, ring_launch
+from gemmgen.verify.simulation import Problem, simulate_product
 
 NOTHING = "pass  # removed"
 
@@ -39,7 +41,7 @@ class Mutant:
     def problems(self) -> tuple[Problem, ...]:
         """What the simulator finds in it."""
         product = replace(product_of(self.stem), module=self.source)
-        return simulate(product, (launch_of(product),)).problems
+        return simulate_product(product, (launch_of(product),)).problems
 
     def is_named_by(self, problem: Problem) -> bool:
         """Whether a problem is this fault, in the line where it is."""

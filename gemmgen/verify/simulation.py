@@ -20,10 +20,11 @@ from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, staged
-from gemmgen.simulate.coverage import Launch, counted
-from gemmgen.simulate.execution import PHASES_TO_COVER, Result, run
+from gemmgen.simulate.execution import run
 from gemmgen.simulate.findings import Finding, Kind, Severity
+from gemmgen.simulate.result import PHASES_TO_COVER, Result, counted
 from gemmgen.simulate.trace import Trace
+from gemmgen.verify.launches import Launch
 
 D_ARGUMENT = "d_desc"
 """What the kernel calls D."""
@@ -114,7 +115,7 @@ class Simulation:
         }
 
 
-def simulate(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> Simulation:
+def simulate_product(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> Simulation:
     """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
 
     Raises:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 import signal
@@ -19,11 +18,6 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.scratch import end_with_parent, started
 
-SELF_CONTAINED = frozenset(
-    {"__future__", "dataclasses", "functools", "math", "types", "typing", "torch", "triton"}
-)
-"""Packages that a file may import and still say all about its kernels: they do not depend on the machine."""
-
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
 
@@ -36,24 +30,30 @@ class GenericTtgir:
     """The module in generic form, after the allocation of shared memory and warps."""
     library: str
     """Directory of Triton's source, with a separator at its end."""
+    target: Architecture
+    """What the kernel was compiled for."""
     arguments: Mapping[str, Any]
     """The values of the kernel's run-time parameters, by name."""
+    bound: Mapping[str, Any]
+    """The values of all of its parameters, by name."""
 
 
 def lower_kernel(
-    kernel: Any, args: Sequence[Any], machine: Architecture, options: Mapping[str, Any]
+    kernel: Any, args: Sequence[Any], machine: Architecture, keywords: Mapping[str, Any]
 ) -> GenericTtgir:
     """Specialize a kernel for its arguments as a launch does, and compile it as far as it is simulated.
 
-    The compiler runs in a child process: some illegal kernels abort it. What it makes of a kernel whose file
-    says all about it is kept in the cache.
+    `keywords` are arguments by name and options. The compiler runs in a child process: some illegal kernels
+    abort it. What it makes of a kernel whose file says all about it is kept in the cache; of any other,
+    for as long as this process lives.
 
     Raises:
-        GemmgenError: The compiler refuses the kernel, or is not the one that is known.
+        GemmgenError: The arguments do not fit the kernel, the compiler refuses it, or is not the one that is
+            known.
     """
     triton_api.require()
     capability, threads = machine.compute_capability, machine.threads_per_warp
-    specialized = triton_api.specialize(kernel, args, options, capability, threads)
+    specialized = triton_api.specialize(kernel, args, keywords, capability, threads)
     if any(isinstance(value, tuple) for value in specialized.arguments.values()):
         raise _refusal("tuples of run-time arguments are not known to the simulator", "simulator-unsupported")
     library = triton_api.library_directory()
@@ -62,16 +62,18 @@ def lower_kernel(
         return in_child(specialized.generic_ttgir)
 
     text = _cached_text(specialized, library, compiled)
-    return GenericTtgir(text, f"{library}{os.sep}", specialized.arguments)
+    return GenericTtgir(text, f"{library}{os.sep}", machine, specialized.arguments, specialized.bound)
 
 
 def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: Callable[[], str]) -> str:
     """Return the text from the cache, or else as it is compiled."""
-    file, identity = specialized.kernel_file, triton_api.identity(library)
-    source = _read(file) if file and identity else None
-    digest = specialized.digest() if source and is_self_contained(source) else None
+    digest = specialized.digest()
     if digest is None:
         return compiled()
+    file, identity = specialized.kernel_file, triton_api.identity(library)
+    source = _read(file) if file and identity else None
+    if source is None or not cache.is_self_contained(source):
+        return _kept(f"{file} {digest}", compiled)
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("ttgir", revision, identity, digest, source))
     own, placeholder = f'"{file}"', f'"{PLACEHOLDER}"'
@@ -79,26 +81,25 @@ def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: C
     return files["ttgir"].decode().replace(placeholder, own)
 
 
+_TEXTS: dict[str, str] = {}
+"""What this process has compiled, by what Triton's own cache in memory would tell apart."""
+MOST_TEXTS = 256
+"""A text takes some hundred kilobytes."""
+
+
+def _kept(key: str, compiled: Callable[[], str]) -> str:
+    if key not in _TEXTS:
+        while len(_TEXTS) >= MOST_TEXTS:
+            del _TEXTS[next(iter(_TEXTS))]
+        _TEXTS[key] = compiled()
+    return _TEXTS[key]
+
+
 def _read(file: Path) -> str | None:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
-
-
-def is_self_contained(source: str) -> bool:
-    """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
-    try:
-        tree = ast.parse(source)
-    except (ValueError, SyntaxError):
-        return False
-    imported: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imported += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            imported.append("" if node.level else node.module or "")
-    return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
 
 
 # --- the compiler in a process of its own

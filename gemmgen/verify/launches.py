@@ -10,6 +10,7 @@ from typing import Literal
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape, shape_text
+from gemmgen.simulate.result import counted
 
 FIXED_SCHEDULES = ("lazy", "eager", "lifo")
 """The policies that have no seed."""
@@ -67,11 +68,6 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
     return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a number of things: ``1 schedule``, ``2 schedules``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
     return (ring_launch(plan, schedules(seeds)), order_launch(plan))
@@ -111,12 +107,16 @@ def order_launch(plan: Kernel) -> Launch:
     return Launch(_ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
 
 
-def pinned_launches(shape: Shape, seeds: int) -> tuple[Launch, ...]:
+def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:
     """Return launches of a given shape, with integers under every schedule and with normal inputs.
 
-    Of a kernel that is not persistent, `Launch.on` says how many programs there are.
+    A persistent kernel runs with so many programs, or with one and with two. Of another kernel, `Launch.on`
+    says how many there are.
     """
-    return (Launch(shape, 1, "integers", schedules(seeds)), Launch(shape, 2, "normal", ("random",)))
+    return (
+        Launch(shape, programs or 1, "integers", schedules(seeds)),
+        Launch(shape, programs or 2, "normal", ("random",)),
+    )
 
 
 def parse_shape(text: str) -> Shape:

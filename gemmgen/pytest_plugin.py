@@ -1,0 +1,165 @@
+"""Other people's tests without a GPU: ``pytest --gluon-simulate=sm90``.
+
+Without the option nothing is imported and nothing changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+if TYPE_CHECKING:
+    from gemmgen.simulate import Finding, Result
+
+PROPERTY = "gluon-simulate"
+"""Under this name a test's report carries its launches and findings, also from a worker of xdist."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("gluon-simulate", "Gluon kernels simulated on the CPU (gemmgen)")
+    group.addoption(
+        "--gluon-simulate",
+        metavar="TARGET",
+        help="Simulate every launch of a Gluon kernel as on this GPU: sm90, sm100, h100, h200, b200. "
+        "device='cuda' becomes the CPU, and findings fail the test.",
+    )
+    group.addoption(
+        "--gluon-schedules",
+        metavar="NAME,…",
+        default="lazy,random",
+        help="Schedules of each launch, among lazy, eager, lifo, random (default: %(default)s).",
+    )
+    group.addoption(
+        "--gluon-seed", metavar="S", type=int, default=0, help="Of the random schedules (default: 0)."
+    )
+    group.addoption("--gluon-sarif", metavar="FILE", help="Write all findings as SARIF 2.1.0.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put the GPU that is not there in place, before tests are imported."""
+    target = config.getoption("--gluon-simulate")
+    if target:
+        config.pluginmanager.register(Simulating(config, target), "gluon-simulating")
+
+
+class Simulating:
+    """The hooks of a run whose launches are simulated."""
+
+    def __init__(self, config: pytest.Config, target: str) -> None:
+        from gemmgen.errors import GemmgenError
+        from gemmgen.simulate.launch import gpu_of_target
+        from gemmgen.simulate.policies import policy_of
+        from gemmgen.simulate.pretended import pretended
+
+        self._schedules = tuple(filter(None, str(config.getoption("--gluon-schedules")).split(",")))
+        self._sarif: str | None = config.getoption("--gluon-sarif")
+        self._launched: list[Result] = []
+        self._in_test = False
+        self._told: list[dict[str, Any]] = []
+        """What the reports of tests say, of this process and of its workers."""
+        self._places = ExitStack()
+        try:
+            gpu = gpu_of_target(target)
+            for name in self._schedules or ("",):
+                policy_of(name, 0)
+            seed = cast(int, config.getoption("--gluon-seed"))
+            self._places.enter_context(pretended(gpu, self._tell, self._schedules, seed))
+        except GemmgenError as error:
+            raise pytest.UsageError(f"--gluon-simulate: {error.diagnostics[0].message}") from error
+        self._gpu = f"{gpu.architecture.name}, {gpu.name}"
+
+    def pytest_unconfigure(self) -> None:
+        """Put back what was there before."""
+        self._places.close()
+
+    def pytest_report_header(self) -> str:
+        """Say what is simulated."""
+        return f"gluon-simulate: {self._gpu}, without a GPU; schedules {', '.join(self._schedules)}"
+
+    def _tell(self, result: Result) -> None:
+        if not self._in_test:  # at import: there is no test that could fail
+            result.raise_on_findings()
+        self._launched.append(result)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Judge the launches of fixtures."""
+        self._launched.clear()
+        return (yield from self._judged(item))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Judge the launches of a test."""
+        return (yield from self._judged(item))
+
+    def _judged(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Run a part of a test; fail it where a launch had findings, or add them where it fails anyway."""
+        from gemmgen.simulate.findings import Severity
+
+        known = len(self._launched)
+        self._in_test = True
+        try:
+            returned = yield
+        finally:
+            self._in_test = False
+            launched = self._launched[known:]
+            found = list(
+                {str(finding): finding for result in launched for finding in result.findings}.values()
+            )
+            told = {
+                "launches": len(launched),
+                "schedules": sum(len(result.schedules) for result in launched),
+                "findings": [finding.as_dict() for finding in found],
+            }
+            item.user_properties.append((PROPERTY, json.dumps(told)))
+            text = "\n".join(map(_text, found))
+            errors = any(finding.severity is Severity.ERROR for finding in found)
+            if text:
+                item.add_report_section("call", "Gluon simulation", text)
+        if errors:
+            pytest.fail(f"the simulation of a Gluon kernel has findings\n{text}", pytrace=False)
+        return returned
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Gather what a test's report says, which may come from a worker."""
+        if report.when == "teardown":
+            told = [cast(str, value) for name, value in report.user_properties if name == PROPERTY]
+            self._told += map(json.loads, told)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how much was simulated, and what was found."""
+        launches, schedules = (sum(told[what] for told in self._told) for what in ("launches", "schedules"))
+        found = len(self._findings())
+        terminalreporter.write_line(
+            f"gluon-simulate: {launches} launches, {schedules} runs of kernels, {found} findings"
+        )
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the findings of all tests."""
+        from gemmgen.simulate.result import sarif_log
+
+        if self._sarif and not hasattr(session.config, "workerinput"):
+            log = json.dumps(sarif_log(self._findings()), indent=2)
+            Path(self._sarif).write_text(log + "\n", encoding="utf-8")
+
+    def _findings(self) -> list[Finding]:
+        """Return the findings of all tests, each once."""
+        from gemmgen.simulate import Finding
+
+        found = (Finding.from_dict(values) for told in self._told for values in told["findings"])
+        return list({str(finding): finding for finding in found}.values())
+
+
+def _text(finding: Finding) -> str:
+    """Return a finding with the lines that it is about, each under its place."""
+    lines = dict.fromkeys(finding.places)
+    quoted = [f"    {place}: {place.snippet}" for place in lines]
+    head = f"{finding.severity.value}[{finding.kind.value}] {finding.name}: {finding.text}"
+    place = f"{finding.places[0]}: " if finding.places else ""
+    return "\n".join((f"{place}{head}", *quoted))

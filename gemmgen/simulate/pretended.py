@@ -1,0 +1,293 @@
+"""A GPU that is not there: programs written for one run on the CPU, and their launches are simulated."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from gemmgen import triton_api
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import Gpu
+from gemmgen.simulate.execution import programs_of, run_lowered
+from gemmgen.simulate.result import Result
+from gemmgen.simulate.ttgir import lower_kernel
+
+QUICK_SCHEDULES = ("lazy", "random")
+"""What somebody else's tests, which may launch hundreds of kernels, have time for."""
+
+MANY_PROGRAMS = 64
+"""A launch of more runs under one schedule."""
+
+DRAM_BYTES = 80 << 30
+"""What programs are told that there is, as on an H100."""
+
+
+@contextmanager
+def pretended(
+    gpu: Gpu,
+    tell: Callable[[Result], None],
+    schedules: tuple[str, ...] = QUICK_SCHEDULES,
+    seed: int = 0,
+) -> Generator[None]:
+    """Simulate every launch of a Gluon kernel as if there were such a GPU, and pass on what each one showed.
+
+    Meanwhile ``device="cuda"`` is the CPU, and torch and Triton answer as on that GPU. What is timed runs
+    once. A kernel that the simulator does not know raises a `GemmgenError` where it is launched.
+    """
+
+    def launch(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> object:
+        with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - thousands of small calls
+            lowered = lower_kernel(kernel, args, gpu.architecture, keywords)
+            if grid is None:
+                return lowered
+            programs = programs_of(grid, lowered.bound)
+            result = run_lowered(kernel, lowered, programs, _affordable(schedules, programs), seed)
+        tell(result)
+        return result
+
+    with ExitStack() as stack:
+        stack.enter_context(
+            triton_api.launches_diverted(launch, gpu.architecture.compute_capability, _driver_properties(gpu))
+        )
+        stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
+        stack.enter_context(_CudaIsCpu())
+        yield
+
+
+def run_program(
+    file: Path,
+    function: str | None,
+    gpu: Gpu,
+    tell: Callable[[Result], None],
+    schedules: tuple[str, ...] = QUICK_SCHEDULES,
+    seed: int = 0,
+) -> None:
+    """Run a file as a script, or a function of it that takes no arguments, as if there were such a GPU.
+
+    Raises:
+        GemmgenError: It cannot be read, has no such function, or raises an error itself (``program-failed``).
+    """
+    path = str(file)
+    if not file.is_file():
+        raise _failed(path, "no-file", "there is no such file")
+    sys.path.insert(0, str(file.resolve().parent))  # as for a script
+    try:
+        with pretended(gpu, tell, schedules, seed):
+            if function is None:
+                runpy.run_path(path, run_name="__main__")
+            else:
+                _function_of(file, function)()
+    except (GemmgenError, KeyboardInterrupt):
+        raise
+    except SystemExit as error:
+        if error.code:
+            raise _failed(path, "program-failed", f"exits with {error.code}") from error
+    except BaseException as error:  # whatever somebody else's program raises, pytest's outcomes too
+        frames = traceback.extract_tb(error.__traceback__)
+        at = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise _failed(path, "program-failed", message, at[-1] if at else None) from error
+    finally:
+        sys.path.pop(0)
+
+
+def _function_of(file: Path, name: str) -> Callable[[], object]:
+    """Import a file, and return its function, which needs no arguments."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec
+    assert spec.loader
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise _failed(str(file), "no-function", f"has no function {name}")
+    if any(p.default is p.empty for p in inspect.signature(function).parameters.values()):
+        message = f"{name} takes arguments: name a function that takes none, or run tests with pytest"
+        raise _failed(str(file), "no-function", message)
+    return function
+
+
+def _failed(path: str, code: str, message: str, line: int | None = None) -> GemmgenError:
+    return GemmgenError([Diagnostic(path, code, message, line=line)])
+
+
+def _affordable(schedules: tuple[str, ...], programs: tuple[int, int, int]) -> tuple[str, ...]:
+    """Return the schedules that a launch has time for: under a random one, each program goes its own way."""
+    return ("random",) if prod(programs) > MANY_PROGRAMS and "random" in schedules else schedules
+
+
+def _driver_properties(gpu: Gpu) -> dict[str, int]:
+    """Return what Triton's driver says of a GPU, by its names."""
+    architecture = gpu.architecture
+    return {
+        "max_shared_mem": architecture.smem_bytes_per_cta,
+        "max_num_regs": architecture.registers_per_sm,
+        "multiprocessor_count": gpu.sm_count,
+        "warpSize": architecture.threads_per_warp,
+        "sm_clock_rate": int(gpu.sustained_hz / 1e3),
+        "mem_clock_rate": int(gpu.dram_bytes_per_second / 2 / 640 / 1e3),
+        "mem_bus_width": 5120,
+    }
+
+
+def _device_properties(gpu: Gpu) -> SimpleNamespace:
+    """Return what torch says of a GPU, by its names."""
+    architecture = gpu.architecture
+    major, minor = divmod(architecture.compute_capability, 10)
+    return SimpleNamespace(
+        name=f"NVIDIA {gpu.name}",
+        major=major,
+        minor=minor,
+        multi_processor_count=gpu.sm_count,
+        total_memory=DRAM_BYTES,
+        warp_size=architecture.threads_per_warp,
+        L2_cache_size=gpu.l2_bytes,
+        regs_per_multiprocessor=architecture.registers_per_sm,
+        max_threads_per_multi_processor=2 * architecture.threads_per_cta,
+        max_threads_per_block=architecture.threads_per_cta,
+        shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=architecture.smem_bytes_per_cta,
+        shared_memory_per_multiprocessor=architecture.smem_bytes_per_sm,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+    )
+
+
+class _Stream:
+    """A stream, or an event: everything has happened when its call returns."""
+
+    cuda_stream = 0
+    device_index = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.device = torch.device("cpu")
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def _nothing(self, *_: Any, **__: Any) -> None:
+        pass
+
+    synchronize = wait_stream = wait_event = wait = record = _nothing
+
+    def record_event(self, event: _Stream | None = None) -> _Stream:
+        return event or _Stream()
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, _: object) -> float:
+        """Return a millisecond: nothing is timed."""
+        return 1.0
+
+
+def _torch_changes(gpu: Gpu) -> list[tuple[Any, str, Any]]:
+    """Return what takes the place of torch's functions for GPUs."""
+    major, minor = divmod(gpu.architecture.compute_capability, 10)
+    properties = _device_properties(gpu)
+    default_device: Any = torch.set_default_device
+
+    def set_default_device(device: Any) -> None:
+        default_device(_cpu(device))
+
+    generator: Any = torch.Generator
+
+    class CpuGenerator(torch.Generator):
+        """A generator of random numbers; those of the GPU are the CPU's."""
+
+        def __new__(cls, device: Any = None) -> CpuGenerator:
+            return generator.__new__(cls, _cpu(device) or "cpu")
+
+    answers: dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": True,
+        "is_bf16_supported": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_capability": (major, minor),
+        "get_device_name": properties.name,
+        "get_device_properties": properties,
+        "get_arch_list": [f"sm_{major}{minor}"],
+        "mem_get_info": (DRAM_BYTES, DRAM_BYTES),
+        "memory_allocated": 0,
+        "max_memory_allocated": 0,
+        "memory_reserved": 0,
+        "current_stream": _Stream(),
+        "default_stream": _Stream(),
+        "stream": _Stream(),
+        "device": _Stream(),
+    }
+    ignored = (
+        *("init", "synchronize", "set_device", "set_stream", "empty_cache", "ipc_collect"),
+        *("manual_seed", "manual_seed_all", "reset_peak_memory_stats"),
+    )
+    return [
+        *((torch.cuda, name, _answering(value)) for name, value in answers.items()),
+        *((torch.cuda, name, _answering(None)) for name in ignored),
+        (torch.cuda, "Stream", _Stream),
+        (torch.cuda, "Event", _Stream),
+        (torch, "Generator", CpuGenerator),
+        (torch, "set_default_device", set_default_device),
+    ]
+
+
+def _answering(value: Any) -> Callable[..., Any]:
+    return lambda *_, **__: value
+
+
+def _cpu(device: Any) -> Any:
+    """Return the CPU for what names a GPU, and anything else as it is."""
+    if isinstance(device, str) and device.partition(":")[0] == "cuda":
+        return "cpu"
+    if isinstance(device, torch.device) and device.type == "cuda":
+        return torch.device("cpu")
+    is_number = isinstance(device, int) and not isinstance(device, bool)
+    return "cpu" if is_number else device
+
+
+class _CudaIsCpu(TorchFunctionMode):
+    """Gives every function of torch the CPU where it is given the GPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """See ``TorchFunctionMode``."""
+        kwargs = dict(kwargs or {})
+        if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
+            return args[0]
+        if func == cast(Any, torch.Tensor).is_cuda.__get__:
+            return True
+        if "device" in kwargs:
+            kwargs["device"] = _cpu(kwargs["device"])
+        if func is torch.Tensor.to:
+            args = (args[0], *map(_cpu, args[1:]))
+        kwargs.pop("pin_memory", None)
+        if func in _MATMULS and not kwargs and all(map(_is_short, args)):
+            # As on a GPU: summed in fp32 and rounded once. Many CPUs are also slow at such sums.
+            return func(*(value.float() for value in args)).to(args[0].dtype)
+        return func(*args, **kwargs)
+
+
+_MATMULS = frozenset(
+    {
+        *(torch.matmul, torch.mm, torch.bmm),
+        *(torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm, torch.Tensor.__matmul__),
+    }
+)
+
+
+def _is_short(value: Any) -> bool:
+    return value.dtype in (torch.float16, torch.bfloat16)

@@ -1,0 +1,138 @@
+"""What a simulated launch showed, for people, for programs, and for the tools of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gemmgen import __version__
+from gemmgen.errors import GemmgenError
+from gemmgen.simulate.findings import Finding, Frame, Severity
+from gemmgen.simulate.trace import Trace
+
+PHASES_TO_COVER = 3
+"""A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things: ``1 schedule``, ``2 schedules``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What several schedules of one launch showed."""
+
+    findings: tuple[Finding, ...]
+    """Every fault that a schedule showed, each once; empty when the kernel is clean."""
+    trace: Trace
+    """Timeline of the first schedule."""
+    phases: Mapping[str, int]
+    """For each barrier, the phases that it completed in the busiest program of any schedule: the fewest of
+    any CTA, and all of a barrier that is invalidated and initialised again."""
+    deterministic: bool
+    """Whether all schedules left the same bytes in every tensor."""
+    kernel: str = ""
+    """The kernel's name."""
+    grid: tuple[int, int, int] = (1, 1, 1)
+    """Programs along each axis."""
+    schedules: tuple[str, ...] = ()
+    """The policies that were run."""
+
+    @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Barriers with too few phases for this run to show all faults: use more steps, or fewer programs."""
+        return tuple(name for name, phases in self.phases.items() if phases < PHASES_TO_COVER)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings without lints, which the compiler of today repairs or disregards."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    def raise_on_findings(self, *, lints: bool = False) -> None:
+        """Return if no fault was found.
+
+        Raises:
+            GemmgenError: There are errors, or with `lints` any findings; its diagnostics are all of them.
+        """
+        found = self.findings if lints else self.errors
+        if found:
+            raise GemmgenError(finding.diagnostic for finding in found)
+
+    def json(self) -> str:
+        """Return findings and coverage as JSON."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        return {
+            "kernel": self.kernel,
+            "grid": list(self.grid),
+            "schedules": list(self.schedules),
+            "deterministic": self.deterministic,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "phases": dict(self.phases),
+            "uncovered": list(self.uncovered),
+        }
+
+    def sarif(self) -> str:
+        """Return the findings as a log in SARIF 2.1.0, which code hosts show beside the source."""
+        return json.dumps(sarif_log(self.findings), indent=2)
+
+    def chrome_trace(self) -> str:
+        """Return the timeline of the first schedule as JSON that Perfetto opens."""
+        return json.dumps(self.trace.as_chrome())
+
+    @property
+    def headline(self) -> str:
+        """What was run, and the number of findings, in a line."""
+        schedules, found = counted(len(self.schedules), "schedule"), counted(len(self.findings), "finding")
+        return f"{self.kernel}, grid {' x '.join(map(str, self.grid))}: {schedules}, {found}"
+
+    def __str__(self) -> str:
+        lines = [self.headline, *map(str, self.findings)]
+        if not self.deterministic:
+            lines.append("note: schedules leave different bytes")
+        if self.uncovered:
+            rings = ", ".join(dict.fromkeys(name.partition("[")[0] for name in self.uncovered))
+            lines.append(
+                f"note: faults may hide in barriers with fewer than {PHASES_TO_COVER} phases: {rings}"
+            )
+        return "\n".join(lines)
+
+
+def sarif_log(findings: Iterable[Finding]) -> dict[str, object]:
+    """Return a log in SARIF 2.1.0 as a value that JSON can hold; files below this directory are relative."""
+    findings = tuple(findings)
+    kinds = list(dict.fromkeys(finding.kind for finding in findings))
+    results: list[dict[str, object]] = []
+    for finding in findings:
+        locations = [_sarif_location(place) for place in dict.fromkeys(finding.places)]
+        result: dict[str, object] = {
+            "ruleId": finding.kind.value,
+            "ruleIndex": kinds.index(finding.kind),
+            "level": "error" if finding.severity is Severity.ERROR else "warning",
+            "message": {"text": f"{finding.name}: {finding.text}"},
+        }
+        if locations:
+            result["locations"] = locations[:1]
+            result["relatedLocations"] = locations[1:]
+        results.append(result)
+    rules = [{"id": kind.value, "shortDescription": {"text": kind.value.replace("-", " ")}} for kind in kinds]
+    driver = {"name": "gemmgen simulate", "version": __version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _sarif_location(place: Frame) -> dict[str, object]:
+    path = Path(place.file).resolve()
+    here = Path.cwd()
+    uri = path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_uri()
+    region: dict[str, object] = {"startLine": place.line}
+    if place.snippet:
+        region["snippet"] = {"text": place.snippet}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}

@@ -1,0 +1,51 @@
+"""Small kernels that copy a tensor by TMA, as an author writes them: right, and with a fault."""
+
+# pyright: basic, reportAssignmentType=false, reportMissingTypeStubs=false, reportIndexIssue=false
+# pyright: reportOptionalMemberAccess=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportCallIssue=false, reportAttributeAccessIssue=false
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+
+@gluon.jit
+def load(in_desc, row, buffer, ready, phase):
+    mbarrier.expect(ready, in_desc.block_type.nbytes)
+    tma.async_load(in_desc, [row, 0], ready, buffer)
+    mbarrier.wait(ready, phase)
+
+
+@gluon.jit
+def copy_kernel(in_desc, out_desc, tiles, awaited: gl.constexpr, num_warps: gl.constexpr):
+    buffer = gl.allocate_shared_memory(in_desc.dtype, in_desc.block_type.shape, in_desc.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    for tile in range(tiles):
+        row = tile * in_desc.block_type.shape[0]
+        load(in_desc, row, buffer, ready, tile & 1)
+        tma.async_store(out_desc, [row, 0], buffer)
+        if awaited:
+            tma.store_wait(0)
+    tma.store_wait(0)
+    mbarrier.invalidate(ready)
+
+
+def descriptors(source, target, rows=16):
+    box = [rows, source.shape[1]]
+    layout = gl.NVMMASharedLayout.get_default_for(box, gl.float32)
+    return [TensorDescriptor.from_tensor(tensor, box, layout) for tensor in (source, target)]
+
+
+@gluon.jit
+def scaled_kernel(in_ptr, out_ptr, count, factor, block: gl.constexpr, seed: gl.constexpr = None):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offsets = gl.program_id(0) * block + gl.arange(0, block, layout=layout)
+    values = gl.load(in_ptr + offsets, mask=offsets < count)
+    gl.store(out_ptr + offsets, values * factor, mask=offsets < count)
+
+
+@triton.jit
+def not_gluon(in_ptr):
+    pass

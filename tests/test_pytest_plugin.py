@@ -1,0 +1,140 @@
+"""`pytest --gluon-simulate` runs tests that were written for a GPU; without the option it is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from kernels.launch import lines_of
+from modules import ROOT
+
+pytest_plugins = ["pytester"]
+
+COPIES = ROOT / "tests" / "kernels" / "copies.py"
+TESTS = """
+import pytest
+import torch
+import triton
+from copies import copy_kernel, descriptors, not_gluon
+
+
+def is_hopper():
+    target = triton.runtime.driver.active.get_current_target()
+    return target.backend == "cuda" and torch.cuda.get_device_capability()[0] == 9
+
+
+def copied(awaited):
+    source = torch.randn(64, 32, device="cuda")
+    target = torch.empty_like(source)
+    copy_kernel[lambda meta: (1,)](*descriptors(source, target), 4, awaited, num_warps=4)
+    return source, target
+"""
+RIGHT = """
+@pytest.mark.skipif(not is_hopper(), reason="needs a Hopper GPU")
+def test_right():
+    torch.testing.assert_close(*copied(awaited=True))
+"""
+RACE = """
+def test_race():
+    copied(awaited=False)
+"""
+
+
+@pytest.fixture
+def simulated(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A folder with the kernels, in which pytest finds gemmgen's plugin and no other."""
+    pytester.makepyfile(copies=COPIES.read_text(encoding="utf-8"))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p gemmgen.pytest_plugin")
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    )
+    return pytester
+
+
+def test_right_kernels_pass_and_a_race_fails_with_its_line(simulated: pytest.Pytester) -> None:
+    simulated.makepyfile(TESTS + RIGHT + RACE)
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90", "--gluon-sarif=found.sarif")
+    ran.assert_outcomes(passed=1, failed=1)
+    (line,) = lines_of(COPIES, "tma.async_load(in_desc, [row, 0]")
+    ran.stdout.fnmatch_lines(
+        [
+            "gluon-simulate: sm_90a, H100 SXM, without a GPU; schedules lazy, random",
+            f"*copies.py:{line}: error[[]write-after-read] buffer: *",
+            f"*copies.py:{line}: tma.async_load(in_desc, [[]row, 0], ready, buffer)",
+            "gluon-simulate: 2 launches, 4 runs of kernels, 1 findings",
+        ]
+    )
+    log = json.loads((simulated.path / "found.sarif").read_text())
+    (found,) = log["runs"][0]["results"]
+    assert found["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "copies.py"}
+
+
+def test_a_test_that_fails_by_itself_says_what_the_simulation_found(simulated: pytest.Pytester) -> None:
+    simulated.makepyfile(TESTS + RACE.replace("test_race", "test_wrong") + "    assert 0, 'its own reason'\n")
+    ran = simulated.runpytest_subprocess("--gluon-simulate=h100", "--gluon-schedules=lazy")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        ["*its own reason", "*Gluon simulation*", "*error[[]write-after-read] buffer: *"]
+    )
+
+
+ANSWERS = """
+def test_answers():
+    assert torch.cuda.is_available()
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda.get_device_capability() == (10, 0)
+    assert torch.cuda.get_device_properties("cuda").multi_processor_count == 148
+    torch.cuda.synchronize()
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    on_gpu = torch.rand(4, device=torch.device("cuda", 0), generator=generator)
+    assert on_gpu.is_cuda
+    assert torch.equal(on_gpu.to("cuda").cuda(), torch.as_tensor(on_gpu, device="cuda:0"))
+    calls = []
+    assert triton.testing.do_bench(lambda: calls.append(1)) > 0
+    assert triton.testing.do_bench(lambda: calls.append(1), quantiles=[0.5, 0.2]) == [1.0, 1.0]
+    assert calls == [1, 1]
+    a, b = torch.full((4, 4096), 1.0, device="cuda").half(), torch.full((4096, 4), 0.5, device="cuda").half()
+    assert torch.equal(a @ b, torch.full((4, 4), 2048.0).half())
+
+
+def test_triton():
+    not_gluon[(1,)](torch.zeros(4, device="cuda"))
+"""
+
+
+def test_torch_and_triton_answer_as_on_the_gpu(simulated: pytest.Pytester) -> None:
+    simulated.makepyfile(TESTS + ANSWERS)
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm100")
+    ran.assert_outcomes(passed=1, failed=1)
+    ran.stdout.fnmatch_lines(["*only Gluon kernels are simulated*"])
+
+
+def test_an_unknown_target_is_wrong_usage(simulated: pytest.Pytester) -> None:
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm80")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines(["*no GPU is called 'sm80'; there are h100, h200, b200*"])
+
+
+def test_without_the_option_nothing_is_imported(simulated: pytest.Pytester) -> None:
+    simulated.makepyfile(
+        """
+        import sys
+
+        def test_nothing():
+            assert not {"torch", "triton", "gemmgen.simulate", "gemmgen.triton_api"} & set(sys.modules)
+        """
+    )
+    simulated.runpytest_subprocess().assert_outcomes(passed=1)
+
+
+FOREIGN = os.environ.get("GEMMGEN_FOREIGN_DIR")
+
+
+@pytest.mark.skipif(not FOREIGN, reason="GEMMGEN_FOREIGN_DIR names no folder of other people's kernels")
+def test_the_small_tests_of_a_tutorial_run_as_they_are(simulated: pytest.Pytester) -> None:
+    path = Path(str(FOREIGN)) / "05-wgmma.py"
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90", "-k", "not 2000", str(path))
+    ran.assert_outcomes(passed=24, skipped=4)
