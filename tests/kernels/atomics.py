@@ -95,7 +95,7 @@ def stream_k_kernel(a_desc, b_desc, d_ptr, partial_ptr, flag_ptr, n, steps_per_t
             gl.atomic_store(flag_ptr + program, 1, sem="release")
         else:
             other = program + 1
-            for begun in range(end, tile_end, steps_per_program):
+            for _ in range(end, tile_end, steps_per_program):
                 gl.atomic_poll(flag_ptr + other, 1, sem="acquire")
                 total += gl.load(partial_ptr + other * block_m * block_n + offsets)
                 gl.atomic_store(flag_ptr + other, 0, sem="relaxed")
@@ -180,7 +180,7 @@ def partitions_kernel(x_ptr, partial_ptr, total_ptr, counter_ptr):
 
 
 @gluon.jit
-def message_kernel(x_ptr, message_desc, out_ptr, flag_ptr, read_by_tma: gl.constexpr):
+def message_kernel(x_ptr, message_desc, message_ptr, out_ptr, flag_ptr, read_by_tma: gl.constexpr):
     """Program 0 sends a tile through TMA, program 1 takes it."""
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rows = gl.arange(0, 64, gl.SliceLayout(1, layout))[:, None]
@@ -202,6 +202,8 @@ def message_kernel(x_ptr, message_desc, out_ptr, flag_ptr, read_by_tma: gl.const
             tma.async_load(message_desc, [0, 0], ready, buffer)
             mbarrier.wait(ready, 0)
             gl.store(out_ptr + offsets, buffer.load(layout))
+        else:
+            gl.store(out_ptr + offsets, gl.load(message_ptr + offsets))
     mbarrier.invalidate(ready)
 
 
