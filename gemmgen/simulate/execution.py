@@ -125,7 +125,7 @@ def run(
     check_budget(module, compiled.function, target, findings)
     programs = cast("tuple[int, int, int]", (*map(int, grid), 1, 1)[:3])
     resident = 1
-    if exchanges(compiled.function):
+    if _exchanges(compiled.function):
         resident = resident_programs or resident_programs_of(module, target)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
@@ -168,7 +168,7 @@ def _run_schedules(
     return Result(findings.all(), trace, phases, same)
 
 
-def exchanges(function: Operation) -> bool:
+def _exchanges(function: Operation) -> bool:
     """Whether programs of a kernel may wait for each other: by atomics, or loops that look at memory."""
     body = function.regions[0]
     loops = (op for op in walk(body) if op.name == "scf.while")
