@@ -19,9 +19,10 @@ from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Finding, Findings, Kind, refusal
 from gemmgen.simulate.global_memory import GlobalMemory
 from gemmgen.simulate.memory import Descriptor
+from gemmgen.simulate.operations.control import only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import entries
-from gemmgen.simulate.parse import Operation, parse, walk
+from gemmgen.simulate.parse import Block, Operation, parse, walk
 from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
 from gemmgen.simulate.policies import (
     DEFAULT_SCHEDULES,
@@ -38,6 +39,9 @@ from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resid
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
+
+PROGRAMS_AT_A_TIME = 16
+"""Begun together: enough for any order of two or three, and few to choose from at every step."""
 
 MIN_IDLE_OPERATIONS = 1 << 18
 BYTES_PER_IDLE_OPERATION = 16
@@ -170,11 +174,16 @@ def _run_schedules(
 
 def _exchanges(function: Operation) -> bool:
     """Whether programs of a kernel may wait for each other: by atomics, or loops that look at memory."""
-    body = function.regions[0]
-    loops = (op for op in walk(body) if op.name == "scf.while")
-    return any(
-        op.name.startswith("tt.atomic_") or op.attributes.get("isVolatile") for op in walk(body)
-    ) or any(op.name == "tt.load" for loop in loops for region in loop.regions for op in walk(region))
+
+    def tells(op: Operation) -> bool:
+        looks = op.name == "scf.while" and only_looks(op) and any(map(_loads, op.regions))
+        return looks or op.name.startswith("tt.atomic_") or bool(op.attributes.get("isVolatile"))
+
+    return any(map(tells, walk(function.regions[0])))
+
+
+def _loads(block: Block) -> bool:
+    return any(op.name == "tt.load" for op in walk(block))
 
 
 class _Launch:
@@ -202,6 +211,8 @@ class _Launch:
         self._findings = findings
         self._trace = trace
         self._max_idle_operations = max_idle_operations
+        self._places = min(PROGRAMS_AT_A_TIME, resident)
+        """Programs that may run now: more where these wait for others, up to those that are resident."""
         self._running: list[Cluster] = []
         self.phases: dict[str, int] = {}
 
@@ -211,9 +222,13 @@ class _Launch:
         pending = Pending(prod(self._programs), policy)
         try:
             while self._launch(pending, memory):
-                if not self._run_one_to_its_end(policy):
+                if self._run_one_to_its_end(policy):
+                    continue
+                idle = any(cluster.idle for cluster in self._running)
+                if idle or not pending.left or self._places == self._resident:
                     judge_stop(self._running, pending.left, self._resident)
                     return
+                self._places = min(self._places + PROGRAMS_AT_A_TIME, self._resident)
         finally:
             for cluster in self._running:
                 self._count_phases(cluster)
@@ -221,7 +236,7 @@ class _Launch:
 
     def _launch(self, pending: Pending, memory: GlobalMemory) -> bool:
         """Begin programs while there is room for them; return whether any are running."""
-        while len(self._running) < self._resident and (number := pending.launch()) is not None:
+        while len(self._running) < self._places and (number := pending.launch()) is not None:
             trace = self._trace if number == 0 else None
             grid = Grid(self._programs, number, pending)
             limit = self._max_idle_operations

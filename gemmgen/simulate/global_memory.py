@@ -203,9 +203,7 @@ class GlobalMemory:
             marks = self._tracker(region).heads.of(region)
             before = marks.clone()
             for number in _distinct(before):
-                kept = tuple(
-                    other for other in self._heads[number] if _stays(other, access, strength, hands_on)
-                )
+                kept = tuple(other for other in self._heads[number] if _stays(other, head, hands_on))
                 self._heads.append((*kept, head))
                 marks.masked_fill_(before == number, len(self._heads) - 1)
         knowledge.tick()
@@ -248,7 +246,7 @@ class GlobalMemory:
         others = (other for number in _distinct(marks) for other in self._touches[number])
         for other in dict.fromkeys(others):
             if other.access.covered(clock):
-                if did == "wrote":
+                if did == "wrote" and not touch.together(other):
                     self._judge_proxy(name, touch.access, other.access)
             elif not touch.together(other):
                 self._report(name, touch, other, clock, does, did)
@@ -316,12 +314,17 @@ class GlobalMemory:
             left = [weak for weak in left if weak not in now]
 
 
-def _stays(head: _Head, access: Access, strength: Strength, hands_on: bool) -> bool:
-    """Whether what an earlier write released can still be learned after another write."""
-    if head.touch.access.component != access.component:
-        return hands_on
-    assert head.touch.strength is not None
-    return head.touch.strength.releases and not strength.releases
+def _stays(head: _Head, new: _Head, hands_on: bool) -> bool:
+    """Whether readers of a place learn from an earlier write there, after a new one."""
+    before, after = head.touch, new.touch
+    assert before.strength is not None
+    assert after.strength is not None
+    own = before.access.component == after.access.component
+    if not hands_on and not own:
+        return False
+    if after.strength.releases and after.strength.scope is not Scope.CTA:
+        return not before.access.covered(new.clock)  # the new one tells all that this one did
+    return not own or before.strength.releases
 
 
 def _distinct(marks: Tensor) -> list[int]:

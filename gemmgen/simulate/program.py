@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 from torch import Tensor
@@ -252,9 +253,17 @@ class Watch:
     @property
     def same(self) -> bool:
         """Whether the elements have these values now."""
-        if self.offsets.numel() == 1:
-            return bool(self.flat[int(self.offsets)] == self.values)
+        if self._one is not None:
+            array, offset, value = self._one
+            return array[offset] == value
         return bool((self.flat[self.offsets] == self.values).all())
+
+    @cached_property
+    def _one(self) -> tuple[Any, int, Any] | None:
+        """A single integer, to be looked at often: the storage as an array, its place there and the value."""
+        if self.offsets.numel() != 1 or self.flat.dtype.is_floating_point:
+            return None
+        return cast(Any, self.flat).numpy(), int(self.offsets), self.values.reshape(()).item()
 
     def __str__(self) -> str:
         first = int(self.offsets.reshape(-1)[0]) if self.offsets.numel() else "none"

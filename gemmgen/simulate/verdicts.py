@@ -95,17 +95,21 @@ def judge_stop(running: Sequence[Cluster], not_begun: int, resident: int) -> Non
     if idle is not None and idle.idle is not None:
         _report_livelock(idle, idle.idle)
         return
-    polls = [
+    polls = {cluster: _polls(cluster) for cluster in running}
+    by_themselves = [cluster for cluster, agents in polls.items() if not agents]
+    for cluster in by_themselves:
+        _report_deadlock(cluster)
+    if not by_themselves:  # those that poll wait for one that hangs by itself, if there is one
+        _report_poll([agent for agents in polls.values() for agent in agents], not_begun, resident)
+
+
+def _polls(cluster: Cluster) -> list[Agent]:
+    """Return the partitions that wait for global memory."""
+    return [
         agent
-        for cluster in running
         for agent in cluster.agents
         if not agent.done and isinstance(agent.waiting, (PollWait, SpinWait))
     ]
-    if polls:
-        _report_poll(polls, not_begun, resident)
-        return
-    for cluster in running:
-        _report_deadlock(cluster)
 
 
 def _report_poll(polls: Sequence[Agent], not_begun: int, resident: int) -> None:

@@ -214,10 +214,10 @@ def scf_if(agent: Agent, op: Operation) -> Steps:
 def scf_while(agent: Agent, op: Operation) -> Steps:
     before, after = op.regions
     values = _raw(agent, op.operands)
-    only_looks = _only_looks(op)
+    looks = only_looks(op)
     while True:
         agent.values.update(zip(before.arguments, values, strict=True))
-        agent.polled = [] if only_looks else None
+        agent.polled = [] if looks else None
         handed: list[Any] = yield from agent.cluster.block(agent, before)
         if not handed[0]:
             agent.polled = None
@@ -244,7 +244,7 @@ _LOOKS = (
 )
 
 
-def _only_looks(loop: Operation) -> bool:
+def only_looks(loop: Operation) -> bool:
     """Whether a loop does nothing but to look at global memory, or to change it by atomics."""
     return all(op.name.startswith(_LOOKS) for region in loop.regions for op in walk(region))
 
