@@ -259,7 +259,7 @@ class _Launch:
                 cluster.take(chosen)
             except IdleError:
                 return False
-            if cluster.finished and not cluster.events:
+            if not cluster.events and cluster.finished:
                 judge_end(cluster)
                 self._count_phases(cluster)
                 cluster.end()
@@ -283,11 +283,16 @@ def _steps(running: Sequence[Cluster]) -> tuple[list[Agent], list[Event]]:
 
     A loop that only looks at memory and counts goes round again when nothing else happens.
     """
-    alive = [agent for cluster in running for agent in cluster.agents if not agent.done]
-    agents = [agent for agent in alive if agent.waiting is None or agent.waiting.ready()]
+    agents = [
+        agent
+        for cluster in running
+        for agent in cluster.agents
+        if not agent.done and (agent.waiting is None or agent.waiting.ready())
+    ]
     events = [event for cluster in running for event in cluster.events if event.lane[0] is event]
     if not agents and not events:
-        agents = [agent for agent in alive if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
+        stuck = (agent for cluster in running for agent in cluster.agents if not agent.done)
+        agents = [agent for agent in stuck if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
     return agents, events
 
 
