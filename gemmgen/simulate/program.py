@@ -495,6 +495,7 @@ class Cluster:
 
     def _advance(self, agent: Agent) -> None:
         assert agent.steps is not None
+        agent.waiting = None
         try:
             agent.waiting = next(agent.steps)
         except StopIteration:
