@@ -31,6 +31,8 @@ class Architecture:
     threads_per_warp: int = 32  # [guide]
     warps_per_warpgroup: int = 4  # [ptx] wgmma is issued by four consecutive warps
     threads_per_cta: int = 1024  # [guide]
+    ctas_per_sm: int = 32  # [guide]
+    warps_per_sm: int = 64  # [guide]
     registers_per_sm: int = 65_536  # [guide] 32-bit registers
     registers_per_thread: int = 255  # [guide]
     smem_bytes_per_sm: int = 233_472  # [guide] 228 KiB

@@ -17,10 +17,12 @@ from torch import Tensor
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Findings, Kind, refusal
-from gemmgen.simulate.memory import Descriptor, GlobalMemory
+from gemmgen.simulate.global_memory import GlobalMemory
+from gemmgen.simulate.memory import Descriptor
+from gemmgen.simulate.operations.control import only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import entries
-from gemmgen.simulate.parse import parse, walk
+from gemmgen.simulate.parse import Block, Operation, parse, walk
 from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
 from gemmgen.simulate.policies import (
     DEFAULT_SCHEDULES,
@@ -29,14 +31,16 @@ from gemmgen.simulate.policies import (
     Pending,
     Policy,
     policy_of,
-    program_at,
 )
-from gemmgen.simulate.program import Cluster, Kernel
+from gemmgen.simulate.program import Agent, Cluster, Event, IdleError, Kernel, SpinWait
 from gemmgen.simulate.result import Result
 from gemmgen.simulate.trace import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate.types import DescriptorType
-from gemmgen.simulate.verdicts import check_budget, judge_end
+from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
+
+PROGRAMS_AT_A_TIME = 16
+"""Begun together: enough for any order of two or three, and few to choose from at every step."""
 
 MIN_IDLE_OPERATIONS = 1 << 18
 BYTES_PER_IDLE_OPERATION = 16
@@ -58,6 +62,7 @@ def run(
     schedules: Sequence[str] = DEFAULT_SCHEDULES,
     seed: int = 0,
     max_idle_operations: int | None = None,
+    resident_programs: int | None = None,
     **keywords: Any,
 ) -> Result:
     """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
@@ -74,6 +79,9 @@ def run(
         max_idle_operations: A program that executes so many operations, those of all its partitions counted,
             without touching a part of a tensor that was not touched before is taken for one that has no end,
             and the run ends with it. 262,144 and one for each 16 bytes of the tensors by default.
+        resident_programs: Programs that the GPU holds at one time; the others begin when one of them ends.
+            Those that can wait for each other through global memory run interleaved. By default as many as
+            the largest GPU of the target has room for, by shared memory and warps.
         keywords: As at a launch: arguments by name, and options (``num_warps``, ``num_ctas``, ``maxnreg``).
 
     Raises:
@@ -81,7 +89,9 @@ def run(
             know something in it.
     """
     lowered = lower_kernel(kernel, args, target, keywords)
-    return run_lowered(kernel, lowered, grid, schedules, seed, max_idle_operations)
+    return run_lowered(
+        kernel, lowered, grid, schedules, seed, max_idle_operations, resident_programs=resident_programs
+    )
 
 
 def run_lowered(
@@ -92,6 +102,7 @@ def run_lowered(
     seed: int = 0,
     max_idle_operations: int | None = None,
     checks: Sequence[Check] = (),
+    resident_programs: int | None = None,
 ) -> Result:
     """Run a compiled launch as `run` does; each check is called after each schedule that came to its end."""
     if not schedules:
@@ -100,16 +111,23 @@ def run_lowered(
         raise refusal(f"schedules is {schedules!r}: it must be a sequence of names", code="bad-launch")
     if max_idle_operations is not None and max_idle_operations < 1:
         raise refusal(f"max_idle_operations is {max_idle_operations}: it must be positive")
+    if resident_programs is not None and resident_programs < 1:
+        raise refusal(f"resident_programs is {resident_programs}: it must be positive")
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     programs = programs_of(grid, lowered.bound)
     module = parse(lowered.text, lowered.library)
     compiled = _kernel(module, _roles(kernel))
     findings = Findings()
     check_budget(module, compiled.function, lowered.target, findings)
+    resident = 1
+    if _exchanges(compiled.function):
+        resident = resident_programs or resident_programs_of(module, lowered.target)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
     try:
-        result = _run_schedules(compiled, lowered, programs, findings, policies, max_idle_operations, checks)
+        result = _run_schedules(
+            compiled, lowered, programs, resident, findings, policies, max_idle_operations, checks
+        )
     finally:
         torch.set_num_threads(threads)
     return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
@@ -134,6 +152,7 @@ def _run_schedules(
     kernel: Kernel,
     lowered: GenericTtgir,
     programs: tuple[int, int, int],
+    resident: int,
     findings: Findings,
     policies: Sequence[Policy],
     max_idle_operations: int | None,
@@ -152,7 +171,7 @@ def _run_schedules(
         for tensor, before in zip(tensors, initial, strict=True):
             tensor.copy_(before)
         seen = trace if policy is policies[0] else None
-        launch = _Launch(kernel, programs, arguments, findings, seen, max_idle_operations)
+        launch = _Launch(kernel, programs, resident, arguments, findings, seen, max_idle_operations)
         launch.run(policy)
         for name, count in launch.phases.items():
             phases[name] = max(count, phases.get(name, 0))
@@ -166,17 +185,33 @@ def _run_schedules(
     return Result(findings.all(), trace, phases, same)
 
 
-class _Launch:
-    """One launch under one schedule: its programs run one after another.
+def _exchanges(function: Operation) -> bool:
+    """Whether programs of a kernel may wait for each other: by atomics, or loops that look at memory."""
 
-    Programs that exchange nothing may run in any order, and those that do are found by their accesses to
-    global memory, which are compared without regard to the order in which programs ran.
+    def tells(op: Operation) -> bool:
+        looks = op.name == "scf.while" and only_looks(op) and any(map(_loads, op.regions))
+        return looks or op.name.startswith("tt.atomic_") or bool(op.attributes.get("isVolatile"))
+
+    return any(map(tells, walk(function.regions[0])))
+
+
+def _loads(block: Block) -> bool:
+    return any(op.name == "tt.load" for op in walk(block))
+
+
+class _Launch:
+    """One launch under one schedule: its programs run interleaved, as many as are resident.
+
+    Programs that exchange nothing may run in any order, so one at a time is enough for them; those that
+    should have exchanged something are found by their accesses to global memory, which are compared by what
+    each knew of the other.
     """
 
     def __init__(
         self,
         kernel: Kernel,
         programs: tuple[int, int, int],
+        resident: int,
         arguments: Mapping[str, Any],
         findings: Findings,
         trace: Trace | None,
@@ -184,27 +219,65 @@ class _Launch:
     ) -> None:
         self._kernel = kernel
         self._programs = programs
+        self._resident = resident
         self._arguments = arguments
         self._findings = findings
         self._trace = trace
         self._max_idle_operations = max_idle_operations
+        self._places = min(PROGRAMS_AT_A_TIME, resident)
+        """Programs that may run now: more where these wait for others, up to those that are resident."""
+        self._running: list[Cluster] = []
         self.phases: dict[str, int] = {}
 
     def run(self, policy: Policy) -> None:
-        """Run every program; stop at one that has no end."""
+        """Run every program; stop where none can go on, or one has no end."""
         memory = GlobalMemory(self._findings)
         pending = Pending(prod(self._programs), policy)
-        while (number := pending.launch()) is not None:
-            memory.program = number
+        try:
+            while self._launch(pending, memory):
+                if self._run_one_to_its_end(policy):
+                    continue
+                idle = any(cluster.idle for cluster in self._running)
+                if idle or not pending.left or self._places == self._resident:
+                    judge_stop(self._running, pending.left, self._resident)
+                    return
+                self._places = min(self._places + PROGRAMS_AT_A_TIME, self._resident)
+        finally:
+            for cluster in self._running:
+                self._count_phases(cluster)
+                cluster.end()
+
+    def _launch(self, pending: Pending, memory: GlobalMemory) -> bool:
+        """Begin programs while there is room for them; return whether any are running."""
+        while len(self._running) < self._places and (number := pending.launch()) is not None:
             trace = self._trace if number == 0 else None
-            grid = Grid(self._programs, program_at(self._programs, number), pending)
+            grid = Grid(self._programs, number, pending)
             limit = self._max_idle_operations
             cluster = Cluster(self._kernel, grid, memory, self._findings, trace, limit)
-            finished = cluster.run(self._arguments, policy)
-            judge_end(cluster)
-            self._count_phases(cluster)
-            if not finished:
-                return
+            cluster.begin(self._arguments)
+            self._running.append(cluster)
+        return bool(self._running)
+
+    def _run_one_to_its_end(self, policy: Policy) -> bool:
+        """Take steps until a program has ended; False if none will."""
+        running = self._running
+        while True:
+            agents, events = _steps(running)
+            if not agents and not events:
+                return False
+            chosen = policy.choose(agents, events)
+            cluster = chosen.cluster
+            assert cluster is not None
+            try:
+                cluster.take(chosen)
+            except IdleError:
+                return False
+            if not cluster.events and cluster.finished:
+                judge_end(cluster)
+                self._count_phases(cluster)
+                cluster.end()
+                running.remove(cluster)
+                return True
 
     def _count_phases(self, cluster: Cluster) -> None:
         completed: dict[tuple[str, int], int] = {}
@@ -216,6 +289,24 @@ class _Launch:
             fewest[name] = min(count, fewest.get(name, count))
         for name, count in fewest.items():
             self.phases[name] = max(count, self.phases.get(name, 0))
+
+
+def _steps(running: Sequence[Cluster]) -> tuple[list[Agent], list[Event]]:
+    """Return who can go on, and what can complete.
+
+    A loop that only looks at memory and counts goes round again when nothing else happens.
+    """
+    agents = [
+        agent
+        for cluster in running
+        for agent in cluster.agents
+        if not agent.done and (agent.waiting is None or agent.waiting.ready())
+    ]
+    events = [event for cluster in running for event in cluster.events if event.lane[0] is event]
+    if not agents and not events:
+        stuck = (agent for cluster in running for agent in cluster.agents if not agent.done)
+        agents = [agent for agent in stuck if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
+    return agents, events
 
 
 def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
@@ -233,7 +324,8 @@ def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
             tensor_layout.add(op, tensor_memory_index(op))
     ctas = module.attributes["ttg.num-ctas"]
     pairs = bool(module.attributes.get("ttng.two-ctas"))
-    return Kernel(function, known, layout, tensor_layout, ctas, pairs, roles)
+    used = frozenset(name for op in walk(function.regions[0]) for name in op.operands)
+    return Kernel(function, known, layout, tensor_layout, ctas, pairs, roles, used)
 
 
 def _roles(kernel: Any) -> dict[int, str]:

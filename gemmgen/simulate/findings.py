@@ -92,6 +92,7 @@ class Kind(StrEnum):
     ACCUMULATOR_IN_FLIGHT = "accumulator-in-flight"
     WORK_IN_FLIGHT = "work-in-flight"
     GLOBAL_RACE = "global-race"
+    WEAK_ATOMIC = "weak-atomic"
     SMEM_CAPACITY = "smem-capacity"
     TMEM_CAPACITY = "tmem-capacity"
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"

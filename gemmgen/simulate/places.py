@@ -118,7 +118,7 @@ class Layout:
         self.version = 0
         self._atoms: dict[Place, tuple[int, list[int]]] = {}
         self.sharers: list[Divisible] = []
-        """The memories of the program that runs: they follow every division."""
+        """The memories of the programs that run: they follow every division."""
 
     def add(self, operation: Operation, index: Tensor) -> None:
         """Place one allocation; the index has the first byte of each element."""

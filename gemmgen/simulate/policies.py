@@ -138,8 +138,14 @@ class Grid:
     """The programs of a launch; with clusters, a program is a cluster."""
 
     programs: tuple[int, int, int]
-    program: tuple[int, int, int]
+    number: int
+    """Of the program, in the order of launch."""
     pending: Pending
+
+    @property
+    def program(self) -> tuple[int, int, int]:
+        """The program's place."""
+        return program_at(self.programs, self.number)
 
 
 def program_at(programs: tuple[int, int, int], number: int) -> tuple[int, int, int]:

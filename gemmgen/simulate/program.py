@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 from torch import Tensor
@@ -12,17 +12,21 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released
 from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, refusal
-from gemmgen.simulate.memory import Access, GlobalMemory, Memory, Proxy
+from gemmgen.simulate.global_memory import GlobalMemory
+from gemmgen.simulate.memory import Access, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.places import Layout
-from gemmgen.simulate.policies import Grid, Policy
+from gemmgen.simulate.policies import Grid
 from gemmgen.simulate.trace import Trace
 
 
 class Wait(Protocol):
     """What a partition waits for."""
 
-    location: Location
+    @property
+    def location(self) -> Location:
+        """Where it waits."""
+        ...
 
     def ready(self) -> bool:
         """Whether it has come about."""
@@ -39,6 +43,8 @@ class Event:
 
     lane: list[Event]
     complete: Callable[[], None]
+    cluster: Cluster | None = None
+    """The program that issued it."""
 
 
 @dataclass(eq=False)
@@ -84,19 +90,23 @@ class Agent:
         self.cta = cta
         self.partition = partition
         self.label = label
-        self.key: Component = (cta, partition)
+        self.program = cluster.grid.number
+        identity = (self.program, cta, partition)
+        self.key: Component = identity
         self.memory = cluster.memories[cta]
         self.values: dict[str, Any] = {}
         self.knowledge = Knowledge(self.key)
-        self.mma = Lane(("mma", cta, partition))
-        self.tensor_core = Lane(("tensor-core", cta, partition))
-        self.store_reads = Lane(("store-read", cta, partition))
-        self.store_writes = Lane(("store-write", cta, partition))
+        self.mma = Lane(("mma", *identity))
+        self.tensor_core = Lane(("tensor-core", *identity))
+        self.store_reads = Lane(("store-read", *identity))
+        self.store_writes = Lane(("store-write", *identity))
         self.steps: Steps | None = None
         self.waiting: Wait | None = None
         self.here = UNKNOWN
         """Where its newest operation comes from."""
         self.done = False
+        self.polled: list[Watch] | None = None
+        """What the loop that it is in has seen of global memory, while it does nothing else."""
 
     def get(self, name: str) -> Any:
         """Return a value that an instruction uses now."""
@@ -129,11 +139,14 @@ class Agent:
             Proxy.GENERIC,
             what,
             location,
+            self.program,
         )
 
     def asynchronous(self, component: Component, number: int, what: str, location: Location) -> Access:
         """Return the event of touching memory at some time until work is known to be complete."""
-        return Access(component, number, self.key, self.label, self.cta, Proxy.ASYNC, what, location)
+        now = self.knowledge.now
+        key, program = self.key, self.program
+        return Access(component, number, key, self.label, self.cta, Proxy.ASYNC, what, location, program, now)
 
     def report(self, kind: Kind, name: str, locations: tuple[Location, ...], text: str) -> None:
         """Report a fault that this agent shows."""
@@ -179,6 +192,8 @@ class Kernel:
     """Whether two CTAs issue each tcgen05 operation together: the even one, for both."""
     roles: Mapping[int, str]
     """Name of the function that each source line is in."""
+    used: frozenset[str]
+    """Names of all values that an operation takes."""
 
 
 @dataclass
@@ -222,7 +237,99 @@ class Rendezvous:
         return self.arrived == self.expected
 
 
-class _IdleError(Exception):
+@dataclass(frozen=True)
+class Watch:
+    """Elements of a tensor, and the values that they had."""
+
+    name: str
+    flat: Tensor
+    """The tensor's storage as one dimension."""
+    offsets: Tensor
+    """Of the elements in it."""
+    values: Tensor
+    location: Location
+    """Where they are looked at."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the elements have these values now."""
+        if self._one is not None:
+            array, offset, value = self._one
+            return array[offset] == value
+        return bool((self.flat[self.offsets] == self.values).all())
+
+    @cached_property
+    def _one(self) -> tuple[Any, int, Any] | None:
+        """A single integer, to be looked at often: the storage as an array, its place there and the value."""
+        if self.offsets.numel() != 1 or self.flat.dtype.is_floating_point:
+            return None
+        return cast(Any, self.flat).numpy(), int(self.offsets), self.values.reshape(()).item()
+
+    def __str__(self) -> str:
+        first = int(self.offsets.reshape(-1)[0]) if self.offsets.numel() else "none"
+        return f"{self.name}[{first}{':' if self.offsets.numel() > 1 else ''}]"
+
+
+@dataclass
+class PollWait:
+    """A partition waits for elements of global memory to have certain values."""
+
+    watch: Watch
+
+    @property
+    def location(self) -> Location:
+        """Where it looks."""
+        return self.watch.location
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return self.watch.same
+
+    @property
+    def name(self) -> str:
+        """The tensor that it looks at."""
+        return self.watch.name
+
+    def __str__(self) -> str:
+        return f"{self.watch} to be {_value(self.watch.values)}; it is {_now(self.watch)}"
+
+
+@dataclass
+class SpinWait:
+    """A partition goes round a loop that only looks at global memory: it waits for a change there."""
+
+    watches: list[Watch]
+    counts: bool
+    """Whether the loop's own values change: it may end by itself then."""
+
+    @property
+    def location(self) -> Location:
+        """Where it looks last."""
+        return self.watches[-1].location
+
+    def ready(self) -> bool:
+        """See `Wait`."""
+        return not all(watch.same for watch in self.watches)
+
+    @property
+    def name(self) -> str:
+        """The tensor that it looks at."""
+        return self.watches[0].name
+
+    def __str__(self) -> str:
+        return ", ".join(f"{watch} to change; it is {_now(watch)}" for watch in self.watches)
+
+
+def _value(values: Tensor) -> str:
+    distinct = {value.item() for value in values.reshape(-1)}
+    return str(*distinct) if len(distinct) == 1 else "several values"
+
+
+def _now(watch: Watch) -> str:
+    return _value(watch.flat[watch.offsets])
+
+
+class IdleError(Exception):
     """A program goes on and gets nowhere."""
 
 
@@ -244,9 +351,9 @@ class Cluster:
         self.findings = findings
         self.trace = trace
         self.memories = [Memory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]
-        kernel.layout.sharers = list(self.memories)
         self.tensor_memories = [Memory(cta, kernel.tensor_layout, findings) for cta in range(kernel.ctas)]
-        kernel.tensor_layout.sharers = list(self.tensor_memories)
+        kernel.layout.sharers += self.memories
+        kernel.tensor_layout.sharers += self.tensor_memories
         self.agents: list[Agent] = []
         self.barriers: dict[tuple[int, int], Barrier] = {}
         """Those that can be used now, by owner CTA and byte offset."""
@@ -258,6 +365,8 @@ class Cluster:
         self.load_count = 0
         self.refusals: list[tuple[Component, int]] = []
         """Requests for another program that were refused."""
+        self.atomics: dict[tuple[Operation, int, int], Any] = {}
+        """Newest result of an atomic that one CTA does for others, by partition and that CTA."""
         self.rendezvous: dict[int, Rendezvous] = {}
         """Newest meeting of the CTAs, by partition."""
         self.here = UNKNOWN
@@ -275,30 +384,38 @@ class Cluster:
         self.agents.append(agent)
         return agent
 
-    def run(self, arguments: Mapping[str, Any], policy: Policy) -> bool:
-        """Run to the end; False when the program has none."""
+    def begin(self, arguments: Mapping[str, Any]) -> None:
+        """Get ready to take steps."""
         body = self.kernel.function.regions[0]
         for cta in range(self.kernel.ctas):
             agent = self.spawn(cta, 0, "partition 0")
             agent.values.update(arguments)
             agent.steps = self._whole(agent, body)
-        with contextlib.suppress(_IdleError):
-            self._run_agents(policy)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all partitions have come to their end."""
         return all(agent.done for agent in self.agents)
 
-    def _run_agents(self, policy: Policy) -> None:
-        """Take steps for as long as there are any."""
-        while True:
-            runnable = [a for a in self.agents if not a.done and (a.waiting is None or a.waiting.ready())]
-            events = [event for event in self.events if event.lane[0] is event]
-            if not runnable and not events:
-                return
-            chosen = policy.choose(runnable, events)
-            self.step += 1
-            if isinstance(chosen, Event):
-                self.finish(chosen)
-            else:
-                self._advance(chosen)
+    def take(self, chosen: Agent | Event) -> None:
+        """Let a partition go on, or asynchronous work complete.
+
+        Raises:
+            IdleError: The program has no end.
+        """
+        self.step += 1
+        if isinstance(chosen, Event):
+            self.finish(chosen)
+        else:
+            self._advance(chosen)
+
+    def end(self) -> None:
+        """Give the memory back."""
+        for layout, memories in (
+            (self.kernel.layout, self.memories),
+            (self.kernel.tensor_layout, self.tensor_memories),
+        ):
+            layout.sharers = [sharer for sharer in layout.sharers if sharer not in memories]
 
     def role(self, partition: int, block: Block) -> str:
         """Name a partition by the function that it runs, where the source says so."""
@@ -319,6 +436,7 @@ class Cluster:
 
     def issue(self, event: Event) -> None:
         """Let asynchronous work complete from now on."""
+        event.cluster = self
         event.lane.append(event)
         self.events[event] = None
 
@@ -377,6 +495,7 @@ class Cluster:
 
     def _advance(self, agent: Agent) -> None:
         assert agent.steps is not None
+        agent.waiting = None
         try:
             agent.waiting = next(agent.steps)
         except StopIteration:
@@ -391,6 +510,6 @@ class Cluster:
         progress = (self.globals.regions, self.grid.pending.left)
         if progress == self._progress:
             self.idle = agent
-            raise _IdleError
+            raise IdleError
         self._progress = progress
         self._operations_left = self.max_idle_operations

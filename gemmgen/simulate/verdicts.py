@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from gemmgen.hardware import Architecture
+from collections.abc import Sequence
+
+from gemmgen.hardware import GPUS, Architecture
 from gemmgen.simulate.clocks import Clock, join
-from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Severity
+from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity
 from gemmgen.simulate.parse import Block, Operation, walk
-from gemmgen.simulate.program import Agent, BarrierWait, Cluster
+from gemmgen.simulate.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
 from gemmgen.simulate.types import MemDescType
 
 
@@ -65,18 +67,75 @@ def _check_registers(op: Operation, module: Operation, machine: Architecture, fi
         findings.add(Kind.REGISTER_BUDGET, "worker_num_regs", (op.location,), "launch", 0, text)
 
 
+def resident_programs_of(module: Operation, machine: Architecture) -> int:
+    """Return the most programs that a GPU of an architecture can hold at one time.
+
+    By shared memory and warps: the registers that threads take are not known before machine code.
+    """
+    attributes = module.attributes
+    warps: int = attributes["ttg.total-num-warps"]
+    smem_bytes: int = attributes["ttg.shared"] + machine.smem_reserved_bytes_per_cta
+    per_sm = min(machine.ctas_per_sm, machine.warps_per_sm // warps, machine.smem_bytes_per_sm // smem_bytes)
+    sms = max(gpu.sm_count for gpu in GPUS.values() if gpu.architecture == machine)
+    return max(sms * max(per_sm, 1) // attributes["ttg.num-ctas"], 1)
+
+
 # --- how a program ends
 
 
 def judge_end(cluster: Cluster) -> None:
-    """Report what keeps a program from its end, or what it leaves behind there."""
-    if cluster.idle:
-        _report_livelock(cluster, cluster.idle)
-    elif all(agent.done for agent in cluster.agents):
-        _check_loads(cluster)
-        _check_tensor_cores(cluster)
-    else:
+    """Report what a program leaves behind at its end."""
+    _check_loads(cluster)
+    _check_tensor_cores(cluster)
+
+
+def judge_stop(running: Sequence[Cluster], not_begun: int, resident: int) -> None:
+    """Report what keeps the programs that run from their end."""
+    idle = next((cluster for cluster in running if cluster.idle), None)
+    if idle is not None and idle.idle is not None:
+        _report_livelock(idle, idle.idle)
+        return
+    polls = {cluster: _polls(cluster) for cluster in running}
+    by_themselves = [cluster for cluster, agents in polls.items() if not agents]
+    for cluster in by_themselves:
         _report_deadlock(cluster)
+    if not by_themselves:  # those that poll wait for one that hangs by itself, if there is one
+        _report_poll([agent for agents in polls.values() for agent in agents], not_begun, resident)
+
+
+def _polls(cluster: Cluster) -> list[Agent]:
+    """Return the partitions that wait for global memory."""
+    return [
+        agent
+        for agent in cluster.agents
+        if not agent.done and isinstance(agent.waiting, (PollWait, SpinWait))
+    ]
+
+
+def _report_poll(polls: Sequence[Agent], not_begun: int, resident: int) -> None:
+    """Report once that programs wait for values that nobody writes; what waits for them is no news."""
+    waits: dict[Location, list[Agent]] = {}
+    for agent in polls:
+        assert agent.waiting is not None
+        waits.setdefault(agent.waiting.location, []).append(agent)
+    described = "; ".join(
+        f"{_programs(agents)} at {place} for {agents[0].waiting}" for place, agents in waits.items()
+    )
+    text = f"nothing can go on, for all wait: {described}"
+    if not_begun:
+        text += (
+            f". {not_begun} more have not begun: the GPU holds {resident} at one time, "
+            f"and begins another when one ends"
+        )
+    first = polls[0]
+    assert isinstance(first.waiting, (PollWait, SpinWait))
+    first.report(Kind.DEADLOCK, first.waiting.name, tuple(waits), text)
+
+
+def _programs(agents: Sequence[Agent]) -> str:
+    numbers = [str(number) for number in dict.fromkeys(agent.program for agent in agents)]
+    more = f" and {len(numbers) - 4} more" if len(numbers) > 4 else ""
+    return f"program{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:4])}{more}"
 
 
 def _check_loads(cluster: Cluster) -> None:

@@ -114,8 +114,10 @@ def integers_kernel(a, b, out_ptr):
 
 @gluon.jit
 def unknown_operation_kernel(out_ptr):
-    """An operation that the simulator does not know: an atomic."""
-    gl.atomic_add(out_ptr, 1)
+    """An operation that the simulator does not know: a histogram."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    values = gl.arange(0, 128, layout)
+    gl.store(out_ptr + values, gl.histogram(values, 128, layout=layout))
 
 
 @gluon.jit
@@ -130,8 +132,9 @@ def overlong_wait_kernel(out_ptr):
 
 @gluon.jit
 def spinner(flag_ptr):
-    while gl.load(flag_ptr, volatile=True) == 0:
-        pass
+    tries = 1
+    while gl.load(flag_ptr, volatile=True) < tries:
+        tries += 1
 
 
 @gluon.jit

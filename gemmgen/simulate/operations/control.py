@@ -10,8 +10,8 @@ from gemmgen.simulate.clocks import Barrier, join
 from gemmgen.simulate.findings import Kind, refusal
 from gemmgen.simulate.memory import View
 from gemmgen.simulate.operations.table import operation
-from gemmgen.simulate.parse import Block, Operation
-from gemmgen.simulate.program import Agent, BarrierWait, JoinWait, Rendezvous, Steps
+from gemmgen.simulate.parse import Block, Operation, walk
+from gemmgen.simulate.program import Agent, BarrierWait, JoinWait, Rendezvous, SpinWait, Steps
 from gemmgen.simulate.trace import Span
 from gemmgen.simulate.types import MemDescType
 
@@ -150,13 +150,18 @@ def cluster_barrier(agent: Agent, op: Operation) -> Steps:
     A relaxed barrier orders execution: what was awaited before it, an MMA's reads or a load, is over for all.
     It makes no generic store visible, so it hands no fence on.
     """
+    yield from meet(agent, op, relaxed=op.attributes["relaxed"])
+
+
+def meet(agent: Agent, op: Operation, *, relaxed: bool = False) -> Steps:
+    """Wait for the same partition of the cluster's other CTAs, and learn what they know."""
     meetings = agent.cluster.rendezvous
     meeting = meetings.get(agent.partition)
     if meeting is None or meeting.arrived == meeting.expected:
         meeting = Rendezvous(agent.cluster.kernel.ctas, op.location)
         meetings[agent.partition] = meeting
     meeting.arrived += 1
-    if op.attributes["relaxed"]:
+    if relaxed:
         join(meeting.released.clock, agent.knowledge.clock)
         agent.knowledge.tick()
     else:
@@ -209,14 +214,39 @@ def scf_if(agent: Agent, op: Operation) -> Steps:
 def scf_while(agent: Agent, op: Operation) -> Steps:
     before, after = op.regions
     values = _raw(agent, op.operands)
+    looks = only_looks(op)
     while True:
         agent.values.update(zip(before.arguments, values, strict=True))
+        agent.polled = [] if looks else None
         handed: list[Any] = yield from agent.cluster.block(agent, before)
         if not handed[0]:
+            agent.polled = None
             return _results(handed[1:])
         agent.values.update(zip(after.arguments, handed[1:], strict=True))
-        values = yield from agent.cluster.block(agent, after)
-        yield
+        new: list[Any] = yield from agent.cluster.block(agent, after)
+        if agent.polled:
+            counts = any(one is not other and one != other for one, other in zip(values, new, strict=True))
+            yield SpinWait(agent.polled, counts)
+        else:
+            yield
+        values = new
+
+
+_LOOKS = (
+    "arith.",
+    "scf.if",
+    "scf.yield",
+    "scf.condition",
+    "tt.atomic_",
+    "tt.load",
+    "tt.addptr",
+    "ttg.barrier",
+)
+
+
+def only_looks(loop: Operation) -> bool:
+    """Whether a loop does nothing but to look at global memory, or to change it by atomics."""
+    return all(op.name.startswith(_LOOKS) for region in loop.regions for op in walk(region))
 
 
 @operation("tt.get_program_id", "axis")

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.global_memory import PLAIN, VOLATILE
 from gemmgen.simulate.memory import View
 from gemmgen.simulate.operations.table import operation
 from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.program import Agent
+from gemmgen.simulate.program import Agent, Watch
 from gemmgen.simulate.types import Distributed, MemDescType
 
 
@@ -100,19 +101,26 @@ def addptr(agent: Agent, op: Operation) -> Pointer:
     return Pointer(pointer.name, pointer.flat, pointer.offset + agent.get(op.operands[1]))
 
 
-_CACHING = ("cache", "evict", "isVolatile", "boundaryCheck", "padding")
+_CACHING = ("cache", "evict", "boundaryCheck", "padding")
 
 
-@operation("tt.load", ignored=_CACHING)
+@operation("tt.load", "isVolatile", ignored=_CACHING)
 def load(agent: Agent, op: Operation) -> Any:
     pointer_names, mask_names, other_names = op.segments
     pointer: Pointer = agent.get(pointer_names[0])
     offsets = torch.as_tensor(pointer.offset)
-    mask = _mask(agent, mask_names, offsets)
-    region = _elements(pointer, offsets[mask], op)
-    access = agent.access("load", op.location)
+    mask = mask_of(agent, mask_names, offsets)
+    region = elements(pointer, offsets[mask], op)
+    volatile = bool(op.attributes.get("isVolatile"))
+    access = agent.access("volatile load" if volatile else "load", op.location)
+    memory, knowledge = agent.cluster.globals, agent.knowledge
     for part in region:
-        agent.cluster.globals.read(part, pointer.name, access, agent.knowledge.clock)
+        memory.read(part, pointer.name, access, knowledge.clock, VOLATILE if volatile else None)
+    if volatile or agent.polled is not None:
+        memory.acquire(region, access, knowledge, VOLATILE if volatile else PLAIN)
+    if agent.polled is not None:
+        found = pointer.flat[offsets[mask]]
+        agent.polled.append(Watch(pointer.name, pointer.flat, offsets[mask], found, op.location))
     values = torch.zeros(offsets.shape, dtype=pointer.flat.dtype)
     if other_names:
         values.copy_(torch.as_tensor(agent.get(other_names[0])))
@@ -129,20 +137,20 @@ def store(agent: Agent, op: Operation) -> None:
         return
     pointer: Pointer = agent.get(op.operands[0])
     offsets = torch.as_tensor(pointer.offset)
-    mask = _mask(agent, op.operands[2:], offsets)
+    mask = mask_of(agent, op.operands[2:], offsets)
     access = agent.access("store", op.location)
-    for part in _elements(pointer, offsets[mask], op):
+    for part in elements(pointer, offsets[mask], op):
         agent.cluster.globals.write(part, pointer.name, access, agent.knowledge.clock)
     value = torch.as_tensor(agent.get(op.operands[1]), dtype=pointer.flat.dtype)
     pointer.flat[offsets[mask]] = value.expand(offsets.shape)[mask]
 
 
-def _mask(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:
+def mask_of(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:
     mask = torch.as_tensor(agent.get(names[0]) if names else True, dtype=torch.bool)
     return mask.expand(offsets.shape)
 
 
-def _elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
+def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
     """Return the elements that are touched, as views: runs of consecutive ones.
 
     Raises:

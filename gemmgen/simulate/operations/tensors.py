@@ -90,6 +90,10 @@ def convert_float(agent: Agent, op: Operation) -> Number:
 @operation("arith.bitcast")
 @operation("tt.bitcast")
 def bitcast(agent: Agent, op: Operation) -> Number:
+    value = agent.get(op.operands[0])
+    if isinstance(value, Pointer):
+        pointee = op.result_types[0].element.removeprefix("!tt.ptr<").removesuffix(">")
+        return Pointer(value.name, value.flat.view(dtype_of(pointee)), value.offset)
     target = dtype_of(op.result_types[0].element)
     result = as_tensor(agent.get(op.operands[0]), op.operand_types[0]).contiguous().view(target)
     return result if isinstance(op.result_types[0], Distributed) else result.item()

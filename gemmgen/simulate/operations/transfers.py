@@ -11,6 +11,7 @@ import torch
 
 from gemmgen.simulate.clocks import Barrier, Component
 from gemmgen.simulate.findings import Kind, refusal
+from gemmgen.simulate.global_memory import RELAXED
 from gemmgen.simulate.memory import POISON_INTEGER, REDUCTIONS, Descriptor, View
 from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.table import operation
@@ -54,7 +55,7 @@ def load(agent: Agent, op: Operation) -> Steps:
 def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
     """Judge an asynchronous write into shared memory; return its lane and its number there."""
     loads = agent.cluster.loads
-    component: Component = ("load", view.memory.cta, view.place)
+    component: Component = ("load", agent.program, view.memory.cta, view.place)
     number = loads[component][0] + 1 if component in loads else 1
     access = agent.asynchronous(component, number, what, op.location)
     loads[component] = (number, access, view.name, view.memory.cta)
@@ -139,7 +140,8 @@ def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
     view.memory.read(view, read, clock, fenced)
     write = agent.asynchronous(writes.component, number, what, op.location)
     region, _ = descriptor.region(origin, shape)
-    cluster.globals.write(region, descriptor.name, write, clock, atomic=reduction is not None)
+    strength = RELAXED if reduction else None
+    cluster.globals.write(region, descriptor.name, write, clock, strength)
     begin = cluster.step
 
     def complete_read() -> None:
