@@ -267,8 +267,10 @@ def specialize(
     backend: Any = cast(Any, make_backend)(target)
     binder: Any = cast(Any, create_function_from_signature)(kernel.signature, kernel.params, backend)
     given = {name: value for name, value in options.items() if value is not None}
-    bound, specialization, extra = binder(*args, **given)
-    parsed, signature, constexprs, attrs = kernel._pack_args(backend, extra, bound, specialization, extra)
+    # A parameter may bear the name of an option, num_warps: the launch has both.
+    only_options = {name: value for name, value in given.items() if name not in kernel.signature.parameters}
+    bound, specialization, extra = binder(*args, **only_options)
+    parsed, signature, constexprs, attrs = kernel._pack_args(backend, given, bound, specialization, extra)
     source = GluonASTSource(kernel, signature, constexprs, attrs)
     runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}
     return Specialized(runtime, source, backend, target, parsed, kernel)

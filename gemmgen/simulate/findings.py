@@ -85,6 +85,7 @@ class Kind(StrEnum):
     TMEM_CAPACITY = "tmem-capacity"
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
+    UNDEFINED_VALUE = "undefined-value"
 
 
 class Severity(StrEnum):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -49,6 +49,16 @@ class Accumulator:
     """The MMA's number in its lane."""
     location: Location
     value: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """What the device computes and does not define: a fault only if something depends on it."""
+
+    value: Any
+    """Stands for it, so that the run goes on."""
+    why: str
+    location: Location
 
 
 @dataclass
@@ -97,11 +107,41 @@ class Agent:
         self.here = UNKNOWN
         """Where its newest operation comes from."""
         self.done = False
+        self.computing = False
+        """Whether its newest operation does nothing but to compute a value of others."""
+        self.undefined: Undefined | None = None
+        """What that value depends on."""
 
     def get(self, name: str) -> Any:
         """Return a value that an instruction uses now."""
-        value = self.values[name]
-        return self.use(value) if isinstance(value, Accumulator) else value
+        return self.used(self.values[name])
+
+    def used(self, value: Any) -> Any:
+        """Return a value as an instruction uses it now."""
+        if isinstance(value, Accumulator):
+            return self.use(value)
+        if isinstance(value, Undefined):
+            return self._use_undefined(value)
+        return value
+
+    def _use_undefined(self, value: Undefined) -> Any:
+        """Let a computed value be undefined too; what does more with it is at fault."""
+        if self.computing:
+            self.undefined = value
+        else:
+            name = value.location.name or "<unnamed value>"
+            text = f"{value.why}, and what is done here depends on the result"
+            self.report(Kind.UNDEFINED_VALUE, name, (self.here, value.location), text)
+        return value.value
+
+    def taint(self, results: Sequence[Any]) -> list[Any]:
+        """Return the results of a computation that depends on an undefined value: they are undefined too."""
+        origin, self.undefined = self.undefined, None
+        assert origin is not None
+        return [
+            value if isinstance(value, Undefined) else Undefined(value, origin.why, origin.location)
+            for value in results
+        ]
 
     def use(self, accumulator: Accumulator) -> Tensor:
         """Return an accumulator's numbers, which must have been awaited."""
@@ -161,6 +201,8 @@ class Entry:
     ignored: frozenset[str]
     """Hints that change the speed, or what is undefined anyway: never a defined result."""
     blocking: bool
+    computes: bool
+    """Whether it does nothing but to compute its results of its operands."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +262,19 @@ class Rendezvous:
     def ready(self) -> bool:
         """See `Wait`."""
         return self.arrived == self.expected
+
+
+def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...]] | None:
+    """Return the block that a branch goes to and the values that it hands over; None at the region's end."""
+    if not terminator.successors:
+        return None
+    if terminator.name == "cf.br":
+        return terminator.successors[0], terminator.operands
+    (condition,), then, otherwise = terminator.segments
+    agent.computing = False
+    if agent.get(condition):
+        return terminator.successors[0], then
+    return terminator.successors[1], otherwise
 
 
 class _IdleError(Exception):
@@ -346,13 +401,30 @@ class Cluster:
 
     def block(self, agent: Agent, block: Block) -> Steps:
         """Run a block and return the values that its terminator hands on."""
+        values = agent.values
+        while True:
+            last = yield from self._straight(agent, block)
+            if last is None:
+                return []
+            successor = _successor(agent, last)
+            if successor is None:
+                return [values[name] for name in last.operands]
+            label, names = successor
+            handed = [values[name] for name in names]
+            block = block.siblings[label]
+            values.update(zip(block.arguments, handed, strict=True))
+            yield  # such blocks may form a loop
+
+    def _straight(self, agent: Agent, block: Block) -> Generator[Wait | None, None, Operation | None]:
+        """Run the operations of a block up to its terminator, and return that."""
         entries = self.kernel.entries
         values = agent.values
         for op in block.operations:
             entry = entries.get(op)
-            if entry is None:  # the terminator
-                return [values[name] for name in op.operands]
+            if entry is None:
+                return op
             self.here = agent.here = op.location
+            agent.computing = entry.computes
             self._operations_left -= 1
             if self._operations_left == 0:
                 self._demand_progress(agent)
@@ -365,11 +437,14 @@ class Cluster:
                     raise
                 raise refusal(error.diagnostics[0].message, op.location, error.diagnostics[0].code) from error
             results = op.results
-            if len(results) == 1:
+            if agent.undefined is not None:
+                one = len(results) == 1
+                values.update(zip(results, agent.taint([result] if one else result), strict=True))
+            elif len(results) == 1:
                 values[results[0]] = result
             elif results:
                 values.update(zip(results, result, strict=True))
-        return []
+        return None
 
     def _whole(self, agent: Agent, body: Block) -> Steps:
         yield from self.block(agent, body)

@@ -212,7 +212,7 @@ def scf_while(agent: Agent, op: Operation) -> Steps:
     while True:
         agent.values.update(zip(before.arguments, values, strict=True))
         handed: list[Any] = yield from agent.cluster.block(agent, before)
-        if not handed[0]:
+        if not agent.used(handed[0]):
             return _results(handed[1:])
         agent.values.update(zip(after.arguments, handed[1:], strict=True))
         values = yield from agent.cluster.block(agent, after)

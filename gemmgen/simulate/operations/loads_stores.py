@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import View
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.program import Agent
-from gemmgen.simulate.types import Distributed, MemDescType
+from gemmgen.simulate.places import REINTERPRET
+from gemmgen.simulate.program import Agent, Undefined
+from gemmgen.simulate.types import SHARED_MEMORY, Distributed, MemDescType
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Pointer:
 
 @operation("ttg.local_alloc", ignored=("alignment",))
 def local_alloc(agent: Agent, op: Operation) -> View:
-    view = agent.memory.allocate(op)
+    view = agent.memory.allocations[op]
     if op.operands:
         _store(agent, op, agent.get(op.operands[0]), view, "store to shared memory")
     return view
@@ -42,24 +43,24 @@ def local_dealloc(agent: Agent, op: Operation) -> None:
     """Nothing: the offsets are chosen, and what comes over this memory must be ordered after it anyway."""
 
 
-@operation("ttg.memdesc_index")
-def memdesc_index(agent: Agent, op: Operation) -> View:
+@computation("ttg.memdesc_index")
+def memdesc_index(agent: Agent, op: Operation) -> View | Undefined:
     view: View = agent.get(op.operands[0])
     index = int(agent.get(op.operands[1]))
     if not 0 <= index < view.data.shape[0]:
-        raise refusal(
-            f"index {index} of {view.name}, which has {view.data.shape[0]} slots", op.location, "bad-index"
-        )
+        # The device only computes an address here: a predicate may keep it from being used.
+        why = f"slot {index} of {view.name}, which has {view.data.shape[0]}"
+        return Undefined(view.view((op.name, 0), op.result_types[0]), why, op.location)
     return view.view((op.name, index), op.result_types[0])
 
 
-@operation("ttg.memdesc_trans", "order")
+@computation("ttg.memdesc_trans", "order")
 def memdesc_trans(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     return view.view((op.name, op.attributes["order"]), op.result_types[0])
 
 
-@operation("ttg.memdesc_reshape")
+@computation("ttg.memdesc_reshape")
 def memdesc_reshape(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     type_ = op.result_types[0]
@@ -67,7 +68,24 @@ def memdesc_reshape(agent: Agent, op: Operation) -> View:
     return view.view((op.name, type_.local_shape), type_)
 
 
-@operation("ttg.memdesc_subslice", "offsets")
+@computation(REINTERPRET)
+def memdesc_reinterpret(agent: Agent, op: Operation) -> View:
+    """Return other elements over the same bytes.
+
+    Swizzling is left out, as everywhere: what is written by one view and read by the other comes out in
+    another order than on the device, and no kernel should do that.
+    """
+    view: View = agent.get(op.operands[0])
+    before, after = op.operand_types[0], op.result_types[0]
+    assert isinstance(before, MemDescType)
+    assert isinstance(after, MemDescType)
+    whole = view.held is not None and view.data.is_contiguous()
+    if not whole or before.fp4_padded or after.fp4_padded or after.space != SHARED_MEMORY:
+        raise refusal("this reinterpretation of memory is not known to the simulator", op.location)
+    return view.view((op.name, (after.element, after.local_shape)), after)
+
+
+@computation("ttg.memdesc_subslice", "offsets")
 def memdesc_subslice(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     type_ = op.result_types[0]
@@ -94,7 +112,7 @@ def _store(agent: Agent, op: Operation, value: Tensor, view: View, what: str) ->
     view.data.copy_(value)
 
 
-@operation("tt.addptr")
+@computation("tt.addptr")
 def addptr(agent: Agent, op: Operation) -> Pointer:
     pointer: Pointer = agent.get(op.operands[0])
     return Pointer(pointer.name, pointer.flat, pointer.offset + agent.get(op.operands[1]))
@@ -164,13 +182,13 @@ TOKEN = None
 
 @operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")
 def tmem_alloc(agent: Agent, op: Operation) -> Any:
-    view = agent.cluster.tensor_memories[agent.cta].allocate(op)
+    view = agent.cluster.tensor_memories[agent.cta].allocations[op]
     if op.operands:
         _store(agent, op, agent.get(op.operands[0]), view, "store to tensor memory")
     return view if len(op.results) == 1 else (view, TOKEN)
 
 
-@operation("ttng.tmem_subslice", "dim", "offset")
+@computation("ttng.tmem_subslice", "dim", "offset")
 def tmem_subslice(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     before, after = op.operand_types[0], op.result_types[0]

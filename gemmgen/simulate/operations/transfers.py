@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from gemmgen.simulate.clocks import Barrier, Component
+from gemmgen.simulate.clocks import Barrier, Component, Released
 from gemmgen.simulate.findings import Kind, refusal
 from gemmgen.simulate.memory import POISON_INTEGER, REDUCTIONS, Descriptor, View
 from gemmgen.simulate.operations.control import find, owner
@@ -65,6 +65,14 @@ def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Com
     return component, number
 
 
+def _published(agent: Agent, component: Component, number: int) -> Released:
+    """Return what the completion of an asynchronous write tells: the write, and what its issuer knows now."""
+    released = Released()
+    agent.knowledge.release_into(released)
+    released.clock[component] = number
+    return released
+
+
 def _load_into(
     agent: Agent,
     op: Operation,
@@ -82,6 +90,7 @@ def _load_into(
     size = view.data.numel() * view.data.element_size()  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
     identity, begin = cluster.load_count, cluster.step
+    published = _published(agent, component, number)
     if barrier:
         barrier.in_flight[identity] = size
 
@@ -91,7 +100,7 @@ def _load_into(
         )  # bits are bits, whatever their sign
         view.data.copy_(box.view(view.data.shape))
         if barrier:
-            barrier.receive(size, identity, component, number)
+            barrier.receive(size, identity, published)
             cluster.settle(barrier)
         _trace(agent, op, view, "load", begin)
 
@@ -219,6 +228,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
     component, number = destination(agent, op, view, "try_cancel")
     cluster.load_count += 1
     identity = cluster.load_count
+    published = _published(agent, component, number)
     if barrier:
         barrier.in_flight[identity] = RESULT_BYTES
 
@@ -227,7 +237,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
         if request.response.state == _REFUSED:
             cluster.refusals.append((component, number))
         if barrier:
-            barrier.receive(RESULT_BYTES, identity, component, number)
+            barrier.receive(RESULT_BYTES, identity, published)
             cluster.settle(barrier)
 
     cluster.issue(Event([], complete))
