@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -86,6 +87,8 @@ class Kind(StrEnum):
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
     UNDEFINED_VALUE = "undefined-value"
+    DOUBLE_INIT = "double-init"
+    WAIT_PARITY = "wait-parity"
 
 
 class Severity(StrEnum):
@@ -105,9 +108,16 @@ class Finding:
     """The variable of the buffer, barrier, accumulator or tensor."""
     lines: tuple[int, ...]
     """Source lines, the one that shows the fault first."""
+    files: tuple[str, ...]
+    """The file of each line: a kernel may call functions of another one."""
     partition: str
     cta: int
     text: str
+
+    @property
+    def file(self) -> str | None:
+        """The file of the first line; None where the compiler lost the source."""
+        return self.files[0] if self.files else None
 
     def __str__(self) -> str:
         where = "".join(f", line {line}" for line in self.lines)
@@ -115,11 +125,43 @@ class Finding:
         return f"{self.severity}[{self.kind}] {self.name}: {self.text} ({who})"
 
 
+_RANKS = (
+    (Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT, Kind.UNDEFINED_VALUE),
+    (Kind.UNINITIALISED_READ,),
+    # Whoever uses or overwrites what an MMA has in flight has all later accesses out of step.
+    (Kind.ACCUMULATOR_IN_FLIGHT,),
+    (Kind.WRITE_AFTER_READ,),
+    (),
+    # A surplus arrival comes with the race that it tells of, and wrong bytes with the loads of that race.
+    (Kind.ARRIVAL_OVERFLOW, Kind.CANCEL_AFTER_REFUSAL),
+    (Kind.BYTE_COUNT,),
+    # How a program ends says what came of it all.
+    (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
+)
+"""Kinds from causes to consequences; those that are not here have the empty place."""
+_RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
+_ENDS = _RANKS[-1]
+
+
+def causes_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings in the order of their discovery: causes before consequences, lints at the end."""
+    found = list(findings)
+    earliest = next((finding for finding in found if finding.kind not in _ENDS), None)
+
+    def key(finding: Finding) -> tuple[bool, int]:
+        rank = _RANK.get(finding.kind, _RANKS.index(()))
+        if finding.kind is Kind.BYTE_COUNT and finding is earliest:
+            rank = 0  # a phase that ends early is what lets everyone in too soon
+        return finding.severity is Severity.LINT, rank
+
+    return sorted(found, key=key)
+
+
 class Findings:
-    """Findings in the order of their discovery, each fault once: schedules and CTAs repeat them."""
+    """Findings, each fault once: schedules and CTAs repeat them."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Kind, str, tuple[int, ...], Severity], Finding] = {}
+        self._found: dict[tuple[Kind, str, tuple[str, ...], tuple[int, ...], Severity], Finding] = {}
 
     def add(
         self,
@@ -133,14 +175,15 @@ class Findings:
         severity: Severity = Severity.ERROR,
     ) -> None:
         """Add one fault."""
-        lines = tuple(location.line for location in locations if location.line is not None)
-        finding = Finding(kind, severity, name, lines, partition, cta, text)
-        self._found.setdefault((kind, name, lines, severity), finding)
+        known = [location.frames[0] for location in locations if location.frames]
+        lines, files = tuple(frame.line for frame in known), tuple(frame.file for frame in known)
+        finding = Finding(kind, severity, name, lines, files, partition, cta, text)
+        self._found.setdefault((kind, name, files, lines, severity), finding)
 
     def has(self, kind: Kind) -> bool:
         """Whether a fault of this kind was added."""
         return any(finding.kind is kind for finding in self._found.values())
 
     def all(self) -> tuple[Finding, ...]:
-        """Return every fault that was added."""
-        return tuple(self._found.values())
+        """Return every fault that was added: causes before consequences, else in the order of discovery."""
+        return tuple(causes_first(self._found.values()))

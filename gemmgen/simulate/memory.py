@@ -178,6 +178,8 @@ class Proxy(StrEnum):
 
     GENERIC = "generic"
     ASYNC = "async"
+    MBARRIER = "mbarrier"
+    """Of the operations on a barrier's own 8 bytes, which need no fence."""
 
 
 @dataclass(frozen=True)

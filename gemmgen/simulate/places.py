@@ -232,11 +232,16 @@ def _matrix(
 
 
 def _scales(row: Tensor, column: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor, int]:
-    """Return lane and byte of each scale: 128 rows by 4 scales in four columns, 32 lanes [ptx].
+    """Return lane and byte of each scale: 32 rows by 4 scales in a column, four such a block [ptx].
 
     The other three quarters of the lanes hold copies, which are always written and read with these.
     """
     row_blocks, column_blocks = -(-rows // 128), -(-columns // 4)
     block = column // 4 * row_blocks + row // 128
-    byte = (block * 4 + row // 32 % 4) * COLUMN_BYTES + column % 4
-    return row % 32 + torch.zeros_like(column), byte, row_blocks * column_blocks * 4 * COLUMN_BYTES
+    block_columns = min(4, -(-rows // 32))
+    byte = (block * block_columns + row // 32 % 4) * COLUMN_BYTES + column % 4
+    return (
+        row % 32 + torch.zeros_like(column),
+        byte,
+        row_blocks * column_blocks * block_columns * COLUMN_BYTES,
+    )

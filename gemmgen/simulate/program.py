@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released
-from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, refusal
+from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.memory import Access, GlobalMemory, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.places import Layout
@@ -158,26 +158,24 @@ class Agent:
         while len(lane.events) > lane.issued - lane.awaited:
             self.cluster.finish(lane.events[0])
 
-    def access(self, what: str, location: Location) -> Access:
-        """Return the event of touching memory now, by the generic proxy."""
-        return Access(
-            self.key,
-            self.knowledge.now,
-            self.key,
-            self.label,
-            self.cta,
-            Proxy.GENERIC,
-            what,
-            location,
-        )
+    def access(self, what: str, location: Location, proxy: Proxy = Proxy.GENERIC) -> Access:
+        """Return the event of touching memory now."""
+        return Access(self.key, self.knowledge.now, self.key, self.label, self.cta, proxy, what, location)
 
     def asynchronous(self, component: Component, number: int, what: str, location: Location) -> Access:
         """Return the event of touching memory at some time until work is known to be complete."""
         return Access(component, number, self.key, self.label, self.cta, Proxy.ASYNC, what, location)
 
-    def report(self, kind: Kind, name: str, locations: tuple[Location, ...], text: str) -> None:
+    def report(
+        self,
+        kind: Kind,
+        name: str,
+        locations: tuple[Location, ...],
+        text: str,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
         """Report a fault that this agent shows."""
-        self.cluster.findings.add(kind, name, locations, self.label, self.cta, text)
+        self.cluster.findings.add(kind, name, locations, self.label, self.cta, text, severity=severity)
 
     def check_exit(self, location: Location) -> None:
         """Report work that can no longer be awaited."""
@@ -232,6 +230,8 @@ class BarrierWait:
     parity: int
     name: str
     location: Location
+    allocation: Operation
+    """What the barrier lies in."""
 
     def ready(self) -> bool:
         """See `Wait`."""
