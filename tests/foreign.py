@@ -279,13 +279,14 @@ def main() -> None:
                         continue
                     result = outcome(case, given.schedules.split(","))
                     table.setdefault(name, Counter())[result.status] += 1
-                    print(f"{result.status:9}{result.seconds:6.1f} s  {case}", flush=True)
+                    lines = [f"{result.status:9}{result.seconds:6.1f} s  {case}"]
                     if result.text:
-                        print("    " + " | ".join(result.text.strip().splitlines()[:6])[:300])
-                    for finding in dict.fromkeys(map(str, result.findings)):
-                        print(f"    {finding[:400]}")
+                        lines.append("    " + " | ".join(result.text.strip().splitlines()[:6])[:300])
+                    lines += [f"    {text[:400]}" for text in dict.fromkeys(map(str, result.findings))]
+                    sys.stdout.write("\n".join(lines) + "\n")
+                    sys.stdout.flush()
     for name, counts in table.items():
-        print(name, dict(counts))
+        sys.stdout.write(f"{name} {dict(counts)}\n")
 
 
 if __name__ == "__main__":

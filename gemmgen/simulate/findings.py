@@ -89,6 +89,7 @@ class Kind(StrEnum):
     UNDEFINED_VALUE = "undefined-value"
     DOUBLE_INIT = "double-init"
     WAIT_PARITY = "wait-parity"
+    ASSERTION = "assertion"
 
 
 class Severity(StrEnum):
@@ -126,7 +127,7 @@ class Finding:
 
 
 _RANKS = (
-    (Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT, Kind.UNDEFINED_VALUE),
+    (Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT, Kind.UNDEFINED_VALUE, Kind.ASSERTION),
     (Kind.UNINITIALISED_READ,),
     # Whoever uses or overwrites what an MMA has in flight has all later accesses out of step.
     (Kind.ACCUMULATOR_IN_FLIGHT,),

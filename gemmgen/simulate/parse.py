@@ -241,6 +241,7 @@ TERMINATORS = frozenset(
         "scf.condition",
         "tt.return",
         "tt.reduce.return",
+        "tt.scan.return",
         "ttg.warp_yield",
         "ttg.warp_return",
     }
@@ -347,6 +348,7 @@ class _Parser:
                 types.append(self._vocabulary.type(type_))
                 locations.append(self._place(location[:-1]))
         self._require(":")
+        self._at = self._text.index("\n", self._at)  # the printer's comment on what leads here
         return label, Block(tuple(names), tuple(types), tuple(locations))
 
     def _types(self, text: str) -> tuple[Type, ...]:

@@ -102,6 +102,9 @@ class Agent:
         self.tensor_core = Lane(("tensor-core", cta, partition))
         self.store_reads = Lane(("store-read", cta, partition))
         self.store_writes = Lane(("store-write", cta, partition))
+        self.copies = Lane(("copy", cta, partition))
+        self.copy_groups: list[int] = []
+        """For each committed group of copies by cp.async, the number of its last one."""
         self.steps: Steps | None = None
         self.waiting: Wait | None = None
         self.here = UNKNOWN

@@ -178,6 +178,10 @@ def as_tensor(value: Number, type_: Type) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype_of(type_.element))
 
 
+_PRECISE: dict[str, str] = {"tt.precise_divf": "divf", "tt.approx_divf": "divf"}
+"""Quotients: the approximate one is within 2 ulp of the other."""
+
+
 def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
     def run(agent: Agent, op: Operation) -> Number:
         a, b = (
@@ -191,6 +195,8 @@ def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
 
 for _name in _FLOAT:
     computation(f"arith.{_name}", ignored=FLAGS)(_float_handler(_name))
+for _operation, _name in _PRECISE.items():
+    computation(_operation)(_float_handler(_name))
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "arith.negf": torch.neg,
@@ -200,6 +206,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "math.log": torch.log,
     "math.log2": torch.log2,
     "math.sqrt": torch.sqrt,
+    "tt.precise_sqrt": torch.sqrt,
     "math.rsqrt": torch.rsqrt,
     "math.erf": torch.erf,
     "math.sin": torch.sin,
@@ -233,6 +240,19 @@ def extern_elementwise(agent: Agent, op: Operation) -> Number:
         raise refusal(f"libdevice's {symbol} is not known to the simulator", op.location)
     x, y = (as_tensor(agent.get(name), op.result_types[0]) for name in op.operands)
     return rounded(LIBDEVICE[symbol](x, y), op.result_types[0])
+
+
+def combination(name: str, type_: Type) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return how an operation combines two tensors of one type; None where it is not one that does."""
+    dialect, _, short = name.partition(".")
+    if dialect != "arith":
+        return None
+    if short in _FLOAT:
+        apply = _FLOAT[short]
+        return lambda a, b: apply(a, b).to(a.dtype)
+    if short in _TENSOR:
+        return lambda a, b: integer(short, a, b, type_)
+    return None
 
 
 @computation("math.fma", ignored=FLAGS)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gemmgen.simulate.clocks import Barrier, join
 from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.memory import Proxy, View
@@ -239,6 +241,30 @@ def scf_while(agent: Agent, op: Operation) -> Steps:
         agent.values.update(zip(after.arguments, handed[1:], strict=True))
         values = yield from agent.cluster.block(agent, after)
         yield
+
+
+@operation("tt.print", ignored=("hex", "isSigned", "prefix"))
+def print_(agent: Agent, op: Operation) -> None:
+    """Nothing: what a kernel prints is no result."""
+
+
+@operation("tt.assert", "message")
+def assert_(agent: Agent, op: Operation) -> None:
+    if not bool(torch.as_tensor(agent.get(op.operands[0])).all()):
+        name = op.location.name or "<unnamed condition>"
+        agent.report(Kind.ASSERTION, name, (op.location,), f"the assertion fails: {op.attributes['message']}")
+
+
+@operation("tt.grid_dependency_wait")
+@operation("tt.grid_dependency_launch_dependents")
+def grid_dependency(agent: Agent, op: Operation) -> None:
+    """Nothing: these order one launch after another, and here runs one."""
+
+
+@operation("tt.elementwise_inline_asm", "asm_string", ignored=("constraints", "packed_element", "pure"))
+def inline_assembly(_: Agent, op: Operation) -> None:
+    text = str(op.attributes["asm_string"])
+    raise refusal(f"inline assembly is not known to the simulator: {text}", op.location, "unknown-operation")
 
 
 @operation("tt.get_program_id", "axis")

@@ -4,20 +4,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from gemmgen.simulate.clocks import Released
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import View
+from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.places import REINTERPRET
-from gemmgen.simulate.program import Agent, Undefined
+from gemmgen.simulate.program import Agent, Event, Steps, Undefined
 from gemmgen.simulate.types import SHARED_MEMORY, Distributed, MemDescType
+
+TOKEN = None
+"""Orders operations for the compiler; here the order is that of the program."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,73 @@ def load(agent: Agent, op: Operation) -> Any:
     return values if isinstance(op.result_types[0], Distributed) else values.item()
 
 
+@operation("ttg.async_copy_global_to_local", ignored=(*_CACHING, "contiguity", "cachePolicy"), blocking=True)
+def async_copy(agent: Agent, op: Operation) -> Steps:
+    """cp.async: the generic proxy, at some time until the group is awaited; a masked element becomes 0."""
+    (pointer_name,), (target,), mask_names, other_names = op.segments
+    pointer: Pointer = agent.get(pointer_name)
+    offsets = torch.as_tensor(pointer.offset)
+    mask = _mask(agent, mask_names, offsets)
+    view: View = agent.get(target)
+    other = agent.get(other_names[0]) if other_names else 0
+    lane, knowledge = agent.copies, agent.knowledge
+    number = lane.issue(view.name, op.location)
+    access = replace(agent.access("cp.async", op.location), component=lane.component, number=number)
+    view.memory.write(view, access, knowledge.clock, knowledge.fenced)
+    for part in _elements(pointer, offsets[mask], op):
+        agent.cluster.globals.read(part, pointer.name, access, knowledge.clock)
+
+    def complete() -> None:
+        values = torch.full(offsets.shape, 0, dtype=pointer.flat.dtype)
+        values.copy_(torch.as_tensor(other))
+        values[mask] = pointer.flat[offsets[mask]]
+        view.data.copy_(values)
+
+    agent.cluster.issue(Event(lane.events, complete))
+    yield
+    return TOKEN
+
+
+@operation("ttg.async_commit_group")
+def async_commit_group(agent: Agent, _: Operation) -> Any:
+    agent.copy_groups.append(agent.copies.issued)
+    return TOKEN
+
+
+@operation("ttg.async_wait", "num", blocking=True)
+def async_wait(agent: Agent, op: Operation) -> Steps:
+    outstanding: int = op.attributes["num"]
+    if len(agent.copy_groups) > outstanding:
+        last = agent.copy_groups[-1 - outstanding]
+        agent.copies.wait(agent.copies.issued - last, agent.knowledge)
+        agent.drain(agent.copies)
+    yield
+    return TOKEN
+
+
+@operation("ttng.async_copy_mbarrier_arrive", "noIncrement", blocking=True)
+def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
+    """Arrive when the copies so far are complete; the arrival adds itself to those that are awaited."""
+    if op.attributes.get("noIncrement"):
+        raise refusal("arrivals of copies that the barrier's count covers are not known", op.location)
+    view: View = agent.get(op.operands[0])
+    barrier = find(agent, view, owner(op, 0, agent.cta), "cp.async.mbarrier.arrive")
+    lane, cluster = agent.copies, agent.cluster
+    released = Released()
+    agent.knowledge.release_into(released)
+    released.clock[lane.component] = lane.issue(view.name, op.location)
+    if barrier:
+        barrier.pending += 1
+
+    def complete() -> None:
+        if barrier:
+            barrier.arrive_later(f"cp.async of {agent.label} of CTA {agent.cta}", op.location, released)
+            cluster.settle(barrier)
+
+    cluster.issue(Event(lane.events, complete))
+    yield
+
+
 @operation("tt.store", ignored=_CACHING)
 def store(agent: Agent, op: Operation) -> None:
     type_ = op.operand_types[0]
@@ -174,10 +246,6 @@ def _elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
     breaks = [i for i in range(1, len(ordered)) if ordered[i] - ordered[i - 1] != 1]
     edges = [0, *breaks, len(ordered)]
     return [pointer.flat[ordered[low] : ordered[high - 1] + 1] for low, high in pairwise(edges)]
-
-
-TOKEN = None
-"""Orders operations for the compiler; here the order is that of the program."""
 
 
 @operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")

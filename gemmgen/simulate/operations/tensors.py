@@ -9,13 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.operations.arith import FLAGS, Number, as_tensor, bits_of, rounded, unsigned, wrap
+from gemmgen.simulate.operations.arith import (
+    FLAGS,
+    Number,
+    as_tensor,
+    bits_of,
+    combination,
+    rounded,
+    unsigned,
+    wrap,
+)
 from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import computation
 from gemmgen.simulate.parse import Operation
@@ -199,3 +209,23 @@ def reduce(agent: Agent, op: Operation) -> Any:
     value: Tensor = agent.get(op.operands[0])
     result = _REDUCERS[combiner](value, axis).to(value.dtype)
     return result if isinstance(op.result_types[0], TensorType) else result.item()
+
+
+@computation("tt.scan", "axis", "reverse")
+def scan(agent: Agent, op: Operation) -> Tensor:
+    type_ = op.operand_types[0]
+    assert isinstance(type_, TensorType)
+    axis: int = op.attributes["axis"]
+    body = op.regions[0]
+    combine = combination(body.operations[0].name, type_) if len(body.operations) == 2 else None
+    if len(op.operands) != 1 or combine is None or body.operations[0].operands != body.arguments:
+        raise refusal("this scan is not known to the simulator", op.location)
+    if type_.local_shape[axis] != type_.shape[axis]:
+        raise refusal("a scan across CTAs is not known to the simulator", op.location)
+    parts = list(agent.get(op.operands[0]).unbind(axis))
+    if op.attributes["reverse"]:
+        parts.reverse()
+    results = list(accumulate(parts, combine))
+    if op.attributes["reverse"]:
+        results.reverse()
+    return torch.stack(results, axis)
