@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL, HOPPER, Architecture
-from gemmgen.simulate import Finding, run
+from gemmgen.simulate import Finding, Kind, run
 from gemmgen.simulate.policies import DEFAULT_SCHEDULES
 
 VARIABLE = "GEMMGEN_FOREIGN_DIR"
@@ -100,12 +100,21 @@ class _OnCpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@contextmanager
-def as_on(target: Architecture) -> Iterator[None]:
-    """Let Triton and torch tell what they would tell on a device of an architecture."""
-    import triton  # pyright: ignore[reportMissingTypeStubs]
-    from triton._C.libtriton import nvidia  # pyright: ignore
+def _always(value: Any) -> Callable[..., Any]:
+    def answer(*_: Any) -> Any:
+        return value
 
+    return answer
+
+
+_nothing = _always(None)
+
+
+@contextmanager
+def as_on(target: Architecture) -> Generator[None]:
+    """Let Triton and torch tell what they would tell on a device of an architecture."""
+    triton: Any = importlib.import_module("triton")
+    cublas: Any = importlib.import_module("triton._C.libtriton").nvidia.cublas
     major, minor = divmod(target.compute_capability, 10)
     properties = SimpleNamespace(multi_processor_count=SMS, name=target.name, major=major, minor=minor)
     told = SimpleNamespace(backend="cuda", arch=target.compute_capability, warp_size=32)
@@ -114,10 +123,10 @@ def as_on(target: Architecture) -> Iterator[None]:
     )
     replaced: list[tuple[Any, str, Any]] = [
         (torch.cuda, "is_available", lambda: True),
-        (torch.cuda, "get_device_capability", lambda *_: (major, minor)),
-        (torch.cuda, "get_device_properties", lambda *_: properties),
-        (torch.cuda, "synchronize", lambda *_: None),
-        (nvidia.cublas, "CublasLt", lambda *_: None),  # for benchmarks, which are not run
+        (torch.cuda, "get_device_capability", _always((major, minor))),
+        (torch.cuda, "get_device_properties", _always(properties)),
+        (torch.cuda, "synchronize", _nothing),
+        (cublas, "CublasLt", _nothing),  # for benchmarks, which are not run
         (triton.runtime.driver, "_active", driver),
     ]
     with ExitStack() as stack:
@@ -130,7 +139,7 @@ def as_on(target: Architecture) -> Iterator[None]:
 @contextmanager
 def launches_simulated(
     target: Architecture, schedules: Sequence[str], found: list[Finding]
-) -> Iterator[None]:
+) -> Generator[None]:
     """Let a launch of any kernel be a simulation, and collect what it finds."""
     from triton.runtime.jit import JITFunction  # pyright: ignore
 
@@ -140,7 +149,7 @@ def launches_simulated(
         bound = kernel.signature.bind(*args, **{k: v for k, v in keywords.items() if k in names})
         bound.apply_defaults()
         options = {k: v for k, v in keywords.items() if k in ("num_warps", "num_ctas", "maxnreg")}
-        programs = grid(bound.arguments) if callable(grid) else grid
+        programs: Any = grid(bound.arguments) if callable(grid) else grid
         values = list(bound.arguments.values())
         result = run(kernel, programs, values, target=target, schedules=schedules, **options)
         found.extend(result.findings)
@@ -156,7 +165,7 @@ def folder() -> Path | None:
 
 
 @contextmanager
-def imported(path: Path, target: Architecture) -> Iterator[ModuleType]:
+def imported(path: Path, target: Architecture) -> Generator[ModuleType]:
     """Import a file, and those beside it that it imports, as on a device."""
     before = set(sys.modules)
     sys.path.insert(0, str(path.parent))
@@ -247,6 +256,8 @@ def outcome(case: Case, schedules: Sequence[str] = DEFAULT_SCHEDULES, limit_s: i
     except AssertionError as error:
         text = str(error)
         status = "wrong" if "are not" in text else "error"  # assert_close's word
+        if any(finding.kind in (Kind.DEADLOCK, Kind.LIVELOCK) for finding in found):
+            status = "findings"  # what a kernel that does not end leaves behind is no result
     except GemmgenError as error:
         status, text = "refused", str(error)
     except _TimeoutError:

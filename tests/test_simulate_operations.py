@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
+import importlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from kernels import operations as kernels
 from kernels.launch import lines_of
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL
 from gemmgen.simulate import Kind, Result, Severity, run
 
-FILE = Path(inspect.getfile(kernels))
+kernels: Any = importlib.import_module("kernels.operations")
+FILE = Path(kernels.__file__)
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast
 
 from torch import Tensor
@@ -142,8 +142,8 @@ class Agent:
         origin, self.undefined = self.undefined, None
         assert origin is not None
         return [
-            value if isinstance(value, Undefined) else Undefined(value, origin.why, origin.location)
-            for value in results
+            replace(origin, value=result.value if isinstance(result, Undefined) else result)
+            for result in results
         ]
 
     def use(self, accumulator: Accumulator) -> Tensor:
