@@ -179,6 +179,11 @@ class _Stuck:
         barrier = self.wait.barrier
         return barrier is not None and 0 < barrier.pending < barrier.count
 
+    def has_not_heard_of(self, other: _Stuck) -> bool:
+        """Whether another partition has not arrived in the phase that this one waits for."""
+        barrier, who = self.wait.barrier, f"{other.agent.label} of CTA {other.agent.cta}"
+        return barrier is not None and all(arrival.who != who for arrival in barrier.arrivals)
+
     def __str__(self) -> str:
         wait, state = self.wait, self.wait.barrier or "never initialised"
         who = f"{self.agent.label} of CTA {self.agent.cta}"
@@ -196,25 +201,36 @@ def _by_cause(cluster: Cluster, waits: list[_Stuck]) -> list[_Stuck]:
     operations = {stuck: signals.get(stuck.wait.allocation, ()) for stuck in waits}
     needs: dict[_Stuck, list[_Stuck]] = {}
     for stuck in waits:
-        partitions = {partition for _, partition in operations[stuck]}
-        needs[stuck] = [other for other in waits if other.agent.partition in partitions]
+        needs[stuck] = [
+            other
+            for other in waits
+            if any(_may_signal(other.agent, name, partition) for name, partition in operations[stuck])
+        ]
 
     def rank(stuck: _Stuck) -> tuple[bool, int, int, int]:
         barrier = stuck.wait.barrier
         names = {name for name, _ in operations[stuck]}
+        by_threads, by_bytes = "ttng.arrive_barrier" in names, "ttng.barrier_expect" in names
         if barrier is None or not names:
             state = 0
-        elif stuck.lacks_some:
+        elif stuck.lacks_some and not (by_bytes and any(map(stuck.has_not_heard_of, needs[stuck]))):
             state = 1
         else:
             state = 2 if stuck.lacks_bytes else 3
-        by_threads, by_bytes = "ttng.arrive_barrier" in names, "ttng.barrier_expect" in names
         source = 2 if by_bytes else 0 if by_threads else 1
         reached = _reached(stuck, needs)
         depends = any(stuck not in _reached(other, needs) for other in reached)
         return depends, state, source, barrier.phases if barrier else 0
 
     return sorted(waits, key=rank)
+
+
+def _may_signal(agent: Agent, name: str, partition: int) -> bool:
+    """Whether a partition's signalling operation is one that an agent executes."""
+    tensor_core = name.startswith("ttng.tc_gen5")
+    return agent.partition == partition and not (
+        tensor_core and agent.cluster.kernel.pairs and agent.cta & 1  # the even CTA of a pair issues for both
+    )
 
 
 def _reached(stuck: _Stuck, needs: Mapping[_Stuck, Sequence[_Stuck]]) -> set[_Stuck]:
@@ -268,8 +284,20 @@ def _trace_barriers(
                 inner = {argument: origins[value] for argument, value in handed if value in origins}
                 _trace_barriers(region, number, inner, found)
             continue
-        for region in op.regions:
-            if op.name == "scf.for":
-                handed = zip(region.arguments[1:], op.operands[3:], strict=False)
-                origins |= {argument: origins[value] for argument, value in handed if value in origins}
+        for region, handed in zip(op.regions, _handed(op), strict=False):
+            origins |= {argument: origins[value] for argument, value in handed if value in origins}
             _trace_barriers(region, partition, origins, found)
+
+
+def _handed(op: Operation) -> list[list[tuple[str, str]]]:
+    """Return for each region of an operation its arguments, each with the value that it has at first."""
+    if op.name == "scf.for":
+        return [list(zip(op.regions[0].arguments[1:], op.operands[3:], strict=True))]
+    if op.name == "scf.while":
+        before, after = op.regions
+        kept = before.operations[-1].operands[1:]
+        return [
+            list(zip(before.arguments, op.operands, strict=True)),
+            list(zip(after.arguments, kept, strict=True)),
+        ]
+    return [[] for _ in op.regions]
