@@ -139,12 +139,12 @@ class Barrier:
         self.expect_partition = partition
         self.expect_location = location
 
-    def receive(self, size: int, load: int, component: Component, number: int) -> None:
-        """Count a load's bytes; its completion publishes its own write and nothing else."""
+    def receive(self, size: int, load: int, published: Released) -> None:
+        """Count a load's bytes; its completion publishes its write and what its issuer knew."""
         self.received_bytes += size
         del self.in_flight[load]
-        clock = self._accumulating.clock
-        clock[component] = max(number, clock.get(component, 0))
+        join(self._accumulating.clock, published.clock)
+        join(self._accumulating.fenced, published.fenced)
 
     @property
     def complete(self) -> bool:

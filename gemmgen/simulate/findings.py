@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -98,6 +98,10 @@ class Kind(StrEnum):
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
     WRONG_NUMBERS = "wrong-numbers"
+    UNDEFINED_VALUE = "undefined-value"
+    DOUBLE_INIT = "double-init"
+    WAIT_PARITY = "wait-parity"
+    ASSERTION = "assertion"
 
 
 class Severity(StrEnum):
@@ -185,8 +189,40 @@ class Finding:
         return str(self.diagnostic)
 
 
+_RANKS = (
+    (Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT, Kind.UNDEFINED_VALUE, Kind.ASSERTION),
+    (Kind.UNINITIALISED_READ,),
+    # Whoever uses or overwrites what an MMA has in flight has all later accesses out of step.
+    (Kind.ACCUMULATOR_IN_FLIGHT,),
+    (Kind.WRITE_AFTER_READ,),
+    (),
+    # A surplus arrival comes with the race that it tells of, and wrong bytes with the loads of that race.
+    (Kind.ARRIVAL_OVERFLOW, Kind.CANCEL_AFTER_REFUSAL),
+    (Kind.BYTE_COUNT,),
+    # How a program ends says what came of it all.
+    (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
+)
+"""Kinds from causes to consequences; those that are not here have the empty place."""
+_RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
+_ENDS = _RANKS[-1]
+
+
+def causes_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Sort findings in the order of their discovery: causes before consequences, lints at the end."""
+    found = list(findings)
+    earliest = next((finding for finding in found if finding.kind not in _ENDS), None)
+
+    def key(finding: Finding) -> tuple[bool, int]:
+        rank = _RANK.get(finding.kind, _RANKS.index(()))
+        if finding.kind is Kind.BYTE_COUNT and finding is earliest:
+            rank = 0  # a phase that ends early is what lets everyone in too soon
+        return finding.severity is Severity.LINT, rank
+
+    return sorted(found, key=key)
+
+
 class Findings:
-    """Findings in the order of their discovery, each fault once: schedules and CTAs repeat them."""
+    """Findings, each fault once: schedules and CTAs repeat them."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], Finding] = {}
@@ -212,5 +248,5 @@ class Findings:
         return any(finding.kind is kind for finding in self._found.values())
 
     def all(self) -> tuple[Finding, ...]:
-        """Return every fault that was added."""
-        return tuple(self._found.values())
+        """Return every fault that was added: causes before consequences, else in the order of discovery."""
+        return tuple(causes_first(self._found.values()))

@@ -72,6 +72,8 @@ class Proxy(StrEnum):
 
     GENERIC = "generic"
     ASYNC = "async"
+    MBARRIER = "mbarrier"
+    """Of the operations on a barrier's own 8 bytes, which need no fence."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,13 @@ class _Record:
     """The accesses to an atom that later ones must be ordered after."""
 
     write: Access | None = None
-    written: bool = False
-    """False while the contents are undefined, as in a new allocation over an old one."""
+    holder: Operation | None = None
+    """The allocation that the contents were written to: for any other over the same bytes, and where there is
+    none, they are undefined."""
     reads: dict[Component, Access] = field(default_factory=dict[Component, Access])
 
     def copy(self) -> _Record:
-        return _Record(self.write, self.written, dict(self.reads))
+        return _Record(self.write, self.holder, dict(self.reads))
 
 
 @dataclass(eq=False)
@@ -173,6 +176,7 @@ class Memory:
         self._findings = findings
         self._records = [_Record() for _ in layout.atom_sizes]
         self.allocations: dict[Operation, View] = {}
+        """The place of each allocation: to execute it again changes nothing there."""
         for operation, place in layout.places.items():
             type_ = operation.result_types[0]
             assert isinstance(type_, MemDescType)
@@ -180,19 +184,10 @@ class Memory:
             self.allocations[operation] = View(self, place, data)
             poison(data)
 
-    def allocate(self, operation: Operation) -> View:
-        """Return the allocation's memory, whose contents are undefined from now on."""
-        view = self.allocations[operation]
-        for record in self._touched(view.place):
-            if record.written:
-                record.written = False
-                poison(view.data)
-        return view
-
     def read(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
         """Judge a read that is issued with a clock, and remember it."""
         for record in self._touched(view.place):
-            if not record.written:
+            if record.holder is not view.place.allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
             elif record.write is not None:
                 self._judge(Kind.READ_AFTER_WRITE, view, access, record.write, clock, fenced)
@@ -211,7 +206,7 @@ class Memory:
                     self._report(Kind.WRITE_AFTER_READ, view, access, read, text)
                 else:
                     self._judge_fence(view, access, read, fenced)
-            record.write, record.written = access, True
+            record.write, record.holder = access, view.place.allocation
             record.reads.clear()
 
     def _judge(

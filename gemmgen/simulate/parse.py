@@ -194,6 +194,8 @@ class Block:
     argument_types: tuple[Type, ...]
     argument_locations: tuple[Location, ...]
     operations: list[Operation] = field(default_factory=list["Operation"])
+    siblings: dict[str, Block] = field(default_factory=dict[str, "Block"])
+    """The blocks of its region by label, itself too; empty where the region has no other."""
 
 
 @dataclass(eq=False)
@@ -205,10 +207,12 @@ class Operation:
     operands: tuple[str, ...]
     attributes: Mapping[str, Any]
     regions: tuple[Block, ...]
-    """Structured control flow has one block a region; an empty region has a block without operations."""
+    """The first block of each region; an empty region has a block without operations."""
     operand_types: tuple[Type, ...]
     result_types: tuple[Type, ...]
     location: Location
+    successors: tuple[str, ...] = ()
+    """Labels of the blocks that a branch may go to."""
 
     @cached_property
     def segments(self) -> list[tuple[str, ...]]:
@@ -222,8 +226,8 @@ class Operation:
 
 
 def walk(block: Block) -> Iterator[Operation]:
-    """Yield every operation, regions included, in order."""
-    for op in block.operations:
+    """Yield every operation of a region, given its first block, and of the regions in it, in order."""
+    for op in (op for part in block.siblings.values() or (block,) for op in part.operations):
         yield op
         for region in op.regions:
             yield from walk(region)
@@ -231,10 +235,13 @@ def walk(block: Block) -> Iterator[Operation]:
 
 TERMINATORS = frozenset(
     {
+        "cf.br",
+        "cf.cond_br",
         "scf.yield",
         "scf.condition",
         "tt.return",
         "tt.reduce.return",
+        "tt.scan.return",
         "ttg.warp_yield",
         "ttg.warp_return",
     }
@@ -271,6 +278,7 @@ class _Parser:
         results = self._results()
         name = self._expect(_NAME, "an operation").group(1)
         operands = tuple(pieces(self._until(")")))
+        successors = tuple(pieces(self._until("]"))) if self._skip("[") else ()
         properties = regions = attributes = None
         if self._skip(" <{"):
             properties = self._vocabulary.attributes(self._until("}"))
@@ -291,7 +299,7 @@ class _Parser:
         location = self._location()
         merged = {**(properties or {}), **(attributes or {})}
         return Operation(
-            name, results, operands, merged, regions or (), operand_types, result_types, location
+            name, results, operands, merged, regions or (), operand_types, result_types, location, successors
         )
 
     def _results(self) -> tuple[str, ...]:
@@ -310,23 +318,25 @@ class _Parser:
         return tuple(regions)
 
     def _region(self) -> Block:
-        blocks: list[Block] = []
+        blocks: dict[str, Block] = {}
+        block = Block((), (), ())
         while True:
             self._blank()
             if self._skip("}"):
                 break
             if self._text.startswith("^", self._at):
-                blocks.append(self._label())
-            elif not blocks:
-                blocks.append(Block((), (), ()))
+                label, block = self._label()
+                blocks[label] = block
             else:
-                blocks[-1].operations.append(self.operation())
-        if len(blocks) > 1:
-            raise refusal(f"a region has {len(blocks)} blocks; the simulator knows structured control flow")
-        return blocks[0] if blocks else Block((), (), ())
+                block.operations.append(self.operation())
+                blocks = blocks or {"": block}
+        first = next(iter(blocks.values()), block)
+        for block in blocks.values() if len(blocks) > 1 else ():
+            block.siblings = blocks
+        return first
 
-    def _label(self) -> Block:
-        self._expect(_LABEL, "the label of a block")
+    def _label(self) -> tuple[str, Block]:
+        label = self._expect(_LABEL, "the label of a block").group()
         names: list[str] = []
         types: list[Type] = []
         locations: list[Location] = []
@@ -338,7 +348,8 @@ class _Parser:
                 types.append(self._vocabulary.type(type_))
                 locations.append(self._place(location[:-1]))
         self._require(":")
-        return Block(tuple(names), tuple(types), tuple(locations))
+        self._at = self._text.index("\n", self._at)  # the printer's comment on what leads here
+        return label, Block(tuple(names), tuple(types), tuple(locations))
 
     def _types(self, text: str) -> tuple[Type, ...]:
         return tuple(self._vocabulary.type(piece) for piece in pieces(text))

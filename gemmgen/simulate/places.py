@@ -50,12 +50,21 @@ class Place:
     def view(self, how: Any, type_: Type) -> Place:
         """Return a view; one that was asked for before is the same object."""
         if how not in self._views:
-            index = apply_view(self.index, how, type_)
-            slot = self._slot
-            if slot is None and how[0] == "ttg.memdesc_index":
-                slot = how[1]
-            self._views[how] = Place(self.allocation, index, self.element_bytes, slot)
+            self._views[how] = self._reinterpreted(type_) if how[0] == REINTERPRET else self._part(how, type_)
         return self._views[how]
+
+    def _part(self, how: Any, type_: Type) -> Place:
+        slot = self._slot
+        if slot is None and how[0] == "ttg.memdesc_index":
+            slot = how[1]
+        return Place(self.allocation, apply_view(self.index, how, type_), self.element_bytes, slot)
+
+    def _reinterpreted(self, type_: Type) -> Place:
+        """Return the place of other elements over the same bytes, from the first one on."""
+        assert isinstance(type_, MemDescType)
+        count = prod(type_.local_shape)
+        index = self.offset + torch.arange(count, dtype=torch.int64) * type_.element_bytes
+        return Place(self.allocation, index.reshape(type_.local_shape), type_.element_bytes, self._slot)
 
     @property
     def name(self) -> str:
@@ -77,6 +86,9 @@ def shared_memory_index(operation: Operation) -> Tensor:
     return index.reshape(type_.local_shape)
 
 
+REINTERPRET = "ttg.memdesc_reinterpret"
+
+
 def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
     """Apply a view operation, (its name, its numbers), to data or to an index."""
     kind, numbers = how
@@ -93,6 +105,9 @@ def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
         return tensor
     if kind == "ttng.tmem_subslice":
         return tensor.narrow(*numbers)
+    if kind == REINTERPRET:
+        elements = tensor.view(-1).view(type_.dtype)
+        return elements[: prod(type_.local_shape)].view(type_.local_shape)
     raise refusal(f"view {kind} is not known to the simulator", code="unknown-operation")
 
 
@@ -194,23 +209,41 @@ def _matrix(
     fields = encoding.fields
     rows, columns = type_.local_shape[-2:]
     element_bytes: int = type_.dtype.itemsize * fields["colStride"]
-    if rows != fields["blockM"] or fields.get("fp4Padded"):
-        raise refusal(f"tensor memory of {rows} rows in blocks of {fields['blockM']} is not known")
-    if rows == 128:
-        return row, column * element_bytes, columns * element_bytes
-    if fields.get("twoCTAs"):  # the right half of 64 rows lies in the lanes that they leave free
-        half = columns // 2
-        return row + column // half * 64, column % half * element_bytes, half * element_bytes
-    # Sixteen rows in each quarter of the lanes.
-    return row // 16 * 32 + row % 16, column * element_bytes, columns * element_bytes
+    block_rows: int = fields["blockM"]
+    block_columns = min(fields["blockN"], columns)
+    if rows % block_rows or columns % block_columns or fields.get("fp4Padded"):
+        raise refusal(f"tensor memory of {rows} rows in blocks of {block_rows} is not known")
+    tall, wide = rows // block_rows, columns // block_columns
+    block_row, block_column = row // block_rows, column // block_columns
+    row, column = row % block_rows, column % block_columns
+    if block_rows == 128:
+        lane, width = row, block_columns
+    elif fields.get("twoCTAs"):  # the right half of 64 rows lies in the lanes that they leave free
+        width = block_columns // 2
+        lane, column = row + column // width * 64, column % width
+    else:
+        # Sixteen rows in each quarter of the lanes; the other sixteen lanes are the next block's.
+        lane, width = row // 16 * 32 + row % 16, block_columns
+        if tall > 1:
+            lane, block_row, tall = lane + block_row % 2 * 16, block_row // 2, -(-tall // 2)
+        elif wide > 1:
+            lane, block_column, wide = lane + block_column % 2 * 16, block_column // 2, -(-wide // 2)
+    # Blocks lie side by side, those of a column of blocks first.
+    byte = ((block_column * tall + block_row) * width + column) * element_bytes
+    return lane + torch.zeros_like(byte), byte + torch.zeros_like(lane), tall * wide * width * element_bytes
 
 
 def _scales(row: Tensor, column: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor, int]:
-    """Return lane and byte of each scale: 128 rows by 4 scales in four columns, 32 lanes [ptx].
+    """Return lane and byte of each scale: 32 rows by 4 scales in a column, four such a block [ptx].
 
     The other three quarters of the lanes hold copies, which are always written and read with these.
     """
     row_blocks, column_blocks = -(-rows // 128), -(-columns // 4)
     block = column // 4 * row_blocks + row // 128
-    byte = (block * 4 + row // 32 % 4) * COLUMN_BYTES + column % 4
-    return row % 32 + torch.zeros_like(column), byte, row_blocks * column_blocks * 4 * COLUMN_BYTES
+    block_columns = min(4, -(-rows // 32))
+    byte = (block * block_columns + row // 32 % 4) * COLUMN_BYTES + column % 4
+    return (
+        row % 32 + torch.zeros_like(column),
+        byte,
+        row_blocks * column_blocks * block_columns * COLUMN_BYTES,
+    )

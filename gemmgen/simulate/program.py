@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, cast
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released
-from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, refusal
+from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.global_memory import GlobalMemory
 from gemmgen.simulate.memory import Access, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
@@ -57,6 +57,16 @@ class Accumulator:
     value: Tensor | None = None
 
 
+@dataclass(frozen=True)
+class Undefined:
+    """What the device computes and does not define: a fault only if something depends on it."""
+
+    value: Any
+    """Stands for it, so that the run goes on."""
+    why: str
+    location: Location
+
+
 @dataclass
 class Lane:
     """Work of one kind that an agent issues and awaits in order."""
@@ -100,6 +110,9 @@ class Agent:
         self.tensor_core = Lane(("tensor-core", *identity))
         self.store_reads = Lane(("store-read", *identity))
         self.store_writes = Lane(("store-write", *identity))
+        self.copies = Lane(("copy", *identity))
+        self.copy_groups: list[int] = []
+        """For each committed group of copies by cp.async, the number of its last one."""
         self.steps: Steps | None = None
         self.waiting: Wait | None = None
         self.here = UNKNOWN
@@ -107,11 +120,41 @@ class Agent:
         self.done = False
         self.polled: list[Watch] | None = None
         """What the loop that it is in has seen of global memory, while it does nothing else."""
+        self.computing = False
+        """Whether its newest operation does nothing but to compute a value of others."""
+        self.undefined: Undefined | None = None
+        """What that value depends on."""
 
     def get(self, name: str) -> Any:
         """Return a value that an instruction uses now."""
-        value = self.values[name]
-        return self.use(value) if isinstance(value, Accumulator) else value
+        return self.used(self.values[name])
+
+    def used(self, value: Any) -> Any:
+        """Return a value as an instruction uses it now."""
+        if isinstance(value, Accumulator):
+            return self.use(value)
+        if isinstance(value, Undefined):
+            return self._use_undefined(value)
+        return value
+
+    def _use_undefined(self, value: Undefined) -> Any:
+        """Let a computed value be undefined too; what does more with it is at fault."""
+        if self.computing:
+            self.undefined = value
+        else:
+            name = value.location.name or "<unnamed value>"
+            text = f"{value.why}, and what is done here depends on the result"
+            self.report(Kind.UNDEFINED_VALUE, name, (self.here, value.location), text)
+        return value.value
+
+    def taint(self, results: Sequence[Any]) -> list[Any]:
+        """Return the results of a computation that depends on an undefined value: they are undefined too."""
+        origin, self.undefined = self.undefined, None
+        assert origin is not None
+        return [
+            replace(origin, value=result.value if isinstance(result, Undefined) else result)
+            for result in results
+        ]
 
     def use(self, accumulator: Accumulator) -> Tensor:
         """Return an accumulator's numbers, which must have been awaited."""
@@ -128,19 +171,10 @@ class Agent:
         while len(lane.events) > lane.issued - lane.awaited:
             self.cluster.finish(lane.events[0])
 
-    def access(self, what: str, location: Location) -> Access:
-        """Return the event of touching memory now, by the generic proxy."""
-        return Access(
-            self.key,
-            self.knowledge.now,
-            self.key,
-            self.label,
-            self.cta,
-            Proxy.GENERIC,
-            what,
-            location,
-            self.program,
-        )
+    def access(self, what: str, location: Location, proxy: Proxy = Proxy.GENERIC) -> Access:
+        """Return the event of touching memory now."""
+        now, key = self.knowledge.now, self.key
+        return Access(key, now, key, self.label, self.cta, proxy, what, location, self.program)
 
     def asynchronous(self, component: Component, number: int, what: str, location: Location) -> Access:
         """Return the event of touching memory at some time until work is known to be complete."""
@@ -148,9 +182,16 @@ class Agent:
         key, program = self.key, self.program
         return Access(component, number, key, self.label, self.cta, Proxy.ASYNC, what, location, program, now)
 
-    def report(self, kind: Kind, name: str, locations: tuple[Location, ...], text: str) -> None:
+    def report(
+        self,
+        kind: Kind,
+        name: str,
+        locations: tuple[Location, ...],
+        text: str,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
         """Report a fault that this agent shows."""
-        self.cluster.findings.add(kind, name, locations, self.label, self.cta, text)
+        self.cluster.findings.add(kind, name, locations, self.label, self.cta, text, severity=severity)
 
     def check_exit(self, location: Location) -> None:
         """Report work that can no longer be awaited."""
@@ -174,6 +215,8 @@ class Entry:
     ignored: frozenset[str]
     """Hints that change the speed, or what is undefined anyway: never a defined result."""
     blocking: bool
+    computes: bool
+    """Whether it does nothing but to compute its results of its operands."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +248,8 @@ class BarrierWait:
     parity: int
     name: str
     location: Location
+    allocation: Operation
+    """What the barrier lies in."""
 
     def ready(self) -> bool:
         """See `Wait`."""
@@ -327,6 +372,19 @@ def _value(values: Tensor) -> str:
 
 def _now(watch: Watch) -> str:
     return _value(watch.flat[watch.offsets])
+
+
+def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...]] | None:
+    """Return the block that a branch goes to and the values that it hands over; None at the region's end."""
+    if not terminator.successors:
+        return None
+    if terminator.name == "cf.br":
+        return terminator.successors[0], terminator.operands
+    (condition,), then, otherwise = terminator.segments
+    agent.computing = False
+    if agent.get(condition):
+        return terminator.successors[0], then
+    return terminator.successors[1], otherwise
 
 
 class IdleError(Exception):
@@ -464,13 +522,30 @@ class Cluster:
 
     def block(self, agent: Agent, block: Block) -> Steps:
         """Run a block and return the values that its terminator hands on."""
+        values = agent.values
+        while True:
+            last = yield from self._straight(agent, block)
+            if last is None:
+                return []
+            successor = _successor(agent, last)
+            if successor is None:
+                return [values[name] for name in last.operands]
+            label, names = successor
+            handed = [values[name] for name in names]
+            block = block.siblings[label]
+            values.update(zip(block.arguments, handed, strict=True))
+            yield  # such blocks may form a loop
+
+    def _straight(self, agent: Agent, block: Block) -> Generator[Wait | None, None, Operation | None]:
+        """Run the operations of a block up to its terminator, and return that."""
         entries = self.kernel.entries
         values = agent.values
         for op in block.operations:
             entry = entries.get(op)
-            if entry is None:  # the terminator
-                return [values[name] for name in op.operands]
+            if entry is None:
+                return op
             self.here = agent.here = op.location
+            agent.computing = entry.computes
             self._operations_left -= 1
             if self._operations_left == 0:
                 self._demand_progress(agent)
@@ -483,11 +558,14 @@ class Cluster:
                     raise
                 raise refusal(error.diagnostics[0].message, op.location, error.diagnostics[0].code) from error
             results = op.results
-            if len(results) == 1:
+            if agent.undefined is not None:
+                one = len(results) == 1
+                values.update(zip(results, agent.taint([result] if one else result), strict=True))
+            elif len(results) == 1:
                 values[results[0]] = result
             elif results:
                 values.update(zip(results, result, strict=True))
-        return []
+        return None
 
     def _whole(self, agent: Agent, body: Block) -> Steps:
         yield from self.block(agent, body)

@@ -86,8 +86,9 @@ class Distributed:
 
     @cached_property
     def blocks(self) -> list[list[int]]:
-        """See `Encoding.blocks`."""
-        return self.encoding.blocks(self.shape) if self.encoding else []
+        """See `Encoding.blocks`; a step beyond the tensor's end is none: there the tensor begins again."""
+        bases = self.encoding.blocks(self.shape) if self.encoding else []
+        return [[step % extent for step, extent in zip(basis, self.shape, strict=True)] for basis in bases]
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:

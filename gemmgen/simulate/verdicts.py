@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from gemmgen.hardware import GPUS, Architecture
 from gemmgen.simulate.clocks import Clock, join
@@ -190,31 +191,170 @@ def _place(cluster: Cluster, agent: Agent) -> str:
 
 
 def _report_deadlock(cluster: Cluster) -> None:
-    waiters = [
-        (agent, agent.waiting)
-        for agent in cluster.agents
-        if not agent.done and isinstance(agent.waiting, BarrierWait)
-    ]
-    described = [
-        f"{agent.label} of CTA {agent.cta} waits at {wait.location} for parity {wait.parity} of "
-        f"{wait.name}: {wait.barrier or 'never initialised'}"
-        for agent, wait in waiters
-    ]
-    for agent, wait in waiters:
-        name = wait.name.partition("[")[0]
-        text = "nothing can go on. " + "; ".join(described)
-        agent.report(Kind.DEADLOCK, name, (wait.location,), text)
-        barrier = wait.barrier
-        if barrier and barrier.pending == 0 and barrier.expected_bytes != barrier.received_bytes:
-            text = (
-                f"{wait.name}: phase {barrier.phases} expects {barrier.expected_bytes:,} bytes and "
-                f"receives {barrier.received_bytes:,}"
-            )
-            agent.report(Kind.BYTE_COUNT, name, (barrier.expect_location,), text)
-    if not waiters:
-        stuck = [agent for agent in cluster.agents if not agent.done]
+    """Report one fault: the wait that the others depend on comes first."""
+    stuck = [agent for agent in cluster.agents if not agent.done]
+    waits = _by_cause(cluster, [_Stuck(a, a.waiting) for a in stuck if isinstance(a.waiting, BarrierWait)])
+    if not waits:
         places = "; ".join(
             f"{a.label} of CTA {a.cta} at {a.waiting.location if a.waiting else UNKNOWN}" for a in stuck
         )
         location = stuck[0].waiting.location if stuck[0].waiting else UNKNOWN
         stuck[0].report(Kind.DEADLOCK, "<cluster barrier>", (location,), f"nothing can go on. {places}")
+        return
+    first = waits[0]
+    name = first.wait.name.partition("[")[0]
+    barrier = first.wait.barrier
+    if barrier and first.lacks_bytes:
+        text = (
+            f"{first.wait.name}: phase {barrier.phases} expects {barrier.expected_bytes:,} bytes and "
+            f"receives {barrier.received_bytes:,}"
+        )
+        first.agent.report(Kind.BYTE_COUNT, name, (barrier.expect_location,), text)
+    locations = tuple(dict.fromkeys(stuck.wait.location for stuck in waits))
+    text = "nothing can go on. " + "; ".join(map(str, waits))
+    first.agent.report(Kind.DEADLOCK, name, locations, text)
+
+
+@dataclass(frozen=True, eq=False)
+class _Stuck:
+    """A partition that waits for a barrier without end."""
+
+    agent: Agent
+    wait: BarrierWait
+
+    @property
+    def lacks_bytes(self) -> bool:
+        """Whether all have arrived, and the bytes are not those that are expected."""
+        barrier = self.wait.barrier
+        if barrier is None or barrier.pending:
+            return False
+        return barrier.expected_bytes != barrier.received_bytes
+
+    @property
+    def lacks_some(self) -> bool:
+        """Whether some have arrived and others have not."""
+        barrier = self.wait.barrier
+        return barrier is not None and 0 < barrier.pending < barrier.count
+
+    def has_not_heard_of(self, other: _Stuck) -> bool:
+        """Whether another partition has not arrived in the phase that this one waits for."""
+        barrier, who = self.wait.barrier, f"{other.agent.label} of CTA {other.agent.cta}"
+        return barrier is not None and all(arrival.who != who for arrival in barrier.arrivals)
+
+    def __str__(self) -> str:
+        wait, state = self.wait, self.wait.barrier or "never initialised"
+        who = f"{self.agent.label} of CTA {self.agent.cta}"
+        return f"{who} waits at {wait.location} for parity {wait.parity} of {wait.name}: {state}"
+
+
+def _by_cause(cluster: Cluster, waits: list[_Stuck]) -> list[_Stuck]:
+    """Return the waits, the one first that is the likeliest cause of the others.
+
+    A wait that nobody in the kernel could end is one for sure. Of waits that depend on each other, one that
+    got some of its arrivals or the wrong bytes has them from partitions that did their part; and a slot must
+    be empty before there is anything to be ready in it.
+    """
+    signals = _signals(cluster.kernel.function.regions[0])
+    operations = {stuck: signals.get(stuck.wait.allocation, ()) for stuck in waits}
+    needs: dict[_Stuck, list[_Stuck]] = {}
+    for stuck in waits:
+        needs[stuck] = [
+            other
+            for other in waits
+            if any(_may_signal(other.agent, name, partition) for name, partition in operations[stuck])
+        ]
+
+    def rank(stuck: _Stuck) -> tuple[bool, int, int, int]:
+        barrier = stuck.wait.barrier
+        names = {name for name, _ in operations[stuck]}
+        by_threads, by_bytes = "ttng.arrive_barrier" in names, "ttng.barrier_expect" in names
+        if barrier is None or not names:
+            state = 0
+        elif stuck.lacks_some and not (by_bytes and any(map(stuck.has_not_heard_of, needs[stuck]))):
+            state = 1
+        else:
+            state = 2 if stuck.lacks_bytes else 3
+        source = 2 if by_bytes else 0 if by_threads else 1
+        reached = _reached(stuck, needs)
+        depends = any(stuck not in _reached(other, needs) for other in reached)
+        return depends, state, source, barrier.phases if barrier else 0
+
+    return sorted(waits, key=rank)
+
+
+def _may_signal(agent: Agent, name: str, partition: int) -> bool:
+    """Whether a partition's signalling operation is one that an agent executes."""
+    tensor_core = name.startswith("ttng.tc_gen5")
+    return agent.partition == partition and not (
+        tensor_core and agent.cluster.kernel.pairs and agent.cta & 1  # the even CTA of a pair issues for both
+    )
+
+
+def _reached(stuck: _Stuck, needs: Mapping[_Stuck, Sequence[_Stuck]]) -> set[_Stuck]:
+    """Return the waits that must end before a wait can."""
+    reached: set[_Stuck] = set()
+    left = list(needs[stuck])
+    while left:
+        other = left.pop()
+        if other not in reached:
+            reached.add(other)
+            left += needs[other]
+    return reached
+
+
+_SIGNALLING = (
+    "ttng.arrive_barrier",
+    "ttng.barrier_expect",
+    "ttng.tc_gen5_commit",
+    "ttng.tc_gen5_mma",
+    "ttng.tc_gen5_mma_scaled",
+    "ttng.async_tma_copy_global_to_local",
+    "ttng.clc_try_cancel",
+)
+
+
+def _signals(body: Block) -> dict[Operation, list[tuple[str, int]]]:
+    """Return for each allocation the operations that signal a barrier in it, each with its partition."""
+    found: dict[Operation, list[tuple[str, int]]] = {}
+    _trace_barriers(body, 0, {}, found)
+    return found
+
+
+def _trace_barriers(
+    body: Block,
+    partition: int,
+    origins: dict[str, Operation],
+    found: dict[Operation, list[tuple[str, int]]],
+) -> None:
+    for op in (op for block in body.siblings.values() or (body,) for op in block.operations):
+        if op.name == "ttg.local_alloc":
+            origins[op.results[0]] = op
+        elif op.name.startswith("ttg.memdesc_") and op.operands[0] in origins:
+            origins[op.results[0]] = origins[op.operands[0]]
+        elif op.name in _SIGNALLING:
+            for operand in op.operands:
+                if operand in origins:
+                    found.setdefault(origins[operand], []).append((op.name, partition))
+        elif op.name == "ttg.warp_specialize.partitions":
+            for number, region in enumerate(op.regions, 1):
+                handed = zip(region.arguments, op.operands, strict=False)
+                inner = {argument: origins[value] for argument, value in handed if value in origins}
+                _trace_barriers(region, number, inner, found)
+            continue
+        for region, handed in zip(op.regions, _handed(op), strict=False):
+            origins |= {argument: origins[value] for argument, value in handed if value in origins}
+            _trace_barriers(region, partition, origins, found)
+
+
+def _handed(op: Operation) -> list[list[tuple[str, str]]]:
+    """Return for each region of an operation its arguments, each with the value that it has at first."""
+    if op.name == "scf.for":
+        return [list(zip(op.regions[0].arguments[1:], op.operands[3:], strict=True))]
+    if op.name == "scf.while":
+        before, after = op.regions
+        kept = before.operations[-1].operands[1:]
+        return [
+            list(zip(before.arguments, op.operands, strict=True)),
+            list(zip(after.arguments, kept, strict=True)),
+        ]
+    return [[] for _ in op.regions]

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.table import computation
 from gemmgen.simulate.parse import Dense, Operation
-from gemmgen.simulate.program import Agent
+from gemmgen.simulate.program import Agent, Undefined
 from gemmgen.simulate.types import Distributed, TensorType, Type, dtype_of
 
 Number = Any
@@ -53,13 +53,15 @@ def unsigned(value: Number, bits: int) -> Number:
     return int(value) & ((1 << bits) - 1)
 
 
+_BY_ZERO = -1
+"""Stands for the result of a division by zero, which is undefined."""
+
+
 def truncated(quotient: Callable[[int, int], int]) -> Callable[[int, int], int]:
     """Return division or remainder of magnitudes, to be given the device's signs: towards zero."""
 
     def apply(a: int, b: int) -> int:
-        if b == 0:
-            raise refusal("integer division by zero", code="division-by-zero")
-        return quotient(a, b)
+        return quotient(a, b) if b else _BY_ZERO
 
     return apply
 
@@ -75,9 +77,9 @@ def _remainder(a: int, b: int) -> int:
 
 def _no_zero(operation_: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     def apply(a: Tensor, b: Tensor) -> Tensor:
-        if bool((b == 0).any()):
-            raise refusal("integer division by zero", code="division-by-zero")
-        return operation_(a, b)
+        # Elements that are divided by zero are as a rule those that a mask leaves out.
+        zero = b == 0
+        return torch.where(zero, _BY_ZERO, operation_(a, torch.where(zero, 1, b)))
 
     return apply
 
@@ -124,6 +126,7 @@ _TENSOR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "minui": torch.minimum,
     "maxui": torch.maximum,
 }
+_DIVISIONS = frozenset({"divsi", "remsi", "divui", "remui"})
 _UNSIGNED = frozenset({"divui", "remui", "shrui", "minui", "maxui"})
 
 
@@ -139,14 +142,17 @@ def integer(name: str, a: Number, b: Number, type_: Type) -> Number:
 
 def _integer_handler(name: str) -> Callable[[Agent, Operation], Number]:
     def run(agent: Agent, op: Operation) -> Number:
-        a, b = op.operands
-        return integer(name, agent.get(a), agent.get(b), op.result_types[0])
+        a, b = (agent.get(operand) for operand in op.operands)
+        result = integer(name, a, b, op.result_types[0])
+        if name in _DIVISIONS and not isinstance(b, Tensor) and b == 0:
+            return Undefined(result, "an integer is divided by zero", op.location)
+        return result
 
     return run
 
 
 for _name in _SCALAR:
-    operation(f"arith.{_name}", ignored=FLAGS)(_integer_handler(_name))
+    computation(f"arith.{_name}", ignored=FLAGS)(_integer_handler(_name))
 
 _FLOAT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "addf": torch.add,
@@ -172,6 +178,10 @@ def as_tensor(value: Number, type_: Type) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype_of(type_.element))
 
 
+_PRECISE: dict[str, str] = {"tt.precise_divf": "divf", "tt.approx_divf": "divf"}
+"""Quotients: the approximate one is within 2 ulp of the other."""
+
+
 def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
     def run(agent: Agent, op: Operation) -> Number:
         a, b = (
@@ -184,7 +194,9 @@ def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
 
 
 for _name in _FLOAT:
-    operation(f"arith.{_name}", ignored=FLAGS)(_float_handler(_name))
+    computation(f"arith.{_name}", ignored=FLAGS)(_float_handler(_name))
+for _operation, _name in _PRECISE.items():
+    computation(_operation)(_float_handler(_name))
 
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "arith.negf": torch.neg,
@@ -194,6 +206,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "math.log": torch.log,
     "math.log2": torch.log2,
     "math.sqrt": torch.sqrt,
+    "tt.precise_sqrt": torch.sqrt,
     "math.rsqrt": torch.rsqrt,
     "math.erf": torch.erf,
     "math.sin": torch.sin,
@@ -213,14 +226,14 @@ def _unary_handler(apply: Callable[[Tensor], Tensor]) -> Callable[[Agent, Operat
 
 
 for _name, _apply in _UNARY.items():
-    operation(_name, ignored=FLAGS)(_unary_handler(_apply))
+    computation(_name, ignored=FLAGS)(_unary_handler(_apply))
 
 
 LIBDEVICE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"__nv_fast_fdividef": torch.div}
 """Functions of two numbers; the approximate quotient is within 2 ulp of this one."""
 
 
-@operation("tt.extern_elementwise", "symbol", ignored=("libname", "libpath", "pure"))
+@computation("tt.extern_elementwise", "symbol", ignored=("libname", "libpath", "pure"))
 def extern_elementwise(agent: Agent, op: Operation) -> Number:
     symbol = str(op.attributes["symbol"])
     if symbol not in LIBDEVICE:
@@ -229,13 +242,26 @@ def extern_elementwise(agent: Agent, op: Operation) -> Number:
     return rounded(LIBDEVICE[symbol](x, y), op.result_types[0])
 
 
-@operation("math.fma", ignored=FLAGS)
+def combination(name: str, type_: Type) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return how an operation combines two tensors of one type; None where it is not one that does."""
+    dialect, _, short = name.partition(".")
+    if dialect != "arith":
+        return None
+    if short in _FLOAT:
+        apply = _FLOAT[short]
+        return lambda a, b: apply(a, b).to(a.dtype)
+    if short in _TENSOR:
+        return lambda a, b: integer(short, a, b, type_)
+    return None
+
+
+@computation("math.fma", ignored=FLAGS)
 def fma(agent: Agent, op: Operation) -> Number:
     a, b, c = (as_tensor(agent.get(name), op.result_types[0]).double() for name in op.operands)
     return rounded(a * b + c, op.result_types[0])
 
 
-@operation("arith.constant", "value")
+@computation("arith.constant", "value")
 def constant(agent: Agent, op: Operation) -> Number:
     value = op.attributes["value"]
     if not isinstance(value, Dense):
@@ -262,7 +288,7 @@ _COMPARISONS: dict[int, Callable[[Any, Any], Any]] = {
 }
 
 
-@operation("arith.cmpi", "predicate")
+@computation("arith.cmpi", "predicate")
 def cmpi(agent: Agent, op: Operation) -> Number:
     predicate: int = op.attributes["predicate"]
     a, b = (agent.get(name) for name in op.operands)
@@ -277,7 +303,7 @@ def cmpi(agent: Agent, op: Operation) -> Number:
 _FLOAT_COMPARISONS = (None, 0, 4, 5, 2, 3, 1)
 
 
-@operation("arith.cmpf", "predicate", ignored=FLAGS)
+@computation("arith.cmpf", "predicate", ignored=FLAGS)
 def cmpf(agent: Agent, op: Operation) -> Number:
     predicate: int = op.attributes["predicate"]
     a, b = (
@@ -296,7 +322,7 @@ def cmpf(agent: Agent, op: Operation) -> Number:
     return result if isinstance(op.result_types[0], Distributed) else int(result.item())
 
 
-@operation("arith.select", ignored=FLAGS)
+@computation("arith.select", ignored=FLAGS)
 def select(agent: Agent, op: Operation) -> Any:
     condition = agent.get(op.operands[0])
     if isinstance(condition, Tensor):

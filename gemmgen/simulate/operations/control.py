@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from gemmgen.simulate.clocks import Barrier, join
-from gemmgen.simulate.findings import Kind, refusal
-from gemmgen.simulate.memory import View
+from gemmgen.simulate.findings import Kind, Severity, refusal
+from gemmgen.simulate.memory import Proxy, View
 from gemmgen.simulate.operations.table import operation
 from gemmgen.simulate.parse import Block, Operation, walk
 from gemmgen.simulate.program import Agent, BarrierWait, JoinWait, Rendezvous, SpinWait, Steps
@@ -27,9 +29,13 @@ def owner(op: Operation, operand: int, cta: int) -> int:
 
 
 def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
-    """Return a CTA's barrier; one that was never initialised is reported."""
+    """Return a CTA's barrier, which is used now; one that was never initialised is reported."""
     barrier = agent.cluster.barriers.get((cta, view.place.offset))
-    if barrier is None:
+    if barrier is not None:
+        there, knowledge = view.on(agent.cluster.memories[cta]), agent.knowledge
+        access = agent.access(does, agent.cluster.here, Proxy.MBARRIER)
+        there.memory.read(there, access, knowledge.clock, knowledge.fenced)
+    else:
         base = view.place.allocation.location
         text = f"{view.name}: {does} before mbarrier.init"
         agent.report(Kind.UNINITIALISED_BARRIER, base.name or "<unnamed>", (agent.cluster.here, base), text)
@@ -46,15 +52,28 @@ def init_barrier(agent: Agent, op: Operation) -> None:
     # Every CTA that shares the barrier makes its own `count` arrivals.
     count = op.attributes["count"] << type_.shared_bits.bit_count()
     barrier = Barrier(view.name, agent.cta, count)
-    agent.cluster.barriers[agent.cta, view.place.offset] = barrier
+    key = (agent.cta, view.place.offset)
+    if key in agent.cluster.barriers:
+        name = view.place.allocation.location.name or "<unnamed>"
+        text = f"{view.name}: mbarrier.init of a barrier that is in use; mbarrier.invalidate must come first"
+        agent.report(Kind.DOUBLE_INIT, name, (op.location,), text)
+    _write_barrier(agent, op, view, "mbarrier.init")
+    agent.cluster.barriers[key] = barrier
     agent.cluster.initialised.append(barrier)
 
 
 @operation("ttng.inval_barrier")
 def inval_barrier(agent: Agent, op: Operation) -> None:
     view: View = agent.get(op.operands[0])
-    if owner(op, 0, agent.cta) == agent.cta and find(agent, view, agent.cta, "inval"):
+    if owner(op, 0, agent.cta) == agent.cta and find(agent, view, agent.cta, "mbarrier.invalidate"):
+        _write_barrier(agent, op, view, "mbarrier.invalidate")
         del agent.cluster.barriers[agent.cta, view.place.offset]
+
+
+def _write_barrier(agent: Agent, op: Operation, view: View, what: str) -> None:
+    """Judge the beginning or the end of a barrier's life, which no use of it may meet."""
+    access = agent.access(what, op.location, Proxy.MBARRIER)
+    view.memory.write(view, access, agent.knowledge.clock, agent.knowledge.fenced)
 
 
 @operation("ttng.wait_barrier", blocking=True)
@@ -63,9 +82,14 @@ def wait_barrier(agent: Agent, op: Operation) -> Steps:
     if owner(op, 0, agent.cta) != agent.cta or (predicate and not agent.get(predicate[0])):
         return
     view: View = agent.get(barrier_name)
-    barrier = find(agent, view, agent.cta, "wait")
+    barrier = find(agent, view, agent.cta, "mbarrier.wait")
     begin = agent.cluster.step
-    yield BarrierWait(barrier, agent.get(parity), view.name, op.location)
+    asked: int = agent.get(parity)
+    if asked not in (0, 1):
+        name = view.place.allocation.location.name or "<unnamed>"
+        text = f"{view.name}: a wait for parity {asked}; PTX has 0 and 1, and an H200 takes the lowest bit"
+        agent.report(Kind.WAIT_PARITY, name, (op.location,), text, Severity.LINT)
+    yield BarrierWait(barrier, asked, view.name, op.location, view.place.allocation)
     assert barrier is not None  # a wait for none has no end
     barrier.acquire(agent.knowledge)
     cluster = agent.cluster
@@ -95,7 +119,7 @@ def barrier_expect(agent: Agent, op: Operation) -> Steps:
 
 def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
     view: View = agent.get(op.operands[0])
-    does = "expect" if size else "arrive"
+    does = "mbarrier.expect" if size else "mbarrier.arrive"
     for cta in _targets(agent, op):
         barrier = find(agent, view, cta, does)
         if barrier is None:
@@ -219,7 +243,7 @@ def scf_while(agent: Agent, op: Operation) -> Steps:
         agent.values.update(zip(before.arguments, values, strict=True))
         agent.polled = [] if looks else None
         handed: list[Any] = yield from agent.cluster.block(agent, before)
-        if not handed[0]:
+        if not agent.used(handed[0]):
             agent.polled = None
             return _results(handed[1:])
         agent.values.update(zip(after.arguments, handed[1:], strict=True))
@@ -247,6 +271,30 @@ _LOOKS = (
 def only_looks(loop: Operation) -> bool:
     """Whether a loop does nothing but to look at global memory, or to change it by atomics."""
     return all(op.name.startswith(_LOOKS) for region in loop.regions for op in walk(region))
+
+
+@operation("tt.print", ignored=("hex", "isSigned", "prefix"))
+def print_(agent: Agent, op: Operation) -> None:
+    """Nothing: what a kernel prints is no result."""
+
+
+@operation("tt.assert", "message")
+def assert_(agent: Agent, op: Operation) -> None:
+    if not bool(torch.as_tensor(agent.get(op.operands[0])).all()):
+        name = op.location.name or "<unnamed condition>"
+        agent.report(Kind.ASSERTION, name, (op.location,), f"the assertion fails: {op.attributes['message']}")
+
+
+@operation("tt.grid_dependency_wait")
+@operation("tt.grid_dependency_launch_dependents")
+def grid_dependency(agent: Agent, op: Operation) -> None:
+    """Nothing: these order one launch after another, and here runs one."""
+
+
+@operation("tt.elementwise_inline_asm", "asm_string", ignored=("constraints", "packed_element", "pure"))
+def inline_assembly(_: Agent, op: Operation) -> None:
+    text = str(op.attributes["asm_string"])
+    raise refusal(f"inline assembly is not known to the simulator: {text}", op.location, "unknown-operation")
 
 
 @operation("tt.get_program_id", "axis")

@@ -4,20 +4,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from gemmgen.simulate.clocks import Released
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.global_memory import PLAIN, VOLATILE
 from gemmgen.simulate.memory import View
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.control import find, owner
+from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.program import Agent, Watch
-from gemmgen.simulate.types import Distributed, MemDescType
+from gemmgen.simulate.places import REINTERPRET
+from gemmgen.simulate.program import Agent, Event, Steps, Undefined, Watch
+from gemmgen.simulate.types import SHARED_MEMORY, Distributed, MemDescType
+
+TOKEN = None
+"""Orders operations for the compiler; here the order is that of the program."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class Pointer:
 
 @operation("ttg.local_alloc", ignored=("alignment",))
 def local_alloc(agent: Agent, op: Operation) -> View:
-    view = agent.memory.allocate(op)
+    view = agent.memory.allocations[op]
     if op.operands:
         _store(agent, op, agent.get(op.operands[0]), view, "store to shared memory")
     return view
@@ -43,24 +49,24 @@ def local_dealloc(agent: Agent, op: Operation) -> None:
     """Nothing: the offsets are chosen, and what comes over this memory must be ordered after it anyway."""
 
 
-@operation("ttg.memdesc_index")
-def memdesc_index(agent: Agent, op: Operation) -> View:
+@computation("ttg.memdesc_index")
+def memdesc_index(agent: Agent, op: Operation) -> View | Undefined:
     view: View = agent.get(op.operands[0])
     index = int(agent.get(op.operands[1]))
     if not 0 <= index < view.data.shape[0]:
-        raise refusal(
-            f"index {index} of {view.name}, which has {view.data.shape[0]} slots", op.location, "bad-index"
-        )
+        # The device only computes an address here: a predicate may keep it from being used.
+        why = f"slot {index} of {view.name}, which has {view.data.shape[0]}"
+        return Undefined(view.view((op.name, 0), op.result_types[0]), why, op.location)
     return view.view((op.name, index), op.result_types[0])
 
 
-@operation("ttg.memdesc_trans", "order")
+@computation("ttg.memdesc_trans", "order")
 def memdesc_trans(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     return view.view((op.name, op.attributes["order"]), op.result_types[0])
 
 
-@operation("ttg.memdesc_reshape")
+@computation("ttg.memdesc_reshape")
 def memdesc_reshape(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     type_ = op.result_types[0]
@@ -68,7 +74,24 @@ def memdesc_reshape(agent: Agent, op: Operation) -> View:
     return view.view((op.name, type_.local_shape), type_)
 
 
-@operation("ttg.memdesc_subslice", "offsets")
+@computation(REINTERPRET)
+def memdesc_reinterpret(agent: Agent, op: Operation) -> View:
+    """Return other elements over the same bytes.
+
+    Swizzling is left out, as everywhere: what is written by one view and read by the other comes out in
+    another order than on the device, and no kernel should do that.
+    """
+    view: View = agent.get(op.operands[0])
+    before, after = op.operand_types[0], op.result_types[0]
+    assert isinstance(before, MemDescType)
+    assert isinstance(after, MemDescType)
+    whole = view.held is not None and view.data.is_contiguous()
+    if not whole or before.fp4_padded or after.fp4_padded or after.space != SHARED_MEMORY:
+        raise refusal("this reinterpretation of memory is not known to the simulator", op.location)
+    return view.view((op.name, (after.element, after.local_shape)), after)
+
+
+@computation("ttg.memdesc_subslice", "offsets")
 def memdesc_subslice(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     type_ = op.result_types[0]
@@ -95,7 +118,7 @@ def _store(agent: Agent, op: Operation, value: Tensor, view: View, what: str) ->
     view.data.copy_(value)
 
 
-@operation("tt.addptr")
+@computation("tt.addptr")
 def addptr(agent: Agent, op: Operation) -> Pointer:
     pointer: Pointer = agent.get(op.operands[0])
     return Pointer(pointer.name, pointer.flat, pointer.offset + agent.get(op.operands[1]))
@@ -126,6 +149,77 @@ def load(agent: Agent, op: Operation) -> Any:
         values.copy_(torch.as_tensor(agent.get(other_names[0])))
     values[mask] = pointer.flat[offsets[mask]]
     return values if isinstance(op.result_types[0], Distributed) else values.item()
+
+
+@operation(
+    "ttg.async_copy_global_to_local",
+    ignored=(*_CACHING, "isVolatile", "contiguity", "cachePolicy"),
+    blocking=True,
+)
+def async_copy(agent: Agent, op: Operation) -> Steps:
+    """cp.async: the generic proxy, at some time until the group is awaited; a masked element becomes 0."""
+    (pointer_name,), (target,), mask_names, other_names = op.segments
+    pointer: Pointer = agent.get(pointer_name)
+    offsets = torch.as_tensor(pointer.offset)
+    mask = mask_of(agent, mask_names, offsets)
+    view: View = agent.get(target)
+    other = agent.get(other_names[0]) if other_names else 0
+    lane, knowledge = agent.copies, agent.knowledge
+    number = lane.issue(view.name, op.location)
+    access = replace(agent.access("cp.async", op.location), component=lane.component, number=number)
+    view.memory.write(view, access, knowledge.clock, knowledge.fenced)
+    for part in elements(pointer, offsets[mask], op):
+        agent.cluster.globals.read(part, pointer.name, access, knowledge.clock)
+
+    def complete() -> None:
+        values = torch.full(offsets.shape, 0, dtype=pointer.flat.dtype)
+        values.copy_(torch.as_tensor(other))
+        values[mask] = pointer.flat[offsets[mask]]
+        view.data.copy_(values)
+
+    agent.cluster.issue(Event(lane.events, complete))
+    yield
+    return TOKEN
+
+
+@operation("ttg.async_commit_group")
+def async_commit_group(agent: Agent, _: Operation) -> Any:
+    agent.copy_groups.append(agent.copies.issued)
+    return TOKEN
+
+
+@operation("ttg.async_wait", "num", blocking=True)
+def async_wait(agent: Agent, op: Operation) -> Steps:
+    outstanding: int = op.attributes["num"]
+    if len(agent.copy_groups) > outstanding:
+        last = agent.copy_groups[-1 - outstanding]
+        agent.copies.wait(agent.copies.issued - last, agent.knowledge)
+        agent.drain(agent.copies)
+    yield
+    return TOKEN
+
+
+@operation("ttng.async_copy_mbarrier_arrive", "noIncrement", blocking=True)
+def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
+    """Arrive when the copies so far are complete; the arrival adds itself to those that are awaited."""
+    if op.attributes.get("noIncrement"):
+        raise refusal("arrivals of copies that the barrier's count covers are not known", op.location)
+    view: View = agent.get(op.operands[0])
+    barrier = find(agent, view, owner(op, 0, agent.cta), "cp.async.mbarrier.arrive")
+    lane, cluster = agent.copies, agent.cluster
+    released = Released()
+    agent.knowledge.release_into(released)
+    released.clock[lane.component] = lane.issue(view.name, op.location)
+    if barrier:
+        barrier.pending += 1
+
+    def complete() -> None:
+        if barrier:
+            barrier.arrive_later(f"cp.async of {agent.label} of CTA {agent.cta}", op.location, released)
+            cluster.settle(barrier)
+
+    cluster.issue(Event(lane.events, complete))
+    yield
 
 
 @operation("tt.store", ignored=_CACHING)
@@ -166,19 +260,15 @@ def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
     return [pointer.flat[ordered[low] : ordered[high - 1] + 1] for low, high in pairwise(edges)]
 
 
-TOKEN = None
-"""Orders operations for the compiler; here the order is that of the program."""
-
-
 @operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")
 def tmem_alloc(agent: Agent, op: Operation) -> Any:
-    view = agent.cluster.tensor_memories[agent.cta].allocate(op)
+    view = agent.cluster.tensor_memories[agent.cta].allocations[op]
     if op.operands:
         _store(agent, op, agent.get(op.operands[0]), view, "store to tensor memory")
     return view if len(op.results) == 1 else (view, TOKEN)
 
 
-@operation("ttng.tmem_subslice", "dim", "offset")
+@computation("ttng.tmem_subslice", "dim", "offset")
 def tmem_subslice(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
     before, after = op.operand_types[0], op.result_types[0]

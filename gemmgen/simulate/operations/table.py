@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.parse import TERMINATORS, Block, Operation
+from gemmgen.simulate.parse import TERMINATORS, Block, Operation, walk
 from gemmgen.simulate.program import Entry, Handler
 
 COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size"})
@@ -17,15 +17,24 @@ _ENTRIES: dict[str, Entry] = {}
 
 
 def operation(
-    name: str, *attributes: str, ignored: tuple[str, ...] = (), blocking: bool = False
+    name: str,
+    *attributes: str,
+    ignored: tuple[str, ...] = (),
+    blocking: bool = False,
+    computes: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Enter a function as what an operation does."""
 
     def enter(run: Handler) -> Handler:
-        _ENTRIES[name] = Entry(run, frozenset(attributes), frozenset(ignored), blocking)
+        _ENTRIES[name] = Entry(run, frozenset(attributes), frozenset(ignored), blocking, computes)
         return run
 
     return enter
+
+
+def computation(name: str, *attributes: str, ignored: tuple[str, ...] = ()) -> Callable[[Handler], Handler]:
+    """Enter a function as what an operation computes; it does nothing else."""
+    return operation(name, *attributes, ignored=ignored, computes=True)
 
 
 def entries(block: Block, families: Sequence[ModuleType]) -> dict[Operation, Entry]:
@@ -41,9 +50,7 @@ def entries(block: Block, families: Sequence[ModuleType]) -> dict[Operation, Ent
 
 
 def _entries(block: Block) -> Iterator[tuple[Operation, Entry]]:
-    for op in block.operations:
-        for region in op.regions:
-            yield from _entries(region)
+    for op in walk(block):
         if op.name in TERMINATORS:
             continue
         entry = _ENTRIES.get(op.name)

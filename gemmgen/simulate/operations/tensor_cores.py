@@ -16,7 +16,7 @@ from gemmgen.simulate.memory import Access, Proxy, View
 from gemmgen.simulate.operations.block_scales import scaled_operands
 from gemmgen.simulate.operations.control import find, owner, report_overflow
 from gemmgen.simulate.operations.loads_stores import TOKEN
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.program import Accumulator, Agent, Event, Lane, Steps
 from gemmgen.simulate.trace import Span
@@ -63,6 +63,24 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
         agent.drain(agent.mma)
     yield
     return result
+
+
+_TF32 = 0
+"""The precision of inputs that drops bits of fp32, as MLIR numbers it; 2 keeps them all."""
+
+
+@computation("tt.dot", "inputPrecision", ignored=("maxNumImpreciseAcc",))
+def dot(agent: Agent, op: Operation) -> Tensor:
+    """Multiply in registers: the warps' own instruction, done at once."""
+    a, b, accumulator = (agent.get(name) for name in op.operands)
+    type_ = op.result_types[0]
+    assert isinstance(type_, TensorType)
+    precision: int = op.attributes.get("inputPrecision", _TF32)
+    if a.dtype == torch.float32 and precision == 2:
+        return torch.addmm(accumulator, a, b)
+    if a.dtype == torch.float64 or precision not in (_TF32, 2):
+        raise refusal(f"tt.dot of {a.dtype} with precision {precision} is not known", op.location)
+    return product(a, b, accumulator, type_.dtype)
 
 
 def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtype: torch.dtype) -> Tensor:

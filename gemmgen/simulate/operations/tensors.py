@@ -9,23 +9,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.operations.arith import FLAGS, Number, as_tensor, bits_of, rounded, unsigned, wrap
+from gemmgen.simulate.operations.arith import (
+    FLAGS,
+    Number,
+    as_tensor,
+    bits_of,
+    combination,
+    rounded,
+    unsigned,
+    wrap,
+)
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.table import computation
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.program import Agent
 from gemmgen.simulate.types import Distributed, TensorType, dtype_of
 
 
-@operation("arith.extsi")
-@operation("arith.index_cast")
-@operation("arith.trunci", ignored=FLAGS)
+@computation("arith.extsi")
+@computation("arith.index_cast")
+@computation("arith.trunci", ignored=FLAGS)
 def resize(agent: Agent, op: Operation) -> Number:
     value = agent.get(op.operands[0])
     if isinstance(value, Tensor):
@@ -38,14 +48,14 @@ def resize(agent: Agent, op: Operation) -> Number:
     return wrap(int(value), bits_of(op.result_types[0]))
 
 
-@operation("arith.extui", ignored=FLAGS)
+@computation("arith.extui", ignored=FLAGS)
 def extui(agent: Agent, op: Operation) -> Number:
     value = unsigned(agent.get(op.operands[0]), bits_of(op.operand_types[0]))
     return value.to(dtype_of(op.result_types[0].element)) if isinstance(value, Tensor) else value
 
 
-@operation("arith.sitofp", ignored=FLAGS)
-@operation("arith.uitofp", ignored=FLAGS)
+@computation("arith.sitofp", ignored=FLAGS)
+@computation("arith.uitofp", ignored=FLAGS)
 def integer_to_float(agent: Agent, op: Operation) -> Number:
     value = agent.get(op.operands[0])
     if op.name == "arith.uitofp" or op.operand_types[0].element == "i1":
@@ -55,8 +65,8 @@ def integer_to_float(agent: Agent, op: Operation) -> Number:
     return rounded(value if isinstance(value, Tensor) else torch.tensor(value), op.result_types[0])
 
 
-@operation("arith.fptosi", ignored=FLAGS)
-@operation("arith.fptoui", ignored=FLAGS)
+@computation("arith.fptosi", ignored=FLAGS)
+@computation("arith.fptoui", ignored=FLAGS)
 def float_to_integer(agent: Agent, op: Operation) -> Number:
     value = as_tensor(agent.get(op.operands[0]), op.operand_types[0])
     # PTX cvt.rzi saturates and turns NaN into 0 (32 bits and more); MLIR leaves both undefined.
@@ -71,9 +81,9 @@ def float_to_integer(agent: Agent, op: Operation) -> Number:
     return result if isinstance(op.result_types[0], Distributed) else int(result.item())
 
 
-@operation("arith.extf", ignored=FLAGS)
-@operation("arith.truncf", ignored=FLAGS)
-@operation("tt.fp_to_fp", "rounding")
+@computation("arith.extf", ignored=FLAGS)
+@computation("arith.truncf", ignored=FLAGS)
+@computation("tt.fp_to_fp", "rounding")
 def convert_float(agent: Agent, op: Operation) -> Number:
     # Torch and the device both round to nearest even; Triton's number for that is 1.
     if op.attributes.get("rounding", 1) != 1:
@@ -87,8 +97,8 @@ def convert_float(agent: Agent, op: Operation) -> Number:
     return rounded(value, op.result_types[0])
 
 
-@operation("arith.bitcast")
-@operation("tt.bitcast")
+@computation("arith.bitcast")
+@computation("tt.bitcast")
 def bitcast(agent: Agent, op: Operation) -> Number:
     value = agent.get(op.operands[0])
     if isinstance(value, Pointer):
@@ -112,7 +122,7 @@ def _on_offsets(value: Any, apply: Callable[[Tensor], Tensor]) -> Any:
     return apply(value)
 
 
-@operation("tt.make_range", "start", "end")
+@computation("tt.make_range", "start", "end")
 def make_range(agent: Agent, op: Operation) -> Tensor:
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
@@ -120,7 +130,7 @@ def make_range(agent: Agent, op: Operation) -> Tensor:
     return torch.arange(start, start + type_.local_shape[0], dtype=torch.int32)
 
 
-@operation("tt.splat")
+@computation("tt.splat")
 def splat(agent: Agent, op: Operation) -> Any:
     value = agent.get(op.operands[0])
     if isinstance(value, Pointer):
@@ -130,45 +140,45 @@ def splat(agent: Agent, op: Operation) -> Any:
     return torch.full(type_.local_shape, value, dtype=type_.dtype)
 
 
-@operation("tt.unsplat")
+@computation("tt.unsplat")
 def unsplat(agent: Agent, op: Operation) -> Any:
     return agent.get(op.operands[0]).reshape(()).item()
 
 
-@operation("tt.expand_dims", "axis")
+@computation("tt.expand_dims", "axis")
 def expand_dims(agent: Agent, op: Operation) -> Any:
     return _on_offsets(agent.get(op.operands[0]), lambda value: value.unsqueeze(op.attributes["axis"]))
 
 
-@operation("tt.broadcast")
+@computation("tt.broadcast")
 def broadcast(agent: Agent, op: Operation) -> Any:
     return _on_offsets(agent.get(op.operands[0]), lambda value: value.expand(_shape(op)))
 
 
-@operation("tt.reshape", "allow_reorder", ignored=("efficient_layout",))
+@computation("tt.reshape", "allow_reorder", ignored=("efficient_layout",))
 def reshape(agent: Agent, op: Operation) -> Any:
     if op.attributes.get("allow_reorder"):
         raise refusal("a reshape that may reorder elements is not known to the simulator", op.location)
     return _on_offsets(agent.get(op.operands[0]), lambda value: value.reshape(_shape(op)))
 
 
-@operation("tt.trans", "order")
+@computation("tt.trans", "order")
 def trans(agent: Agent, op: Operation) -> Any:
     return _on_offsets(agent.get(op.operands[0]), lambda value: value.permute(op.attributes["order"]))
 
 
-@operation("tt.split")
+@computation("tt.split")
 def split(agent: Agent, op: Operation) -> Any:
     value: Tensor = agent.get(op.operands[0])
     return value[..., 0], value[..., 1]
 
 
-@operation("tt.join")
+@computation("tt.join")
 def join(agent: Agent, op: Operation) -> Tensor:
     return torch.stack([agent.get(name) for name in op.operands], dim=-1)
 
 
-@operation("ttg.convert_layout")
+@computation("ttg.convert_layout")
 def convert_layout(agent: Agent, op: Operation) -> Any:
     before, after = op.operand_types[0], op.result_types[0]
     assert isinstance(before, TensorType)
@@ -190,7 +200,7 @@ _REDUCERS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-@operation("tt.reduce", "axis")
+@computation("tt.reduce", "axis")
 def reduce(agent: Agent, op: Operation) -> Any:
     combiner = op.regions[0].operations[0].name
     type_ = op.operand_types[0]
@@ -203,3 +213,23 @@ def reduce(agent: Agent, op: Operation) -> Any:
     value: Tensor = agent.get(op.operands[0])
     result = _REDUCERS[combiner](value, axis).to(value.dtype)
     return result if isinstance(op.result_types[0], TensorType) else result.item()
+
+
+@computation("tt.scan", "axis", "reverse")
+def scan(agent: Agent, op: Operation) -> Tensor:
+    type_ = op.operand_types[0]
+    assert isinstance(type_, TensorType)
+    axis: int = op.attributes["axis"]
+    body = op.regions[0]
+    combine = combination(body.operations[0].name, type_) if len(body.operations) == 2 else None
+    if len(op.operands) != 1 or combine is None or body.operations[0].operands != body.arguments:
+        raise refusal("this scan is not known to the simulator", op.location)
+    if type_.local_shape[axis] != type_.shape[axis]:
+        raise refusal("a scan across CTAs is not known to the simulator", op.location)
+    parts = list(agent.get(op.operands[0]).unbind(axis))
+    if op.attributes["reverse"]:
+        parts.reverse()
+    results = list(accumulate(parts, combine))
+    if op.attributes["reverse"]:
+        results.reverse()
+    return torch.stack(results, axis)

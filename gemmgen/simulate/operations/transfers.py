@@ -4,16 +4,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
-from gemmgen.simulate.clocks import Barrier, Component
+from gemmgen.simulate.clocks import Barrier, Component, Released
 from gemmgen.simulate.findings import Kind, refusal
 from gemmgen.simulate.global_memory import RELAXED
 from gemmgen.simulate.memory import POISON_INTEGER, REDUCTIONS, Descriptor, View
 from gemmgen.simulate.operations.control import find, owner
+from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import operation
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.policies import Pending, program_at
@@ -45,11 +48,115 @@ def load(agent: Agent, op: Operation) -> Steps:
     descriptor: Descriptor = agent.get(descriptor_name)
     origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
     barrier_view: View = agent.get(barrier_name)
+    view: View = agent.get(result)
+    box = Box(descriptor, origin, tuple(view.data.shape[-len(origin) :]))
     for cta in receivers:
-        view: View = agent.get(result)
         barrier = find(agent, barrier_view, owner(op, position - 1, cta), "TMA load")
-        _load_into(agent, op, descriptor, origin, view.on(agent.cluster.memories[cta]), barrier)
+        _load_into(agent, op, box, view.on(agent.cluster.memories[cta]), barrier)
     yield
+
+
+@operation("ttng.async_tma_gather", ignored=(*_CACHING, "multicast"), blocking=True)
+def gather(agent: Agent, op: Operation) -> Steps:
+    """Load rows of a matrix that a tensor names."""
+    if op.attributes.get("multicast") or agent.cluster.kernel.ctas > 1:
+        raise refusal("TMA gathers in a cluster are not known to the simulator", op.location)
+    descriptor_name, rows, column, barrier_name, result, predicate = op.operands
+    if not agent.get(predicate):
+        return
+    view: View = agent.get(result)
+    barrier = find(agent, agent.get(barrier_name), owner(op, 3, agent.cta), "TMA gather")
+    _load_into(agent, op, _rows(agent, descriptor_name, rows, column, view), view, barrier)
+    yield
+
+
+@operation("ttng.async_tma_scatter", ignored=_CACHING, blocking=True)
+def scatter(agent: Agent, op: Operation) -> Steps:
+    """Store rows of a matrix that a tensor names."""
+    if agent.cluster.kernel.ctas > 1:
+        raise refusal("TMA scatters in a cluster are not known to the simulator", op.location)
+    descriptor_name, rows, column, source = op.operands
+    view: View = agent.get(source)
+    _store_from(agent, op, view, _rows(agent, descriptor_name, rows, column, view), "TMA scatter", None)
+    yield
+
+
+def _rows(agent: Agent, descriptor: str, rows: str, column: str, view: View) -> Rows:
+    numbers: Tensor = agent.get(rows)
+    return Rows(agent.get(descriptor), tuple(map(int, numbers)), int(agent.get(column)), view.data.shape[-1])
+
+
+class Part(Protocol):
+    """What one transfer moves of a tensor in global memory."""
+
+    @property
+    def descriptor(self) -> Descriptor:
+        """Of the tensor."""
+        ...
+
+    @property
+    def regions(self) -> list[Tensor]:
+        """The elements that lie within the tensor, as views of it."""
+        ...
+
+    def load(self) -> Tensor:
+        """Return what is there now, padding outside of the tensor."""
+        ...
+
+    def store(self, values: Tensor, reduction: str | None) -> None:
+        """Write values; what lies outside of the tensor is dropped."""
+        ...
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a tensor."""
+
+    descriptor: Descriptor
+    origin: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def regions(self) -> list[Tensor]:
+        """See `Part`."""
+        return [self.descriptor.region(self.origin, self.shape)[0]]
+
+    def load(self) -> Tensor:
+        """See `Part`."""
+        region, inside = self.descriptor.region(self.origin, self.shape)
+        return self.descriptor.box(region, inside, self.shape)
+
+    def store(self, values: Tensor, reduction: str | None) -> None:
+        """See `Part`."""
+        self.descriptor.store(self.origin, values.reshape(self.shape), reduction)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Parts of rows of a matrix, all from the same column on."""
+
+    descriptor: Descriptor
+    rows: tuple[int, ...]
+    column: int
+    width: int
+
+    @property
+    def _boxes(self) -> list[Box]:
+        return [Box(self.descriptor, (row, self.column), (1, self.width)) for row in self.rows]
+
+    @property
+    def regions(self) -> list[Tensor]:
+        """See `Part`."""
+        return [region for box in self._boxes for region in box.regions]
+
+    def load(self) -> Tensor:
+        """See `Part`."""
+        return torch.cat([box.load() for box in self._boxes])
+
+    def store(self, values: Tensor, reduction: str | None) -> None:
+        """See `Part`."""
+        for box, row in zip(self._boxes, values, strict=True):
+            box.store(row, reduction)
 
 
 def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
@@ -66,33 +173,32 @@ def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Com
     return component, number
 
 
-def _load_into(
-    agent: Agent,
-    op: Operation,
-    descriptor: Descriptor,
-    origin: tuple[int, ...],
-    view: View,
-    barrier: Barrier | None,
-) -> None:
+def _published(agent: Agent, component: Component, number: int) -> Released:
+    """Return what the completion of an asynchronous write tells: the write, and what its issuer knows now."""
+    released = Released()
+    agent.knowledge.release_into(released)
+    released.clock[component] = number
+    return released
+
+
+def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Barrier | None) -> None:
     cluster = agent.cluster
     component, number = destination(agent, op, view, "TMA load")
     _, access, _, _ = cluster.loads[component]
-    shape = tuple(view.data.shape[-len(origin) :])
-    region, inside = descriptor.region(origin, shape)
-    cluster.globals.read(region, descriptor.name, access, agent.knowledge.clock)
+    for region in part.regions:
+        cluster.globals.read(region, part.descriptor.name, access, agent.knowledge.clock)
     size = view.data.numel() * view.data.element_size()  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
     identity, begin = cluster.load_count, cluster.step
+    published = _published(agent, component, number)
     if barrier:
         barrier.in_flight[identity] = size
 
     def complete() -> None:
-        box = descriptor.box(region, inside, shape).view(
-            view.data.dtype
-        )  # bits are bits, whatever their sign
-        view.data.copy_(box.view(view.data.shape))
+        values = part.load().view(view.data.dtype)  # bits are bits, whatever their sign
+        view.data.copy_(values.view(view.data.shape))
         if barrier:
-            barrier.receive(size, identity, component, number)
+            barrier.receive(size, identity, published)
             cluster.settle(barrier)
         _trace(agent, op, view, "load", begin)
 
@@ -118,20 +224,25 @@ def reduce(agent: Agent, op: Operation) -> Steps:
 
 
 def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
-    cluster = agent.cluster
     descriptor: Descriptor = agent.get(op.operands[0])
-    if descriptor.rounds_to_tf32:
-        raise refusal(
-            "stores by a descriptor that rounds to tf32 are not known to the simulator", op.location
-        )
     view: View = agent.get(op.operands[-1])
     type_ = op.operand_types[-1]
     assert isinstance(type_, MemDescType)
     start = tuple(int(agent.get(name)) for name in op.operands[1:-1])
     origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
-    shape = tuple(view.data.shape[-len(origin) :])
+    box = Box(descriptor, origin, tuple(view.data.shape[-len(origin) :]))
+    _store_from(agent, op, view, box, "TMA reduction" if reduction else "TMA store", reduction)
+
+
+def _store_from(
+    agent: Agent, op: Operation, view: View, part: Part, what: str, reduction: str | None
+) -> None:
+    if part.descriptor.rounds_to_tf32:
+        raise refusal(
+            "stores by a descriptor that rounds to tf32 are not known to the simulator", op.location
+        )
+    cluster = agent.cluster
     base = view.place.allocation.location.name or "<unnamed buffer>"
-    what = "TMA reduction" if reduction else "TMA store"
     reads, writes = agent.store_reads, agent.store_writes
     number = reads.issue(base, op.location)
     writes.issue(base, op.location)
@@ -139,16 +250,16 @@ def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
     read = agent.asynchronous(reads.component, number, what, op.location)
     view.memory.read(view, read, clock, fenced)
     write = agent.asynchronous(writes.component, number, what, op.location)
-    region, _ = descriptor.region(origin, shape)
     strength = RELAXED if reduction else None
-    cluster.globals.write(region, descriptor.name, write, clock, strength)
+    for region in part.regions:
+        cluster.globals.write(region, part.descriptor.name, write, clock, strength)
     begin = cluster.step
 
     def complete_read() -> None:
-        box = view.data.reshape(shape).clone()
+        values = view.data.clone()
 
         def complete_write() -> None:
-            descriptor.store(origin, box, reduction)
+            part.store(values, reduction)
 
         _trace(agent, op, view, "store", begin)
         cluster.issue(Event(writes.events, complete_write))
@@ -174,6 +285,54 @@ def _trace(agent: Agent, op: Operation, view: View, kind: str, begin: int) -> No
         cluster.trace.spans.append(
             Span(view.name, kind, row, view.memory.cta, begin, cluster.step, op.location.line)
         )
+
+
+@dataclass
+class Scratch:
+    """Memory of a program in which it makes a descriptor."""
+
+    descriptor: Descriptor | None = None
+
+
+@operation("ttg.global_scratch_alloc", ignored=("alignment", "nbytes", "ttg.global_scratch_memory_offset"))
+def global_scratch_alloc(*_: object) -> Scratch:
+    return Scratch()
+
+
+_ELEMENTS_OF_TF32 = (11, 12)
+"""As the CUDA driver numbers the element types that round [cuda]."""
+
+
+@operation("ttng.tensormap_create", "elem_type", "fill_mode", ignored=("interleave_layout", "swizzle_mode"))
+def tensormap_create(agent: Agent, op: Operation) -> None:
+    """Make a descriptor of a pointer; the driver's order is innermost first, and strides are bytes."""
+    (scratch_name,), (address,), _, extents, strides, _ = op.segments
+    scratch: Scratch = agent.get(scratch_name)
+    pointer: Pointer = agent.get(address)
+    size = pointer.flat.element_size()
+    shape = [int(agent.get(name)) for name in reversed(extents)]
+    steps = [int(agent.get(name)) // size for name in reversed(strides)] + [1]
+    last = pointer.offset + sum((extent - 1) * step for extent, step in zip(shape, steps, strict=True))
+    if min(shape) > 0 and last >= len(pointer.flat):
+        message = f"a descriptor over {pointer.name} reaches beyond the end of its storage"
+        raise refusal(message, op.location, "out-of-bounds")
+    padding = float("nan") if op.attributes["fill_mode"] else 0.0
+    tensor = pointer.flat.as_strided(shape, steps, pointer.offset)
+    rounds = op.attributes["elem_type"] in _ELEMENTS_OF_TF32
+    scratch.descriptor = Descriptor(pointer.name, tensor, padding, rounds)
+
+
+@operation("ttng.tensormap_fenceproxy_acquire")
+def tensormap_fence(agent: Agent, op: Operation) -> None:
+    """Nothing: the descriptor is there at once, and the compiler always puts the fence."""
+
+
+@operation("ttng.reinterpret_tensor_descriptor")
+def reinterpret_tensor_descriptor(agent: Agent, op: Operation) -> Descriptor:
+    scratch = agent.get(op.operands[0])
+    if not isinstance(scratch, Scratch) or scratch.descriptor is None:
+        raise refusal("a descriptor that the kernel does not make is not known", op.location)
+    return scratch.descriptor
 
 
 RESULT_BYTES = 16
@@ -221,6 +380,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
     component, number = destination(agent, op, view, "try_cancel")
     cluster.load_count += 1
     identity = cluster.load_count
+    published = _published(agent, component, number)
     if barrier:
         barrier.in_flight[identity] = RESULT_BYTES
 
@@ -229,7 +389,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
         if request.response.state == _REFUSED:
             cluster.refusals.append((component, number))
         if barrier:
-            barrier.receive(RESULT_BYTES, identity, component, number)
+            barrier.receive(RESULT_BYTES, identity, published)
             cluster.settle(barrier)
 
     cluster.issue(Event([], complete))

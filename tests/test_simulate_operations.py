@@ -1,0 +1,197 @@
+"""The simulator on small kernels, one for each kind of operation that no matmul of this project needs."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from kernels.launch import lines_of
+
+from gemmgen.errors import GemmgenError
+from gemmgen.hardware import BLACKWELL
+from gemmgen.simulate import Kind, Result, Severity, run
+
+kernels: Any = importlib.import_module("kernels.operations")
+FILE = Path(kernels.__file__)
+
+
+def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, 5, shape, generator=generator).to(dtype)
+
+
+def found(result: Result) -> list[tuple[Kind, str]]:
+    return [(finding.kind, finding.name) for finding in result.findings]
+
+
+def test_a_kernel_may_return_early() -> None:
+    x, d = integers(512), torch.zeros(512)
+    result = run(kernels.early_return_kernel, (4,), (x, d, 200))
+    assert result.findings == ()
+    assert d.equal(torch.cat([x[:256], torch.zeros(256)]))
+
+
+def test_memory_holds_elements_of_another_type_when_it_is_reinterpreted() -> None:
+    x, d = integers(64, 64, dtype=torch.float16), torch.zeros(64, 64, dtype=torch.float16)
+    assert run(kernels.reinterpret_kernel, (1,), (x, d)).findings == ()
+    assert d.equal(x)
+
+
+def test_cp_async_groups_are_awaited_in_order() -> None:
+    x, d = integers(5, 64, 64), torch.zeros(5, 64, 64)
+    result = run(kernels.async_copy_kernel, (1,), (x, d, 5, 3, 2))
+    assert result.findings == ()
+    assert d.equal(x)
+
+
+def test_a_cp_async_that_is_not_awaited_is_a_race() -> None:
+    x, d = integers(5, 64, 64), torch.zeros(5, 64, 64)
+    result = run(kernels.async_copy_kernel, (1,), (x, d, 5, 3, 3))
+    assert found(result)[0] == (Kind.READ_AFTER_WRITE, "ring")
+
+
+def test_an_mbarrier_tells_of_a_cp_async() -> None:
+    x, d = integers(64, 64), torch.zeros(64, 64)
+    assert run(kernels.async_copy_arrive_kernel, (1,), (x, d)).findings == ()
+    assert d.equal(x)
+
+
+def test_warps_multiply_in_registers() -> None:
+    a, b = integers(64, 64, dtype=torch.float16), integers(64, 64, dtype=torch.float16)
+    d = torch.zeros(64, 64)
+    assert run(kernels.mma_v2_kernel, (1,), (a, b, d)).findings == ()
+    assert d.equal(a.float() @ b.float())
+
+
+def test_scans_go_either_way() -> None:
+    x = integers(64, 64) % 2 + 1
+    sums, products = torch.zeros(64, 64), torch.zeros(64, 64)
+    assert run(kernels.scan_kernel, (1,), (x, sums, products)).findings == ()
+    assert sums.equal(x.cumsum(1))
+    assert products.equal(x.flip(1).cumprod(1).flip(1))
+
+
+def test_precise_arithmetic_is_rounded_to_nearest() -> None:
+    x, d = integers(128), torch.zeros(128)
+    assert run(kernels.precise_kernel, (1,), (x, d)).findings == ()
+    assert d.equal(x.sqrt() / x)
+
+
+def test_dependent_launches_change_nothing_within_one() -> None:
+    x, d = integers(128), torch.zeros(128)
+    assert run(kernels.dependent_launch_kernel, (1,), (x, d)).findings == ()
+    assert d.equal(x)
+
+
+def test_inline_assembly_is_refused_with_its_text() -> None:
+    with pytest.raises(GemmgenError, match=r"inline assembly is not known to the simulator: neg\.f32"):
+        run(kernels.inline_assembly_kernel, (1,), (integers(128), torch.zeros(128)))
+
+
+def test_a_kernel_makes_its_own_descriptors() -> None:
+    x, d = integers(100, 64), torch.zeros(100, 64)
+    assert run(kernels.device_descriptor_kernel, (1,), (x, d, 100, 64)).findings == ()
+    assert d[64:].equal(x[64:])
+    assert not d[:64].any()
+
+
+def test_a_descriptor_beyond_its_tensor_is_refused() -> None:
+    with pytest.raises(GemmgenError, match="a descriptor over x_ptr reaches beyond the end of its storage"):
+        run(kernels.device_descriptor_kernel, (1,), (integers(100, 64), torch.zeros(101, 64), 101, 64))
+
+
+def gathered(skip_wait: bool) -> tuple[Result, torch.Tensor, torch.Tensor, torch.Tensor]:
+    import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
+    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+        TensorDescriptor,
+    )
+
+    layout: Any = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
+    x, d = integers(64, 64), torch.zeros(64, 64)
+    rows = torch.randperm(64, generator=torch.Generator().manual_seed(0))[:32].to(torch.int32)
+    rows[3] = 64  # outside of the tensor
+    descriptors = [TensorDescriptor.from_tensor(tensor, [1, 64], layout) for tensor in (x, d)]
+    result = run(kernels.gather_kernel, (1,), (*descriptors, rows, skip_wait), target=BLACKWELL)
+    return result, x, d, rows
+
+
+def test_rows_are_gathered_and_scattered() -> None:
+    result, x, d, rows = gathered(skip_wait=False)
+    assert result.findings == ()
+    inside = rows[rows < 64].long()
+    expected = torch.zeros(64, 64)
+    expected[inside] = x[inside]
+    assert d.equal(expected)
+
+
+def test_rows_that_are_not_awaited_are_a_race() -> None:
+    result, *_ = gathered(skip_wait=True)
+    assert (Kind.READ_AFTER_WRITE, "buffer") in found(result)
+
+
+def test_an_allocation_is_a_place_and_no_instruction() -> None:
+    x, d = integers(64, 64), torch.zeros(3, 64, 64)
+    result = run(kernels.allocates_in_a_loop_kernel, (1,), (x, d, 3))
+    assert result.findings == ()
+    assert d.equal(x.expand(3, 64, 64))
+
+
+def test_a_barrier_that_one_partition_initialises_is_no_other_ones_yet() -> None:
+    result = run(kernels.initialised_beside_a_wait_kernel, (1,), ())
+    assert any(
+        finding.kind in (Kind.READ_AFTER_WRITE, Kind.UNINITIALISED_BARRIER) and finding.name == "ready"
+        for finding in result.findings
+    )
+    # Under no schedule alone does it depend on who comes first.
+    lazy = run(kernels.initialised_beside_a_wait_kernel, (1,), (), schedules=("lazy",))
+    assert found(lazy) == [(Kind.READ_AFTER_WRITE, "ready")]
+
+
+@pytest.mark.parametrize(
+    ("again", "invalidate", "parity", "expected"),
+    [
+        (False, False, 0, []),
+        (True, True, 0, []),
+        (True, False, 0, [(Kind.DOUBLE_INIT, "ready")]),
+        (False, False, 2, [(Kind.WAIT_PARITY, "ready")]),
+    ],
+)
+def test_a_barrier_has_one_life_at_a_time(
+    again: bool, invalidate: bool, parity: int, expected: list[tuple[Kind, str]]
+) -> None:
+    result = run(kernels.barrier_lives_kernel, (1,), (again, invalidate, parity))
+    assert found(result) == expected
+    lints = [finding.kind for finding in result.findings if finding.severity is Severity.LINT]
+    assert lints == [Kind.WAIT_PARITY] * (parity == 2)
+
+
+def test_what_is_undefined_is_a_fault_only_where_something_depends_on_it() -> None:
+    x, d = integers(128), torch.zeros(128)
+    assert run(kernels.undefined_kernel, (1,), (x, d, 0, 0)).findings == ()
+    assert d.equal(x)
+    result = run(kernels.undefined_kernel, (1,), (x, d, 0, 1))
+    assert {finding.kind for finding in result.findings} >= {Kind.UNDEFINED_VALUE}
+    first = result.findings[0]
+    assert first.kind is Kind.UNDEFINED_VALUE
+    assert set(first.lines) <= lines_of(FILE, "quotient")
+    assert "divided by zero" in first.text
+
+
+def test_a_deadlock_is_one_finding_and_names_the_missing_arrival_first() -> None:
+    assert run(kernels.handshake_kernel, (1,), (True,)).findings == ()
+    result = run(kernels.handshake_kernel, (1,), (False,))
+    assert found(result) == [(Kind.DEADLOCK, "ready")]
+    (finding,) = result.findings
+    assert finding.lines[0] in lines_of(FILE, "mbarrier.wait(ready, 0)")
+    assert finding.lines[1] in lines_of(FILE, "mbarrier.wait(done, 0)")
+    assert finding.file == str(FILE)
+
+
+def test_a_column_of_pointers_is_whole_in_every_cta_of_a_cluster() -> None:
+    x, d = integers(64), torch.zeros(64, 128)
+    result = run(kernels.cluster_column_kernel, (1,), (x, d), num_ctas=2)
+    assert result.findings == ()
+    assert d.equal(x[:, None] + torch.arange(128.0))
