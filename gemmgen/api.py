@@ -109,8 +109,7 @@ def simulate(
     from gemmgen.product import make
 
     require_compiler()
-    from gemmgen.verify.launches import all_launches, pinned_launches
-    from gemmgen.verify.simulation import simulate_product
+    from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product
 
     product = make(Path(spec))
     launches = pinned_launches(shape, schedules) if shape else all_launches(product.plan, schedules)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from gemmgen import triton_api
 from gemmgen.errors import GemmgenError
-from gemmgen.lower import Lowered, Resources, disassemble, lower
+from gemmgen.lower import Lowered, Resources, lower
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.product import Product, make, write
+from gemmgen.triton_api import disassemble
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
@@ -137,8 +138,10 @@ def _simulate(product: Product) -> Simulation:
     with ONE_SIMULATION:
         # Before anything below imports parts of it, in another order than the thread that compiles.
         triton_api.load()
-        from gemmgen.verify.launches import ring_launch
-        from gemmgen.verify.simulation import simulate_product  # torch takes a second: only where needed
+        from gemmgen.verify.simulation import (
+            ring_launch,
+            simulate_product,  # torch takes a second: only where needed
+        )
 
         simulated = simulate_product(product, (ring_launch(product.plan),))
     if simulated.problems:

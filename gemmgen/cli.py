@@ -315,8 +315,7 @@ def _simulate_programs(
     as_json: bool,
 ) -> None:
     """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
-    from gemmgen.simulate import POLICIES
-    from gemmgen.simulate.launch import gpu_of_target
+    from gemmgen.simulate import POLICIES, gpu_of_target
     from gemmgen.simulate.pretended import run_program
     from gemmgen.simulate.result import Result, sarif_log
 
@@ -361,8 +360,7 @@ def _simulate_specs(
     as_json: bool,
 ) -> None:
     """Run each spec's kernel in the simulator."""
-    from gemmgen.verify.launches import all_launches, parse_shape, pinned_launches
-    from gemmgen.verify.simulation import simulate_product
+    from gemmgen.verify.simulation import all_launches, parse_shape, pinned_launches, simulate_product
 
     if programs and not shape:
         raise typer.BadParameter("needs --shape", param_hint="--programs")

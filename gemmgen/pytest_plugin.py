@@ -53,7 +53,7 @@ class Simulating:
 
     def __init__(self, config: pytest.Config, target: str) -> None:
         from gemmgen.errors import GemmgenError
-        from gemmgen.simulate.launch import gpu_of_target
+        from gemmgen.simulate import gpu_of_target
         from gemmgen.simulate.policies import policy_of
         from gemmgen.simulate.pretended import pretended
 

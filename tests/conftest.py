@@ -18,8 +18,9 @@ os.environ.setdefault("GEMMGEN_CACHE_DIR", str(ROOT / ".pytest_cache" / "gemmgen
 import torch
 
 from gemmgen.cache import cached, key_of
-from gemmgen.lower import Lowered, disassemble, lower
+from gemmgen.lower import Lowered, lower
 from gemmgen.product import Product
+from gemmgen.triton_api import disassemble
 
 # The suite runs one worker per core: more threads only wait for each other.
 torch.set_num_threads(1)

@@ -14,9 +14,10 @@ from modules import BLACKWELL_SPECS, made, spec_file
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_FORMATS
-from gemmgen.lower import Lowered, disassemble, lower
+from gemmgen.lower import Lowered, lower
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.product import Product, make
+from gemmgen.triton_api import disassemble
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "blackwell.md").read_text()

@@ -10,8 +10,7 @@ from modules import BLACKWELL_SPECS, made
 
 from gemmgen.problem import Shape
 from gemmgen.product import Product
-from gemmgen.verify.launches import Launch, schedules
-from gemmgen.verify.simulation import simulate_product
+from gemmgen.verify.simulation import Launch, schedules, simulate_product
 
 SEEDS = 5
 PROGRAMS = 2

@@ -31,7 +31,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 from gemmgen.numerics.inputs import is_exact
-from gemmgen.numerics.tolerance import tolerance
+from gemmgen.numerics.reference import tolerance
 from gemmgen.spec import load_spec
 
 MESSAGES = {

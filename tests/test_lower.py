@@ -530,7 +530,7 @@ def test_files_beside_the_user_are_not_imported_by_the_compiler(
 
 
 def test_a_compiler_that_hangs_is_ended(plain: Product, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("gemmgen.lower.lower"), "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(importlib.import_module("gemmgen.lower"), "TIMEOUT_SECONDS", 1)
     source = planted(plain.module, "import functools\n", "import functools\nimport time\ntime.sleep(60)\n")
     start = time.monotonic()
     assert diagnostics(source, hopper(plain.plan)) == [

@@ -292,7 +292,7 @@ def test_a_module_says_what_it_is_made_from(product: Product) -> None:
 
 
 def test_every_part_is_in_a_committed_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    renderer = importlib.import_module("gemmgen.render.render")
+    renderer = importlib.import_module("gemmgen.render")
     environment = cast(jinja2.Environment, renderer._environment.__wrapped__())
 
     def fresh() -> jinja2.Environment:

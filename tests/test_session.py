@@ -23,7 +23,7 @@ from gemmgen.bench.session import time_spec
 from gemmgen.bench.store import read_record, write_record
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.numerics.tolerance import Check
+from gemmgen.numerics.reference import Check
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec

@@ -16,8 +16,14 @@ from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.product import Product, make
 from gemmgen.spec import Spec
-from gemmgen.verify.launches import all_launches, order_launch, parse_shape, pinned_launches, ring_launch
-from gemmgen.verify.simulation import simulate_product
+from gemmgen.verify.simulation import (
+    all_launches,
+    order_launch,
+    parse_shape,
+    pinned_launches,
+    ring_launch,
+    simulate_product,
+)
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
 SEEDS = 10

@@ -20,15 +20,14 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL, DTYPES, GPUS, HOPPER, DType, Gpu
 from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
 from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
-from gemmgen.lower.lower import lower
+from gemmgen.lower import lower
 from gemmgen.numerics.reference import activated, apply
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
 from gemmgen.product import Product, make
-from gemmgen.render.render import _environment  # pyright: ignore[reportPrivateUsage]
+from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
 from gemmgen.spec import Spec, load_spec
-from gemmgen.verify.launches import ring_launch
-from gemmgen.verify.simulation import simulate_product
+from gemmgen.verify.simulation import ring_launch, simulate_product
 
 HOPPER_TILE = "tile: {m: 64, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
 BLACKWELL_TILE = "tile: {m: 128, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"

@@ -13,8 +13,7 @@ from gemmgen.module import Matmul
 from gemmgen.numerics.case import Case, special_values
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded
 from gemmgen.numerics.inputs import Inputs, random_inputs
-from gemmgen.numerics.reference import deviation, reference
-from gemmgen.numerics.tolerance import tolerance
+from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.spec import Spec
 
 # --- limits

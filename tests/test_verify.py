@@ -25,8 +25,7 @@ from gemmgen.module import Matmul, import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import deviation, reference
-from gemmgen.numerics.tolerance import TOLERANCES, Check
+from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
 from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import Spec, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers

@@ -36,8 +36,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import Matmul, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import Deviation, deviation
-from gemmgen.numerics.tolerance import tolerance
+from gemmgen.numerics.reference import Deviation, deviation, tolerance
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.spec.model import Spec

@@ -15,8 +15,7 @@ from gemmgen.hardware import DTYPES
 from gemmgen.module import Matmul
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import deviation, references
-from gemmgen.numerics.tolerance import Check, tolerance
+from gemmgen.numerics.reference import Check, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.definition import Shape
 from gemmgen.problem.operations import BLOCK_SCALES

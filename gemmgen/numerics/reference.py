@@ -1,4 +1,4 @@
-"""The exact result, and how far a computed one is from it."""
+"""The exact result, how far a computed one is from it, and how far it may be."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gemmgen.hardware import DTYPES
+from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
 from gemmgen.numerics.inputs import Inputs, alpha_of, beta_of, block_scale_of, dtype_of
 from gemmgen.plan.decisions import problem_of
+from gemmgen.problem.definition import Shape, shape_text
 from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
 from gemmgen.spec.model import Spec
 
@@ -131,3 +132,163 @@ def _ratio(error: float, size: float) -> float:
     if size == 0:
         return 0.0 if error == 0 else math.inf
     return error / size
+
+
+TOLERANCES: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.tolerance)
+"""Largest ||out - ref|| / ||ref|| (Frobenius norms) by D's dtype, for normal inputs and fp32 accumulation.
+
+Rounding D to p significant bits alone costs 0.43 * 2**-p: the error is uniform over 2**(1 - p) of the
+power of two below the value, and a normal value squared is on average 1.84 times that power squared. That
+is 1.7e-3 for bf16 (p = 8) and 2.1e-4 for fp16 (p = 11); the limits leave room for 2.4 and 4.8 times as
+much, and are far below what a wrong operand, tile or K step costs. For fp32 rounding is nothing (2.5e-8)
+and accumulation everything: the tensor core truncates its fp32 sums, an error that grows with K.
+
+Of 8-bit floats p is 4 and 3, and rounding costs 2.7e-2 and 5.4e-2. The limits are not more than 2.4 times as
+much, which every single element must stay within (2**-p), or a D of a few elements could fail by chance. A K
+step of 128 elements that is left out costs sqrt(128 / K): more than the limits up to a K of 30,000 and 7,500.
+"""
+
+FP16_ACCUMULATION: Final = 1e-4
+"""Added for an fp16 accumulator, times sqrt(K + 16).
+
+Each instruction adds 16 products and rounds the sum to 11 bits. After i of them the sum is sqrt(16 * i)
+large and the rounding 0.43 * 2**-11 of that; over K / 16 independent ones the errors' squares add up to
+(0.43 * 2**-11)**2 * K * (K + 16) / 32, which is 3.7e-5 * sqrt(K + 16) of the result, sqrt(K): 3.4e-3 at K =
+8192, where cuBLAS on an H200 was 3.3e-3 off. The limit leaves room for 2.7 times as much: 9.1e-3, where a K
+step of 64 that is left out costs sqrt(64 / 8192) = 8.8e-2.
+"""
+
+FP16_INSTRUCTION_K: Final = 16
+
+FP8_ACCUMULATION: Final = 1e-4
+"""Added for 8-bit float operands, times the root of the K over which the tensor core sums by itself: all of
+it, or ``mma.promote_k``; and for block-scaled operands.
+
+An instruction aligns 32 products and the sum so far to the largest of them and keeps 14 bits. The sum is
+sqrt(32 * i) large after i instructions, and each of 33 terms loses up to 2**-13 of the power of two below
+that, 0.72 of it on average: an error of sqrt(33 / 3) * 0.72 * 2**-13 = 2.9e-4 of the sum. Over K / 32
+instructions the squares add up to (2.9e-4)**2 * K**2 / 64: 3.6e-5 * sqrt(K) of the result, 3.3e-3 at K =
+8192, where ``torch._scaled_mm`` on an H200 was 1.7e-3 off. The limit is 9.1e-3, and a K step of 128 that is
+left out costs 0.125. Promoted every 128 it is 1.1e-3 at any K; without fast accumulation torch was 1.0e-4
+off.
+
+On Blackwell nothing was measured, and how many bits ``tcgen05.mma`` keeps is not documented: that it keeps no
+fewer than wgmma is assumed. Then the same holds there. For g products an instruction the error is sqrt(g / 3)
+* 0.72 * 2**-13 of the sum, and over K / g instructions that times sqrt(K / (2 * g)) of the result: g cancels,
+and 64 products of 4 bits cost what 32 of 8 bits do. Scales make the largest product larger beside the root
+mean square, some 16 times where it is 5 times of 32 normal ones: the first few instructions feel that, a sum
+of many does not. Sums so computed reach a quarter of the limit, and in single elements three quarters, at a K
+of 16 to 2048. A block of 32 whose scale is half or twice what it should be costs 0.5 or 1 times
+sqrt(32 / K): 3.1e-2 at least at K = 8192.
+"""
+
+FP32_ACCUMULATION: Final = 4e-8
+"""Added for fp32 accumulation: so much for each instruction that a K beyond ``DType.tolerated_k`` takes, 16
+elements or 8 of tf32. wgmma and ``tcgen05.mma`` take the same; of the latter no sum was measured.
+
+Truncating the sum costs it half of 2**-23 of the power of two below, 0.72 of it: 4.3e-8. All errors point
+to zero, so they add up: the sum after i of n instructions is i / n of the last one, and the result loses
+2.15e-8 * n. On an H200 torch and gemmgen lost 1.8e-8 * n: 9.1e-6 in bf16 and 1.9e-5 in tf32 at K = 8192.
+"""
+
+FEW_ELEMENTS: Final = 6.6
+"""Over the root of the number of D's elements: what is added to a limit of accumulation, as a share of it.
+
+The limits of accumulation are derived for means of squares. Of E normal elements the mean square deviates by
+sqrt(2 / E); behind relu, which leaves half of them, by sqrt(5 / E). The ratio of two norms, of such errors
+and of such results, deviates by half of the root of both squared: 1.3 / sqrt(E), five times which is this. A
+tile of 128 x 128 gets 5 % more, a D of 8 elements 3.3 times as much; where a bias and relu leave only a small
+one of 8, which happens twice in 1,000 draws, that is not enough, but inputs are drawn from fixed seeds. (What
+rounding D costs is limited in each element; the limits above are beyond that.)
+"""
+
+ROUNDING_FACTOR: Final = 4.0
+ACCUMULATION_FACTOR: Final = 8.0
+"""Largest |out - ref| of one element over the root mean square of the reference: what rounding D may cost
+that element, 4 tolerances of D's dtype, and 8 of what accumulation adds (8 of an fp32 D's, which is all
+accumulation).
+
+The norm of a large matrix hides a small wrong patch: a wrong 64 x 8 fragment of an 8192 x 8192 result
+changes it by sqrt(2 * 64 * 8) / 8192 = 3.9e-3. The limit of bf16 is 1.6e-2 beside rounding; of wrong
+elements, 98 in 100 are further off than that. Errors of accumulation are normal: 6 standard deviations of
+what the derivations above expect are less than 3 tolerances.
+"""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The largest deviations of a right kernel."""
+
+    relative: float
+    worst_element: float
+
+
+def tolerance(spec: Spec, shape: Shape) -> Tolerance:
+    """Return how far the result of a spec may be from the exact one, for ``shape`` = [M, N, K].
+
+    int8 into int32 must be exact. tf32 adds nothing for its short mantissa: the reference rounds the
+    operands as the kernel does, where truncation instead would cost 9e-4.
+    """
+    problem, d = problem_of(spec), DTYPES[spec.operands.d.dtype]
+    if d.integer:
+        return Tolerance(0.0, 0.0)
+    rounding = TOLERANCES[d.name]
+    m, n, k = shape
+    accumulation = _accumulation(spec, k) * (1 + FEW_ELEMENTS / math.sqrt(m * n))
+    activations = sum(op.error for op in problem.operations)
+    factor = ACCUMULATION_FACTOR if d.bits == 32 else ROUNDING_FACTOR
+    return Tolerance(
+        relative=rounding + accumulation + activations,
+        worst_element=factor * rounding + ACCUMULATION_FACTOR * (accumulation + activations),
+    )
+
+
+def _accumulation(spec: Spec, k: int) -> float:
+    """Return what accumulation adds to the tolerance."""
+    problem = problem_of(spec)
+    operand = problem.a.dtype
+    if problem.accumulator.integer:
+        return 0.0
+    if problem.accumulator.bits == 16:
+        return FP16_ACCUMULATION * math.sqrt(k + FP16_INSTRUCTION_K)
+    if operand.tolerated_k is None:  # 8 bits or fewer
+        return FP8_ACCUMULATION * math.sqrt(min(k, spec.mma.promote_k or k))
+    beyond = max(0, k - operand.tolerated_k)
+    return FP32_ACCUMULATION * beyond * operand.bytes / WGMMA.k_bytes
+
+
+@dataclass(frozen=True)
+class Check:
+    """One number that was measured on one shape, and its limit."""
+
+    shape: Shape
+    what: str
+    """The run and the quantity, e.g. ``strided: elements written outside``."""
+    measured: float | None
+    """None when the check raised or could not be run; ``detail`` says why."""
+    limit: float
+    """The largest measurement that passes."""
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is a measurement and it is within the limit; NaN is not."""
+        return self.measured is not None and self.measured <= self.limit
+
+    def __str__(self) -> str:
+        found = self.detail
+        if self.measured is not None:
+            found = f"{self.measured:.3g}, the limit is {self.limit:.3g}"
+        return f"{shape_text(self.shape)} {self.what}: {found}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold; a measurement that is not finite becomes its name."""
+        finite = self.measured is None or math.isfinite(self.measured)
+        return {
+            "shape": list(self.shape),
+            "what": self.what,
+            "measured": self.measured if finite else str(self.measured),
+            "limit": self.limit,
+            "passed": self.passed,
+            "detail": self.detail,
+        }

@@ -1,5 +1,62 @@
-"""From a plan to the text of a module."""
+"""Plan to module text: the only Jinja import."""
 
-from gemmgen.render.render import render
+from __future__ import annotations
 
-__all__ = ["render"]
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import jinja2
+
+import gemmgen
+from gemmgen import MODULE_FORMAT
+from gemmgen.plan.kernel import Kernel
+from gemmgen.render.blackwell import BlackwellView
+from gemmgen.render.hopper import HopperView
+from gemmgen.render.kernel import KernelView
+
+VIEWS = cast(
+    "Mapping[str, Callable[[Kernel], KernelView]]",
+    {"wgmma": HopperView, "tcgen05": BlackwellView},
+)
+"""What the templates of each instruction see, which are in the folder of its name.
+
+The cast is safe: a view is only given kernels of its instruction.
+"""
+
+
+def templates_folder() -> Path:
+    """Return where the templates are: inside an installed package, or beside it in a checkout."""
+    package = Path(gemmgen.__file__).parent
+    installed = package / "templates"
+    # Of a folder that an older checkout has left behind, the name alone says nothing.
+    return installed if (installed / "shared").is_dir() else package.parent / "templates"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates_folder()),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+
+
+def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
+    """Return the source of the plan's module: the same bytes on every machine."""
+    instruction = plan.architecture.mma
+    return (
+        _environment()
+        .get_template(f"{instruction}/module.py.j2")
+        .render(
+            plan=plan,
+            view=VIEWS[instruction](plan),
+            module_format=MODULE_FORMAT,
+            spec_name=spec_name,
+            spec_sha256=spec_sha256,
+        )
+    )

@@ -1,13 +1,180 @@
 """Gluon kernels on the CPU as they are compiled: numbers, races and deadlocks, named by line; no GPU.
 
-It needs torch and Triton alone, and knows nothing of specs: ``gemmgen.verify`` runs their modules in it.
+`simulate` is a launch in the simulator, written as it is written for a GPU. It needs torch and Triton alone,
+and knows nothing of specs: ``gemmgen.verify`` runs their modules in it.
 """
 
-from gemmgen.simulate.execution import run
-from gemmgen.simulate.findings import Finding, Kind, Severity
-from gemmgen.simulate.launch import simulate
-from gemmgen.simulate.policies import POLICIES
-from gemmgen.simulate.result import Result
-from gemmgen.simulate.trace import Trace
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gemmgen.hardware import Architecture, Gpu
+from gemmgen.hardware.gpus import gpu_named
+from gemmgen.simulate.execution import described, run, run_lowered
+from gemmgen.simulate.findings import Finding, Findings, Kind, Severity, refusal
+from gemmgen.simulate.policies import DEFAULT_SCHEDULES, POLICIES
+from gemmgen.simulate.result import Result, Trace
+from gemmgen.simulate.ttgir import lower_kernel
 
 __all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "run", "simulate"]
+
+
+Expected = Mapping[str, Tensor]
+"""What tensors must hold after the launch, by the names of the kernel's parameters."""
+
+
+def gpu_of_target(target: str) -> Gpu:
+    """Return the GPU of ``h100``, ``b200``, ``sm90``, ``sm_100a`` and their like.
+
+    Raises:
+        GemmgenError: There is none of this name.
+    """
+    try:
+        return gpu_named(target)
+    except KeyError as error:
+        raise refusal(f"{error.args[0]}, and sm90, sm100", code="bad-launch") from error
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A kernel that is launched in the simulator: ``simulated[grid](*args, **kwargs)``."""
+
+    kernel: Any
+    target: Architecture
+    schedules: Sequence[str] = DEFAULT_SCHEDULES
+    seed: int = 0
+    expect: Expected | None = None
+    reference: Callable[..., Expected] | None = None
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def __getitem__(self, grid: Any) -> Callable[..., Result]:
+        """Return what launches the kernel; a grid is one to three numbers, or a function of the arguments."""
+
+        def launch(*args: Any, **kwargs: Any) -> Result:
+            lowered = lower_kernel(self.kernel, args, self.target, kwargs)
+            expected = dict(self.expect or {})
+            if self.reference is not None:
+                expected |= _called(self.reference, lowered.bound)
+            checks = [
+                _Check(name, _tensor(name, lowered.arguments), wanted.detach(), self.rtol, self.atol)
+                for name, wanted in expected.items()
+            ]
+            return run_lowered(
+                self.kernel,
+                lowered,
+                grid,
+                self.schedules,
+                self.seed,
+                checks=[check.judge for check in checks],
+            )
+
+        return launch
+
+
+def simulate(
+    kernel: Any,
+    target: str | Architecture = "h100",
+    *,
+    schedules: Sequence[str] = DEFAULT_SCHEDULES,
+    seed: int = 0,
+    expect: Expected | None = None,
+    reference: Callable[..., Expected] | None = None,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+) -> Simulated:
+    """Return a kernel to be launched in the simulator: ``simulate(kernel)[grid](*args, **kwargs)``.
+
+    The launch takes what it takes on a GPU, with CPU tensors, and returns a `Result`. Each schedule starts
+    from the tensors as they are given; they are left as the last one made them.
+
+    Args:
+        kernel: What ``@gluon.jit`` decorates.
+        target: ``h100``, ``h200``, ``b200``, or a compute capability, ``sm90`` or ``sm100``.
+        schedules: Names of policies: lazy, eager, lifo, random.
+        seed: The random schedule at position i of `schedules` has the seed ``seed + i``.
+        expect: The tensors that the kernel must leave, by the names of its parameters. Without `rtol` and
+            `atol` every bit must be the same.
+        reference: A function that returns such tensors. It is called before the kernel runs, with the
+            arguments that its parameters name; of a descriptor it gets the tensor.
+        rtol: Largest difference, relative to the expected number.
+        atol: Largest difference, in addition.
+
+    Raises:
+        GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
+            not fit its tensor.
+    """
+    architecture = target if isinstance(target, Architecture) else gpu_of_target(target).architecture
+    return Simulated(kernel, architecture, schedules, seed, expect, reference, rtol, atol)
+
+
+def _called(reference: Callable[..., Expected], bound: Mapping[str, Any]) -> Expected:
+    """Call a function with the launch's arguments of the names of its parameters."""
+    parameters = inspect.signature(reference).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        names = list(bound)
+    else:
+        names = [parameter.name for parameter in parameters]
+    if unknown := [name for name in names if name not in bound]:
+        raise refusal(
+            f"the kernel has no parameter {unknown[0]}, which the reference takes", code="bad-launch"
+        )
+    values = {
+        name: value if (view := described(bound[name])) is None else view for name, value in bound.items()
+    }
+    return reference(**{name: values[name] for name in names})
+
+
+def _tensor(name: str, arguments: Mapping[str, Any]) -> Tensor:
+    """Return the tensor that a parameter is or describes."""
+    if name not in arguments:
+        raise refusal(f"the kernel has no run-time parameter {name}, which is expected", code="bad-launch")
+    tensor = described(arguments[name])
+    if tensor is None:
+        raise refusal(f"{name} is no tensor, and has no contents to expect", code="bad-launch")
+    return tensor
+
+
+class _Check:
+    """One tensor against what it must hold."""
+
+    def __init__(self, name: str, tensor: Tensor, wanted: Tensor, rtol: float, atol: float) -> None:
+        if tensor.shape != wanted.shape:
+            shapes = f"{list(tensor.shape)}, and what is expected {list(wanted.shape)}"
+            raise refusal(f"{name} has the shape {shapes}", code="bad-launch")
+        if tensor.dtype != wanted.dtype and rtol == atol == 0:
+            types = f"{tensor.dtype}, and what is expected {wanted.dtype}: give a tolerance, or convert it"
+            raise refusal(f"{name} is {types}", code="bad-launch")
+        self._name = name
+        self._tensor = tensor
+        self._wanted = wanted.clone()
+        self._rtol = rtol
+        self._atol = atol
+
+    def judge(self, findings: Findings) -> None:
+        """Report the elements that are wrong."""
+        wrong = self._wrong().nonzero()
+        if not len(wrong):
+            return
+        first = tuple(map(int, wrong[0]))
+        found, wanted = (tensor[first].double().item() for tensor in (self._tensor, self._wanted))
+        count = f"{len(wrong):,} of {self._tensor.numel():,} elements are wrong"
+        text = f"{count}, the first at {list(first)}: {found:g}, not {wanted:g}"
+        findings.add(Kind.WRONG_NUMBERS, self._name, (), "", 0, text)
+
+    def _wrong(self) -> Tensor:
+        if self._rtol == self._atol == 0:
+            found, wanted = self._tensor.contiguous(), self._wanted.contiguous()
+            size = found.dtype.itemsize
+            differing = found.view(torch.uint8) != wanted.view(torch.uint8)
+            return differing.reshape(*found.shape, size).any(-1)
+        close = torch.isclose(
+            self._tensor.double(), self._wanted.double(), rtol=self._rtol, atol=self._atol, equal_nan=True
+        )
+        return ~close

@@ -15,7 +15,7 @@ from gemmgen.module import matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.tolerance import Check
+from gemmgen.numerics.reference import Check
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES

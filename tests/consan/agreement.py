@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from consan.case import CASES, LAUNCHES, UNMUTATED
-from gemmgen.numerics.tolerance import tolerance
+from gemmgen.numerics.reference import tolerance
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests" / "records" / "consan.json"

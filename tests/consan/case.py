@@ -27,12 +27,11 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.encoding import bits, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
-from gemmgen.numerics.reference import deviation, reference
-from gemmgen.numerics.tolerance import tolerance
+from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.product import Product, make
 from gemmgen.simulate import Result, Severity, run
 from gemmgen.spec import Spec
-from gemmgen.verify.launches import Launch, ring_launch
+from gemmgen.verify.simulation import Launch, ring_launch
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"

@@ -13,8 +13,7 @@ from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
 from gemmgen.simulate import Severity
-from gemmgen.verify.launches import Launch, ring_launch
-from gemmgen.verify.simulation import Problem, simulate_product
+from gemmgen.verify.simulation import Launch, Problem, ring_launch, simulate_product
 
 NOTHING = "pass  # removed"
 

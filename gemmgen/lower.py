@@ -121,7 +121,7 @@ def _compile(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
     capability = plan.architecture.compute_capability
     library = triton_api.installed_directory()
     identity = triton_api.identity(library) if library and cache.is_self_contained(source) else None
-    revision = cache.revision(*sorted(Path(__file__).parent.glob("*.py")), Path(triton_api.__file__))
+    revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
     files = cache.cached(key, lambda: _in_child(source, capability, path=path, stem=stem))
     artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
