@@ -329,6 +329,11 @@ def _simulate_programs(
         try:
             with redirect_stdout(sys.stderr):  # what a program prints is no report
                 run_program(Path(file), function or None, gpu, results.append, names, seed)
+            if not results:
+                message = (
+                    "launches no Gluon kernel: name a function that does, or let the file do so as a script"
+                )
+                raise GemmgenError([Diagnostic(file, "no-launch", message)])
         except GemmgenError as error:
             _complain(error)
             failed = True
@@ -337,9 +342,8 @@ def _simulate_programs(
     )
     _complain(GemmgenError(finding.diagnostic for finding in found))
     for subject, results in shown.items():
-        if not as_json:
-            lines = [f"{result.headline}\n" for result in results] or ["no Gluon kernel is launched\n"]
-            print(f"{subject}: {'  '.join(lines)}", end="")
+        if results and not as_json:
+            print(f"{subject}:", "\n  ".join(result.headline for result in results))
     if as_json:
         _print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
     if sarif:

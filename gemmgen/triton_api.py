@@ -284,7 +284,8 @@ def specialize(
             backend, dict(keywords), bound, specialization, extra
         )
     except Exception as error:  # whatever a launch would raise: it is about the arguments
-        told = " ".join(str(error).replace("dynamic_func()", f"{name}()").strip("'\"").split())
+        told = str(error.args[0]) if error.args else ""
+        told = " ".join(told.replace("dynamic_func()", f"{name}()").split())
         raise _bad_launch(name, f"{told or type(error).__name__}") from error
     source = GluonASTSource(kernel, signature, constexprs, attrs)
     runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}

@@ -53,6 +53,16 @@ QUICK = frozenset(
 SLOW = frozenset(
     f"test_{name}"
     for name in (
+        "another_triton_is_named_before_any_name_of_it_is_missed",
+        "arbitrary_bytes_are_reported_within_the_file",
+        "a_mutated_spec_loads_or_is_reported_within_the_file",
+        "each_fix_that_a_text_names_satisfies_the_rule",
+        "every_finding_of_every_rule_is_shown_by_a_spec",
+        "every_wait_and_fence_says_what_it_is_for",
+        "no_value_past_the_named_one_is_legal",
+        "one_bad_field_gives_at_most_one_diagnostic",
+        "scales_are_packed_as_defined_element_by_element",
+        "where_one_value_is_wrong_a_fix_makes_the_spec_legal",
         "every_combination_of_parts_is_formatted_and_lint_clean",
         "every_process_renders_the_same_bytes",
         "every_two_features_that_can_meet_do",
@@ -72,7 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("gpu"):
             continue
         compiled = not {"lowered", "compiled"}.isdisjoint(getattr(item, "fixturenames", ()))
-        fast = item.path.stem in QUICK and not compiled and item.name not in SLOW
+        name = item.name.partition("[")[0]
+        fast = item.path.stem in QUICK and not compiled and name not in SLOW
         if fast or (item.path.stem in SAMPLED and _is_sample(item)):
             item.add_marker("quick")
 

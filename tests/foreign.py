@@ -10,7 +10,6 @@ a benchmark's: `SMALLER` says to what, and a ragged size stays one.
 from __future__ import annotations
 
 import argparse
-import importlib
 import importlib.util
 import itertools
 import os
@@ -20,21 +19,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
-from unittest import mock
 
 import pytest
-import torch
-from torch.overrides import TorchFunctionMode
 
 from gemmgen.errors import GemmgenError
-from gemmgen.hardware import BLACKWELL, HOPPER, Architecture
-from gemmgen.simulate import Finding, Kind, run
+from gemmgen.hardware import BLACKWELL, GPUS, HOPPER, Architecture
+from gemmgen.simulate import Finding, Kind, Result
 from gemmgen.simulate.policies import DEFAULT_SCHEDULES
+from gemmgen.simulate.pretended import pretended
 
 VARIABLE = "GEMMGEN_FOREIGN_DIR"
 """Names the folder of the files; they are not part of this repository."""
@@ -89,67 +86,12 @@ class Outcome:
     seconds: float
 
 
-class _OnCpu(TorchFunctionMode):
-    """Torch as on a machine with a GPU, with all tensors on the CPU."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if str(kwargs.get("device", "")).startswith("cuda"):
-            kwargs["device"] = "cpu"
-        args = tuple("cpu" if isinstance(arg, str) and arg.startswith("cuda") else arg for arg in args)
-        return func(*args, **kwargs)
-
-
-def _always(value: Any) -> Callable[..., Any]:
-    def answer(*_: Any) -> Any:
-        return value
-
-    return answer
-
-
-_nothing = _always(None)
-
-
-@contextmanager
-def as_on(target: Architecture) -> Generator[None]:
-    """Let Triton and torch tell what they would tell on a device of an architecture."""
-    triton: Any = importlib.import_module("triton")
-    cublas: Any = importlib.import_module("triton._C.libtriton").nvidia.cublas
-    major, minor = divmod(target.compute_capability, 10)
-    properties = SimpleNamespace(multi_processor_count=SMS, name=target.name, major=major, minor=minor)
-    told = SimpleNamespace(backend="cuda", arch=target.compute_capability, warp_size=32)
-    driver = SimpleNamespace(
-        get_current_target=lambda: told, get_current_device=lambda: 0, get_active_torch_device=lambda: "cpu"
-    )
-    replaced: list[tuple[Any, str, Any]] = [
-        (torch.cuda, "is_available", lambda: True),
-        (torch.cuda, "get_device_capability", _always((major, minor))),
-        (torch.cuda, "get_device_properties", _always(properties)),
-        (torch.cuda, "synchronize", _nothing),
-        (cublas, "CublasLt", _nothing),  # for benchmarks, which are not run
-        (triton.runtime.driver, "_active", driver),
-    ]
-    with ExitStack() as stack:
-        for where, name, value in replaced:
-            stack.enter_context(mock.patch.object(where, name, value))
-        stack.enter_context(_OnCpu())
-        yield
-
-
-@contextmanager
-def launches_simulated(
-    target: Architecture, schedules: Sequence[str], found: list[Finding]
-) -> Generator[None]:
-    """Let a launch of any kernel be a simulation, and collect what it finds."""
-    from triton.runtime.jit import JITFunction  # pyright: ignore
-
-    def simulated(kernel: Any, *args: Any, grid: Any, warmup: bool, **keywords: Any) -> None:
-        del warmup
-        result = run(kernel, grid, args, target=target, schedules=schedules, **keywords)
-        found.extend(result.findings)
-
-    with mock.patch.object(JITFunction, "run", simulated):
-        yield
+def as_on(
+    target: Architecture, schedules: Sequence[str] = (), tell: Callable[[Result], None] = lambda _: None
+) -> AbstractContextManager[None]:
+    """Let programs find a small GPU of an architecture, on which launches are simulated."""
+    product = next(gpu for gpu in GPUS.values() if gpu.architecture == target)
+    return pretended(replace(product, sm_count=SMS), tell, tuple(schedules))
 
 
 def folder() -> Path | None:
@@ -242,7 +184,7 @@ def outcome(case: Case, schedules: Sequence[str] = DEFAULT_SCHEDULES, limit_s: i
     previous = signal.signal(signal.SIGALRM, interrupt)
     signal.alarm(limit_s)
     try:
-        with as_on(case.target), launches_simulated(case.target, schedules, found):
+        with as_on(case.target, schedules, lambda result: found.extend(result.findings)):
             case.function(**case.parameters)
         status = "findings" if found else "clean"
     except pytest.skip.Exception as error:

@@ -141,7 +141,7 @@ def test_what_is_no_gluon_kernel_is_refused() -> None:
 
 
 def test_an_unknown_target_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(GemmgenError, match="there are h100, h200, b200, and sm90, sm100"):
+    with pytest.raises(GemmgenError, match="there are h100, h200, b200; sm90 and sm100 name the first GPU"):
         simulate(scaled_kernel, "sm80")
 
 

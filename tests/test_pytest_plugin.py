@@ -72,6 +72,32 @@ def test_right_kernels_pass_and_a_race_fails_with_its_line(simulated: pytest.Pyt
     assert found["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "copies.py"}
 
 
+GENERATED = """
+import sys
+
+import torch
+
+sys.path.insert(0, {folder!r})
+import h100_bf16
+
+
+def test_a_generated_module():
+    a = torch.randn(200, 128, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(300, 128, device="cuda", dtype=torch.bfloat16).T
+    for _ in range(2):  # compiled, and found compiled
+        d = h100_bf16.matmul(a, b)
+        torch.testing.assert_close(d.float(), a.float() @ b.float(), rtol=1e-2, atol=1e-1)
+    assert (d.device.type, d.is_cuda) == ("cuda", True)
+"""
+
+
+def test_a_generated_module_runs_with_its_wrapper(simulated: pytest.Pytester) -> None:
+    simulated.makepyfile(GENERATED.format(folder=str(ROOT / "generated")))
+    ran = simulated.runpytest_subprocess("--gluon-simulate=h200")
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(["gluon-simulate: 2 launches, 4 runs of kernels, 0 findings"])
+
+
 def test_a_test_that_fails_by_itself_says_what_the_simulation_found(simulated: pytest.Pytester) -> None:
     simulated.makepyfile(TESTS + RACE.replace("test_race", "test_wrong") + "    assert 0, 'its own reason'\n")
     ran = simulated.runpytest_subprocess("--gluon-simulate=h100", "--gluon-schedules=lazy")

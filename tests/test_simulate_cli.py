@@ -393,3 +393,13 @@ def test_a_persistent_kernel_runs_with_the_programs_that_are_asked_for(gemmgen_:
     assert ran.code == 0
     (found,) = json.loads(ran.stdout).values()
     assert [launch["programs"] for launch in found["launches"]] == [3, 3]
+
+
+def test_a_program_that_launches_nothing_is_no_success(gemmgen_: Gemmgen) -> None:
+    Path("nothing.py").write_text("x = 1\n")
+    ran = gemmgen_("simulate", "nothing.py")
+    assert (ran.code, ran.stdout) == (1, "")
+    (told,) = ran.diagnostics
+    assert told.startswith(
+        "nothing.py: error[no-launch]: launches no Gluon kernel: name a function that does"
+    )

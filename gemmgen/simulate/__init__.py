@@ -38,7 +38,7 @@ def gpu_of_target(target: str) -> Gpu:
     try:
         return gpu_named(target)
     except KeyError as error:
-        raise refusal(f"{error.args[0]}, and sm90, sm100", code="bad-launch") from error
+        raise refusal(f"{error.args[0]}; sm90 and sm100 name the first GPU", code="bad-launch") from error
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -46,12 +48,14 @@ def pretended(
     Meanwhile ``device="cuda"`` is the CPU, and torch and Triton answer as on that GPU. What is timed runs
     once. A kernel that the simulator does not know raises a `GemmgenError` where it is launched.
     """
+    cuda_is_cpu = _CudaIsCpu()
 
     def launch(kernel: Any, grid: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> object:
         with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage] - thousands of small calls
-            lowered = lower_kernel(kernel, args, gpu.architecture, keywords)
+            found = tuple(map(cuda_is_cpu.with_tensor, args))
+            lowered = lower_kernel(kernel, found, gpu.architecture, keywords)
             if grid is None:
-                return lowered
+                return _Warmed(lambda grid, args: launch(kernel, grid, args, keywords))
             programs = programs_of(grid, lowered.bound)
             result = run_lowered(kernel, lowered, programs, _affordable(schedules, programs), seed)
         tell(result)
@@ -62,8 +66,19 @@ def pretended(
             triton_api.launches_diverted(launch, gpu.architecture.compute_capability, _driver_properties(gpu))
         )
         stack.enter_context(triton_api.replaced(_torch_changes(gpu)))
-        stack.enter_context(_CudaIsCpu())
+        stack.enter_context(cuda_is_cpu)
         yield
+
+
+@dataclass(frozen=True)
+class _Warmed:
+    """A kernel that was compiled before its first launch."""
+
+    launch: Callable[[Any, tuple[Any, ...]], object]
+    """Takes a grid and arguments."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., object]:
+        return lambda *args: self.launch(grid, args)
 
 
 def run_program(
@@ -261,7 +276,20 @@ def _cpu(device: Any) -> Any:
 
 
 class _CudaIsCpu(TorchFunctionMode):
-    """Gives every function of torch the CPU where it is given the GPU."""
+    """Gives every function of torch the CPU where it is given the GPU; tensors say that they are on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_address: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+        """Tensors whose address was asked for: some programs describe an address, not a tensor."""
+
+    def with_tensor(self, argument: Any) -> Any:
+        """Return an argument of a launch; a descriptor of a tensor's address becomes one of the tensor."""
+        base = getattr(argument, "base", None)
+        if not hasattr(argument, "block_shape") or isinstance(base, torch.Tensor):
+            return argument
+        tensor = self._by_address.get(cast(Any, base).data_ptr())
+        return argument if tensor is None else replace(argument, base=tensor)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """See ``TorchFunctionMode``."""
@@ -270,6 +298,12 @@ class _CudaIsCpu(TorchFunctionMode):
             return args[0]
         if func == cast(Any, torch.Tensor).is_cuda.__get__:
             return True
+        if func == cast(Any, torch.Tensor).device.__get__:
+            return torch.device("cuda", 0)
+        if func is torch.Tensor.data_ptr:
+            address: int = func(*args)
+            self._by_address[address] = args[0]
+            return address
         if "device" in kwargs:
             kwargs["device"] = _cpu(kwargs["device"])
         if func is torch.Tensor.to:
