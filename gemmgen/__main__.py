@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-"""Signals that ask a process to end. The exit code of each is 128 and its number, as shells say it."""
+from gemmgen.scratch import ENDINGS, discard
 
 
 def run() -> None:
@@ -25,7 +24,6 @@ def run() -> None:
     for number in heeded:
         signal.signal(number, signal.SIG_DFL)
     from gemmgen.cli import main
-    from gemmgen.scratch import discard
 
     received: list[int] = []
 

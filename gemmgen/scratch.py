@@ -18,13 +18,16 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock, Thread
 from typing import NoReturn
 
 from gemmgen.errors import Diagnostic, GemmgenError
+
+ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that ask a process to end. The exit code of each is 128 and its number, as shells say it."""
 
 HOLD = Lock()
 """Held while a file is replaced, a directory made or a process started; ``discard`` takes it for good."""
@@ -138,10 +141,15 @@ def run_child(
     with HOLD, warnings.catch_warnings():
         # Python 3.12 warns about threads. The child uses none of the parent's.
         warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-        if child == 0:
-            _run_here(function, parent, printed, {**environment, "TMPDIR": str(directory)})
-        _GROUPS.add(child)
+        # A handler of this process must not run in the child, which begins with these at their default.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+        try:
+            child = os.fork()
+            if child == 0:
+                _run_here(function, parent, printed, {**environment, "TMPDIR": str(directory)}, before)
+            _GROUPS.add(child)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     with started(child):
         try:
             status = _ended(child, timeout)
@@ -158,7 +166,11 @@ def run_child(
 
 
 def _run_here(
-    function: Callable[[], None], parent: int, printed: tuple[Path, Path], environment: Mapping[str, str]
+    function: Callable[[], None],
+    parent: int,
+    printed: tuple[Path, Path],
+    environment: Mapping[str, str],
+    blocked: Set[int],
 ) -> NoReturn:
     """In the child: run the function, and end whatever happens: what follows is for the parent."""
     code = 1
@@ -166,8 +178,9 @@ def _run_here(
         end_with_parent(parent)
         faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
         # Compilers would not look for Python's handlers of these.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in ENDINGS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for descriptor, path in zip((1, 2), printed, strict=True):
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(opened, descriptor)

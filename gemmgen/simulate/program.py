@@ -15,7 +15,7 @@ from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severit
 from gemmgen.simulate.global_memory import GlobalMemory
 from gemmgen.simulate.memory import Access, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
-from gemmgen.simulate.places import Layout
+from gemmgen.simulate.places import Layout, Place
 from gemmgen.simulate.policies import Grid
 from gemmgen.simulate.result import Trace
 
@@ -420,6 +420,8 @@ class Cluster:
         self.events: dict[Event, None] = {}
         self.loads: dict[Component, tuple[int, Access, str, int]] = {}
         """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
+        self.destinations: dict[Place, int] = {}
+        """Numbers of the places that loads write to: clocks are compared often, and places hash slowly."""
         self.load_count = 0
         self.refusals: list[tuple[Component, int]] = []
         """Requests for another program that were refused."""

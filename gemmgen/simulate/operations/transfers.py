@@ -162,7 +162,8 @@ class Rows:
 def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
     """Judge an asynchronous write into shared memory; return its lane and its number there."""
     loads = agent.cluster.loads
-    component: Component = ("load", agent.program, view.memory.cta, view.place)
+    place = agent.cluster.destinations.setdefault(view.place, len(agent.cluster.destinations))
+    component: Component = ("load", agent.program, view.memory.cta, place)
     number = loads[component][0] + 1 if component in loads else 1
     access = agent.asynchronous(component, number, what, op.location)
     loads[component] = (number, access, view.name, view.memory.cta)
