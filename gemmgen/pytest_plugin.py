@@ -135,10 +135,11 @@ class Simulating:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how much was simulated, and what was found."""
         launches, schedules = (sum(told[what] for told in self._told) for what in ("launches", "schedules"))
-        found = len(self._findings())
-        terminalreporter.write_line(
-            f"gluon-simulate: {launches} launches, {schedules} runs of kernels, {found} findings"
-        )
+        from gemmgen.simulate.result import counted
+
+        found = counted(len(self._findings()), "finding")
+        ran = f"{counted(launches, 'launch', 'launches')}, {counted(schedules, 'run')} of kernels"
+        terminalreporter.write_line(f"gluon-simulate: {ran}, {found}")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the findings of all tests."""

@@ -64,7 +64,7 @@ def test_right_kernels_pass_and_a_race_fails_with_its_line(simulated: pytest.Pyt
             "gluon-simulate: sm_90a, H100 SXM, without a GPU; schedules lazy, random",
             f"*copies.py:{line}: error[[]write-after-read] buffer: *",
             f"*copies.py:{line}: tma.async_load(in_desc, [[]row, 0], ready, buffer)",
-            "gluon-simulate: 2 launches, 4 runs of kernels, 1 findings",
+            "gluon-simulate: 2 launches, 4 runs of kernels, 1 finding",
         ]
     )
     log = json.loads((simulated.path / "found.sarif").read_text())

@@ -187,7 +187,7 @@ class _Stream:
     device_index = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.device = torch.device("cpu")
+        self.device = torch.device("cuda", 0)
 
     def __enter__(self) -> _Stream:
         return self
