@@ -315,12 +315,11 @@ def _simulate_programs(
     as_json: bool,
 ) -> None:
     """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
-    from gemmgen.simulate import POLICIES, gpu_of_target
+    from gemmgen.simulate import Severity, gpu_of_target, policies
     from gemmgen.simulate.pretended import run_program
     from gemmgen.simulate.result import Result, sarif_log
 
     gpu = gpu_of_target(target)
-    names = (*(name for name in POLICIES if name != "random"), *("random" for _ in range(schedules)))
     shown: dict[str, list[Result]] = {}
     failed = False
     for subject in subjects:
@@ -328,7 +327,9 @@ def _simulate_programs(
         results = shown.setdefault(subject, [])
         try:
             with redirect_stdout(sys.stderr):  # what a program prints is no report
-                run_program(Path(file), function or None, gpu, results.append, names, seed)
+                run_program(
+                    Path(file), function or None, gpu, results.append, policies.schedules(schedules), seed
+                )
             if not results:
                 message = (
                     "launches no Gluon kernel: name a function that does, or let the file do so as a script"
@@ -350,7 +351,7 @@ def _simulate_programs(
         _write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
     if trace and shown[subjects[0]]:  # last: what it refuses must not cost the findings
         _write(trace, shown[subjects[0]][0].chrome_trace() + "\n")
-    _exit(failed or bool(found))
+    _exit(failed or any(finding.severity is Severity.ERROR for finding in found))
 
 
 def _simulate_specs(

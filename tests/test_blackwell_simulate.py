@@ -10,7 +10,8 @@ from modules import BLACKWELL_SPECS, made
 
 from gemmgen.problem import Shape
 from gemmgen.product import Product
-from gemmgen.verify.simulation import Launch, schedules, simulate_product
+from gemmgen.simulate.policies import schedules
+from gemmgen.verify.simulation import Launch, simulate_product
 
 SEEDS = 5
 PROGRAMS = 2

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate import Kind, Result, simulate
+from gemmgen.simulate.findings import Findings
 
 gluon: Any = copies
 """Triton's decorators have no types."""
@@ -257,3 +258,20 @@ def test_sarif_has_what_version_2_1_0_requires() -> None:
 def test_the_trace_is_chromes() -> None:
     events = json.loads(copied().chrome_trace())["traceEvents"]
     assert {"load", "store"} <= {event.get("cat") for event in events}
+
+
+def test_wrong_numbers_are_told_after_what_may_be_their_cause() -> None:
+    found = Findings()
+    for kind in (Kind.WRONG_NUMBERS, Kind.DEADLOCK, Kind.GLOBAL_RACE, Kind.BYTE_COUNT):
+        found.add(kind, "x", (), "", 0, "")
+    assert [finding.kind for finding in found.all()] == [
+        Kind.GLOBAL_RACE,
+        Kind.BYTE_COUNT,
+        Kind.DEADLOCK,
+        Kind.WRONG_NUMBERS,
+    ]
+
+
+def test_a_launch_says_how_many_programs_are_resident() -> None:
+    with pytest.raises(GemmgenError, match="resident_programs is 0: it must be positive"):
+        copied(resident_programs=0)

@@ -212,7 +212,6 @@ def test_a_warpgroup_issues_an_instruction_for_every_64_rows_its_columns_and_its
 def test_a_narrow_subtile_splits_the_tile_and_a_wide_one_does_not() -> None:
     plans = [replace(TWO_CONSUMERS, subtile_n=n) for n in (8, 64, 128, 256)]
     assert [plan.subtiles for plan in plans] == [32, 4, 2, 1]
-    assert [plan.subtile_halvings for plan in plans] == [5, 2, 1, 0]
 
 
 def test_the_accumulator_takes_a_register_per_element_of_a_thread() -> None:

@@ -403,3 +403,12 @@ def test_a_program_that_launches_nothing_is_no_success(gemmgen_: Gemmgen) -> Non
     assert told.startswith(
         "nothing.py: error[no-launch]: launches no Gluon kernel: name a function that does"
     )
+
+
+def test_a_lint_of_a_program_is_told_and_fails_nothing(gemmgen_: Gemmgen, program: Path) -> None:
+    copies = Path("copies.py").read_text().replace("buffer, ready, tile & 1)", "buffer, ready, tile)")
+    Path("copies.py").write_text(copies)  # parities up to 3, of which the hardware takes the lowest bit
+    ran = gemmgen_("simulate", "program.py::copy", "--schedules", "0")
+    assert ran.code == 0
+    (told,) = (line for line in ran.diagnostics if line != "compared")  # which the program prints
+    assert re.match(r".*copies\.py:\d+: warning\[wait-parity\] ready: ", told)

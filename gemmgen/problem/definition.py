@@ -85,10 +85,6 @@ class Problem:
         """What the table has of the operations, in order."""
         return tuple(OPERATIONS[op] for op in self.ops)
 
-    def parameters_of(self, op: str) -> tuple[OpParameter, ...]:
-        """Return the parameters of an operation."""
-        return tuple(parameter for parameter in self.parameters if parameter.op == op)
-
     @property
     def vectors(self) -> tuple[str, ...]:
         """The row and column operands of the epilogue, in the order of its operations."""

@@ -53,6 +53,7 @@ class Simulated:
     reference: Callable[..., Expected] | None = None
     rtol: float = 0.0
     atol: float = 0.0
+    resident_programs: int | None = None
 
     def __getitem__(self, grid: Any) -> Callable[..., Result]:
         """Return what launches the kernel; a grid is one to three numbers, or a function of the arguments."""
@@ -73,6 +74,7 @@ class Simulated:
                 self.schedules,
                 self.seed,
                 checks=[check.judge for check in checks],
+                resident_programs=self.resident_programs,
             )
 
         return launch
@@ -88,6 +90,7 @@ def simulate(
     reference: Callable[..., Expected] | None = None,
     rtol: float = 0.0,
     atol: float = 0.0,
+    resident_programs: int | None = None,
 ) -> Simulated:
     """Return a kernel to be launched in the simulator: ``simulate(kernel)[grid](*args, **kwargs)``.
 
@@ -105,13 +108,14 @@ def simulate(
             arguments that its parameters name; of a descriptor it gets the tensor.
         rtol: Largest difference, relative to the expected number.
         atol: Largest difference, in addition.
+        resident_programs: Programs that the GPU holds at one time, as for ``run``.
 
     Raises:
         GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
             not fit its tensor.
     """
     architecture = target if isinstance(target, Architecture) else gpu_of_target(target).architecture
-    return Simulated(kernel, architecture, schedules, seed, expect, reference, rtol, atol)
+    return Simulated(kernel, architecture, schedules, seed, expect, reference, rtol, atol, resident_programs)
 
 
 def _called(reference: Callable[..., Expected], bound: Mapping[str, Any]) -> Expected:

@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -110,6 +110,11 @@ class Severity(StrEnum):
     ERROR = "error"
     LINT = "lint"
 
+    @property
+    def diagnosed(self) -> Literal["error", "warning"]:
+        """What a diagnostic calls it."""
+        return "warning" if self is Severity.LINT else "error"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -148,17 +153,14 @@ class Finding:
     @property
     def diagnostic(self) -> Diagnostic:
         """The finding as a message for the user, with all of its lines."""
-        where = [f"{self.partition} of CTA {self.cta}"] if self.partition else []
-        where += [f"{place} `{place.snippet}`" for place in dict.fromkeys(self.places)]
-        if self.severity is Severity.LINT:
-            where.append("today's compiler makes it harmless")
+        who = f"{self.partition} of CTA {self.cta}" if self.partition else ""
         return Diagnostic(
             self.file or "<kernel>",
             self.kind.value,
-            f"{self.text} ({'; '.join(where)})" if where else self.text,
+            message(self.text, who, [f"{place} `{place.snippet}`" for place in self.places], self.severity),
             field=self.name,
             line=self.line,
-            severity="warning" if self.severity is Severity.LINT else "error",
+            severity=self.severity.diagnosed,
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -189,6 +191,14 @@ class Finding:
         return str(self.diagnostic)
 
 
+def message(text: str, who: str, places: Iterable[str], severity: Severity) -> str:
+    """Return what is wrong, and in brackets who does it and the lines that it is about."""
+    where = [*([who] if who else []), *dict.fromkeys(places)]
+    if severity is Severity.LINT:
+        where.append("today's compiler makes it harmless")
+    return f"{text} ({'; '.join(where)})" if where else text
+
+
 _RANKS = (
     (Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT, Kind.UNDEFINED_VALUE, Kind.ASSERTION),
     (Kind.UNINITIALISED_READ,),
@@ -201,10 +211,11 @@ _RANKS = (
     (Kind.BYTE_COUNT,),
     # How a program ends says what came of it all.
     (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
+    (Kind.WRONG_NUMBERS,),
 )
 """Kinds from causes to consequences; those that are not here have the empty place."""
 _RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
-_ENDS = _RANKS[-1]
+_ENDS = _RANKS[-2] + _RANKS[-1]
 
 
 def causes_first(findings: Iterable[Finding]) -> list[Finding]:

@@ -16,7 +16,15 @@ from gemmgen.simulate.findings import refusal
 Step = TypeVar("Step")
 
 POLICIES = ("lazy", "eager", "lifo", "random")
-DEFAULT_SCHEDULES = (*POLICIES, "random", "random")
+"""The last one has a seed."""
+
+
+def schedules(seeds: int) -> tuple[str, ...]:
+    """Return every policy, the random one as many times as there are seeds."""
+    return (*POLICIES[:-1], *POLICIES[-1:] * seeds)
+
+
+DEFAULT_SCHEDULES = schedules(3)
 
 
 class Policy(Protocol):

@@ -27,11 +27,10 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.simulate.execution import run
-from gemmgen.simulate.findings import Finding, Kind, Severity
+from gemmgen.simulate.findings import Finding, Kind, Severity, message
+from gemmgen.simulate.policies import schedules
 from gemmgen.simulate.result import PHASES_TO_COVER, Result, Trace, counted
 
-FIXED_SCHEDULES = ("lazy", "eager", "lifo")
-"""The policies that have no seed."""
 QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""
 ONE_TILE_KINDS = ("single_tile", "tiled")
@@ -89,11 +88,6 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
     return (ring_launch(plan, schedules(seeds)), order_launch(plan))
-
-
-def schedules(seeds: int) -> tuple[str, ...]:
-    """Return every policy, the random one as many times as there are seeds."""
-    return (*FIXED_SCHEDULES, *("random" for _ in range(seeds)))
 
 
 def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
@@ -230,17 +224,18 @@ class Simulation:
 
     def _diagnostic(self, problem: Problem) -> Diagnostic:
         text = self.source.splitlines()
-        where = [f"{problem.partition} of CTA {problem.cta}"] if problem.partition else []
-        for line in dict.fromkeys(problem.lines):
-            quoted = text[line - 1].strip() if 0 < line <= len(text) else ""
-            where.append(f"{self.module}:{line} `{quoted}`")
-        if problem.severity is Severity.LINT:
-            where.append("today's compiler makes it harmless")
-        message = f"{problem.text} ({'; '.join(where)})" if where else problem.text
-        line = problem.lines[0] if problem.lines else None
-        severity = "warning" if problem.severity is Severity.LINT else "error"
+        who = f"{problem.partition} of CTA {problem.cta}" if problem.partition else ""
+        places = [
+            f"{self.module}:{line} `{text[line - 1].strip() if 0 < line <= len(text) else ''}`"
+            for line in problem.lines
+        ]
         return Diagnostic(
-            self.module, problem.kind, message, field=problem.name, line=line, severity=severity
+            self.module,
+            problem.kind,
+            message(problem.text, who, places, problem.severity),
+            field=problem.name,
+            line=problem.lines[0] if problem.lines else None,
+            severity=problem.severity.diagnosed,
         )
 
     def __str__(self) -> str:

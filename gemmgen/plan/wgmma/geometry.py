@@ -80,11 +80,6 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.cta_consumer_tile_m * self.cluster_m
 
     @property
-    def subtile_halvings(self) -> int:
-        """Times that the epilogue halves a consumer's columns to get its sub-tiles."""
-        return self.subtiles.bit_length() - 1
-
-    @property
     def mma_shape(self) -> tuple[int, int, int]:
         """The wgmma instruction (m, n, k)."""
         return (WGMMA.m, self.mma_n, WGMMA.k_bytes // self.problem.a.dtype.bytes)

@@ -322,11 +322,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return partitions_of(self, self.resources, self.arguments)
 
     @property
-    def consumer_partitions(self) -> tuple[Partition, ...]:
-        """The consumers, the first of which keeps the kernel's own warps."""
-        return self.partitions[: self.consumers]
-
-    @property
     def producer_partition(self) -> Partition:
         """The warp that issues every load of A and B."""
         return self.partitions[-1]
