@@ -47,7 +47,10 @@ lint: $(INSTALLED) ## format, lint, types, and whether generated modules are wha
 	$(BIN)/gemmgen check
 	$(BIN)/gemmgen check tests/pairs/specs/*.yaml --out tests/pairs/generated
 
-quick: lint ## what takes at most 90 seconds: lint, and the fast tests
+quick: $(INSTALLED) ## what takes at most 90 seconds: lint, and beside it the fast tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fast
+
+fast: $(INSTALLED)
 	$(BIN)/python -m pytest -m 'quick and not gpu' -n auto
 
 test: lint ## lint, and every test that needs no GPU
@@ -66,4 +69,4 @@ generated: $(INSTALLED) ## regenerate every module under generated/
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick test coverage gpu generated docs clean
+.PHONY: help setup demo lint quick fast test coverage gpu generated docs clean

@@ -76,6 +76,13 @@ SAMPLED = frozenset({"test_lower", "test_blackwell_lower", "test_simulate_specs"
 SAMPLES = frozenset({"h100_bf16", "b200_bf16"})
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import the files of which `make quick` runs nothing: that takes each worker seconds."""
+    stem, marks = collection_path.stem, str(config.getoption("markexpr"))
+    ignored = marks.startswith("quick") and stem.startswith("test_") and stem not in QUICK | SAMPLED
+    return True if ignored else None  # None: others may say so
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what `make quick` runs."""
     for item in items:
