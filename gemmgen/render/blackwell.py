@@ -92,7 +92,7 @@ class BlackwellView(KernelView):
         if plan.launch_control:
             parts.append("tcgen05/next_tile")
             parts.append(f"tcgen05/scheduler_partition{'_cluster' if plan.cluster_size > 1 else ''}")
-        parts.append(f"tcgen05/load_tile{scaled}{'_pair' if plan.paired else ''}")
+        parts.append(f"tcgen05/load_tile{scaled}")
         parts.append(f"tcgen05/load_partition_{plan.schedule_kind}")
         parts += ["tcgen05/as_matrix"] if plan.block_scaled else []
         parts.append(f"tcgen05/multiply{scaled}")

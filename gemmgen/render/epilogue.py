@@ -206,10 +206,13 @@ class EpilogueView:
 
     @property
     def leaf_part(self) -> str:
-        """The template of that function: of tiles or sub-tiles, whose buffers are used again or only once."""
-        part = "subtile" if self.plan.subtiles > 1 else "tile"
-        again = self.plan.schedule_kind in ("persistent", "launch_control")
-        return f"shared/store_{part}{'' if again else '_once'}"
+        """The template of that function."""
+        return "shared/store_subtile" if self.plan.subtiles > 1 else "shared/store_tile"
+
+    @property
+    def reuses_buffers(self) -> bool:
+        """Whether a program stores several tiles, and so each through buffers that an earlier one was in."""
+        return self.plan.schedule_kind in ("persistent", "launch_control")
 
     @property
     def stores_in_flight(self) -> str:
