@@ -1,7 +1,8 @@
-"""The simulator runs the matmuls of Gluon's tutorials, clean and right, and names faults planted in them.
+"""Matmuls of the forms that Gluon's tutorials teach, written here: clean as they are, planted faults named.
 
-Two of the tutorials' forms are in `test_simulate_blackwell`: the persistent, warp-specialized matmul with
-static tiles, and the block-scaled one of CTA pairs.
+They stand in for no tutorial: `test_foreign` runs the originals. Two more of the forms are in
+`test_simulate_blackwell`: the persistent, warp-specialized matmul with static tiles, and the block-scaled one of
+CTA pairs.
 """
 
 from __future__ import annotations
