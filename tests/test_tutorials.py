@@ -1,8 +1,8 @@
 """Matmuls of the forms that Gluon's tutorials teach, written here: clean as they are, planted faults named.
 
 They stand in for no tutorial: `test_foreign` runs the originals. Two more of the forms are in
-`test_simulate_blackwell`: the persistent, warp-specialized matmul with static tiles, and the block-scaled one of
-CTA pairs.
+`test_simulate_blackwell`: the persistent, warp-specialized matmul with static tiles, and the block-scaled one
+of CTA pairs.
 """
 
 from __future__ import annotations
