@@ -28,7 +28,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits
 from gemmgen.simulate import Kind, Severity, run
-from gemmgen.simulate.memory import Descriptor
+from gemmgen.simulate.global_memory import Descriptor
 from gemmgen.simulate.operations.tensor_cores import product
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 
@@ -69,12 +69,12 @@ def test_a_load_rounds_to_tf32_where_the_descriptor_says_so() -> None:
     ulp = 2.0**-10
     given = torch.tensor([[1 + ulp / 2, 1 + 3 * ulp / 2, 1 + ulp / 2 + 2.0**-23, -0.0, math.inf, math.nan]])
     descriptor = Descriptor("x", given, 0.0, rounds_to_tf32=True)
-    loaded = descriptor.box(*descriptor.region((0, 0), (2, 6)), (2, 6))
+    loaded = descriptor.box((0, 0), (2, 6)).load()
     expected = torch.tensor([[1, 1 + 2 * ulp, 1 + ulp, -0.0, math.inf, math.nan], [0.0] * 6])
     assert torch.equal(bits(loaded), bits(expected))
     assert bits(given[0, 0]) == bits(torch.tensor(1 + ulp / 2))  # the matrix stays as it is
     plain = Descriptor("x", given, 0.0)
-    assert torch.equal(bits(plain.box(*plain.region((0, 0), (1, 6)), (1, 6))), bits(given))
+    assert torch.equal(bits(plain.box((0, 0), (1, 6)).load()), bits(given))
 
 
 def test_a_store_by_a_descriptor_that_rounds_is_refused() -> None:

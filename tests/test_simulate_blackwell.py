@@ -13,7 +13,7 @@ from kernels.blackwell_launch import FORMATS, Bases, dense, paired, scaled
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL
 from gemmgen.simulate import POLICIES, run
-from gemmgen.simulate.operations.block_scales import e8m0, elements, ue4m3, unpack_e2m1
+from gemmgen.simulate.operations.block_scales import e8m0, elements, ue4m3
 
 kernels = cast(Any, kernels_)
 EVERY_CODE = torch.arange(256).to(torch.uint8)
@@ -29,7 +29,9 @@ def value(code: int, exponent_bits: int, mantissa_bits: int, bias: int) -> float
 
 
 def same(found: torch.Tensor, expected: list[float]) -> bool:
-    return torch.equal(found.nan_to_num(12345.0), torch.tensor(expected).double().nan_to_num(12345.0))
+    return torch.equal(
+        found.double().nan_to_num(12345.0), torch.tensor(expected).double().nan_to_num(12345.0)
+    )
 
 
 def test_every_e4m3_code_has_its_value() -> None:
@@ -49,7 +51,6 @@ def test_every_e5m2_code_has_its_value() -> None:
 
 def test_every_pair_of_e2m1_codes_has_its_values_low_half_first() -> None:
     expected = [value(half, 2, 1, 1) for code in range(256) for half in (code & 0xF, code >> 4)]
-    assert same(unpack_e2m1(EVERY_CODE), expected)
     assert same(elements(EVERY_CODE.reshape(256, 1), "e2m1").flatten(), expected)
 
 

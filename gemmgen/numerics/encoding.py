@@ -98,6 +98,15 @@ E2M1_VALUES: Final = torch.tensor((*_MAGNITUDES, *(-value for value in _MAGNITUD
 """[ocp] By code; the highest of its four bits is the sign. There is no NaN and no infinity."""
 E2M1_PAIRS: Final = torch.stack((E2M1_VALUES.repeat(16), E2M1_VALUES.repeat_interleave(16)), dim=1)
 """The two numbers [256, 2] of every byte, that of the low half first."""
+_E2M1_PAIRS_BITS: Final = E2M1_PAIRS.float().view(torch.int64).reshape(-1)
+"""Each of these pairs as two fp32 numbers in one element."""
+_FLOAT8_VALUES: Final = MappingProxyType(
+    {
+        dtype: torch.arange(256, dtype=torch.uint8).view(dtype).float()
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+    }
+)
+"""By code."""
 UE8M0_VALUES: Final = torch.tensor(
     [2.0 ** (code - 127) for code in range(255)] + [math.nan], dtype=torch.float64
 )
@@ -168,6 +177,27 @@ def block_quantized(matrix: Tensor, scale_format: ScaleFormat, dtype: str) -> tu
     divisors = decoded(scales, scale_dtype).unsqueeze(2)
     numbers = torch.where(finite.unsqueeze(2) & (divisors > 0), blocks / divisors, 0.0)
     return encoded(numbers.view(rows, -1)[:, :k], dtype), scales
+
+
+def as_float32(stored: Tensor) -> Tensor:
+    """Return CPU floats [..., K] as fp32, which holds them all: 8-bit ones by a table, twice as fast as torch."""
+    values = _FLOAT8_VALUES.get(stored.dtype)
+    if values is None:
+        return stored.float()
+    if not stored.is_contiguous() and stored.mT.is_contiguous():
+        return as_float32(stored.mT).mT
+    return values.index_select(0, _flat_codes(stored)).view(stored.shape)
+
+
+def e2m1_as_float32(stored: Tensor) -> Tensor:
+    """Return the fp32 numbers [..., K] of bytes [..., K/2] of e2m1 on the CPU."""
+    *outer, pairs = stored.shape
+    found = _E2M1_PAIRS_BITS.index_select(0, _flat_codes(stored))
+    return found.view(torch.float32).view(*outer, 2 * pairs)
+
+
+def _flat_codes(stored: Tensor) -> Tensor:
+    return stored.contiguous().view(torch.uint8).view(-1).to(torch.int32)
 
 
 def _codes(stored: Tensor) -> Tensor:

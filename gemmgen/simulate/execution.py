@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import gc
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from operator import index
@@ -17,11 +19,10 @@ from torch import Tensor
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Findings, Kind, refusal
-from gemmgen.simulate.global_memory import GlobalMemory
-from gemmgen.simulate.memory import Descriptor
+from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
 from gemmgen.simulate.operations.control import only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.operations.table import entries
+from gemmgen.simulate.operations.table import code
 from gemmgen.simulate.parse import Block, Operation, parse, walk
 from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
 from gemmgen.simulate.policies import (
@@ -121,15 +122,25 @@ def run_lowered(
     resident = 1
     if _exchanges(compiled.function):
         resident = resident_programs or resident_programs_of(module, lowered.target)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiles are small: more threads cost more than they do
-    try:
+    with _undisturbed():
         result = _run_schedules(
             compiled, lowered, programs, resident, findings, policies, max_idle_operations, checks
         )
+    return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """Keep torch to one thread, since tiles are small, and look for no garbage in circles: there is none."""
+    threads, collects = torch.get_num_threads(), gc.isenabled()
+    torch.set_num_threads(1)
+    gc.disable()
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
-    return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
+        if collects:
+            gc.enable()
 
 
 def programs_of(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -295,13 +306,11 @@ def _steps(running: Sequence[Cluster]) -> tuple[list[Agent], list[Event]]:
 
     A loop that only looks at memory and counts goes round again when nothing else happens.
     """
-    agents = [
-        agent
-        for cluster in running
-        for agent in cluster.agents
-        if not agent.done and (agent.waiting is None or agent.waiting.ready())
-    ]
-    events = [event for cluster in running for event in cluster.events if event.lane[0] is event]
+    if len(running) == 1:
+        agents, events = running[0].runnable, running[0].events
+    else:
+        agents = [agent for cluster in running for agent in cluster.runnable]
+        events = [event for cluster in running for event in cluster.events]
     if not agents and not events:
         stuck = (agent for cluster in running for agent in cluster.agents if not agent.done)
         agents = [agent for agent in stuck if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
@@ -314,7 +323,7 @@ def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
     if len(functions) != 1 or len(public) != 1:
         raise refusal("functions that are not inlined are not known to the simulator")
     function = public[0]
-    known = entries(function.regions[0], operations.FAMILIES)
+    known = code(function.regions[0], operations.FAMILIES)
     layout, tensor_layout = Layout(), Layout()
     for op in walk(function.regions[0]):
         if op.name == "ttg.local_alloc":

@@ -6,6 +6,7 @@ import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Literal
 
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -45,7 +46,7 @@ class Location:
         """The file of `line`."""
         return self.frames[0].file if self.frames else None
 
-    @property
+    @cached_property
     def name(self) -> str | None:
         """The variable that the innermost line assigns, or else the call that it returns to."""
         return next((frame.name for frame in self.frames if frame.name), None)

@@ -2,17 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Clock, Component, Knowledge, join
+from gemmgen.numerics.encoding import rounded_to_tf32
+from gemmgen.simulate.clocks import Clock, Component, Knowledge, join, reached
 from gemmgen.simulate.findings import Findings, Kind, Location, Severity
 from gemmgen.simulate.memory import Access, Proxy
+
+
+REDUCTIONS: dict[str, Any] = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """Elements of a tensor, as a view of it."""
+
+    tensor: Tensor
+
+    @cached_property
+    def storage(self) -> int:
+        """The storage that the tensor lies in."""
+        return self.tensor.untyped_storage().data_ptr()
+
+    @cached_property
+    def key(self) -> Hashable:
+        """The same for the same elements."""
+        tensor = self.tensor
+        return self.storage, int(tensor.storage_offset()), tensor.shape, tensor.stride()
+
+    @cached_property
+    def empty(self) -> bool:
+        """Whether it has no element."""
+        return self.tensor.numel() == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A box of a tensor: what one TMA transfer moves."""
+
+    descriptor: Descriptor
+    shape: tuple[int, ...]
+    region: Region
+    """The part that lies within the tensor."""
+    inside: tuple[slice, ...]
+    """Where in the box that part is."""
+
+    @property
+    def regions(self) -> list[Region]:
+        """The elements that lie within the tensor."""
+        return [self.region]
+
+    def load(self) -> Tensor:
+        """Return what is there now; what lies outside of the tensor reads as the padding."""
+        found = self.region.tensor
+        if self.descriptor.rounds_to_tf32:
+            found = rounded_to_tf32(found)
+        if found.shape == self.shape:
+            return found
+        box = torch.full(self.shape, self.descriptor.padding, dtype=torch.float32).to(found.dtype)
+        box[self.inside] = found
+        return box
+
+    def store(self, values: Tensor, reduction: str | None) -> None:
+        """Write the box; what lies outside of the tensor is dropped."""
+        region, part = self.region.tensor, values.reshape(self.shape)[self.inside]
+        region.copy_(part if reduction is None else REDUCTIONS[reduction](region, part))
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """A TMA descriptor: a tensor, what a load returns outside of it, and how it converts."""
+
+    name: str
+    tensor: Tensor
+    padding: float
+    rounds_to_tf32: bool = False
+    """Whether a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
+    _boxes: dict[Hashable, Box] = field(default_factory=dict[Hashable, Box])
+
+    def box(self, origin: tuple[int, ...], shape: tuple[int, ...]) -> Box:
+        """Return a box of the tensor; one that was asked for before is the same object."""
+        key = (origin, shape)
+        found = self._boxes.get(key)
+        if found is None:
+            found = self._boxes[key] = self._box(origin, shape)
+        return found
+
+    def _box(self, origin: tuple[int, ...], shape: tuple[int, ...]) -> Box:
+        within: list[slice] = []
+        inside: list[slice] = []
+        for start, extent, size in zip(origin, shape, self.tensor.shape, strict=True):
+            low = min(max(start, 0), size)
+            high = min(max(start + extent, low), size)
+            within.append(slice(low, high))
+            # An empty box inside the box's bounds: where nothing is copied, the place does not matter.
+            inside.append(slice(low - start, high - start) if high > low else slice(0, 0))
+        return Box(self, shape, Region(self.tensor[tuple(within)]), tuple(inside))
 
 
 class Scope(StrEnum):
@@ -50,7 +142,7 @@ PLAIN = Strength("plain", Scope.SYSTEM)
 """What a plain load learns by the value that it finds: nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Touch:
     """An access to global memory."""
 
@@ -94,9 +186,10 @@ class _Marks:
     def __init__(self, count: int) -> None:
         self._numbers = torch.zeros(count, dtype=torch.int32)
 
-    def of(self, region: Tensor) -> Tensor:
+    def of(self, region: Region) -> Tensor:
         """Return the marks of a region's elements."""
-        return self._numbers.as_strided(region.shape, region.stride(), region.storage_offset())
+        tensor = region.tensor
+        return self._numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 @dataclass
@@ -119,9 +212,9 @@ class GlobalMemory:
         self._touches: list[tuple[_Touch, ...]] = [()]
         self._heads: list[tuple[_Head, ...]] = [()]
         self._trackers: dict[int, _Tracker] = {}
-        self._reads: dict[int, list[tuple[Tensor, _Touch]]] = {}
+        self._reads: dict[int, list[tuple[Region, _Touch]]] = {}
         """Reads of storages that no agent has written yet: most operands stay so, and cost nothing."""
-        self._regions: set[tuple[int, int, torch.Size, tuple[int, ...]]] = set()
+        self._regions: set[Hashable] = set()
         self._unordered: dict[tuple[Component, Component, Location], _Unordered] = {}
         self._judged: set[tuple[str, Location, Location]] = set()
 
@@ -131,46 +224,59 @@ class GlobalMemory:
         return len(self._regions)
 
     def read(
-        self, region: Tensor, name: str, access: Access, clock: Clock, strength: Strength | None = None
+        self,
+        regions: Sequence[Region],
+        name: str,
+        access: Access,
+        clock: Clock,
+        strength: Strength | None = None,
     ) -> None:
-        """Judge a read of a region of a tensor, a view into it, and remember it."""
-        if region.numel() == 0:
-            return
-        key = self._remember(region)
-        tracker = self._trackers.get(key)
+        """Judge a read of regions of a tensor, and remember it."""
         touch = _Touch(access, strength)
-        if tracker is None:
-            self._reads.setdefault(key, []).append((region, touch))
-            return
-        self._judge(tracker.writers.of(region), name, touch, clock, "reads", "wrote")
-        self._add(tracker.readers.of(region), touch, clock)
+        for region in regions:
+            if region.empty:
+                continue
+            self._regions.add(region.key)
+            tracker = self._trackers.get(region.storage)
+            if tracker is None:
+                self._reads.setdefault(region.storage, []).append((region, touch))
+                continue
+            self._judge(tracker.writers.of(region), name, touch, clock, "reads", "wrote")
+            self._add(tracker.readers.of(region), touch, clock)
 
     def write(
-        self, region: Tensor, name: str, access: Access, clock: Clock, strength: Strength | None = None
+        self,
+        regions: Sequence[Region],
+        name: str,
+        access: Access,
+        clock: Clock,
+        strength: Strength | None = None,
     ) -> None:
-        """Judge a write of a region of a tensor, a view into it, and remember it."""
-        if region.numel() == 0:
-            return
-        self._remember(region)
-        tracker = self._tracker(region)
+        """Judge a write of regions of a tensor, and remember it."""
         touch = _Touch(access, strength)
-        writers, readers = tracker.writers.of(region), tracker.readers.of(region)
-        self._judge(writers, name, touch, clock, "writes", "wrote")
-        self._judge(readers, name, touch, clock, "writes", "read")
-        if strength is None:
-            self._touches.append((touch,))
-            writers.fill_(len(self._touches) - 1)
-            tracker.heads.of(region).fill_(0)
-        else:
-            self._add(writers, touch, clock)
+        alone = len(self._touches)
+        self._touches.append((touch,))
+        for region in regions:
+            if region.empty:
+                continue
+            self._regions.add(region.key)
+            tracker = self._tracker(region)
+            writers, readers = tracker.writers.of(region), tracker.readers.of(region)
+            self._judge(writers, name, touch, clock, "writes", "wrote")
+            self._judge(readers, name, touch, clock, "writes", "read")
+            if strength is None:
+                writers.fill_(alone)
+                tracker.heads.of(region).fill_(0)
+            else:
+                self._add(writers, touch, clock)
 
     def acquire(
-        self, regions: Sequence[Tensor], access: Access, knowledge: Knowledge, strength: Strength
+        self, regions: Sequence[Region], access: Access, knowledge: Knowledge, strength: Strength
     ) -> None:
         """Let an atomic read of some regions learn what the writers of their values released."""
         heads: dict[_Head, None] = {}
         for region in regions:
-            tracker = self._trackers.get(region.untyped_storage().data_ptr())
+            tracker = self._trackers.get(region.storage)
             if tracker is not None:
                 for number in _distinct(tracker.heads.of(region)):
                     heads.update(dict.fromkeys(self._heads[number]))
@@ -186,7 +292,7 @@ class GlobalMemory:
 
     def release(
         self,
-        regions: Sequence[Tensor],
+        regions: Sequence[Region],
         access: Access,
         knowledge: Knowledge,
         strength: Strength,
@@ -208,17 +314,10 @@ class GlobalMemory:
                 marks.masked_fill_(before == number, len(self._heads) - 1)
         knowledge.tick()
 
-    def _remember(self, region: Tensor) -> int:
-        """Note that a region is touched, and return its storage's key."""
-        key = region.untyped_storage().data_ptr()
-        self._regions.add((key, int(region.storage_offset()), region.shape, region.stride()))
-        return key
-
-    def _tracker(self, region: Tensor) -> _Tracker:
-        storage = region.untyped_storage()
-        key = storage.data_ptr()
+    def _tracker(self, region: Region) -> _Tracker:
+        key = region.storage
         if key not in self._trackers:
-            count = storage.nbytes() // region.element_size()
+            count = region.tensor.untyped_storage().nbytes() // region.tensor.element_size()
             self._trackers[key] = tracker = _Tracker(_Marks(count), _Marks(count), _Marks(count))
             for read, touch in self._reads.pop(key, []):
                 self._add(tracker.readers.of(read), touch, {})
@@ -333,7 +432,7 @@ def _distinct(marks: Tensor) -> list[int]:
 
 def _issue_covered(access: Access, clock: Clock) -> bool:
     """Whether asynchronous work was issued before everything that is issued with a clock."""
-    return access.component != access.agent and clock.get(access.agent, 0) >= access.issued
+    return access.component != access.agent and reached(clock, access.agent) >= access.issued
 
 
 def _who(access: Access) -> str:

@@ -1,66 +1,20 @@
-"""The memory of each CTA, and the descriptors of tensors: what is there, and who may touch it when."""
+"""The memory of each CTA: what is there, and who may touch it when."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gemmgen.numerics.encoding import rounded_to_tf32
-from gemmgen.simulate.clocks import Clock, Component
+from gemmgen.simulate.clocks import Clock, Component, reached
 from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.places import Layout, Place, apply_view
 from gemmgen.simulate.types import MemDescType, Type
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """A TMA descriptor: a tensor, what a load returns outside of it, and how it converts."""
-
-    name: str
-    tensor: Tensor
-    padding: float
-    rounds_to_tf32: bool = False
-    """Whether a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
-
-    def region(self, origin: tuple[int, ...], shape: tuple[int, ...]) -> tuple[Tensor, tuple[slice, ...]]:
-        """Return the part of a box that lies within the tensor, and where in the box it is."""
-        within: list[slice] = []
-        inside: list[slice] = []
-        for start, extent, size in zip(origin, shape, self.tensor.shape, strict=True):
-            low = min(max(start, 0), size)
-            high = min(max(start + extent, low), size)
-            within.append(slice(low, high))
-            # An empty box inside the box's bounds: where nothing is copied, the place does not matter.
-            inside.append(slice(low - start, high - start) if high > low else slice(0, 0))
-        return self.tensor[tuple(within)], tuple(inside)
-
-    def box(self, region: Tensor, inside: tuple[slice, ...], shape: tuple[int, ...]) -> Tensor:
-        """Return a box by what `region` said of it; what lies outside of the tensor reads as the padding."""
-        if self.rounds_to_tf32:
-            region = rounded_to_tf32(region)
-        if region.shape == shape:
-            return region
-        box = torch.full(shape, self.padding, dtype=torch.float32).to(self.tensor.dtype)
-        box[inside] = region
-        return box
-
-    def store(self, origin: tuple[int, ...], box: Tensor, reduce: str | None) -> None:
-        """Write a box; what lies outside of the tensor is dropped."""
-        region, inside = self.region(origin, tuple(box.shape))
-        part = box[inside]
-        if reduce is None:
-            region.copy_(part)
-        else:
-            region.copy_(REDUCTIONS[reduce](region, part))
-
-
-REDUCTIONS: dict[str, Any] = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}
 
 
 POISON_INTEGER = 0x5A
@@ -76,8 +30,7 @@ class Proxy(StrEnum):
     """Of the operations on a barrier's own 8 bytes, which need no fence."""
 
 
-@dataclass(frozen=True)
-class Access:
+class Access(NamedTuple):
     """An event that touches memory."""
 
     component: Component
@@ -96,9 +49,9 @@ class Access:
     issued: int = 0
     """Of asynchronous work: the number of the issuer's own event."""
 
-    def covered(self, clock: Mapping[Component, int]) -> bool:
+    def covered(self, clock: Clock) -> bool:
         """Whether the event happened before everything that is issued with this clock."""
-        return clock.get(self.component, 0) >= self.number
+        return reached(clock, self.component) >= self.number
 
     def __str__(self) -> str:
         return f"the {self.what} at {self.location} ({self.partition} of CTA {self.cta})"
@@ -129,6 +82,7 @@ class View:
     _views: dict[Hashable, View] = field(default_factory=dict[Hashable, "View"])
     _path: tuple[tuple[Hashable, Type], ...] = ()
     _base: View | None = None
+    """What the data is made of afresh where it is not held."""
 
     @property
     def data(self) -> Tensor:
@@ -150,12 +104,15 @@ class View:
                 self.held is not None
                 and data.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
             )
-            known = View(self.memory, place, data if same else None, _path=path, _base=self)
+            held, remade = (data, None) if same else (None, self)
+            known = View(self.memory, place, held, _path=path, _base=remade)
             self._views[how] = known
         return known
 
     def on(self, memory: Memory) -> View:
-        """Return the same part of another CTA's memory."""
+        """Return the same part of a CTA's memory."""
+        if memory is self.memory:
+            return self
         found = memory.allocations[self.place.allocation]
         for how, type_ in self._path:
             found = found.view(how, type_)
@@ -175,6 +132,8 @@ class Memory:
         self._layout = layout
         self._findings = findings
         self._records = [_Record() for _ in layout.atom_sizes]
+        self._known: dict[Place, tuple[int, list[_Record]]] = {}
+        """The records of a view's atoms, as of a version of the layout."""
         self.allocations: dict[Operation, View] = {}
         """The place of each allocation: to execute it again changes nothing there."""
         for operation, place in layout.places.items():
@@ -186,8 +145,9 @@ class Memory:
 
     def read(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
         """Judge a read that is issued with a clock, and remember it."""
+        allocation = view.place.allocation
         for record in self._touched(view.place):
-            if record.holder is not view.place.allocation:
+            if record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
             elif record.write is not None:
                 self._judge(Kind.READ_AFTER_WRITE, view, access, record.write, clock, fenced)
@@ -251,12 +211,17 @@ class Memory:
         )
 
     def _touched(self, place: Place) -> list[_Record]:
+        known = self._known.get(place)
+        if known is not None and known[0] == self._layout.version:
+            return known[1]
         split: list[tuple[int, int]] = []
         atoms = self._layout.atoms(place, split)
         for old, _ in split:
             for memory in self._layout.sharers:
                 memory.divide(old)
-        return [self._records[atom] for atom in atoms]
+        records = [self._records[atom] for atom in atoms]
+        self._known[place] = self._layout.version, records
+        return records
 
     def divide(self, atom: int) -> None:
         """Give the newest atom, which was part of this one, a record of its own."""

@@ -225,6 +225,15 @@ class Operation:
         return groups
 
 
+def blocks(block: Block) -> Iterator[Block]:
+    """Yield every block of a region, given its first one, and of the regions in it."""
+    for part in block.siblings.values() or (block,):
+        yield part
+        for op in part.operations:
+            for region in op.regions:
+                yield from blocks(region)
+
+
 def walk(block: Block) -> Iterator[Operation]:
     """Yield every operation of a region, given its first block, and of the regions in it, in order."""
     for op in (op for part in block.siblings.values() or (block,) for op in part.operations):

@@ -66,7 +66,7 @@ class Place:
         index = self.offset + torch.arange(count, dtype=torch.int64) * type_.element_bytes
         return Place(self.allocation, index.reshape(type_.local_shape), type_.element_bytes, self._slot)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The variable of the allocation, and the slot of a ring where the view is within one."""
         name = self.allocation.location.name or "<unnamed buffer>"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import insort
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, cast
+from itertools import islice
+from typing import Any, ClassVar, Protocol, cast
 
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released
+from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released, learn
 from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.global_memory import GlobalMemory
 from gemmgen.simulate.memory import Access, Memory, Proxy
@@ -20,8 +23,24 @@ from gemmgen.simulate.policies import Grid
 from gemmgen.simulate.result import Trace
 
 
+class Components:
+    """The components of one program's clocks: each gets the next place when it is first needed."""
+
+    def __init__(self, program: int) -> None:
+        self._program = program
+        self._count = 0
+
+    def add(self) -> Component:
+        """Return a new one."""
+        self._count += 1
+        return Component(self._program, self._count - 1)
+
+
 class Wait(Protocol):
     """What a partition waits for."""
+
+    on_others: ClassVar[bool]
+    """Whether other programs can bring it about."""
 
     @property
     def location(self) -> Location:
@@ -41,14 +60,20 @@ Steps = Generator[Wait | None, None, Any]
 class Event:
     """Asynchronous work that may complete from now on; work of one lane completes in order."""
 
-    lane: list[Event]
+    lane: deque[Event]
     complete: Callable[[], None]
     cluster: Cluster | None = None
     """The program that issued it."""
+    number: int = 0
+    """In the order of issue by that program."""
+
+
+class Deferred:
+    """A value that is judged when an instruction uses it."""
 
 
 @dataclass(eq=False)
-class Accumulator:
+class Accumulator(Deferred):
     """The result of an asynchronous MMA: no instruction may use it before the MMA has retired."""
 
     number: int
@@ -58,7 +83,7 @@ class Accumulator:
 
 
 @dataclass(frozen=True)
-class Undefined:
+class Undefined(Deferred):
     """What the device computes and does not define: a fault only if something depends on it."""
 
     value: Any
@@ -71,12 +96,17 @@ class Undefined:
 class Lane:
     """Work of one kind that an agent issues and awaits in order."""
 
-    component: Component
+    components: Components
     issued: int = 0
     awaited: int = 0
-    events: list[Event] = field(default_factory=list[Event])
-    unawaited: list[tuple[int, str, Location]] = field(default_factory=list[tuple[int, str, Location]])
+    events: deque[Event] = field(default_factory=deque[Event])
+    unawaited: deque[tuple[int, str, Location]] = field(default_factory=deque[tuple[int, str, Location]])
     """Number, variable and place of all work that has not been awaited."""
+
+    @cached_property
+    def component(self) -> Component:
+        """The lane in clocks: it takes room there from its first work on."""
+        return self.components.add()
 
     def issue(self, name: str, location: Location) -> int:
         """Number the next work."""
@@ -88,8 +118,9 @@ class Lane:
         """Learn that all but the newest `pending` are complete."""
         self.awaited = max(self.awaited, self.issued - pending)
         if self.awaited > 0:
-            knowledge.clock[self.component] = self.awaited
-        self.unawaited = [work for work in self.unawaited if work[0] > self.awaited]
+            learn(knowledge.clock, self.component, self.awaited)
+        while self.unawaited and self.unawaited[0][0] <= self.awaited:
+            self.unawaited.popleft()
 
 
 class Agent:
@@ -101,33 +132,37 @@ class Agent:
         self.partition = partition
         self.label = label
         self.program = cluster.grid.number
-        identity = (self.program, cta, partition)
-        self.key: Component = identity
+        self.key = cluster.components.add()
+        """The agent in clocks."""
         self.memory = cluster.memories[cta]
         self.values: dict[str, Any] = {}
         self.knowledge = Knowledge(self.key)
-        self.mma = Lane(("mma", *identity))
-        self.tensor_core = Lane(("tensor-core", *identity))
-        self.store_reads = Lane(("store-read", *identity))
-        self.store_writes = Lane(("store-write", *identity))
-        self.copies = Lane(("copy", *identity))
+        self.mma = Lane(cluster.components)
+        self.tensor_core = Lane(cluster.components)
+        self.store_reads = Lane(cluster.components)
+        self.store_writes = Lane(cluster.components)
+        self.copies = Lane(cluster.components)
         self.copy_groups: list[int] = []
         """For each committed group of copies by cp.async, the number of its last one."""
         self.steps: Steps | None = None
         self.waiting: Wait | None = None
-        self.here = UNKNOWN
-        """Where its newest operation comes from."""
+        self.step: Step | None = None
+        """Its newest operation."""
         self.done = False
         self.polled: list[Watch] | None = None
         """What the loop that it is in has seen of global memory, while it does nothing else."""
-        self.computing = False
-        """Whether its newest operation does nothing but to compute a value of others."""
         self.undefined: Undefined | None = None
-        """What that value depends on."""
+        """What the value depends on that its newest operation computes."""
+
+    @property
+    def here(self) -> Location:
+        """Where its newest operation comes from."""
+        return self.step.op.location if self.step else UNKNOWN
 
     def get(self, name: str) -> Any:
         """Return a value that an instruction uses now."""
-        return self.used(self.values[name])
+        value = self.values[name]
+        return self.used(value) if isinstance(value, Deferred) else value
 
     def used(self, value: Any) -> Any:
         """Return a value as an instruction uses it now."""
@@ -139,7 +174,7 @@ class Agent:
 
     def _use_undefined(self, value: Undefined) -> Any:
         """Let a computed value be undefined too; what does more with it is at fault."""
-        if self.computing:
+        if self.step and self.step.computes:
             self.undefined = value
         else:
             name = value.location.name or "<unnamed value>"
@@ -161,7 +196,7 @@ class Agent:
         if accumulator.number > self.mma.awaited:
             name = accumulator.location.name or "<unnamed accumulator>"
             text = "used while the MMA that writes it is in flight: warpgroup_mma_wait must come first"
-            self.report(Kind.ACCUMULATOR_IN_FLIGHT, name, (self.cluster.here, accumulator.location), text)
+            self.report(Kind.ACCUMULATOR_IN_FLIGHT, name, (self.here, accumulator.location), text)
         while accumulator.value is None:
             self.cluster.finish(self.mma.events[0])
         return accumulator.value
@@ -196,7 +231,7 @@ class Agent:
     def check_exit(self, location: Location) -> None:
         """Report work that can no longer be awaited."""
         for lane, what in ((self.store_reads, "TMA store from it"), (self.mma, "MMA into it")):
-            for _, name, issued in lane.unawaited[:1]:
+            for _, name, issued in islice(lane.unawaited, 1):
                 text = f"the {self.label} ends without having awaited the {what}"
                 self.report(Kind.WORK_IN_FLIGHT, name, (issued, location), text)
 
@@ -210,7 +245,8 @@ returns them."""
 class Entry:
     """One known operation."""
 
-    run: Handler
+    resolve: Callable[[Operation], Handler]
+    """Returns what does one operation of this name: what follows from its types is decided once."""
     attributes: frozenset[str]
     ignored: frozenset[str]
     """Hints that change the speed, or what is undefined anyway: never a defined result."""
@@ -219,13 +255,34 @@ class Entry:
     """Whether it does nothing but to compute its results of its operands."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """One operation of a block, resolved."""
+
+    op: Operation
+    run: Handler
+    blocking: bool
+    computes: bool
+    result: str | None
+    """The only one's name."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Code:
+    """What a block executes."""
+
+    steps: tuple[Step, ...]
+    terminator: Step | None
+    """What says where it goes on; None in a block without operations."""
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A compiled kernel, ready to run any number of times."""
 
     function: Operation
-    entries: Mapping[Operation, Entry]
-    """What each operation does, but for the terminators of blocks."""
+    code: Mapping[Block, Code]
+    """Of every block."""
     layout: Layout
     """Of shared memory."""
     tensor_layout: Layout
@@ -243,6 +300,8 @@ class Kernel:
 class BarrierWait:
     """A partition waits for a phase of an mbarrier."""
 
+    on_others: ClassVar[bool] = False
+
     barrier: Barrier | None
     """None if it was never initialised: the wait has no end."""
     parity: int
@@ -253,12 +312,15 @@ class BarrierWait:
 
     def ready(self) -> bool:
         """See `Wait`."""
-        return self.barrier is not None and self.barrier.passes(self.parity)
+        barrier = self.barrier
+        return barrier is not None and barrier.passes(self.parity)
 
 
 @dataclass
 class JoinWait:
     """A CTA's first partition waits for the others to end."""
+
+    on_others: ClassVar[bool] = False
 
     agents: list[Agent]
     location: Location
@@ -271,6 +333,8 @@ class JoinWait:
 @dataclass
 class Rendezvous:
     """The CTAs of a cluster wait for each other."""
+
+    on_others: ClassVar[bool] = False
 
     expected: int
     location: Location
@@ -319,6 +383,8 @@ class Watch:
 class PollWait:
     """A partition waits for elements of global memory to have certain values."""
 
+    on_others: ClassVar[bool] = True
+
     watch: Watch
 
     @property
@@ -342,6 +408,8 @@ class PollWait:
 @dataclass
 class SpinWait:
     """A partition goes round a loop that only looks at global memory: it waits for a change there."""
+
+    on_others: ClassVar[bool] = True
 
     watches: list[Watch]
     counts: bool
@@ -381,10 +449,21 @@ def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...
     if terminator.name == "cf.br":
         return terminator.successors[0], terminator.operands
     (condition,), then, otherwise = terminator.segments
-    agent.computing = False
     if agent.get(condition):
         return terminator.successors[0], then
     return terminator.successors[1], otherwise
+
+
+def _placed(error: GemmgenError, location: Location) -> GemmgenError:
+    """Return a refusal with the place of the operation that it is about, if it has none."""
+    diagnostic = error.diagnostics[0]
+    if diagnostic.line is not None or location.line is None:
+        return error
+    return refusal(diagnostic.message, location, diagnostic.code)
+
+
+def _number(event: Event) -> int:
+    return event.number
 
 
 class IdleError(Exception):
@@ -412,16 +491,21 @@ class Cluster:
         self.tensor_memories = [Memory(cta, kernel.tensor_layout, findings) for cta in range(kernel.ctas)]
         kernel.layout.sharers += self.memories
         kernel.tensor_layout.sharers += self.tensor_memories
+        self.components = Components(grid.number)
         self.agents: list[Agent] = []
         self.barriers: dict[tuple[int, int], Barrier] = {}
         """Those that can be used now, by owner CTA and byte offset."""
         self.initialised: list[Barrier] = []
         """All that there have been, the invalidated ones too."""
-        self.events: dict[Event, None] = {}
+        self.events: list[Event] = []
+        """Asynchronous work that can complete, the first of each lane, in the order of issue."""
+        self._issued = 0
+        self._runnable: list[Agent] | None = None
+        """Partitions that can go on; None where that may have changed."""
         self.loads: dict[Component, tuple[int, Access, str, int]] = {}
         """Newest load of each destination: number, event, buffer and the CTA that it writes into."""
-        self.destinations: dict[Place, int] = {}
-        """Numbers of the places that loads write to: clocks are compared often, and places hash slowly."""
+        self.destinations: dict[tuple[int, Place], Component] = {}
+        """The lane of each place that loads write to, by CTA."""
         self.load_count = 0
         self.refusals: list[tuple[Component, int]] = []
         """Requests for another program that were refused."""
@@ -429,8 +513,6 @@ class Cluster:
         """Newest result of an atomic that one CTA does for others, by partition and that CTA."""
         self.rendezvous: dict[int, Rendezvous] = {}
         """Newest meeting of the CTAs, by partition."""
-        self.here = UNKNOWN
-        """Where the operation that runs now comes from."""
         self.step = 0
         self.idle: Agent | None = None
         """The partition that ran when the program was found to get nowhere."""
@@ -442,6 +524,7 @@ class Cluster:
         """Add a partition to a CTA."""
         agent = Agent(self, cta, partition, label)
         self.agents.append(agent)
+        self._runnable = None
         return agent
 
     def begin(self, arguments: Mapping[str, Any]) -> None:
@@ -451,6 +534,17 @@ class Cluster:
             agent = self.spawn(cta, 0, "partition 0")
             agent.values.update(arguments)
             agent.steps = self._whole(agent, body)
+
+    @property
+    def runnable(self) -> list[Agent]:
+        """The partitions that can go on."""
+        if self._runnable is not None:
+            return self._runnable
+        waiting = [agent for agent in self.agents if not agent.done]
+        runnable = [agent for agent in waiting if agent.waiting is None or agent.waiting.ready()]
+        if not any(agent.waiting is not None and agent.waiting.on_others for agent in waiting):
+            self._runnable = runnable
+        return runnable
 
     @property
     def finished(self) -> bool:
@@ -470,12 +564,18 @@ class Cluster:
             self._advance(chosen)
 
     def end(self) -> None:
-        """Give the memory back."""
+        """Give the memory back, and forget what refers to the program: nothing is left in circles."""
         for layout, memories in (
             (self.kernel.layout, self.memories),
             (self.kernel.tensor_layout, self.tensor_memories),
         ):
             layout.sharers = [sharer for sharer in layout.sharers if sharer not in memories]
+            for memory in memories:
+                memory.allocations.clear()
+        for agent in self.agents:
+            agent.steps = None
+            agent.values.clear()
+        self.agents.clear()
 
     def role(self, partition: int, block: Block) -> str:
         """Name a partition by the function that it runs, where the source says so."""
@@ -489,16 +589,22 @@ class Cluster:
         return f"partition {partition}" + (f" ({name})" if name else "")
 
     def finish(self, event: Event) -> None:
-        """Complete asynchronous work."""
-        del self.events[event]
-        event.lane.remove(event)
+        """Complete asynchronous work, the first of its lane."""
+        self.events.remove(event)
+        lane = event.lane
+        lane.popleft()
+        if lane:
+            insort(self.events, lane[0], key=_number)
         event.complete()
 
     def issue(self, event: Event) -> None:
         """Let asynchronous work complete from now on."""
+        self._issued += 1
         event.cluster = self
+        event.number = self._issued
         event.lane.append(event)
-        self.events[event] = None
+        if len(event.lane) == 1:
+            self.events.append(event)
 
     def settle(self, barrier: Barrier) -> None:
         """Begin a barrier's next phase if the current one is complete."""
@@ -521,53 +627,47 @@ class Cluster:
         if self.trace:
             self.trace.phase(self.step, barrier)
         barrier.advance()
+        self._runnable = None
 
     def block(self, agent: Agent, block: Block) -> Steps:
-        """Run a block and return the values that its terminator hands on."""
+        """Run a block and those that it branches to; return the values that the last terminator hands on."""
         values = agent.values
         while True:
-            last = yield from self._straight(agent, block)
-            if last is None:
+            code = self.kernel.code[block]
+            self._operations_left -= len(code.steps)
+            if self._operations_left <= 0:
+                self._demand_progress(agent)
+            for step in code.steps:
+                agent.step = step
+                try:
+                    result = step.run(agent, step.op)
+                    if step.blocking:
+                        result = cast(Any, (yield from result))
+                except GemmgenError as error:
+                    raise _placed(error, step.op.location) from error
+                if agent.undefined is not None:
+                    self._taint(agent, step, result)
+                elif step.result is not None:
+                    values[step.result] = result
+                elif step.op.results:
+                    values.update(zip(step.op.results, result, strict=True))
+            if code.terminator is None:
                 return []
-            successor = _successor(agent, last)
+            agent.step = code.terminator
+            successor = _successor(agent, code.terminator.op)
             if successor is None:
-                return [values[name] for name in last.operands]
+                return [values[name] for name in code.terminator.op.operands]
             label, names = successor
             handed = [values[name] for name in names]
             block = block.siblings[label]
             values.update(zip(block.arguments, handed, strict=True))
             yield  # such blocks may form a loop
 
-    def _straight(self, agent: Agent, block: Block) -> Generator[Wait | None, None, Operation | None]:
-        """Run the operations of a block up to its terminator, and return that."""
-        entries = self.kernel.entries
-        values = agent.values
-        for op in block.operations:
-            entry = entries.get(op)
-            if entry is None:
-                return op
-            self.here = agent.here = op.location
-            agent.computing = entry.computes
-            self._operations_left -= 1
-            if self._operations_left == 0:
-                self._demand_progress(agent)
-            try:
-                result = entry.run(agent, op)
-                if entry.blocking:
-                    result = cast(Any, (yield from result))
-            except GemmgenError as error:
-                if error.diagnostics[0].line is not None or op.location.line is None:
-                    raise
-                raise refusal(error.diagnostics[0].message, op.location, error.diagnostics[0].code) from error
-            results = op.results
-            if agent.undefined is not None:
-                one = len(results) == 1
-                values.update(zip(results, agent.taint([result] if one else result), strict=True))
-            elif len(results) == 1:
-                values[results[0]] = result
-            elif results:
-                values.update(zip(results, result, strict=True))
-        return None
+    def _taint(self, agent: Agent, step: Step, result: Any) -> None:
+        """Take the results of a computation that depends on an undefined value: they are undefined too."""
+        names = step.op.results
+        results = [result] if step.result is not None else result
+        agent.values.update(zip(names, agent.taint(results), strict=True))
 
     def _whole(self, agent: Agent, body: Block) -> Steps:
         yield from self.block(agent, body)
@@ -580,6 +680,8 @@ class Cluster:
             agent.waiting = next(agent.steps)
         except StopIteration:
             agent.done = True
+        if agent.waiting is not None or agent.done:
+            self._runnable = None
 
     def _demand_progress(self, agent: Agent) -> None:
         """Begin another stretch of operations, if something new came of the last one.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmgen.hardware import GPUS, Architecture
-from gemmgen.simulate.clocks import Clock, join
+from gemmgen.simulate.clocks import Clock, join, reached
 from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity
 from gemmgen.simulate.parse import Block, Operation, walk
 from gemmgen.simulate.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
@@ -142,7 +142,7 @@ def _programs(agents: Sequence[Agent]) -> str:
 def _check_loads(cluster: Cluster) -> None:
     """Report loads into shared memory that its CTA has not awaited: it may end before they do."""
     for component, (number, access, name, cta) in cluster.loads.items():
-        if _known(cluster, cta).get(component, 0) < number:
+        if reached(_known(cluster, cta), component) < number:
             text = f"{name}: CTA {cta} ends without having awaited {access}"
             base = name.partition("[")[0]
             cluster.findings.add(
@@ -156,7 +156,7 @@ def _check_tensor_cores(cluster: Cluster) -> None:
         lane = agent.tensor_core
         ctas = (agent.cta, agent.cta | 1) if cluster.kernel.pairs else (agent.cta,)
         for cta in dict.fromkeys(ctas):
-            done = _known(cluster, cta).get(lane.component, 0)
+            done = reached(_known(cluster, cta), lane.component) if lane.issued else 0
             for _, name, issued in [work for work in lane.unawaited if work[0] > done][:1]:
                 text = f"{name}: CTA {cta} ends without having awaited the tcgen05 operation into it"
                 agent.report(Kind.WORK_IN_FLIGHT, name.partition("[")[0], (issued,), text)

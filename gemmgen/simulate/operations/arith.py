@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.operations.table import computation
+from gemmgen.simulate.operations.table import computation, resolved
 from gemmgen.simulate.parse import Dense, Operation
-from gemmgen.simulate.program import Agent, Undefined
+from gemmgen.simulate.program import Agent, Handler, Undefined
 from gemmgen.simulate.types import Distributed, TensorType, Type, dtype_of
 
 Number = Any
@@ -89,19 +90,19 @@ def _tensor_quotient(a: Tensor, b: Tensor) -> Tensor:
 
 
 _SCALAR: dict[str, Callable[[Any, Any], Any]] = {
-    "addi": lambda a, b: a + b,
-    "subi": lambda a, b: a - b,
-    "muli": lambda a, b: a * b,
+    "addi": operator.add,
+    "subi": operator.sub,
+    "muli": operator.mul,
     "divsi": truncated(_quotient),
     "remsi": truncated(_remainder),
     "divui": truncated(_quotient),
     "remui": truncated(_remainder),
-    "andi": lambda a, b: a & b,
-    "ori": lambda a, b: a | b,
-    "xori": lambda a, b: a ^ b,
-    "shli": lambda a, b: a << b,
-    "shrsi": lambda a, b: a >> b,
-    "shrui": lambda a, b: a >> b,
+    "andi": operator.and_,
+    "ori": operator.or_,
+    "xori": operator.xor,
+    "shli": operator.lshift,
+    "shrsi": operator.rshift,
+    "shrui": operator.rshift,
     "minsi": min,
     "maxsi": max,
     "minui": min,
@@ -140,9 +141,19 @@ def integer(name: str, a: Number, b: Number, type_: Type) -> Number:
     return wrap(_SCALAR[name](int(a), int(b)), bits)
 
 
-def _integer_handler(name: str) -> Callable[[Agent, Operation], Number]:
+def _resolve_integer(name: str, op: Operation) -> Handler:
+    apply = _SCALAR[name]
+    x, y = op.operands
+    bits = bits_of(op.result_types[0])
+    largest = (1 << max(bits - 1, 1)) - 1
+
     def run(agent: Agent, op: Operation) -> Number:
-        a, b = (agent.get(operand) for operand in op.operands)
+        a, b = agent.values[x], agent.values[y]
+        # The numbers of most loops: their sign and their width make no difference.
+        if a.__class__ is int and b.__class__ is int and a >= 0 and b > 0:
+            result = apply(a, b)
+            return result if 0 <= result <= largest else wrap(result, bits)
+        a, b = agent.get(x), agent.get(y)
         result = integer(name, a, b, op.result_types[0])
         if name in _DIVISIONS and not isinstance(b, Tensor) and b == 0:
             return Undefined(result, "an integer is divided by zero", op.location)
@@ -152,7 +163,7 @@ def _integer_handler(name: str) -> Callable[[Agent, Operation], Number]:
 
 
 for _name in _SCALAR:
-    computation(f"arith.{_name}", ignored=FLAGS)(_integer_handler(_name))
+    resolved(f"arith.{_name}", ignored=FLAGS, computes=True)(partial(_resolve_integer, _name))
 
 _FLOAT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "addf": torch.add,
@@ -261,11 +272,17 @@ def fma(agent: Agent, op: Operation) -> Number:
     return rounded(a * b + c, op.result_types[0])
 
 
-@computation("arith.constant", "value")
-def constant(agent: Agent, op: Operation) -> Number:
+@resolved("arith.constant", "value", computes=True)
+def constant(op: Operation) -> Handler:
     value = op.attributes["value"]
-    if not isinstance(value, Dense):
-        return int(value) if isinstance(value, bool) else value
+    if isinstance(value, Dense):
+        return _dense
+    number = int(value) if isinstance(value, bool) else value
+    return lambda *_: number
+
+
+def _dense(agent: Agent, op: Operation) -> Tensor:
+    value: Dense = op.attributes["value"]
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
     if not isinstance(value.value, list):
@@ -279,24 +296,31 @@ def constant(agent: Agent, op: Operation) -> Number:
 
 
 _COMPARISONS: dict[int, Callable[[Any, Any], Any]] = {
-    0: lambda a, b: a == b,
-    1: lambda a, b: a != b,
-    2: lambda a, b: a < b,
-    3: lambda a, b: a <= b,
-    4: lambda a, b: a > b,
-    5: lambda a, b: a >= b,
+    0: operator.eq,
+    1: operator.ne,
+    2: operator.lt,
+    3: operator.le,
+    4: operator.gt,
+    5: operator.ge,
 }
 
 
-@computation("arith.cmpi", "predicate")
-def cmpi(agent: Agent, op: Operation) -> Number:
+@resolved("arith.cmpi", "predicate", computes=True)
+def cmpi(op: Operation) -> Handler:
     predicate: int = op.attributes["predicate"]
-    a, b = (agent.get(name) for name in op.operands)
-    if predicate > 5:  # MLIR numbers the unsigned comparisons after the signed ones
-        bits = bits_of(op.operand_types[0])
-        a, b, predicate = unsigned(a, bits), unsigned(b, bits), predicate - 4
-    result = _COMPARISONS[predicate](a, b)
-    return result if isinstance(result, Tensor) else int(result)
+    is_unsigned = predicate > 5  # MLIR numbers the unsigned comparisons after the signed ones
+    compare = _COMPARISONS[predicate - 4 if is_unsigned else predicate]
+    bits = bits_of(op.operand_types[0])
+    x, y = op.operands
+
+    def run(agent: Agent, _: Operation) -> Number:
+        a, b = agent.get(x), agent.get(y)
+        if is_unsigned:
+            a, b = unsigned(a, bits), unsigned(b, bits)
+        result = compare(a, b)
+        return result if isinstance(result, Tensor) else int(result)
+
+    return run
 
 
 # MLIR's order: false, oeq, ogt, oge, olt, ole, one, ord, ueq, ugt, uge, ult, ule, une, uno, true.

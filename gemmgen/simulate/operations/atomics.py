@@ -170,8 +170,7 @@ class _Place:
     def _judge(self, *, writes: bool) -> None:
         memory, clock = self._agent.cluster.globals, self._agent.knowledge.clock
         judge = memory.write if writes else memory.read
-        for region in self._regions:
-            judge(region, self._pointer.name, self._access, clock, self._strength)
+        judge(self._regions, self._pointer.name, self._access, clock, self._strength)
 
     def _remember(self, old: Tensor, new: Tensor) -> None:
         """Tell the loop around, if it waits for others, what is there; it does more if that changes."""

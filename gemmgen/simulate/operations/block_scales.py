@@ -10,10 +10,9 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding
 
 from gemmgen.hardware import DTYPES
-from gemmgen.numerics.encoding import E2M1_PAIRS, TORCH_DTYPES, UE8M0_VALUES
+from gemmgen.numerics.encoding import TORCH_DTYPES, UE8M0_VALUES, as_float32, e2m1_as_float32
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.types import MemDescType
@@ -22,13 +21,6 @@ from gemmgen.simulate.types import MemDescType
 def codes(tensor: Tensor) -> Tensor:
     """Return the bits of 8-bit elements as numbers from 0 to 255."""
     return tensor.contiguous().view(torch.uint8).to(torch.int64)
-
-
-def unpack_e2m1(tensor: Tensor) -> Tensor:
-    """Return the values [rows, K] of packed pairs; a byte's low four bits are the first of two along K."""
-    # The fastest of torch's ways to look up rows of a table.
-    pairs = embedding(tensor.contiguous().view(torch.uint8).to(torch.int32), E2M1_PAIRS)
-    return pairs.flatten(-2)
 
 
 def e8m0(tensor: Tensor) -> Tensor:
@@ -48,17 +40,28 @@ def ue4m3(tensor: Tensor) -> Tensor:
 
 
 def elements(tensor: Tensor, format_: str) -> Tensor:
-    """Return the values [rows, K] of an operand; packed pairs lie along K."""
+    """Return the fp32 values [rows, K] of an operand; packed pairs lie along K."""
     if DTYPES[format_].bits < 8:
-        return unpack_e2m1(tensor)
-    return tensor.contiguous().view(TORCH_DTYPES[format_]).to(torch.float64)
+        return e2m1_as_float32(tensor)
+    return as_float32(tensor.contiguous().view(TORCH_DTYPES[format_]))
+
+
+_LARGEST_SCALE = 2.0**50
+"""Up to here, and down to one by this, a scaled element and the product of two are normal numbers of fp32."""
+
+
+def _moderate(scales: Tensor) -> bool:
+    """Whether fp32 holds what these scales make of any element, and so any product of two such."""
+    smallest, largest = (bound.item() for bound in scales.aminmax())
+    return (smallest == 0 or smallest >= 1 / _LARGEST_SCALE) and largest <= _LARGEST_SCALE
 
 
 _FORMATS = {0: "e4m3", 1: "e5m2", 4: "e2m1"}
 """As MLIR numbers them; the others have six bits."""
 
 Dequantize = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""A [M, K], B [K, N] and their scales [M, K / block] and [N, K / block] as stored, to their values."""
+"""A [M, K], B [K, N] and their scales [M, K / block] and [N, K / block] as stored, to their values: fp32 where
+that holds them, and else float64."""
 
 
 def scaled_operands(op: Operation, first_scale: int) -> Dequantize:
@@ -75,8 +78,10 @@ def scaled_operands(op: Operation, first_scale: int) -> Dequantize:
     decode = _scale_format(op, formats, types)
 
     def dequantize(a: Tensor, b: Tensor, a_scales: Tensor, b_scales: Tensor) -> tuple[Tensor, Tensor]:
-        left = _scaled(elements(a, formats[0]), decode(a_scales))
-        right = _scaled(elements(b.T, formats[1]), decode(b_scales)).T
+        scales = decode(a_scales), decode(b_scales)
+        dtype = torch.float32 if all(map(_moderate, scales)) else torch.float64
+        left = _scaled(elements(a, formats[0]).to(dtype), scales[0].to(dtype))
+        right = _scaled(elements(b.T, formats[1]).to(dtype), scales[1].to(dtype)).T
         return left, right
 
     return dequantize

@@ -33,12 +33,12 @@ def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
     barrier = agent.cluster.barriers.get((cta, view.place.offset))
     if barrier is not None:
         there, knowledge = view.on(agent.cluster.memories[cta]), agent.knowledge
-        access = agent.access(does, agent.cluster.here, Proxy.MBARRIER)
+        access = agent.access(does, agent.here, Proxy.MBARRIER)
         there.memory.read(there, access, knowledge.clock, knowledge.fenced)
     else:
         base = view.place.allocation.location
         text = f"{view.name}: {does} before mbarrier.init"
-        agent.report(Kind.UNINITIALISED_BARRIER, base.name or "<unnamed>", (agent.cluster.here, base), text)
+        agent.report(Kind.UNINITIALISED_BARRIER, base.name or "<unnamed>", (agent.here, base), text)
     return barrier
 
 
@@ -127,16 +127,16 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
         who = f"{agent.label} of CTA {agent.cta}"
         if size:
             barrier.expect(size, agent.label, op.location)
-        earlier = str(barrier)
-        if not barrier.arrive(count, who, op.location, agent.knowledge):
-            report_overflow(agent, view, op, earlier)
+        if barrier.pending < count:
+            report_overflow(agent, view, op, barrier)
+        barrier.arrive(count, who, op.location, agent.knowledge)
         agent.cluster.settle(barrier)
 
 
-def report_overflow(agent: Agent, view: View, op: Operation, earlier: str) -> None:
-    """Report an arrival too many at a barrier that was in a certain state before it."""
+def report_overflow(agent: Agent, view: View, op: Operation, barrier: Barrier) -> None:
+    """Report an arrival, still to be counted, that is one too many for a barrier."""
     base = view.place.allocation.location.name or "<unnamed>"
-    text = f"{view.name}: an arrival too many; before it, {earlier}"
+    text = f"{view.name}: an arrival too many; before it, {barrier}"
     agent.report(Kind.ARRIVAL_OVERFLOW, base, (op.location,), text)
 
 
@@ -347,5 +347,5 @@ def partitions(agent: Agent, op: Operation) -> None:
 
 def _partition(agent: Agent, block: Block) -> Steps:
     yield from agent.cluster.block(agent, block)
-    last = block.operations[-1].location if block.operations else agent.cluster.here
+    last = block.operations[-1].location if block.operations else agent.here
     agent.check_exit(last)

@@ -4,22 +4,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Released
+from gemmgen.simulate.clocks import Released, learn
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.global_memory import PLAIN, VOLATILE
+from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Region
 from gemmgen.simulate.memory import View
 from gemmgen.simulate.operations.control import find, owner
-from gemmgen.simulate.operations.table import computation, operation
+from gemmgen.simulate.operations.table import computation, operation, resolved
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.places import REINTERPRET
-from gemmgen.simulate.program import Agent, Event, Steps, Undefined, Watch
+from gemmgen.simulate.program import Agent, Event, Handler, Steps, Undefined, Watch
 from gemmgen.simulate.types import SHARED_MEMORY, Distributed, MemDescType
 
 TOKEN = None
@@ -49,15 +49,24 @@ def local_dealloc(agent: Agent, op: Operation) -> None:
     """Nothing: the offsets are chosen, and what comes over this memory must be ordered after it anyway."""
 
 
-@computation("ttg.memdesc_index")
-def memdesc_index(agent: Agent, op: Operation) -> View | Undefined:
-    view: View = agent.get(op.operands[0])
-    index = int(agent.get(op.operands[1]))
-    if not 0 <= index < view.data.shape[0]:
-        # The device only computes an address here: a predicate may keep it from being used.
-        why = f"slot {index} of {view.name}, which has {view.data.shape[0]}"
-        return Undefined(view.view((op.name, 0), op.result_types[0]), why, op.location)
-    return view.view((op.name, index), op.result_types[0])
+@resolved("ttg.memdesc_index", computes=True)
+def memdesc_index(op: Operation) -> Handler:
+    source, type_ = op.operand_types[0], op.result_types[0]
+    assert isinstance(source, MemDescType)
+    slots = source.local_shape[0]
+    hows = [(op.name, slot) for slot in range(slots)]
+    ring, number = op.operands
+
+    def run(agent: Agent, op: Operation) -> View | Undefined:
+        view: View = agent.get(ring)
+        index = int(agent.get(number))
+        if not 0 <= index < slots:
+            # The device only computes an address here: a predicate may keep it from being used.
+            why = f"slot {index} of {view.name}, which has {slots}"
+            return Undefined(view.view(hows[0], type_), why, op.location)
+        return view.view(hows[index], type_)
+
+    return run
 
 
 @computation("ttg.memdesc_trans", "order")
@@ -137,8 +146,7 @@ def load(agent: Agent, op: Operation) -> Any:
     volatile = bool(op.attributes.get("isVolatile"))
     access = agent.access("volatile load" if volatile else "load", op.location)
     memory, knowledge = agent.cluster.globals, agent.knowledge
-    for part in region:
-        memory.read(part, pointer.name, access, knowledge.clock, VOLATILE if volatile else None)
+    memory.read(region, pointer.name, access, knowledge.clock, VOLATILE if volatile else None)
     if volatile or agent.polled is not None:
         memory.acquire(region, access, knowledge, VOLATILE if volatile else PLAIN)
     if agent.polled is not None:
@@ -166,10 +174,10 @@ def async_copy(agent: Agent, op: Operation) -> Steps:
     other = agent.get(other_names[0]) if other_names else 0
     lane, knowledge = agent.copies, agent.knowledge
     number = lane.issue(view.name, op.location)
-    access = replace(agent.access("cp.async", op.location), component=lane.component, number=number)
+    access = agent.access("cp.async", op.location)._replace(component=lane.component, number=number)
     view.memory.write(view, access, knowledge.clock, knowledge.fenced)
-    for part in elements(pointer, offsets[mask], op):
-        agent.cluster.globals.read(part, pointer.name, access, knowledge.clock)
+    regions = elements(pointer, offsets[mask], op)
+    agent.cluster.globals.read(regions, pointer.name, access, knowledge.clock)
 
     def complete() -> None:
         values = torch.full(offsets.shape, 0, dtype=pointer.flat.dtype)
@@ -209,7 +217,8 @@ def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
     lane, cluster = agent.copies, agent.cluster
     released = Released()
     agent.knowledge.release_into(released)
-    released.clock[lane.component] = lane.issue(view.name, op.location)
+    number = lane.issue(view.name, op.location)
+    learn(released.clock, lane.component, number)
     if barrier:
         barrier.pending += 1
 
@@ -233,8 +242,8 @@ def store(agent: Agent, op: Operation) -> None:
     offsets = torch.as_tensor(pointer.offset)
     mask = mask_of(agent, op.operands[2:], offsets)
     access = agent.access("store", op.location)
-    for part in elements(pointer, offsets[mask], op):
-        agent.cluster.globals.write(part, pointer.name, access, agent.knowledge.clock)
+    regions = elements(pointer, offsets[mask], op)
+    agent.cluster.globals.write(regions, pointer.name, access, agent.knowledge.clock)
     value = torch.as_tensor(agent.get(op.operands[1]), dtype=pointer.flat.dtype)
     pointer.flat[offsets[mask]] = value.expand(offsets.shape)[mask]
 
@@ -244,8 +253,8 @@ def mask_of(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:
     return mask.expand(offsets.shape)
 
 
-def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
-    """Return the elements that are touched, as views: runs of consecutive ones.
+def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Region]:
+    """Return the elements that are touched: runs of consecutive ones.
 
     Raises:
         GemmgenError: One lies outside of the tensor's storage.
@@ -257,7 +266,7 @@ def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Tensor]:
         raise refusal(f"{pointer.name} is accessed outside of its storage", op.location, "out-of-bounds")
     breaks = [i for i in range(1, len(ordered)) if ordered[i] - ordered[i - 1] != 1]
     edges = [0, *breaks, len(ordered)]
-    return [pointer.flat[ordered[low] : ordered[high - 1] + 1] for low, high in pairwise(edges)]
+    return [Region(pointer.flat[ordered[low] : ordered[high - 1] + 1]) for low, high in pairwise(edges)]
 
 
 @operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")

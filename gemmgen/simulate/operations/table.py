@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.parse import TERMINATORS, Block, Operation, walk
-from gemmgen.simulate.program import Entry, Handler
+from gemmgen.simulate.parse import TERMINATORS, Block, Operation, blocks
+from gemmgen.simulate.program import Agent, Code, Entry, Handler, Step
 
 COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size"})
 """Known for all operations. Scratch memory, where an operation has it, is touched and left at once."""
 
 
+Resolve = Callable[[Operation], Handler]
 _ENTRIES: dict[str, Entry] = {}
 
 
@@ -26,8 +27,24 @@ def operation(
     """Enter a function as what an operation does."""
 
     def enter(run: Handler) -> Handler:
-        _ENTRIES[name] = Entry(run, frozenset(attributes), frozenset(ignored), blocking, computes)
+        resolved(name, *attributes, ignored=ignored, blocking=blocking, computes=computes)(lambda _: run)
         return run
+
+    return enter
+
+
+def resolved(
+    name: str,
+    *attributes: str,
+    ignored: tuple[str, ...] = (),
+    blocking: bool = False,
+    computes: bool = False,
+) -> Callable[[Resolve], Resolve]:
+    """Enter a function that returns what one operation does: it is called once for each operation."""
+
+    def enter(resolve: Resolve) -> Resolve:
+        _ENTRIES[name] = Entry(resolve, frozenset(attributes), frozenset(ignored), blocking, computes)
+        return resolve
 
     return enter
 
@@ -37,8 +54,8 @@ def computation(name: str, *attributes: str, ignored: tuple[str, ...] = ()) -> C
     return operation(name, *attributes, ignored=ignored, computes=True)
 
 
-def entries(block: Block, families: Sequence[ModuleType]) -> dict[Operation, Entry]:
-    """Return what each operation of a function does, regions included.
+def code(block: Block, families: Sequence[ModuleType]) -> dict[Block, Code]:
+    """Return what every block of a function executes, given its first one.
 
     The families are the modules that enter operations: to have imported them is all that it takes.
 
@@ -46,19 +63,31 @@ def entries(block: Block, families: Sequence[ModuleType]) -> dict[Operation, Ent
         GemmgenError: An operation or one of its attributes is not known.
     """
     assert families
-    return dict(_entries(block))
+    return {each: _code(each) for each in blocks(block)}
 
 
-def _entries(block: Block) -> Iterator[tuple[Operation, Entry]]:
-    for op in walk(block):
+def _code(block: Block) -> Code:
+    steps: list[Step] = []
+    for op in block.operations:
         if op.name in TERMINATORS:
-            continue
-        entry = _ENTRIES.get(op.name)
-        if entry is None:
-            message = f"operation {op.name} is not known to the simulator"
-            raise refusal(message, op.location, code="unknown-operation")
-        unknown = op.attributes.keys() - entry.attributes - entry.ignored - COMMON_ATTRIBUTES
-        if unknown:
-            message = f"attribute {min(unknown)} of operation {op.name} is not known to the simulator"
-            raise refusal(message, op.location, code="unknown-attribute")
-        yield op, entry
+            return Code(tuple(steps), Step(op, _nothing, blocking=False, computes=False, result=None))
+        entry = _entry(op)
+        only = op.results[0] if len(op.results) == 1 else None
+        steps.append(Step(op, entry.resolve(op), entry.blocking, entry.computes, only))
+    return Code(tuple(steps), None)
+
+
+def _nothing(agent: Agent, op: Operation) -> None:
+    """Say what a terminator does by itself."""
+
+
+def _entry(op: Operation) -> Entry:
+    entry = _ENTRIES.get(op.name)
+    if entry is None:
+        message = f"operation {op.name} is not known to the simulator"
+        raise refusal(message, op.location, code="unknown-operation")
+    unknown = op.attributes.keys() - entry.attributes - entry.ignored - COMMON_ATTRIBUTES
+    if unknown:
+        message = f"attribute {min(unknown)} of operation {op.name} is not known to the simulator"
+        raise refusal(message, op.location, code="unknown-attribute")
+    return entry

@@ -10,7 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Released
+from gemmgen.numerics.encoding import as_float32
+from gemmgen.simulate.clocks import Released, learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import Access, Proxy, View
 from gemmgen.simulate.operations.block_scales import scaled_operands
@@ -94,7 +95,7 @@ def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtyp
         return wrap_to_int32(total)
     if left.dtype == torch.float32:
         left, right = as_tf32(left), as_tf32(right)
-    left, right = left.float(), right.float()
+    left, right = as_float32(left), as_float32(right)
     if accumulator is None:
         return (left @ right).to(dtype)
     return torch.addmm(accumulator.float(), left, right).to(dtype)
@@ -153,7 +154,8 @@ class _Issue:
         self.lane: Lane = agent.tensor_core
         self.number = self.lane.issue(name, op.location)
         # The lane works in order: all that it was given before is over when this begins.
-        self.clock = {**agent.knowledge.clock, self.lane.component: self.number - 1}
+        self.clock = dict(agent.knowledge.clock)
+        learn(self.clock, self.lane.component, self.number - 1)
         self.begin = agent.cluster.step
 
     def _access(self, view: View) -> Access:
@@ -176,10 +178,8 @@ class _Issue:
         view.memory.read(view, self._access(view), self.clock, self.agent.knowledge.fenced)
 
     def writes(self, view: View) -> None:
-        clock = {
-            **self.clock,
-            self.lane.component: self.number,
-        }  # an MMA reads what it adds to before it writes
+        clock = dict(self.clock)  # an MMA reads what it adds to before it writes
+        learn(clock, self.lane.component, self.number)
         view.memory.write(view, self._access(view), clock, self.agent.knowledge.fenced)
 
     def enqueue(self, work: Callable[[], None]) -> None:
@@ -248,8 +248,9 @@ def tc_gen5_mma_scaled(agent: Agent, op: Operation) -> Steps:
         def multiply(a: Tensor, b: Tensor, before: Tensor | None, dtype: torch.dtype, cta: int) -> Tensor:
             a_scales, b_scales = (in_cta(agent, view, cta).data for view in scales)
             left, right = dequantize(a, b, a_scales, b_scales)
-            total = left @ right
-            return (total if before is None else total + before.double()).to(dtype)
+            if before is None:
+                return (left @ right).to(dtype)
+            return torch.addmm(before.to(left.dtype), left, right).to(dtype)
 
         _mma(agent, op, (a, b, d), (a_scale, b_scale), bool(agent.get(use)), multiply)
         _commit_all(agent, op, barriers, predicates, (0, 1, first_scale, first_scale + 1))
@@ -350,7 +351,7 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
     lane = agent.tensor_core
     released = Released()
     agent.knowledge.release_into(released)
-    released.clock[lane.component] = lane.issued
+    learn(released.clock, lane.component, lane.issued)
     who = f"tcgen05 commit by {agent.label} of CTA {agent.cta}"
     barriers = [find(agent, view, owner(op, operand, cta), "tcgen05 commit") for cta in receivers]
 
@@ -358,9 +359,9 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
         for barrier in barriers:
             if barrier is None:
                 continue
-            earlier = str(barrier)
-            if not barrier.arrive_later(who, op.location, released):
-                report_overflow(agent, view, op, earlier)
+            if not barrier.pending:
+                report_overflow(agent, view, op, barrier)
+            barrier.arrive_later(who, op.location, released)
             cluster.settle(barrier)
 
     cluster.issue(Event(lane.events, complete))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -11,16 +12,16 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Barrier, Component, Released
+from gemmgen.simulate.clocks import Barrier, Component, Released, learn, reached
 from gemmgen.simulate.findings import Kind, refusal
-from gemmgen.simulate.global_memory import RELAXED
-from gemmgen.simulate.memory import POISON_INTEGER, REDUCTIONS, Descriptor, View
+from gemmgen.simulate.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
+from gemmgen.simulate.memory import POISON_INTEGER, View
 from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.policies import Pending, program_at
-from gemmgen.simulate.program import Agent, Event, Steps
+from gemmgen.simulate.program import Agent, Event, Handler, Steps
 from gemmgen.simulate.result import Span
 from gemmgen.simulate.types import MemDescType
 
@@ -28,32 +29,35 @@ _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""
 
 
-@operation("ttng.async_tma_copy_global_to_local", "multicast", ignored=_CACHING, blocking=True)
-def load(agent: Agent, op: Operation) -> Steps:
+@resolved("ttng.async_tma_copy_global_to_local", "multicast", ignored=_CACHING, blocking=True)
+def load(op: Operation) -> Handler:
     (descriptor_name,), coordinates, offsets, (barrier_name,), (result,), (predicate,) = op.segments
     if offsets:
         raise refusal("im2col loads are not known to the simulator", op.location)
-    if not agent.get(predicate):
-        return
     position = len(coordinates) + 2
     type_ = op.operand_types[position]
     assert isinstance(type_, MemDescType)
-    receivers = [agent.cta]
-    if op.attributes.get("multicast"):
-        if agent.cta & type_.shared_bits:
-            return  # the group's lowest CTA loads for all of it
-        ctas = range(agent.cluster.kernel.ctas)
-        receivers = [cta for cta in ctas if cta & ~type_.shared_bits == agent.cta]
-    start = tuple(int(agent.get(name)) for name in coordinates)
-    descriptor: Descriptor = agent.get(descriptor_name)
-    origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
-    barrier_view: View = agent.get(barrier_name)
-    view: View = agent.get(result)
-    box = Box(descriptor, origin, tuple(view.data.shape[-len(origin) :]))
-    for cta in receivers:
-        barrier = find(agent, barrier_view, owner(op, position - 1, cta), "TMA load")
-        _load_into(agent, op, box, view.on(agent.cluster.memories[cta]), barrier)
-    yield
+    shape = type_.local_shape[-len(coordinates) :]
+    # The bits of the CTA's number in which those differ that one load writes into: the lowest issues it.
+    spread = type_.shared_bits if op.attributes.get("multicast") else 0
+
+    def run(agent: Agent, op: Operation) -> Steps:
+        if not agent.get(predicate) or agent.cta & spread:
+            return
+        descriptor: Descriptor = agent.get(descriptor_name)
+        begin = type_.origin(agent.cta)[-len(coordinates) :]
+        origin = tuple(int(agent.get(name)) + first for name, first in zip(coordinates, begin, strict=True))
+        barrier_view: View = agent.get(barrier_name)
+        view: View = agent.get(result)
+        box = descriptor.box(origin, shape)
+        ctas = range(agent.cluster.kernel.ctas) if spread else (agent.cta,)
+        for cta in ctas:
+            if cta & ~spread == agent.cta:
+                barrier = find(agent, barrier_view, owner(op, position - 1, cta), "TMA load")
+                _load_into(agent, op, box, view.on(agent.cluster.memories[cta]), barrier)
+        yield
+
+    return run
 
 
 @operation("ttng.async_tma_gather", ignored=(*_CACHING, "multicast"), blocking=True)
@@ -95,8 +99,8 @@ class Part(Protocol):
         ...
 
     @property
-    def regions(self) -> list[Tensor]:
-        """The elements that lie within the tensor, as views of it."""
+    def regions(self) -> list[Region]:
+        """The elements that lie within the tensor."""
         ...
 
     def load(self) -> Tensor:
@@ -106,29 +110,6 @@ class Part(Protocol):
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write values; what lies outside of the tensor is dropped."""
         ...
-
-
-@dataclass(frozen=True)
-class Box:
-    """A box of a tensor."""
-
-    descriptor: Descriptor
-    origin: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    @property
-    def regions(self) -> list[Tensor]:
-        """See `Part`."""
-        return [self.descriptor.region(self.origin, self.shape)[0]]
-
-    def load(self) -> Tensor:
-        """See `Part`."""
-        region, inside = self.descriptor.region(self.origin, self.shape)
-        return self.descriptor.box(region, inside, self.shape)
-
-    def store(self, values: Tensor, reduction: str | None) -> None:
-        """See `Part`."""
-        self.descriptor.store(self.origin, values.reshape(self.shape), reduction)
 
 
 @dataclass(frozen=True)
@@ -142,10 +123,10 @@ class Rows:
 
     @property
     def _boxes(self) -> list[Box]:
-        return [Box(self.descriptor, (row, self.column), (1, self.width)) for row in self.rows]
+        return [self.descriptor.box((row, self.column), (1, self.width)) for row in self.rows]
 
     @property
-    def regions(self) -> list[Tensor]:
+    def regions(self) -> list[Region]:
         """See `Part`."""
         return [region for box in self._boxes for region in box.regions]
 
@@ -162,8 +143,10 @@ class Rows:
 def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Component, int]:
     """Judge an asynchronous write into shared memory; return its lane and its number there."""
     loads = agent.cluster.loads
-    place = agent.cluster.destinations.setdefault(view.place, len(agent.cluster.destinations))
-    component: Component = ("load", agent.program, view.memory.cta, place)
+    destinations, key = agent.cluster.destinations, (view.memory.cta, view.place)
+    if key not in destinations:
+        destinations[key] = agent.cluster.components.add()
+    component = destinations[key]
     number = loads[component][0] + 1 if component in loads else 1
     access = agent.asynchronous(component, number, what, op.location)
     loads[component] = (number, access, view.name, view.memory.cta)
@@ -178,7 +161,7 @@ def _published(agent: Agent, component: Component, number: int) -> Released:
     """Return what the completion of an asynchronous write tells: the write, and what its issuer knows now."""
     released = Released()
     agent.knowledge.release_into(released)
-    released.clock[component] = number
+    learn(released.clock, component, number)
     return released
 
 
@@ -186,8 +169,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     cluster = agent.cluster
     component, number = destination(agent, op, view, "TMA load")
     _, access, _, _ = cluster.loads[component]
-    for region in part.regions:
-        cluster.globals.read(region, part.descriptor.name, access, agent.knowledge.clock)
+    cluster.globals.read(part.regions, part.descriptor.name, access, agent.knowledge.clock)
     size = view.data.numel() * view.data.element_size()  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
     identity, begin = cluster.load_count, cluster.step
@@ -203,7 +185,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
             cluster.settle(barrier)
         _trace(agent, op, view, "load", begin)
 
-    cluster.issue(Event([], complete))
+    cluster.issue(Event(deque(), complete))
 
 
 @operation("ttng.async_tma_copy_local_to_global", ignored=_CACHING, blocking=True)
@@ -231,7 +213,7 @@ def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
     assert isinstance(type_, MemDescType)
     start = tuple(int(agent.get(name)) for name in op.operands[1:-1])
     origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
-    box = Box(descriptor, origin, tuple(view.data.shape[-len(origin) :]))
+    box = descriptor.box(origin, tuple(view.data.shape[-len(origin) :]))
     _store_from(agent, op, view, box, "TMA reduction" if reduction else "TMA store", reduction)
 
 
@@ -252,8 +234,7 @@ def _store_from(
     view.memory.read(view, read, clock, fenced)
     write = agent.asynchronous(writes.component, number, what, op.location)
     strength = RELAXED if reduction else None
-    for region in part.regions:
-        cluster.globals.write(region, part.descriptor.name, write, clock, strength)
+    cluster.globals.write(part.regions, part.descriptor.name, write, clock, strength)
     begin = cluster.step
 
     def complete_read() -> None:
@@ -393,13 +374,13 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
             barrier.receive(RESULT_BYTES, identity, published)
             cluster.settle(barrier)
 
-    cluster.issue(Event([], complete))
+    cluster.issue(Event(deque(), complete))
 
 
 def _check_refusals(agent: Agent, op: Operation) -> None:
     """Report a request by one who has seen a refusal: what it does is undefined [ptx]."""
     clock = agent.knowledge.clock
-    if any(clock.get(component, 0) >= number for component, number in agent.cluster.refusals):
+    if any(reached(clock, component) >= number for component, number in agent.cluster.refusals):
         view: View = agent.get(op.operands[0])
         name = view.place.allocation.location.name or "<unnamed buffer>"
         text = f"{view.name}: another program is asked for after a request was refused"
