@@ -180,7 +180,7 @@ def block_quantized(matrix: Tensor, scale_format: ScaleFormat, dtype: str) -> tu
 
 
 def as_float32(stored: Tensor) -> Tensor:
-    """Return CPU floats [..., K] as fp32, which holds them all: 8-bit ones by a table, twice as fast as torch."""
+    """Return floats on the CPU as fp32, which is exact; 8-bit ones by a table, twice as fast as torch."""
     values = _FLOAT8_VALUES.get(stored.dtype)
     if values is None:
         return stored.float()

@@ -118,12 +118,12 @@ class Released:
 class Arrival(NamedTuple):
     """One arrival, for the report of a deadlock."""
 
-    count: int
+    amount: int
     who: str
     location: Location
 
     def __str__(self) -> str:
-        return f"{self.count} by {self.who} at {self.location}"
+        return f"{self.amount} by {self.who} at {self.location}"
 
 
 class Barrier:

@@ -16,7 +16,6 @@ from gemmgen.simulate.clocks import Clock, Component, Knowledge, join, reached
 from gemmgen.simulate.findings import Findings, Kind, Location, Severity
 from gemmgen.simulate.memory import Access, Proxy
 
-
 REDUCTIONS: dict[str, Any] = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}
 
 
@@ -184,12 +183,19 @@ class _Marks:
     """For each element of a storage a number, 0 at first: an index into what they stand for."""
 
     def __init__(self, count: int) -> None:
-        self._numbers = torch.zeros(count, dtype=torch.int32)
+        self._count = count
+        self._numbers: Tensor | None = None
 
     def of(self, region: Region) -> Tensor:
         """Return the marks of a region's elements."""
+        if self._numbers is None:
+            self._numbers = torch.zeros(self._count, dtype=torch.int32)
         tensor = region.tensor
         return self._numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def found(self, region: Region) -> Tensor | None:
+        """Return the marks of a region's elements; None where no element has ever had one."""
+        return None if self._numbers is None else self.of(region)
 
 
 @dataclass
@@ -241,7 +247,7 @@ class GlobalMemory:
             if tracker is None:
                 self._reads.setdefault(region.storage, []).append((region, touch))
                 continue
-            self._judge(tracker.writers.of(region), name, touch, clock, "reads", "wrote")
+            self._judge(tracker.writers.found(region), name, touch, clock, "reads", "wrote")
             self._add(tracker.readers.of(region), touch, clock)
 
     def write(
@@ -261,14 +267,14 @@ class GlobalMemory:
                 continue
             self._regions.add(region.key)
             tracker = self._tracker(region)
-            writers, readers = tracker.writers.of(region), tracker.readers.of(region)
-            self._judge(writers, name, touch, clock, "writes", "wrote")
-            self._judge(readers, name, touch, clock, "writes", "read")
+            self._judge(tracker.writers.found(region), name, touch, clock, "writes", "wrote")
+            self._judge(tracker.readers.found(region), name, touch, clock, "writes", "read")
             if strength is None:
-                writers.fill_(alone)
-                tracker.heads.of(region).fill_(0)
+                tracker.writers.of(region).fill_(alone)
+                if (heads := tracker.heads.found(region)) is not None:
+                    heads.fill_(0)
             else:
-                self._add(writers, touch, clock)
+                self._add(tracker.writers.of(region), touch, clock)
 
     def acquire(
         self, regions: Sequence[Region], access: Access, knowledge: Knowledge, strength: Strength
@@ -277,9 +283,9 @@ class GlobalMemory:
         heads: dict[_Head, None] = {}
         for region in regions:
             tracker = self._trackers.get(region.storage)
-            if tracker is not None:
-                for number in _distinct(tracker.heads.of(region)):
-                    heads.update(dict.fromkeys(self._heads[number]))
+            marks = tracker.heads.found(region) if tracker else None
+            for number in _distinct(marks) if marks is not None else ():
+                heads.update(dict.fromkeys(self._heads[number]))
         touch = _Touch(access, strength)
         for head in heads:
             why = _why_unordered(touch, head)
@@ -339,8 +345,10 @@ class GlobalMemory:
                 known[kept] = len(self._touches) - 1
             marks.masked_fill_(before == number, known[kept])
 
-    def _judge(self, marks: Tensor, name: str, touch: _Touch, clock: Clock, does: str, did: str) -> None:
-        if not bool(marks.any()):
+    def _judge(
+        self, marks: Tensor | None, name: str, touch: _Touch, clock: Clock, does: str, did: str
+    ) -> None:
+        if marks is None or not bool(marks.any()):
             return
         others = (other for number in _distinct(marks) for other in self._touches[number])
         for other in dict.fromkeys(others):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusa
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.places import Layout, Place, apply_view
 from gemmgen.simulate.types import MemDescType, Type
-
 
 POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""

@@ -97,12 +97,12 @@ _SCALAR: dict[str, Callable[[Any, Any], Any]] = {
     "remsi": truncated(_remainder),
     "divui": truncated(_quotient),
     "remui": truncated(_remainder),
-    "andi": operator.and_,
-    "ori": operator.or_,
-    "xori": operator.xor,
-    "shli": operator.lshift,
-    "shrsi": operator.rshift,
-    "shrui": operator.rshift,
+    "andi": lambda a, b: a & b,
+    "ori": lambda a, b: a | b,
+    "xori": lambda a, b: a ^ b,
+    "shli": lambda a, b: a << b,
+    "shrsi": lambda a, b: a >> b,
+    "shrui": lambda a, b: a >> b,
     "minsi": min,
     "maxsi": max,
     "minui": min,
@@ -277,8 +277,12 @@ def constant(op: Operation) -> Handler:
     value = op.attributes["value"]
     if isinstance(value, Dense):
         return _dense
-    number = int(value) if isinstance(value, bool) else value
-    return lambda *_: number
+    number: Number = int(value) if isinstance(value, bool) else value
+
+    def run(_: Agent, __: Operation) -> Number:
+        return number
+
+    return run
 
 
 def _dense(agent: Agent, op: Operation) -> Tensor:

@@ -60,8 +60,10 @@ _FORMATS = {0: "e4m3", 1: "e5m2", 4: "e2m1"}
 """As MLIR numbers them; the others have six bits."""
 
 Dequantize = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""A [M, K], B [K, N] and their scales [M, K / block] and [N, K / block] as stored, to their values: fp32 where
-that holds them, and else float64."""
+"""A [M, K], B [K, N] and their scales [M, K / block] and [N, K / block] as stored, to their values.
+
+These are fp32 where that holds them, and else float64.
+"""
 
 
 def scaled_operands(op: Operation, first_scale: int) -> Dequantize:
