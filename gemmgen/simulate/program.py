@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -10,6 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Protocol, cast
 
+import torch
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
@@ -346,6 +348,9 @@ class Rendezvous:
         return self.arrived == self.expected
 
 
+_C_INTEGERS: dict[torch.dtype, Any] = {torch.int32: ctypes.c_int32, torch.int64: ctypes.c_int64}
+
+
 @dataclass(frozen=True)
 class Watch:
     """Elements of a tensor, and the values that they had."""
@@ -363,16 +368,17 @@ class Watch:
     def same(self) -> bool:
         """Whether the elements have these values now."""
         if self._one is not None:
-            array, offset, value = self._one
-            return array[offset] == value
+            now, value = self._one
+            return now.value == value
         return bool((self.flat[self.offsets] == self.values).all())
 
     @cached_property
-    def _one(self) -> tuple[Any, int, Any] | None:
-        """A single integer, to be looked at often: the storage as an array, its place there and the value."""
-        if self.offsets.numel() != 1 or self.flat.dtype.is_floating_point:
+    def _one(self) -> tuple[Any, Any] | None:
+        """A single integer, to be looked at often: itself, and the value that it had."""
+        if self.offsets.numel() != 1 or self.flat.dtype not in _C_INTEGERS:
             return None
-        return cast(Any, self.flat).numpy(), int(self.offsets), self.values.reshape(()).item()
+        address = self.flat.data_ptr() + int(self.offsets) * self.flat.element_size()
+        return _C_INTEGERS[self.flat.dtype].from_address(address), self.values.reshape(()).item()
 
     def __str__(self) -> str:
         first = int(self.offsets.reshape(-1)[0]) if self.offsets.numel() else "none"
