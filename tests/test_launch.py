@@ -63,7 +63,7 @@ source, target = torch.ones(64, 32), torch.zeros(64, 32)
 result = simulate(copy_kernel, expect={{"out_desc": source}})[1](*descriptors(source, target), 4, True, 4)
 assert result.findings == (), result
 from kernels.atomics import locked_sum_kernel
-x, total, lock = torch.ones(6, 128, dtype=torch.int32), torch.zeros(128, dtype=torch.int32), torch.zeros(1).int()
+x, total, lock = (torch.full(size, fill).int() for size, fill in (((6, 128), 1), ((128,), 0), ((1,), 0)))
 result = simulate(locked_sum_kernel, expect={{"total_ptr": x.sum(0).int()}})[6](x, total, lock)
 assert result.findings == (), result
 print(sorted(name for name in sys.modules if name.startswith("gemmgen.")))

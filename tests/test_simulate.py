@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +102,19 @@ def test_a_missing_fence_across_partitions_is_an_error() -> None:
     assert finding.lines[0] in lines_of(KERNELS, "tma.async_store(d_desc, [0, 0], buffer)")
     assert finding.lines[1] in lines_of(KERNELS, "buffer.store(tile * 2)")
     assert finding.partition == "partition 1 (storer)"
+
+
+def test_a_partition_of_another_file_has_its_functions_name(tmp_path: Path) -> None:
+    text = KERNELS.read_text()
+    whole = text[text.index("@gluon.jit\ndef handoff_kernel") :].split("\n\n\n")[0]
+    head = text[text.index("import triton") : text.index("@gluon.jit")]
+    apart = tmp_path / "apart.py"
+    apart.write_text(f"{head}from kernels.hopper import storer, writer\n\n\n{whole}\n")
+    x, d = small(64, 64), torch.zeros(64, 64, dtype=torch.float16)
+    kernel = runpy.run_path(str(apart))["handoff_kernel"]
+    (finding,) = run(kernel, (1,), (x, descriptor(d, [64, 64]), False)).findings
+    assert finding.partition == "partition 1 (storer)"
+    assert finding.file == str(KERNELS)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import gc
-import inspect
+import linecache
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from operator import index
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -114,9 +112,10 @@ def run_lowered(
     if resident_programs is not None and resident_programs < 1:
         raise refusal(f"resident_programs is {resident_programs}: it must be positive")
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
+    linecache.checkcache()  # a file may have been edited since it was quoted
     programs = programs_of(grid, lowered.bound)
     module = parse(lowered.text, lowered.library)
-    compiled = _kernel(module, _roles(kernel))
+    compiled = _kernel(module)
     findings = Findings()
     check_budget(module, compiled.function, lowered.target, findings)
     resident = 1
@@ -317,7 +316,7 @@ def _steps(running: Sequence[Cluster]) -> tuple[list[Agent], list[Event]]:
     return agents, events
 
 
-def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
+def _kernel(module: Any) -> Kernel:
     functions = [op for op in module.regions[0].operations if op.name == "tt.func"]
     public = [op for op in functions if op.attributes.get("sym_visibility") == "public"]
     if len(functions) != 1 or len(public) != 1:
@@ -333,21 +332,7 @@ def _kernel(module: Any, roles: Mapping[int, str]) -> Kernel:
     ctas = module.attributes["ttg.num-ctas"]
     pairs = bool(module.attributes.get("ttng.two-ctas"))
     used = frozenset(name for op in walk(function.regions[0]) for name in op.operands)
-    return Kernel(function, known, layout, tensor_layout, ctas, pairs, roles, used)
-
-
-def _roles(kernel: Any) -> dict[int, str]:
-    """Return the function that each line of the kernel's file belongs to."""
-    try:
-        path = inspect.getsourcefile(kernel.fn)
-        tree = ast.parse(Path(path).read_text(encoding="utf-8")) if path else ast.Module([], [])
-    except (OSError, TypeError, SyntaxError):
-        return {}  # no names then: a kernel may come from a console
-    roles: dict[int, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
-            roles |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.name)
-    return roles
+    return Kernel(function, known, layout, tensor_layout, ctas, pairs, used)
 
 
 def _bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:

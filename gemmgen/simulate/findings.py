@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -26,8 +27,27 @@ class Frame:
         """The text of the line without its indentation; empty where the file cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
+    @property
+    def function(self) -> str | None:
+        """The innermost function that the line is in; None where there is none, or no file to read."""
+        return _functions("".join(linecache.getlines(self.file))).get(self.line)
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+@lru_cache(maxsize=32)
+def _functions(source: str) -> dict[int, str]:
+    """Return the function that each line of a file is in."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return {}
+    found: dict[int, str] = {}
+    for node in ast.walk(tree):  # inner ones come after outer ones
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
+            found |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.name)
+    return found
 
 
 @dataclass(frozen=True)
@@ -45,6 +65,11 @@ class Location:
     def file(self) -> str | None:
         """The file of `line`."""
         return self.frames[0].file if self.frames else None
+
+    @property
+    def function(self) -> str | None:
+        """The function that `line` is in."""
+        return self.frames[0].function if self.frames else None
 
     @cached_property
     def name(self) -> str | None:

@@ -292,8 +292,6 @@ class Kernel:
     ctas: int
     pairs: bool
     """Whether two CTAs issue each tcgen05 operation together: the even one, for both."""
-    roles: Mapping[int, str]
-    """Name of the function that each source line is in."""
     used: frozenset[str]
     """Names of all values that an operation takes."""
 
@@ -585,9 +583,9 @@ class Cluster:
 
     def role(self, partition: int, block: Block) -> str:
         """Name a partition by the function that it runs, where the source says so."""
-        roles, kernel = self.kernel.roles, self.kernel.function.attributes["sym_name"]
+        kernel = self.kernel.function.attributes["sym_name"]
         called = (
-            roles.get(frame.line)
+            frame.function
             for op in block.operations
             for frame in reversed(op.location.frames)  # the outermost call is the partition's own
         )

@@ -175,19 +175,19 @@ def _report_livelock(cluster: Cluster, running: Agent) -> None:
     alive = [agent for agent in cluster.agents if not agent.done]
     text = (
         f"{cluster.max_idle_operations:,} operations touch no global memory that was not touched before, "
-        f"and take over no program. {'; '.join(_place(cluster, agent) for agent in alive)}"
+        f"and take over no program. {'; '.join(_place(agent) for agent in alive)}"
     )
     locations = dict.fromkeys((running.here, *(agent.here for agent in alive)))
     name: str = cluster.kernel.function.attributes["sym_name"]
     running.report(Kind.LIVELOCK, name, tuple(locations), text)
 
 
-def _place(cluster: Cluster, agent: Agent) -> str:
+def _place(agent: Agent) -> str:
     who = f"{agent.label} of CTA {agent.cta}"
     if agent.here.line is None:
         return f"{who} has not begun"
     does = "is" if agent.waiting is None else "waits"
-    return f"{who} {does} at {agent.here} ({cluster.kernel.roles.get(agent.here.line, 'no known function')})"
+    return f"{who} {does} at {agent.here} ({agent.here.function or 'no known function'})"
 
 
 def _report_deadlock(cluster: Cluster) -> None:

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -11,9 +13,9 @@ import torch
 from gemmgen.simulate.clocks import Barrier, join
 from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.memory import Proxy, View
-from gemmgen.simulate.operations.table import operation
+from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import Block, Operation, walk
-from gemmgen.simulate.program import Agent, BarrierWait, JoinWait, Rendezvous, SpinWait, Steps
+from gemmgen.simulate.program import Agent, BarrierWait, Handler, JoinWait, Rendezvous, SpinWait, Steps
 from gemmgen.simulate.result import Span
 from gemmgen.simulate.types import MemDescType
 
@@ -309,7 +311,7 @@ def get_num_programs(agent: Agent, op: Operation) -> int:
     return agent.cluster.grid.programs[axis]
 
 
-@operation(
+@resolved(
     "ttg.warp_specialize",
     "partitionNumWarps",
     "warpGroupStartIds",
@@ -317,13 +319,27 @@ def get_num_programs(agent: Agent, op: Operation) -> int:
     "actualRegisters",
     blocking=True,
 )
-def warp_specialize(agent: Agent, op: Operation) -> Steps:
-    cluster = agent.cluster
+def warp_specialize(op: Operation) -> Handler:
     default, holder = op.regions
     inner = holder.operations[0]
+    labels: list[str] = []
+
+    def run(agent: Agent, op: Operation) -> Steps:
+        if not labels:
+            labels.extend(starmap(agent.cluster.role, enumerate((default, *inner.regions))))
+        return _specialized(agent, op, default, inner, labels)
+
+    return run
+
+
+def _specialized(
+    agent: Agent, op: Operation, default: Block, inner: Operation, labels: Sequence[str]
+) -> Steps:
+    """Run the partitions: the default one in the agent itself, a worker for each of the others."""
+    cluster = agent.cluster
     workers: list[Agent] = []
     for number, block in enumerate(inner.regions, 1):
-        worker = cluster.spawn(agent.cta, number, cluster.role(number, block))
+        worker = cluster.spawn(agent.cta, number, labels[number])
         join(worker.knowledge.clock, agent.knowledge.clock)
         join(worker.knowledge.fenced, agent.knowledge.fenced)
         captured = _raw(agent, inner.operands)
@@ -331,7 +347,7 @@ def warp_specialize(agent: Agent, op: Operation) -> Steps:
         worker.steps = _partition(worker, block)
         workers.append(worker)
     agent.knowledge.tick()
-    agent.label = cluster.role(0, default)
+    agent.label = labels[0]
     values = yield from cluster.block(agent, default)
     yield JoinWait(workers, op.location)
     for worker in workers:
