@@ -7,8 +7,10 @@ still looked up a name of its own, the new one would be missing there.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import cast
 
 import jinja2
 import pytest
@@ -60,6 +62,16 @@ def refusal(folder: Path, text: str) -> str:
     with pytest.raises(GemmgenError) as caught:
         made(folder, text)
     return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def tables() -> Generator[None]:
+    """Leave each table as it was: a row that is put back comes last, and messages list the rows in order."""
+    before = [(table, dict(table)) for table in (DTYPES, OPERATIONS, GPUS)]
+    yield
+    for table, rows in before:
+        table.clear()
+        cast("dict[str, object]", table).update(rows)
 
 
 # --- element types

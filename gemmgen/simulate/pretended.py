@@ -7,7 +7,7 @@ import inspect
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -97,7 +97,9 @@ def run_program(
     path = str(file)
     if not file.is_file():
         raise _failed(path, "no-file", "there is no such file")
-    sys.path.insert(0, str(file.resolve().parent))  # as for a script
+    folder = file.resolve().parent
+    known = set(sys.modules)
+    sys.path.insert(0, str(folder))  # as for a script
     try:
         with pretended(gpu, tell, schedules, seed):
             if function is None:
@@ -116,6 +118,15 @@ def run_program(
         raise _failed(path, "program-failed", message, at[-1] if at else None) from error
     finally:
         sys.path.pop(0)
+        _forget(sys.modules.keys() - known, folder)
+
+
+def _forget(modules: Iterable[str], folder: Path) -> None:
+    """Let modules of a folder be imported afresh by the next program: it may lie elsewhere, or be edited."""
+    for name in modules:
+        path = getattr(sys.modules[name], "__file__", None)
+        if path and folder in Path(path).resolve().parents:
+            del sys.modules[name]
 
 
 def _function_of(file: Path, name: str) -> Callable[[], object]:
