@@ -252,6 +252,7 @@ class _Launch:
                     return
                 self._places = min(self._places + PROGRAMS_AT_A_TIME, self._resident)
         finally:
+            memory.end()
             for cluster in self._running:
                 self._count_phases(cluster)
                 cluster.end()

@@ -128,6 +128,8 @@ class Kind(StrEnum):
     DOUBLE_INIT = "double-init"
     WAIT_PARITY = "wait-parity"
     ASSERTION = "assertion"
+    REDUNDANT_STORE = "redundant-store"
+    OVERFLOW = "overflow"
 
 
 class Severity(StrEnum):

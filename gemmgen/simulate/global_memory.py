@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -69,6 +69,10 @@ class Box:
         box[self.inside] = found
         return box
 
+    def holds(self, values: Tensor) -> bool:
+        """Whether the part within the tensor has these values now."""
+        return same_bits(self.region.tensor, values.reshape(self.shape)[self.inside])
+
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write the box; what lies outside of the tensor is dropped."""
         region, part = self.region.tensor, values.reshape(self.shape)[self.inside]
@@ -106,6 +110,12 @@ class Descriptor:
         return Box(self, shape, Region(self.tensor[tuple(within)]), tuple(inside))
 
 
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one type and shape are the same, NaN included."""
+    first, second = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b))
+    return torch.equal(first, second)
+
+
 class Scope(StrEnum):
     """The threads that an atomic access is atomic and ordered for."""
 
@@ -141,18 +151,22 @@ PLAIN = Strength("plain", Scope.SYSTEM)
 """What a plain load learns by the value that it finds: nothing."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Touch:
+@dataclass(eq=False)
+class Touch:
     """An access to global memory."""
 
     access: Access
     strength: Strength | None
+    performed: bool = False
+    """Of a plain write: whether its numbers are there; asynchronous work is judged before it is done."""
+    disputes: list[_Dispute] = field(default_factory=list["_Dispute"])
+    """With plain writes to the same elements that nothing orders."""
 
-    def together(self, other: _Touch) -> bool:
+    def together(self, other: Touch) -> bool:
         """Whether the two may come in any order: both are atomic, each within the other's scope [ptx]."""
         return self.strength is not None and other.strength is not None and not self.apart(other)
 
-    def apart(self, other: _Touch) -> bool:
+    def apart(self, other: Touch) -> bool:
         """Whether the two are atomic, and of different CTAs that a scope does not hold both of."""
         if self.strength is None or other.strength is None:
             return False
@@ -161,11 +175,29 @@ class _Touch:
         return not same and Scope.CTA in (self.strength.scope, other.strength.scope)
 
 
+@dataclass(eq=False)
+class _Dispute:
+    """Two plain writes that nothing orders: no harm is done if they store the same."""
+
+    writes: tuple[Touch, Touch]
+    harmful: Callable[[], None]
+    """Reports the race."""
+    redundant: Callable[[], None]
+    """Reports that one of the two is not needed."""
+    settled: bool = False
+
+    def settle(self, *, same: bool) -> None:
+        """Report what it is."""
+        if not self.settled:
+            self.settled = True
+            (self.redundant if same else self.harmful)()
+
+
 @dataclass(frozen=True, eq=False)
 class _Head:
     """The newest atomic write of one agent to a place: what a reader of the place may learn."""
 
-    touch: _Touch
+    touch: Touch
     clock: Clock
     fenced: Clock
 
@@ -174,7 +206,7 @@ class _Head:
 class _Unordered:
     """An atomic access that read what another had written, and learned nothing."""
 
-    touch: _Touch
+    touch: Touch
     head: _Head
     why: str
 
@@ -215,14 +247,15 @@ class GlobalMemory:
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
-        self._touches: list[tuple[_Touch, ...]] = [()]
+        self._touches: list[tuple[Touch, ...]] = [()]
         self._heads: list[tuple[_Head, ...]] = [()]
         self._trackers: dict[int, _Tracker] = {}
-        self._reads: dict[int, list[tuple[Region, _Touch]]] = {}
+        self._reads: dict[int, list[tuple[Region, Touch]]] = {}
         """Reads of storages that no agent has written yet: most operands stay so, and cost nothing."""
         self._regions: set[Hashable] = set()
         self._unordered: dict[tuple[Component, Component, Location], _Unordered] = {}
         self._judged: set[tuple[str, Location, Location]] = set()
+        self._disputes: list[_Dispute] = []
 
     @property
     def regions(self) -> int:
@@ -238,7 +271,7 @@ class GlobalMemory:
         strength: Strength | None = None,
     ) -> None:
         """Judge a read of regions of a tensor, and remember it."""
-        touch = _Touch(access, strength)
+        touch = Touch(access, strength)
         for region in regions:
             if region.empty:
                 continue
@@ -257,9 +290,9 @@ class GlobalMemory:
         access: Access,
         clock: Clock,
         strength: Strength | None = None,
-    ) -> None:
-        """Judge a write of regions of a tensor, and remember it."""
-        touch = _Touch(access, strength)
+    ) -> Touch:
+        """Judge a write of regions of a tensor, and remember it; `perform` does a plain one."""
+        touch = Touch(access, strength)
         alone = len(self._touches)
         self._touches.append((touch,))
         for region in regions:
@@ -275,6 +308,20 @@ class GlobalMemory:
                     heads.fill_(0)
             else:
                 self._add(tracker.writers.of(region), touch, clock)
+        return touch
+
+    def perform(self, write: Touch, changes: Callable[[], bool]) -> None:
+        """Note that a plain write is done next, which changes what is there now or does not."""
+        for dispute in write.disputes:
+            first, second = dispute.writes
+            if (second if first is write else first).performed:
+                dispute.settle(same=not changes())
+        write.performed = True
+
+    def end(self) -> None:
+        """Report races of writes that were never done."""
+        for dispute in self._disputes:
+            dispute.settle(same=False)
 
     def acquire(
         self, regions: Sequence[Region], access: Access, knowledge: Knowledge, strength: Strength
@@ -286,7 +333,7 @@ class GlobalMemory:
             marks = tracker.heads.found(region) if tracker else None
             for number in _distinct(marks) if marks is not None else ():
                 heads.update(dict.fromkeys(self._heads[number]))
-        touch = _Touch(access, strength)
+        touch = Touch(access, strength)
         for head in heads:
             why = _why_unordered(touch, head)
             if why is None:
@@ -310,7 +357,7 @@ class GlobalMemory:
         One that reads what it overwrites `hands_on` what that one released; another hands on its issuer's
         own earlier releases [ptx].
         """
-        head = _Head(_Touch(access, strength), dict(knowledge.clock), dict(knowledge.fenced))
+        head = _Head(Touch(access, strength), dict(knowledge.clock), dict(knowledge.fenced))
         for region in regions:
             marks = self._tracker(region).heads.of(region)
             before = marks.clone()
@@ -329,10 +376,10 @@ class GlobalMemory:
                 self._add(tracker.readers.of(read), touch, {})
         return self._trackers[key]
 
-    def _add(self, marks: Tensor, touch: _Touch, clock: Clock) -> None:
+    def _add(self, marks: Tensor, touch: Touch, clock: Clock) -> None:
         """Add an access to those that elements remember, and forget those that it is ordered after."""
         before = marks.clone()
-        known: dict[tuple[_Touch, ...], int] = {}
+        known: dict[tuple[Touch, ...], int] = {}
         for number in _distinct(before):
             component = touch.access.component
             kept = tuple(
@@ -346,7 +393,7 @@ class GlobalMemory:
             marks.masked_fill_(before == number, known[kept])
 
     def _judge(
-        self, marks: Tensor | None, name: str, touch: _Touch, clock: Clock, does: str, did: str
+        self, marks: Tensor | None, name: str, touch: Touch, clock: Clock, does: str, did: str
     ) -> None:
         if marks is None or not bool(marks.any()):
             return
@@ -377,13 +424,11 @@ class GlobalMemory:
             Kind.MISSING_FENCE, name, locations, access.partition, access.cta, text, severity=severity
         )
 
-    def _report(self, name: str, touch: _Touch, other: _Touch, clock: Clock, does: str, did: str) -> None:
+    def _report(self, name: str, touch: Touch, other: Touch, clock: Clock, does: str, did: str) -> None:
         """Report two accesses that nothing orders, by what should have ordered them."""
         access, before = touch.access, other.access
-        pair = (name, access.location, before.location)
-        if pair in self._judged:
+        if (name, access.location, before.location) in self._judged:
             return
-        self._judged.add(pair)
         race = f"{_who(access)} {does} elements that {_whose(access, before)} {did}"
         locations = (access.location, before.location)
         cause = self._cause(before, clock)
@@ -404,7 +449,31 @@ class GlobalMemory:
         else:
             kind = Kind.GLOBAL_RACE
             text = f"{race}, and nothing orders the two"
-        self._findings.add(kind, name, tuple(dict.fromkeys(locations)), access.partition, access.cta, text)
+        places = tuple(dict.fromkeys(locations))
+
+        def harmful() -> None:
+            self._judged.add((name, access.location, before.location))
+            self._findings.add(kind, name, places, access.partition, access.cta, text)
+
+        def redundant() -> None:
+            again = f"{race}, and both store the same: one of the two is enough"
+            self._findings.add(
+                Kind.REDUNDANT_STORE,
+                name,
+                (access.location, before.location),
+                access.partition,
+                access.cta,
+                again,
+                severity=Severity.LINT,
+            )
+
+        if (does, did) != ("writes", "wrote") or touch.strength or other.strength:
+            harmful()
+            return
+        dispute = _Dispute((other, touch), harmful, redundant)
+        self._disputes.append(dispute)
+        touch.disputes.append(dispute)
+        other.disputes.append(dispute)
 
     def _cause(self, before: Access, clock: Clock) -> _Unordered | None:
         """Return the atomic that would have ordered an access before what is issued with a clock."""
@@ -451,12 +520,12 @@ def _whose(access: Access, other: Access) -> str:
     return str(other) if other.program == access.program else f"{other} in program {other.program}"
 
 
-def _narrow(touch: _Touch, other: _Touch) -> str:
+def _narrow(touch: Touch, other: Touch) -> str:
     narrow = touch if touch.strength is not None and touch.strength.scope is Scope.CTA else other
     return f"the scope of the {narrow.access.what} at {narrow.access.location} is its own CTA"
 
 
-def _why_unordered(touch: _Touch, head: _Head) -> str | None:
+def _why_unordered(touch: Touch, head: _Head) -> str | None:
     """Say why an atomic learns nothing from the write of the value that it reads; None if it does."""
     writer, mine, theirs = head.touch.access, touch.strength, head.touch.strength
     assert mine is not None

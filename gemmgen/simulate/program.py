@@ -638,11 +638,11 @@ class Cluster:
         values = agent.values
         while True:
             code = self.kernel.code[block]
-            self._operations_left -= len(code.steps)
-            if self._operations_left <= 0:
-                self._demand_progress(agent)
             for step in code.steps:
                 agent.step = step
+                self._operations_left -= 1
+                if self._operations_left == 0:
+                    self._demand_progress(agent)
                 try:
                     result = step.run(agent, step.op)
                     if step.blocking:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.operations.table import computation, resolved
 from gemmgen.simulate.parse import Dense, Operation
 from gemmgen.simulate.program import Agent, Handler, Undefined
@@ -182,6 +182,18 @@ def rounded(value: Tensor, type_: Type) -> Number:
     """Return a float result in its type; a scalar is a Python number of that type's precision."""
     value = value.to(dtype_of(type_.element))
     return value if isinstance(type_, Distributed) else value.item()
+
+
+def narrowed(agent: Agent, op: Operation, value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Round floats to a type of 16 bits; a finite number that becomes infinite there is reported."""
+    result = value.to(dtype)
+    if result.isinf().any():
+        count = int((result.isinf() & value.isfinite()).sum())
+        if count:
+            name, largest = op.location.name or "<unnamed value>", torch.finfo(dtype).max
+            text = f"{name}: {count:,} of {value.numel():,} numbers are above {largest:g} and become infinite"
+            agent.report(Kind.OVERFLOW, name, (op.location,), text, Severity.LINT)
+    return result
 
 
 def as_tensor(value: Number, type_: Type) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gemmgen.simulate.clocks import Released, learn
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Region
+from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Region, same_bits
 from gemmgen.simulate.memory import View
 from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.table import computation, operation, resolved
@@ -242,10 +242,12 @@ def store(agent: Agent, op: Operation) -> None:
     offsets = torch.as_tensor(pointer.offset)
     mask = mask_of(agent, op.operands[2:], offsets)
     access = agent.access("store", op.location)
-    regions = elements(pointer, offsets[mask], op)
-    agent.cluster.globals.write(regions, pointer.name, access, agent.knowledge.clock)
-    value = torch.as_tensor(agent.get(op.operands[1]), dtype=pointer.flat.dtype)
-    pointer.flat[offsets[mask]] = value.expand(offsets.shape)[mask]
+    touched = offsets[mask]
+    regions, memory = elements(pointer, touched, op), agent.cluster.globals
+    write = memory.write(regions, pointer.name, access, agent.knowledge.clock)
+    value = torch.as_tensor(agent.get(op.operands[1]), dtype=pointer.flat.dtype).expand(offsets.shape)[mask]
+    memory.perform(write, lambda: not same_bits(pointer.flat[touched], value))
+    pointer.flat[touched] = value
 
 
 def mask_of(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:

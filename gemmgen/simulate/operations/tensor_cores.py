@@ -14,6 +14,7 @@ from gemmgen.numerics.encoding import as_float32
 from gemmgen.simulate.clocks import Released, learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import Access, Proxy, View
+from gemmgen.simulate.operations.arith import narrowed
 from gemmgen.simulate.operations.block_scales import scaled_operands
 from gemmgen.simulate.operations.control import find, owner, report_overflow
 from gemmgen.simulate.operations.loads_stores import TOKEN
@@ -51,7 +52,11 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
     def retire() -> None:
         # An accumulator in flight is an earlier MMA's of this lane, which has retired before this one.
         earlier = accumulator.value if isinstance(accumulator, Accumulator) else accumulator
-        result.value = product(a, b, earlier if use_accumulator else None, type_.dtype)
+        earlier = earlier if use_accumulator else None
+        if type_.dtype == torch.float16:
+            result.value = narrowed(agent, op, product(a, b, earlier, torch.float32), torch.float16)
+        else:
+            result.value = product(a, b, earlier, type_.dtype)
         if cluster.trace:
             row = f"{agent.label} mma"
             cluster.trace.spans.append(

@@ -22,6 +22,7 @@ from gemmgen.simulate.operations.arith import (
     as_tensor,
     bits_of,
     combination,
+    narrowed,
     rounded,
     unsigned,
     wrap,
@@ -94,6 +95,8 @@ def convert_float(agent: Agent, op: Operation) -> Number:
         # cvt.rn.satfinite.e4m3x2 / e5m2x2: what is too large becomes the largest finite number [ptx].
         largest = torch.finfo(target).max
         value = value.float().clamp(-largest, largest)
+    elif target in (torch.float16, torch.bfloat16):
+        value = narrowed(agent, op, value, target)
     return rounded(value, op.result_types[0])
 
 

@@ -107,6 +107,10 @@ class Part(Protocol):
         """Return what is there now, padding outside of the tensor."""
         ...
 
+    def holds(self, values: Tensor) -> bool:
+        """Whether the elements within the tensor have these values now."""
+        ...
+
     def store(self, values: Tensor, reduction: str | None) -> None:
         """Write values; what lies outside of the tensor is dropped."""
         ...
@@ -133,6 +137,10 @@ class Rows:
     def load(self) -> Tensor:
         """See `Part`."""
         return torch.cat([box.load() for box in self._boxes])
+
+    def holds(self, values: Tensor) -> bool:
+        """See `Part`."""
+        return all(box.holds(row) for box, row in zip(self._boxes, values, strict=True))
 
     def store(self, values: Tensor, reduction: str | None) -> None:
         """See `Part`."""
@@ -234,13 +242,14 @@ def _store_from(
     view.memory.read(view, read, clock, fenced)
     write = agent.asynchronous(writes.component, number, what, op.location)
     strength = RELAXED if reduction else None
-    cluster.globals.write(part.regions, part.descriptor.name, write, clock, strength)
+    touch = cluster.globals.write(part.regions, part.descriptor.name, write, clock, strength)
     begin = cluster.step
 
     def complete_read() -> None:
         values = view.data.clone()
 
         def complete_write() -> None:
+            cluster.globals.perform(touch, lambda: not part.holds(values))
             part.store(values, reduction)
 
         _trace(agent, op, view, "store", begin)
