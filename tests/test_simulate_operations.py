@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 import torch
 from kernels.launch import lines_of
+from triton.experimental.gluon.language import NVMMASharedLayout  # pyright: ignore[reportMissingTypeStubs]
+from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+    TensorDescriptor as TensorDescriptor_,
+)
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL
@@ -16,6 +20,7 @@ from gemmgen.simulate import Kind, Result, Severity, run
 
 kernels: Any = importlib.import_module("kernels.operations")
 FILE = Path(kernels.__file__)
+TensorDescriptor: Any = TensorDescriptor_
 
 
 def integers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -195,3 +200,44 @@ def test_a_column_of_pointers_is_whole_in_every_cta_of_a_cluster() -> None:
     result = run(kernels.cluster_column_kernel, (1,), (x, d), num_ctas=2)
     assert result.findings == ()
     assert d.equal(x[:, None] + torch.arange(128.0))
+
+
+def boxed(d: torch.Tensor) -> Any:
+    layout = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=32, rank=2)
+    return TensorDescriptor.from_tensor(d, [64, 64], layout)
+
+
+@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize("schedules", [("lazy",), ("eager",), ("random",) * 5])
+def test_programs_that_store_the_same_to_one_place_do_no_harm(schedules: tuple[str, ...], box: bool) -> None:
+    x, d = integers(64, 64), torch.zeros(64, 64)
+    kernel, target = (kernels.same_box_kernel, boxed(d)) if box else (kernels.same_place_kernel, d)
+    (finding,) = run(kernel, (3,), (x, target, 0), schedules=schedules).findings
+    assert (finding.kind, finding.severity) == (Kind.REDUNDANT_STORE, Severity.LINT)
+    line = "tma.async_store(d_desc, [0, 0], buffer)" if box else "gl.store(tile_of(d_ptr, 64, 64), tile)"
+    assert set(finding.lines) <= lines_of(FILE, line)
+    assert "both store the same: one of the two is enough" in finding.text
+    assert d.equal(x)
+
+
+@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize("schedules", [("lazy",), ("eager",), ("random",) * 5])
+def test_programs_that_store_different_numbers_to_one_place_race(
+    schedules: tuple[str, ...], box: bool
+) -> None:
+    x, d = integers(3, 64, 64), torch.zeros(64, 64)
+    kernel, target = (kernels.same_box_kernel, boxed(d)) if box else (kernels.same_place_kernel, d)
+    (finding,) = run(kernel, (3,), (x, target, 4096), schedules=schedules).findings
+    assert finding.severity is Severity.ERROR
+    assert finding.kind in (Kind.GLOBAL_RACE, Kind.WORK_IN_FLIGHT)
+
+
+def test_numbers_that_a_type_does_not_reach_are_told() -> None:
+    x, d = integers(64, 64), torch.zeros(64, 64, dtype=torch.float16)
+    assert run(kernels.narrowing_kernel, (1,), (x, d)).findings == ()
+    x[3, :5] = 65_520.0  # the first that fp16 rounds up to infinity
+    x[4, 0] = torch.inf
+    (finding,) = run(kernels.narrowing_kernel, (1,), (x, d)).findings
+    assert (finding.kind, finding.severity) == (Kind.OVERFLOW, Severity.LINT)
+    assert "5 of 4,096 numbers are above 65504 and become infinite" in finding.text
+    assert finding.lines[0] in lines_of(FILE, ".to(d_ptr.dtype.element_ty)")

@@ -9,7 +9,7 @@ import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.experimental.gluon.language.nvidia.blackwell import tma as blackwell_tma
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LINE = gl.constexpr(gl.BlockedLayout([1], [32], [4], [0]))
@@ -262,3 +262,26 @@ def cluster_column_kernel(x_ptr, d_ptr):
     column = gl.arange(0, 128, gl.SliceLayout(0, layout))
     factors = gl.load(x_ptr + row[:, None])
     gl.store(d_ptr + row[:, None] * 128 + column[None, :], factors + column[None, :])
+
+
+@gluon.jit
+def same_place_kernel(x_ptr, d_ptr, offset):
+    """Every program stores its own tile to the same place: what it loads from `offset` times its number."""
+    tile = gl.load(tile_of(x_ptr + gl.program_id(0) * offset, 64, 64))
+    gl.store(tile_of(d_ptr, 64, 64), tile)
+
+
+@gluon.jit
+def same_box_kernel(x_ptr, d_desc, offset):
+    """As `same_place_kernel`, by TMA."""
+    buffer = gl.allocate_shared_memory(gl.float32, [64, 64], d_desc.layout)
+    buffer.store(gl.load(tile_of(x_ptr + gl.program_id(0) * offset, 64, 64)))
+    fence_async_shared()
+    tma.async_store(d_desc, [0, 0], buffer)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def narrowing_kernel(x_ptr, d_ptr):
+    """Converts a tile to what the pointer points to."""
+    gl.store(tile_of(d_ptr, 64, 64), gl.load(tile_of(x_ptr, 64, 64)).to(d_ptr.dtype.element_ty))
