@@ -6,7 +6,8 @@ PYTHON ?= python3
 TORCH ?=
 BIN := .venv/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# What is never imported, most of torch, need not be compiled: Python compiles the rest at its first import.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 # Is there only after an installation that ended well, and only for this version of Python.
 INSTALLED := .venv/installed-$(VERSION)
 
@@ -53,7 +54,10 @@ quick: $(INSTALLED) ## what takes at most 90 seconds: lint, and beside it the fa
 fast: $(INSTALLED)
 	$(BIN)/python -m pytest -m 'quick and not gpu' -n auto
 
-test: lint ## lint, and every test that needs no GPU
+test: $(INSTALLED) ## lint, and beside it every test that needs no GPU
+	@$(MAKE) --no-print-directory --jobs=2 lint tests
+
+tests: $(INSTALLED)
 	$(BIN)/python -m pytest -m 'not gpu' -n auto --durations=15
 
 coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none of them runs
@@ -69,4 +73,4 @@ generated: $(INSTALLED) ## regenerate every module under generated/
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test coverage gpu generated docs clean
+.PHONY: help setup demo lint quick fast test tests coverage gpu generated docs clean
