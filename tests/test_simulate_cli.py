@@ -198,6 +198,8 @@ def test_what_the_simulator_does_not_know_is_told_by_the_modules_name(
         [SPEC, SPEC, "--trace", "trace.json"],
         [SPEC, "--trace", "."],
         [SPEC, "--trace", "nowhere/trace.json"],
+        [SPEC, SPEC, "--svg", "pipeline.svg"],
+        [SPEC, "--svg", "nowhere/pipeline.svg"],
     ],
     ids=lambda arguments: " ".join(map(str, arguments[1:])) or "nothing",
 )
@@ -208,6 +210,12 @@ def test_wrong_usage_exits_with_2(gemmgen_: Gemmgen, arguments: list[object]) ->
 
 
 # --- the timeline
+
+
+def test_a_spec_is_drawn(gemmgen_: Gemmgen) -> None:
+    options = ("--schedules", 0, "--shape", "128x256x64", "--svg", "pipeline.svg")
+    assert gemmgen_("simulate", SPEC, *options).code == 0
+    assert ">h100_bf16.py: 128x256x64, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
 def test_a_timeline_shows_the_pipeline(gemmgen_: Gemmgen) -> None:
@@ -324,8 +332,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def program(gemmgen_: Gemmgen) -> Path:
+def program(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program and its kernels in the current directory."""
+    monkeypatch.delitem(sys.modules, "copies", raising=False)  # that another test's program imported
     Path("copies.py").write_text(COPIES.read_text(encoding="utf-8"))
     path = Path("program.py")
     path.write_text(PROGRAM)
@@ -334,11 +343,12 @@ def program(gemmgen_: Gemmgen) -> Path:
 
 @pytest.mark.parametrize("subject", ["program.py", "program.py::copy"])
 def test_a_program_runs_as_on_a_gpu(gemmgen_: Gemmgen, program: Path, subject: str) -> None:
-    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json")
+    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json", "--svg", "pipeline.svg")
     assert ran.code == 0
     assert ran.stdout == f"{subject}: copy_kernel, grid 1 x 1 x 1: 4 schedules, 0 findings\n"
     assert "compared" in ran.stderr
     assert json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert ">copy_kernel: grid 1 x 1 x 1, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
 def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: Path) -> None:

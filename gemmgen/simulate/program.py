@@ -17,7 +17,7 @@ from gemmgen.simulate.memory import Access, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.places import Layout, Place
 from gemmgen.simulate.policies import Grid
-from gemmgen.simulate.result import Trace
+from gemmgen.simulate.timeline import Trace
 
 
 class Wait(Protocol):

@@ -28,8 +28,10 @@ from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.simulate.execution import run
 from gemmgen.simulate.findings import Finding, Kind, Severity, message
+from gemmgen.simulate.picture import drawn
 from gemmgen.simulate.policies import schedules
-from gemmgen.simulate.result import PHASES_TO_COVER, Result, Trace, counted
+from gemmgen.simulate.result import PHASES_TO_COVER, Result, counted
+from gemmgen.simulate.timeline import Trace
 
 QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""
@@ -236,6 +238,13 @@ class Simulation:
             field=problem.name,
             line=problem.lines[0] if problem.lines else None,
             severity=problem.severity.diagnosed,
+        )
+
+    def svg(self, cta: int = 0) -> str:
+        """Return the pipeline of a CTA of the first program of the first launch, as an SVG."""
+        first = self.launches[0]
+        return drawn(
+            self.trace, self.module, f"{shape_text(first.shape)}, schedule {first.schedules[0]}", cta
         )
 
     def __str__(self) -> str:

@@ -19,7 +19,7 @@ from gemmgen.simulate.operations.loads_stores import TOKEN
 from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.program import Accumulator, Agent, Event, Lane, Steps
-from gemmgen.simulate.result import Span
+from gemmgen.simulate.timeline import Span
 from gemmgen.simulate.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 
 
