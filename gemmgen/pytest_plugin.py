@@ -9,6 +9,7 @@ import json
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -100,12 +101,16 @@ class Simulating:
 
     def _judged(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Run a part of a test; fail it where a launch had findings, or add them where it fails anyway."""
+        from gemmgen.errors import GemmgenError
         from gemmgen.simulate.findings import Severity
 
         known = len(self._launched)
         self._in_test = True
         try:
             returned = yield
+        except GemmgenError as error:  # a launch is refused; how the simulator came to it helps nobody
+            _end_where_theirs_ends(error)
+            raise
         finally:
             self._in_test = False
             launched = self._launched[known:]
@@ -155,6 +160,23 @@ class Simulating:
 
         found = (Finding.from_dict(values) for told in self._told for values in told["findings"])
         return list({str(finding): finding for finding in found}.values())
+
+
+def _end_where_theirs_ends(error: BaseException) -> None:
+    """Cut from a traceback the frames of Triton and of the simulator, which follow the user's own."""
+    from gemmgen.triton_api import library_directory
+
+    libraries = (library_directory(), Path(__file__).parent)
+    last: TracebackType | None = None
+    trace = error.__traceback__
+    while trace:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        is_theirs = not any(file.is_relative_to(library) for library in libraries)
+        if last and not is_theirs:
+            last.tb_next = None
+            return
+        last = trace if is_theirs else last
+        trace = trace.tb_next
 
 
 def _text(finding: Finding) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernels import copies
+from kernels import copies, refused
 from kernels.launch import lines_of
 from modules import ROOT
 from torch import Tensor
@@ -139,6 +139,40 @@ def test_what_is_no_gluon_kernel_is_refused() -> None:
     for kernel in (print, gluon.not_gluon, 3):
         with pytest.raises(GemmgenError, match=r"simulate what `@gluon\.jit` decorates"):
             simulate(kernel)[1]()
+
+
+UNCOMPILED = ROOT / "tests" / "kernels" / "refused.py"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told", "quoted"),
+    [
+        (
+            "in_a_function",
+            "Cannot make_shape_compatible: incompatible dimensions at index 0: 16 and 32",
+            ("# in a function", "# the call"),
+        ),
+        ("a_name", "NameError('nothing is not defined')", ("# a name",)),
+        ("an_assertion", "CompileTimeAssertionFailure: eight warps are needed", ("# an assertion",)),
+        (
+            "a_layout",  # that a later stage refuses
+            (
+                "Result has an invalid layout: #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [16], "
+                "warpsPerCTA = [4], order = [0]}>. Layout has 16 threads per warp, but the module specifies "
+                "32 threads per warp."
+            ),
+            ("# a layout",),
+        ),
+    ],
+)
+def test_what_triton_refuses_is_told_as_a_finding_is(kernel: str, told: str, quoted: tuple[str, ...]) -> None:
+    lines = [(min(lines_of(UNCOMPILED, mark)), mark) for mark in quoted]
+    source = UNCOMPILED.read_text(encoding="utf-8").splitlines()
+    places = "; ".join(f"{UNCOMPILED}:{line} `{source[line - 1].strip()}`" for line, _ in lines)
+    with pytest.raises(GemmgenError) as error:
+        simulate(vars(refused)[kernel])[1,](torch.zeros(64))
+    head = f"{UNCOMPILED}:{lines[0][0]}: error[lowering-failed]: Triton refuses the kernel: "
+    assert str(error.value) == f"{head}{told} ({places})"
 
 
 def test_an_unknown_target_is_refused_with_those_that_there_are() -> None:

@@ -107,6 +107,37 @@ def test_a_test_that_fails_by_itself_says_what_the_simulation_found(simulated: p
     )
 
 
+REFUSED = """
+import torch
+from refused import in_a_function
+
+
+def launched():
+    in_a_function[(1,)](torch.zeros(64, device="cuda"))  # its own line
+
+
+def test_refused():
+    launched()
+"""
+
+
+def test_what_triton_refuses_is_told_without_the_way_to_it(simulated: pytest.Pytester) -> None:
+    kernels = ROOT / "tests" / "kernels" / "refused.py"
+    simulated.makepyfile(REFUSED, refused=kernels.read_text(encoding="utf-8"))
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
+    ran.assert_outcomes(failed=1)
+    (line,) = lines_of(kernels, "# in a function")
+    ran.stdout.fnmatch_lines(
+        [
+            "*launched()",
+            "> * # its own line",
+            f"E * {simulated.path}/refused.py:{line}: error[[]lowering-failed]: Triton refuses the kernel: *",
+        ]
+    )
+    for own in ("ttgir.py", "pretended.py", "jit.py", "triton_api.py"):
+        ran.stdout.no_fnmatch_line(f"*{own}*")
+
+
 ANSWERS = """
 def test_answers():
     assert torch.cuda.is_available()
