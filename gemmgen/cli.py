@@ -328,7 +328,7 @@ def _simulate_programs(
     """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
     from gemmgen.simulate import Severity, gpu_of_target, policies
     from gemmgen.simulate.pretended import run_program
-    from gemmgen.simulate.result import sarif_log
+    from gemmgen.simulate.result import notes_by_kernel, sarif_log
 
     gpu = gpu_of_target(target)
     shown: dict[str, list[Result]] = {}
@@ -355,7 +355,9 @@ def _simulate_programs(
     _complain(GemmgenError(finding.diagnostic for finding in found))
     for subject, results in shown.items():
         if results and not as_json:
-            print(f"{subject}:", "\n  ".join(result.headline for result in results))
+            noted = notes_by_kernel(result.as_dict() for result in results)
+            notes = [f"note: {kernel}: {note}" for kernel, notes in noted.items() for note in notes]
+            print(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
     if as_json:
         _print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
     if sarif:

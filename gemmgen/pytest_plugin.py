@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PROPERTY = "gluon-simulate"
 """Under this name a test's report carries its launches and findings, also from a worker of xdist."""
 
+SHOWN_TESTS = 3
+"""Of a lint or a note that more tests have, which parametrized tests do."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
@@ -118,8 +121,15 @@ class Simulating:
                 {str(finding): finding for result in launched for finding in result.findings}.values()
             )
             told = {
-                "launches": len(launched),
-                "schedules": sum(len(result.schedules) for result in launched),
+                "launches": [
+                    {
+                        "kernel": result.kernel,
+                        "schedules": len(result.schedules),
+                        "phases": dict(result.phases),
+                        "deterministic": result.deterministic,
+                    }
+                    for result in launched
+                ],
                 "findings": [finding.as_dict() for finding in found],
             }
             item.user_properties.append((PROPERTY, json.dumps(told)))
@@ -135,16 +145,41 @@ class Simulating:
         """Gather what a test's report says, which may come from a worker."""
         if report.when == "teardown":
             told = [cast(str, value) for name, value in report.user_properties if name == PROPERTY]
-            self._told += map(json.loads, told)
+            self._told += ({"test": report.nodeid, **json.loads(values)} for values in told)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say how much was simulated, and what was found."""
-        launches, schedules = (sum(told[what] for told in self._told) for what in ("launches", "schedules"))
+        """Say how much was simulated and what was found, after what failed no test and is worth a look."""
         from gemmgen.simulate.result import counted
 
+        if remarks := self._remarks():
+            terminalreporter.section("gluon-simulate: lints and notes")
+        for remark, tests in remarks.items():
+            terminalreporter.write_line(remark)
+            more = [f"and {len(tests) - SHOWN_TESTS} more"] if len(tests) > SHOWN_TESTS else []
+            terminalreporter.write_line(f"    in {', '.join([*tests[:SHOWN_TESTS], *more])}")
+        launches = [launch for told in self._told for launch in told["launches"]]
+        runs = counted(sum(launch["schedules"] for launch in launches), "run")
         found = counted(len(self._findings()), "finding")
-        ran = f"{counted(launches, 'launch', 'launches')}, {counted(schedules, 'run')} of kernels"
+        ran = f"{counted(len(launches), 'launch', 'launches')}, {runs} of kernels"
         terminalreporter.write_line(f"gluon-simulate: {ran}, {found}")
+
+    def _remarks(self) -> dict[str, list[str]]:
+        """Return lints and notes, each with the tests that it comes from."""
+        from gemmgen.simulate import Finding, Severity
+        from gemmgen.simulate.result import notes_by_kernel
+
+        tests: dict[str, dict[str, None]] = {}
+        tests_of: dict[str, dict[str, None]] = {}
+        for told in self._told:
+            for finding in map(Finding.from_dict, told["findings"]):
+                if finding.severity is Severity.LINT:
+                    tests.setdefault(_text(finding), {})[told["test"]] = None
+            for launch in told["launches"]:
+                tests_of.setdefault(launch["kernel"], {})[told["test"]] = None
+        noted = notes_by_kernel(launch for told in self._told for launch in told["launches"])
+        for kernel, notes in noted.items():
+            tests |= {f"note: {kernel}: {note}": tests_of[kernel] for note in notes}
+        return {remark: list(found) for remark, found in tests.items()}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the findings of all tests."""

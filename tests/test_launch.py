@@ -263,6 +263,14 @@ def test_a_result_says_what_was_run() -> None:
     assert "1 finding\n" in str(raced())
 
 
+def test_a_result_has_notes() -> None:
+    source, target = tensors()
+    short = simulate(copy_kernel)[1,](*descriptors(source, target), 2, True, num_warps=4)
+    assert short.notes == ("faults may hide in barriers with fewer than 3 phases: ready",)
+    assert str(short).endswith(f"0 findings\nnote: {short.notes[0]}")
+    assert copied().notes == ()
+
+
 def test_json_holds_findings_and_coverage() -> None:
     found = json.loads(raced().json())
     assert found["kernel"] == "copy_kernel"

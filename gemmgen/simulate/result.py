@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from gemmgen import __version__
 from gemmgen.errors import GemmgenError
@@ -47,7 +48,12 @@ class Result:
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Barriers with too few phases for this run to show all faults: use more steps, or fewer programs."""
-        return tuple(name for name, phases in self.phases.items() if phases < PHASES_TO_COVER)
+        return tuple(_uncovered(self.phases))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is no fault, and may hide one or come of one."""
+        return tuple(_notes(self.phases, deterministic=self.deterministic))
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -104,15 +110,38 @@ class Result:
         return " x ".join(map(str, self.grid))
 
     def __str__(self) -> str:
-        lines = [self.headline, *map(str, self.findings)]
-        if not self.deterministic:
-            lines.append("note: schedules leave different bytes")
-        if self.uncovered:
-            rings = ", ".join(dict.fromkeys(name.partition("[")[0] for name in self.uncovered))
-            lines.append(
-                f"note: faults may hide in barriers with fewer than {PHASES_TO_COVER} phases: {rings}"
-            )
-        return "\n".join(lines)
+        return "\n".join([self.headline, *map(str, self.findings), *(f"note: {note}" for note in self.notes)])
+
+
+def _uncovered(phases: Mapping[str, int]) -> list[str]:
+    return [name for name, completed in phases.items() if completed < PHASES_TO_COVER]
+
+
+def _notes(phases: Mapping[str, int], *, deterministic: bool) -> Iterator[str]:
+    if not deterministic:
+        yield "schedules leave different bytes"
+    if uncovered := _uncovered(phases):
+        rings = ", ".join(dict.fromkeys(name.partition("[")[0] for name in uncovered))
+        yield f"faults may hide in barriers with fewer than {PHASES_TO_COVER} phases: {rings}"
+
+
+def notes_by_kernel(launches: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the notes of several launches, given as `Result.as_dict` returns them, by kernel.
+
+    A barrier that came round in one launch of a kernel is covered.
+    """
+    phases: dict[str, dict[str, int]] = {}
+    deterministic: dict[str, bool] = {}
+    for launch in launches:
+        kernel: str = launch["kernel"]
+        most = phases.setdefault(kernel, {})
+        for name, completed in cast("Mapping[str, int]", launch["phases"]).items():
+            most[name] = max(completed, most.get(name, 0))
+        deterministic[kernel] = deterministic.get(kernel, True) and launch["deterministic"]
+    noted = {
+        kernel: list(_notes(most, deterministic=deterministic[kernel])) for kernel, most in phases.items()
+    }
+    return {kernel: notes for kernel, notes in noted.items() if notes}
 
 
 def sarif_log(findings: Iterable[Finding]) -> dict[str, object]:
