@@ -355,7 +355,7 @@ def _simulate_programs(
     _complain(GemmgenError(finding.diagnostic for finding in found))
     for subject, results in shown.items():
         if results and not as_json:
-            noted = notes_by_kernel(result.as_dict() for result in results)
+            noted = notes_by_kernel(result.evidence for result in results)
             notes = [f"note: {kernel}: {note}" for kernel, notes in noted.items() for note in notes]
             print(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
     if as_json:

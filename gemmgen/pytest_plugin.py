@@ -121,15 +121,7 @@ class Simulating:
                 {str(finding): finding for result in launched for finding in result.findings}.values()
             )
             told = {
-                "launches": [
-                    {
-                        "kernel": result.kernel,
-                        "schedules": len(result.schedules),
-                        "phases": dict(result.phases),
-                        "deterministic": result.deterministic,
-                    }
-                    for result in launched
-                ],
+                "launches": [{"schedules": len(result.schedules), **result.evidence} for result in launched],
                 "findings": [finding.as_dict() for finding in found],
             }
             item.user_properties.append((PROPERTY, json.dumps(told)))
@@ -218,6 +210,6 @@ def _text(finding: Finding) -> str:
     """Return a finding with the lines that it is about, each under its place."""
     lines = dict.fromkeys(finding.places)
     quoted = [f"    {place}: {place.snippet}" for place in lines]
-    head = f"{finding.severity.value}[{finding.kind.value}] {finding.name}: {finding.text}"
+    head = f"{finding.severity.value}[{finding.kind.value}] {finding.name}: {finding.brief}"
     place = f"{finding.places[0]}: " if finding.places else ""
     return "\n".join((f"{place}{head}", *quoted))

@@ -252,6 +252,35 @@ def test_a_finding_has_file_line_and_snippet() -> None:
     assert str(finding).startswith(f"{COPIES}:{finding.line}: error[write-after-read] buffer: ")
 
 
+def test_a_finding_says_who_does_it_where_there_are_others() -> None:
+    found = Findings()
+    text = "x[0]: TMA load overwrites it while the wgmma at line 3 ({}) may still read it"
+    for other in ("partition 0 of CTA 0", "partition 1 (load) of CTA 0", "partition 1 (load) of CTA 1"):
+        for partition, cta in (("partition 0", 0), ("partition 1 (load)", 1)):
+            found.add(Kind.WRITE_AFTER_READ, f"{other} {cta}", (), partition, cta, text.format(other))
+    told = [finding.diagnostic.message for finding in found.all()]
+    begin, end = "x[0]: TMA load overwrites it while the wgmma at line 3", " may still read it"
+    assert told == [
+        f"{begin}{end}",
+        f"{begin} (partition 0 of CTA 0){end} (partition 1 (load) of CTA 1)",
+        f"{begin} (partition 1 (load) of CTA 0){end}",
+        f"{begin} (partition 1 (load) of CTA 0){end} (partition 1 (load) of CTA 1)",
+        f"{begin} (partition 1 (load) of CTA 1){end}",
+        f"{begin}{end} (partition 1 (load) of CTA 1)",
+    ]
+
+
+def test_a_race_names_its_remedy() -> None:
+    (finding,) = raced().findings
+    store, load = (min(lines_of(COPIES, text)) for text in ("tma.async_store(", "tma.async_load("))
+    told = f"TMA load overwrites it while the TMA store at line {store} may still read it: tma.store_wait"
+    lines = COPIES.read_text(encoding="utf-8").splitlines()
+    places = "; ".join(f"{COPIES}:{line} `{lines[line - 1].strip()}`" for line in (load, store))
+    assert str(finding) == (
+        f"{COPIES}:{load}: error[write-after-read] buffer: {told} must come first ({places})"
+    )
+
+
 def test_findings_are_raised_when_asked_for() -> None:
     copied().raise_on_findings()
     with pytest.raises(GemmgenError, match=r"copies\.py:\d+: error\[write-after-read\]"):

@@ -364,6 +364,29 @@ def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: P
     assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
 
 
+def test_a_wait_that_is_missing_at_the_end_is_named(gemmgen_: Gemmgen, program: Path) -> None:
+    end = "    tma.store_wait(0)\n    mbarrier.invalidate"
+    copies = Path("copies.py").read_text()
+    assert end in copies
+    Path("copies.py").write_text(copies.replace(end, "    mbarrier.invalidate"))
+    ran = gemmgen_("simulate", "program.py::race", "--schedules", "0")
+    told = (
+        "buffer: partition 0 ends without having awaited the TMA store from it: tma.store_wait(0) must come"
+    )
+    assert [line for line in ran.diagnostics if f"error[work-in-flight] {told} before its end (" in line]
+
+
+def test_notes_of_a_program_are_told(gemmgen_: Gemmgen, program: Path) -> None:
+    Path("program.py").write_text(
+        PROGRAM.replace("4, awaited", "2, awaited").replace("close(source, target)", "close(0, 0)")
+    )
+    ran = gemmgen_("simulate", "program.py::copy", "--schedules", "0")
+    assert ran.stdout.splitlines() == [
+        "program.py::copy: copy_kernel, grid 1 x 1 x 1: 3 schedules, 0 findings",
+        "  note: copy_kernel: faults may hide in barriers with fewer than 3 phases: ready",
+    ]
+
+
 @pytest.mark.parametrize(
     ("subject", "told"),
     [

@@ -195,9 +195,12 @@ class Agent:
 
     def check_exit(self, location: Location) -> None:
         """Report work that can no longer be awaited."""
-        for lane, what in ((self.store_reads, "TMA store from it"), (self.mma, "MMA into it")):
+        for lane, what, wait in (
+            (self.store_reads, "TMA store from it", "tma.store_wait(0)"),
+            (self.mma, "MMA into it", "warpgroup_mma_wait(0, …)"),
+        ):
             for _, name, issued in lane.unawaited[:1]:
-                text = f"the {self.label} ends without having awaited the {what}"
+                text = f"{self.label} ends without having awaited the {what}: {wait} must come before its end"
                 self.report(Kind.WORK_IN_FLIGHT, name, (issued, location), text)
 
 

@@ -53,7 +53,16 @@ class Result:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is no fault, and may hide one or come of one."""
-        return tuple(_notes(self.phases, deterministic=self.deterministic))
+        return tuple(note for notes in notes_by_kernel([self.evidence]).values() for note in notes)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What `notes_by_kernel` takes of a launch: values that JSON can hold.
+
+        That schedules leave different bytes is no news where there is a race.
+        """
+        deterministic = self.deterministic or bool(self.errors)
+        return {"kernel": self.kernel, "phases": dict(self.phases), "deterministic": deterministic}
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -126,7 +135,7 @@ def _notes(phases: Mapping[str, int], *, deterministic: bool) -> Iterator[str]:
 
 
 def notes_by_kernel(launches: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Return the notes of several launches, given as `Result.as_dict` returns them, by kernel.
+    """Return the notes of several launches by kernel, from each one's `Result.evidence`.
 
     A barrier that came round in one launch of a kernel is covered.
     """

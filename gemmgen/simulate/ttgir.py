@@ -158,7 +158,7 @@ def _refused(complaint: triton_api.Complaint) -> GemmgenError:
     frames = tuple(Frame(file, line) for file, line in complaint.places)
     location = Location(frames).within(f"{triton_api.library_directory()}{os.sep}")
     quoted = [f"{frame} `{frame.snippet}`" for frame in location.frames]
-    text = message(f"Triton refuses the kernel: {complaint.text}", "", quoted, Severity.ERROR)
+    text = message(f"Triton refuses the kernel: {complaint.text}", "", 0, quoted, Severity.ERROR)
     return refusal(text, location, "lowering-failed")
 
 
