@@ -332,7 +332,7 @@ def _simulate_programs(
 
     gpu = gpu_of_target(target)
     shown: dict[str, list[Result]] = {}
-    failed = False
+    failures: list[GemmgenError] = []
     for subject in subjects:
         file, _, function = subject.partition("::")
         results = shown.setdefault(subject, [])
@@ -347,12 +347,12 @@ def _simulate_programs(
                 )
                 raise GemmgenError([Diagnostic(file, "no-launch", message)])
         except GemmgenError as error:
-            _complain(error)
-            failed = True
+            failures.append(error)
     found = list(
         {str(f): f for results in shown.values() for result in results for f in result.findings}.values()
     )
-    _complain(GemmgenError(finding.diagnostic for finding in found))
+    for error in (GemmgenError(finding.diagnostic for finding in found), *failures):
+        _complain(error)  # findings first, for wrong numbers may come of them
     for subject, results in shown.items():
         if results and not as_json:
             noted = notes_by_kernel(result.evidence for result in results)
@@ -363,7 +363,7 @@ def _simulate_programs(
     if sarif:
         _write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
     _write_timelines(shown[subjects[0]][:1], trace, svg)
-    _exit(failed or any(finding.severity is Severity.ERROR for finding in found))
+    _exit(bool(failures) or any(finding.severity is Severity.ERROR for finding in found))
 
 
 def _simulate_specs(

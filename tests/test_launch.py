@@ -298,6 +298,8 @@ def test_a_result_has_notes() -> None:
     assert short.notes == ("faults may hide in barriers with fewer than 3 phases: ready",)
     assert str(short).endswith(f"0 findings\nnote: {short.notes[0]}")
     assert copied().notes == ()
+    race = raced()
+    assert (race.deterministic, race.notes) == (False, ())  # which the finding says
 
 
 def test_json_holds_findings_and_coverage() -> None:

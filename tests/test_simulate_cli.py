@@ -376,6 +376,17 @@ def test_a_wait_that_is_missing_at_the_end_is_named(gemmgen_: Gemmgen, program: 
     assert [line for line in ran.diagnostics if f"error[work-in-flight] {told} before its end (" in line]
 
 
+def test_what_a_program_says_of_wrong_numbers_comes_after_their_cause(
+    gemmgen_: Gemmgen, program: Path
+) -> None:
+    Path("program.py").write_text(PROGRAM.replace("assert_close(source, target)", "assert_close(0, 1)"))
+    ran = gemmgen_("simulate", "program.py::race", "--schedules", "0")
+    assert [re.findall(r"\[([\w-]+)\]", line)[0] for line in ran.diagnostics] == [
+        "write-after-read",
+        "program-failed",
+    ]
+
+
 def test_notes_of_a_program_are_told(gemmgen_: Gemmgen, program: Path) -> None:
     Path("program.py").write_text(
         PROGRAM.replace("4, awaited", "2, awaited").replace("close(source, target)", "close(0, 0)")

@@ -59,10 +59,11 @@ class Result:
     def evidence(self) -> dict[str, Any]:
         """What `notes_by_kernel` takes of a launch: values that JSON can hold.
 
-        That schedules leave different bytes is no news where there is a race.
+        Where there is a fault, it is no news that schedules leave different bytes, or that barriers stop.
         """
-        deterministic = self.deterministic or bool(self.errors)
-        return {"kernel": self.kernel, "phases": dict(self.phases), "deterministic": deterministic}
+        faulty = bool(self.errors)
+        phases = {} if faulty else dict(self.phases)
+        return {"kernel": self.kernel, "phases": phases, "deterministic": faulty or self.deterministic}
 
     @property
     def errors(self) -> tuple[Finding, ...]:
