@@ -23,6 +23,7 @@ from gemmgen.simulate.timeline import Phase, Span, Trace
 
 DRAWN = ROOT / "docs" / "pipeline.svg"
 NAMESPACE = "{http://www.w3.org/2000/svg}"
+TSPAN = f"{NAMESPACE}tspan"
 SIZES = {"title": 16, "role": 13, "lane": 11, "note": 11, "slot": 10, "inside": 10}
 """Of each kind of text, in pixels."""
 KINDS = ("load", "mma", "store", "wait")
@@ -41,7 +42,8 @@ class Picture:
 
     def texts(self, kind: str) -> list[str]:
         """The texts of a class, from top to bottom."""
-        return ["".join(found.itertext()) for found in self.of("text", kind)]
+        found = (element for element in self.root.iter() if element.tag in (f"{NAMESPACE}text", TSPAN))
+        return [element.text or "" for element in found if element.attrib.get("class") == kind]
 
     def told(self, kind: str) -> list[str]:
         """What each bar or tick says when it is pointed at."""
@@ -154,7 +156,7 @@ def test_nothing_overlaps_and_all_text_is_within_the_picture(svg: str) -> None:
         for text in picture.of("text", kind):
             x, y = float(text.attrib["x"]), text.attrib["y"]
             assert ends.get(y, 0) <= x, (kind, text.text)
-            ends[y] = x + len(text.text) * size * LETTER_WIDTH
+            ends[y] = x + len("".join(text.itertext())) * size * LETTER_WIDTH
             assert ends[y] <= picture.width
             assert size <= float(y) <= picture.height - 4
 
@@ -189,8 +191,8 @@ def test_a_long_run_is_cut_after_two_laps_and_says_so() -> None:
     assert not list(short.of("path", "cut"))
     assert len(list(long.of("path", "cut"))) == 1
     assert [text for text in long.texts("note") if "columns are shown" in text] == [
-        # Of each turn: the wait, the loads, and their end.
-        f"The first {3 * 4} of {3 * 18} columns are shown."
+        # Of each turn the wait, the loads and their end; and one more.
+        f"The first {3 * 4 + 1} of {3 * 18} columns are shown."
     ]
     assert not [text for text in short.texts("note") if "columns are shown" in text]
 

@@ -255,7 +255,7 @@ def _window(roles: Iterable[_Role], phases: Sequence[Phase]) -> _Window:
     bars = [bar for role in roles for bar in role.bars]
     steps = sorted({bar.begin for bar in bars} | {bar.end for bar in bars} | {phase.step for phase in phases})
     last = _end_of_laps(phases)
-    columns = len(steps) if last is None else bisect(steps, last)
+    columns = len(steps) if last is None else bisect(steps, last) + 1  # with room for the last slot's name
     return _Window(steps, max(1, min(columns, len(steps), MOST_COLUMNS)))
 
 
@@ -278,7 +278,7 @@ STYLE = """
   .title { font-size: 16px; font-weight: 600 }
   .role { font-size: 13px; font-weight: 600 }
   .lane, .slot, .inside { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }
-  .lane, .slot, .note { font-size: 11px; fill: #59636e }
+  .lane, .slot, .note { font-size: 11px; font-weight: 400; fill: #59636e }
   .slot { font-size: 10px }
   .inside { font-size: 10px }
   .panel { fill: #8c959f; fill-opacity: 0.08 }
@@ -352,10 +352,10 @@ def _drawn_barriers(rings: Mapping[str, Sequence[Phase]], window: _Window, top: 
 def _panel(top: float, height: float, name: str, remark: str) -> Iterator[str]:
     size = f'width="{WIDTH - 2 * MARGIN}" height="{height:g}" rx="6"'
     yield f'<rect class="panel" x="{MARGIN}" y="{top:g}" {size}/>'
-    shown = _fitting(name, WIDTH / 2, 13)
-    yield _text("role", MARGIN + 10, top + 16, shown)
-    if remark:
-        yield _text("note", MARGIN + 18 + len(shown) * 13 * LETTER_WIDTH, top + 16, remark)
+    # One text, so that the remark stands behind the name in whatever font there is.
+    behind = f'<tspan class="note" dx="10">{escape(remark)}</tspan>' if remark else ""
+    shown = escape(_fitting(name, WIDTH / 2, 13))
+    yield f'<text class="role" x="{MARGIN + 10:.1f}" y="{top + 16:.1f}">{shown}{behind}</text>'
 
 
 def _lane_name(name: str, top: float) -> str:
