@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@rm -f .venv/unfinished .venv/installed*
 	@touch $@
 
-docs: $(INSTALLED) ## refresh what the README quotes: module excerpts, the table and the plot of the records
+docs: $(INSTALLED) ## refresh what the README quotes: module excerpts, the table and the plot of the records, a pipeline
 	$(BIN)/python docs/refresh.py
 
 setup: $(INSTALLED) ## install gemmgen for development into .venv

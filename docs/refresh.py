@@ -1,9 +1,9 @@
 """Fill the marked blocks of the pages from what they quote: a generated module, and the benchmark records.
 
-``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md and docs/speed.svg; tests fail while one of
-them is not what this would write. A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with
-``<!-- speed -->`` for the rows of SHOWN, or with ``<!-- benchmarks -->`` for all; it ends with
-``<!-- end -->``.
+``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/speed.svg and docs/pipeline.svg, which
+is drawn from a simulation; tests fail while one of them is not what this would write. A block begins with
+``<!-- excerpt: FILE FUNCTION… -->``, with ``<!-- speed -->`` for the rows of SHOWN, or with
+``<!-- benchmarks -->`` for all; it ends with ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from pathlib import Path
 
 from gemmgen.bench import Record, markdown_table, plot, read_record
 from gemmgen.problem import Shape, shape_text
+from gemmgen.product import make
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 PICTURE = ROOT / "docs" / "speed.svg"
+PIPELINE = ROOT / "docs" / "pipeline.svg"
+PIPELINE_SPEC = ROOT / "specs" / "h100_bf16.yaml"
+PIPELINE_SHAPE: Shape = (256, 512, 384)
+"""Tiles of six K steps: two laps of the four stages show the end of a tile, and the beginning of the next."""
 SHOWN: tuple[tuple[str, Shape], ...] = (
     ("h100_bf16", (8192, 8192, 8192)),
     ("h100_bf16", (4096, 4096, 4096)),
@@ -48,6 +53,14 @@ def refreshed(text: str) -> str:
         text,
         flags=re.DOTALL,
     )
+
+
+def pipeline() -> str:
+    """Return the picture of a module's pipeline, as the simulator ran it."""
+    from gemmgen.verify.simulation import Launch, simulate_product  # torch, which the pages do not need
+
+    launch = Launch(PIPELINE_SHAPE, programs=1, inputs="integers", schedules=("lazy",))
+    return simulate_product(make(PIPELINE_SPEC), [launch]).svg()
 
 
 def records() -> list[Record]:
@@ -112,3 +125,4 @@ if __name__ == "__main__":
     for page in PAGES:
         page.write_text(refreshed(page.read_text()))
     plot(shown(), PICTURE)
+    PIPELINE.write_text(pipeline(), encoding="utf-8")

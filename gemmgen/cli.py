@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
@@ -31,6 +31,7 @@ from gemmgen.product import Product, check, make, staged
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
+    from gemmgen.simulate import Result
     from gemmgen.verify.simulation import Simulation
 
 T = TypeVar("T")
@@ -59,7 +60,13 @@ Seed = Annotated[
 ]
 TraceFile = Annotated[
     Path | None,
-    typer.Option("--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec."),
+    typer.Option(
+        "--trace", metavar="FILE", help="Write a timeline that Perfetto opens; of one spec or file."
+    ),
+]
+PictureFile = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="FILE", help="Draw the first steps of that timeline; of one spec or file."),
 ]
 WAKING_SECONDS = 0.2
 """How often the waiting thread wakes: a signal that comes just as it falls asleep does not wake it."""
@@ -280,6 +287,7 @@ def simulate_command(
     schedules: Schedules = 10,
     seed: Seed = 0,
     trace: TraceFile = None,
+    svg: PictureFile = None,
     sarif: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of programs: write the findings as SARIF 2.1.0.")
     ] = None,
@@ -290,18 +298,20 @@ def simulate_command(
     files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
     if files and len(files) < len(subjects):
         raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
-    if trace:
-        _refuse_trace(trace, subjects)
+    for option, path in (("--trace", trace), ("--svg", svg)):
+        if path:
+            _refuse_timeline(option, path, subjects)
     if files:
         if shape or programs:
             raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
-        _simulate_programs(files, target, schedules, seed, trace, sarif, as_json=as_json)
+        _simulate_programs(files, target, schedules, seed, trace, svg, sarif, as_json=as_json)
     elif sarif:
         raise typer.BadParameter(
             "is written of programs; a spec's findings are in --json", param_hint="--sarif"
         )
     else:
-        _simulate_specs([Path(s) for s in subjects], shape, programs, schedules, seed, trace, as_json=as_json)
+        specs = [Path(subject) for subject in subjects]
+        _simulate_specs(specs, shape, programs, schedules, seed, trace, svg, as_json=as_json)
 
 
 def _simulate_programs(
@@ -310,6 +320,7 @@ def _simulate_programs(
     schedules: int,
     seed: int,
     trace: Path | None,
+    svg: Path | None,
     sarif: Path | None,
     *,
     as_json: bool,
@@ -317,11 +328,11 @@ def _simulate_programs(
     """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
     from gemmgen.simulate import Severity, gpu_of_target, policies
     from gemmgen.simulate.pretended import run_program
-    from gemmgen.simulate.result import Result, sarif_log
+    from gemmgen.simulate.result import notes_by_kernel, sarif_log
 
     gpu = gpu_of_target(target)
     shown: dict[str, list[Result]] = {}
-    failed = False
+    failures: list[GemmgenError] = []
     for subject in subjects:
         file, _, function = subject.partition("::")
         results = shown.setdefault(subject, [])
@@ -336,22 +347,23 @@ def _simulate_programs(
                 )
                 raise GemmgenError([Diagnostic(file, "no-launch", message)])
         except GemmgenError as error:
-            _complain(error)
-            failed = True
+            failures.append(error)
     found = list(
         {str(f): f for results in shown.values() for result in results for f in result.findings}.values()
     )
-    _complain(GemmgenError(finding.diagnostic for finding in found))
+    for error in (GemmgenError(finding.diagnostic for finding in found), *failures):
+        _complain(error)  # findings first, for wrong numbers may come of them
     for subject, results in shown.items():
         if results and not as_json:
-            print(f"{subject}:", "\n  ".join(result.headline for result in results))
+            noted = notes_by_kernel(result.evidence for result in results)
+            notes = [f"note: {kernel}: {note}" for kernel, notes in noted.items() for note in notes]
+            print(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
     if as_json:
         _print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
     if sarif:
         _write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
-    if trace and shown[subjects[0]]:  # last: what it refuses must not cost the findings
-        _write(trace, shown[subjects[0]][0].chrome_trace() + "\n")
-    _exit(failed or any(finding.severity is Severity.ERROR for finding in found))
+    _write_timelines(shown[subjects[0]][:1], trace, svg)
+    _exit(bool(failures) or any(finding.severity is Severity.ERROR for finding in found))
 
 
 def _simulate_specs(
@@ -361,6 +373,7 @@ def _simulate_specs(
     schedules: int,
     seed: int,
     trace: Path | None,
+    svg: Path | None,
     *,
     as_json: bool,
 ) -> None:
@@ -386,8 +399,7 @@ def _simulate_specs(
             print(simulation_text(simulation))
     if as_json:
         _print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
-    if trace and simulations:  # last: what it refuses must not cost the findings
-        _write(trace, json.dumps(simulations[0].trace.as_chrome()) + "\n")
+    _write_timelines(simulations[:1], trace, svg)
     _exit(failed or any(simulation.problems for simulation in simulations))
 
 
@@ -592,17 +604,26 @@ def _refuse_opponent(against: Path, specs: list[Path]) -> None:
     raise typer.BadParameter(message, param_hint="--against")
 
 
-def _refuse_trace(trace: Path, subjects: list[str]) -> None:
+def _refuse_timeline(option: str, path: Path, subjects: list[str]) -> None:
     """A timeline is of one kernel; find out whether it has a place to go before the kernel runs."""
     if len(subjects) > 1:
-        message = "a timeline is of one spec"
-    elif trace.is_dir():
-        message = f"{trace} is a directory"
-    elif not trace.parent.is_dir():
-        message = f"there is no directory {trace.parent}"
+        message = "a timeline is of one spec or file"
+    elif path.is_dir():
+        message = f"{path} is a directory"
+    elif not path.parent.is_dir():
+        message = f"there is no directory {path.parent}"
     else:
         return
-    raise typer.BadParameter(message, param_hint="--trace")
+    raise typer.BadParameter(message, param_hint=option)
+
+
+def _write_timelines(simulated: Sequence[Simulation | Result], trace: Path | None, svg: Path | None) -> None:
+    """Write what is asked for of a launch; last, for what is refused here must not cost the findings."""
+    for first in simulated:
+        if trace:
+            _write(trace, first.trace.as_json() + "\n")
+        if svg:
+            _write(svg, first.svg())
 
 
 def _write(path: Path, text: str) -> None:

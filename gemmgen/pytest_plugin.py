@@ -9,6 +9,7 @@ import json
 from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 PROPERTY = "gluon-simulate"
 """Under this name a test's report carries its launches and findings, also from a worker of xdist."""
+
+SHOWN_TESTS = 3
+"""Of a lint or a note that more tests have, which parametrized tests do."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -100,12 +104,16 @@ class Simulating:
 
     def _judged(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Run a part of a test; fail it where a launch had findings, or add them where it fails anyway."""
+        from gemmgen.errors import GemmgenError
         from gemmgen.simulate.findings import Severity
 
         known = len(self._launched)
         self._in_test = True
         try:
             returned = yield
+        except GemmgenError as error:  # a launch is refused; how the simulator came to it helps nobody
+            _end_where_theirs_ends(error)
+            raise
         finally:
             self._in_test = False
             launched = self._launched[known:]
@@ -113,8 +121,7 @@ class Simulating:
                 {str(finding): finding for result in launched for finding in result.findings}.values()
             )
             told = {
-                "launches": len(launched),
-                "schedules": sum(len(result.schedules) for result in launched),
+                "launches": [{"schedules": len(result.schedules), **result.evidence} for result in launched],
                 "findings": [finding.as_dict() for finding in found],
             }
             item.user_properties.append((PROPERTY, json.dumps(told)))
@@ -130,16 +137,41 @@ class Simulating:
         """Gather what a test's report says, which may come from a worker."""
         if report.when == "teardown":
             told = [cast(str, value) for name, value in report.user_properties if name == PROPERTY]
-            self._told += map(json.loads, told)
+            self._told += ({"test": report.nodeid, **json.loads(values)} for values in told)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say how much was simulated, and what was found."""
-        launches, schedules = (sum(told[what] for told in self._told) for what in ("launches", "schedules"))
+        """Say how much was simulated and what was found, after what failed no test and is worth a look."""
         from gemmgen.simulate.result import counted
 
+        if remarks := self._remarks():
+            terminalreporter.section("gluon-simulate: lints and notes")
+        for remark, tests in remarks.items():
+            terminalreporter.write_line(remark)
+            more = [f"and {len(tests) - SHOWN_TESTS} more"] if len(tests) > SHOWN_TESTS else []
+            terminalreporter.write_line(f"    in {', '.join([*tests[:SHOWN_TESTS], *more])}")
+        launches = [launch for told in self._told for launch in told["launches"]]
+        runs = counted(sum(launch["schedules"] for launch in launches), "run")
         found = counted(len(self._findings()), "finding")
-        ran = f"{counted(launches, 'launch', 'launches')}, {counted(schedules, 'run')} of kernels"
+        ran = f"{counted(len(launches), 'launch', 'launches')}, {runs} of kernels"
         terminalreporter.write_line(f"gluon-simulate: {ran}, {found}")
+
+    def _remarks(self) -> dict[str, list[str]]:
+        """Return lints and notes, each with the tests that it comes from."""
+        from gemmgen.simulate import Finding, Severity
+        from gemmgen.simulate.result import notes_by_kernel
+
+        tests: dict[str, dict[str, None]] = {}
+        tests_of: dict[str, dict[str, None]] = {}
+        for told in self._told:
+            for finding in map(Finding.from_dict, told["findings"]):
+                if finding.severity is Severity.LINT:
+                    tests.setdefault(_text(finding), {})[told["test"]] = None
+            for launch in told["launches"]:
+                tests_of.setdefault(launch["kernel"], {})[told["test"]] = None
+        noted = notes_by_kernel(launch for told in self._told for launch in told["launches"])
+        for kernel, notes in noted.items():
+            tests |= {f"note: {kernel}: {note}": tests_of[kernel] for note in notes}
+        return {remark: list(found) for remark, found in tests.items()}
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the findings of all tests."""
@@ -157,10 +189,27 @@ class Simulating:
         return list({str(finding): finding for finding in found}.values())
 
 
+def _end_where_theirs_ends(error: BaseException) -> None:
+    """Cut from a traceback the frames of Triton and of the simulator, which follow the user's own."""
+    from gemmgen.triton_api import library_directory
+
+    libraries = (library_directory(), Path(__file__).parent)
+    last: TracebackType | None = None
+    trace = error.__traceback__
+    while trace:
+        file = Path(trace.tb_frame.f_code.co_filename)
+        is_theirs = not any(file.is_relative_to(library) for library in libraries)
+        if last and not is_theirs:
+            last.tb_next = None
+            return
+        last = trace if is_theirs else last
+        trace = trace.tb_next
+
+
 def _text(finding: Finding) -> str:
     """Return a finding with the lines that it is about, each under its place."""
     lines = dict.fromkeys(finding.places)
     quoted = [f"    {place}: {place.snippet}" for place in lines]
-    head = f"{finding.severity.value}[{finding.kind.value}] {finding.name}: {finding.text}"
+    head = f"{finding.severity.value}[{finding.kind.value}] {finding.name}: {finding.brief}"
     place = f"{finding.places[0]}: " if finding.places else ""
     return "\n".join((f"{place}{head}", *quoted))

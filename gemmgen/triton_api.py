@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
 from threading import Lock
+from traceback import walk_tb
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
@@ -247,6 +249,53 @@ class Specialized:
         # A module that fails verification prints in generic form; this attribute must be a string.
         module.set_attr("llvm.data_layout", ir.builder(context).get_int32_attr(0))
         return module.str()
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What the compiler says against a kernel."""
+
+    text: str
+    """In one line."""
+    places: tuple[tuple[str, int], ...]
+    """Files and 1-based lines: what is wrong, then the calls that lead there; none where it says none."""
+
+
+def complaint(error: BaseException, printed: str) -> Complaint:
+    """Return what an error of the compiler says; of its later stages, what they have printed has more."""
+    from triton.compiler.errors import CompilationError  # pyright: ignore[reportMissingTypeStubs]
+
+    places: list[tuple[str, int]] = []
+    cause: BaseException | None = error
+    while isinstance(cause, CompilationError):  # from the kernel to the function that is wrong
+        error, cause = cause, cause.__cause__
+        places[:0] = _places_of(error)
+    told = _PRINTED.search(printed)
+    if told and not places:
+        return Complaint(" ".join(told["text"].split()), ((told["file"], int(told["line"])),))
+    text = getattr(error, "error_message", None) or str(error)
+    if type(error) is not CompilationError:
+        text = f"{type(error).__name__}: {text}"
+    return Complaint(" ".join(text.split()), tuple(places))
+
+
+_PRINTED = re.compile(
+    r"^(?:loc\(\")?(?P<file>[^\":\n]+)\"?:(?P<line>\d+):\d+\)?: error: "
+    r"(?P<text>.*(?:\n(?!\s|.*: (?:error|warning|note|remark): ).+)*)",
+    re.MULTILINE,
+)
+"""How MLIR prints an error that has a place: the source line below it is indented."""
+
+
+def _places_of(error: Any) -> list[tuple[str, int]]:
+    """Return the line that an error is about. It has the text of its function, its traceback the function."""
+    visitors = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    visited = (getattr(visitor, "jit_fn", None) for visitor in visitors)
+    functions = [function for function in visited if function is not None and function.src == error.src]
+    line: int | None = getattr(error.node, "lineno", None)
+    if not functions or line is None:
+        return []
+    return [(functions[-1].file_name, functions[-1].def_file_line_number + line - 1)]
 
 
 def specialize(

@@ -20,12 +20,11 @@ from right_kernel import SCALED, VECTORS, pack_scales, spec_of
 from torch import Tensor
 
 from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_table, to_json
-from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.baseline import Baseline, block_scaled_mm, cublas, offered
 from gemmgen.bench.contest import dtypes_of, input_sets
 from gemmgen.bench.machine import Work
 from gemmgen.bench.record import Dtypes, Environment, GpuState, ceilings_of
 from gemmgen.bench.session import rival, time_spec, variant
-from gemmgen.bench.torch_calls import block_scaled_mm, offered
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import TORCH_DTYPES

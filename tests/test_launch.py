@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernels import copies
+from kernels import copies, refused
 from kernels.launch import lines_of
 from modules import ROOT
 from torch import Tensor
@@ -145,6 +145,40 @@ def test_what_is_no_gluon_kernel_is_refused() -> None:
             simulate(kernel)[1]()
 
 
+UNCOMPILED = ROOT / "tests" / "kernels" / "refused.py"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told", "quoted"),
+    [
+        (
+            "in_a_function",
+            "Cannot make_shape_compatible: incompatible dimensions at index 0: 16 and 32",
+            ("# in a function", "# the call"),
+        ),
+        ("a_name", "NameError('nothing is not defined')", ("# a name",)),
+        ("an_assertion", "CompileTimeAssertionFailure: eight warps are needed", ("# an assertion",)),
+        (
+            "a_layout",  # that a later stage refuses
+            (
+                "Result has an invalid layout: #ttg.blocked<{sizePerThread = [1], threadsPerWarp = [16], "
+                "warpsPerCTA = [4], order = [0]}>. Layout has 16 threads per warp, but the module specifies "
+                "32 threads per warp."
+            ),
+            ("# a layout",),
+        ),
+    ],
+)
+def test_what_triton_refuses_is_told_as_a_finding_is(kernel: str, told: str, quoted: tuple[str, ...]) -> None:
+    lines = [(min(lines_of(UNCOMPILED, mark)), mark) for mark in quoted]
+    source = UNCOMPILED.read_text(encoding="utf-8").splitlines()
+    places = "; ".join(f"{UNCOMPILED}:{line} `{source[line - 1].strip()}`" for line, _ in lines)
+    with pytest.raises(GemmgenError) as error:
+        simulate(vars(refused)[kernel])[1,](torch.zeros(64))
+    head = f"{UNCOMPILED}:{lines[0][0]}: error[lowering-failed]: Triton refuses the kernel: "
+    assert str(error.value) == f"{head}{told} ({places})"
+
+
 def test_an_unknown_target_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(GemmgenError, match="there are h100, h200, b200; sm90 and sm100 name the first GPU"):
         simulate(scaled_kernel, "sm80")
@@ -222,6 +256,35 @@ def test_a_finding_has_file_line_and_snippet() -> None:
     assert str(finding).startswith(f"{COPIES}:{finding.line}: error[write-after-read] buffer: ")
 
 
+def test_a_finding_says_who_does_it_where_there_are_others() -> None:
+    found = Findings()
+    text = "x[0]: TMA load overwrites it while the wgmma at line 3 ({}) may still read it"
+    for other in ("partition 0 of CTA 0", "partition 1 (load) of CTA 0", "partition 1 (load) of CTA 1"):
+        for partition, cta in (("partition 0", 0), ("partition 1 (load)", 1)):
+            found.add(Kind.WRITE_AFTER_READ, f"{other} {cta}", (), partition, cta, text.format(other))
+    told = [finding.diagnostic.message for finding in found.all()]
+    begin, end = "x[0]: TMA load overwrites it while the wgmma at line 3", " may still read it"
+    assert told == [
+        f"{begin}{end}",
+        f"{begin} (partition 0 of CTA 0){end} (partition 1 (load) of CTA 1)",
+        f"{begin} (partition 1 (load) of CTA 0){end}",
+        f"{begin} (partition 1 (load) of CTA 0){end} (partition 1 (load) of CTA 1)",
+        f"{begin} (partition 1 (load) of CTA 1){end}",
+        f"{begin}{end} (partition 1 (load) of CTA 1)",
+    ]
+
+
+def test_a_race_names_its_remedy() -> None:
+    (finding,) = raced().findings
+    store, load = (min(lines_of(COPIES, text)) for text in ("tma.async_store(", "tma.async_load("))
+    told = f"TMA load overwrites it while the TMA store at line {store} may still read it: tma.store_wait"
+    lines = COPIES.read_text(encoding="utf-8").splitlines()
+    places = "; ".join(f"{COPIES}:{line} `{lines[line - 1].strip()}`" for line in (load, store))
+    assert str(finding) == (
+        f"{COPIES}:{load}: error[write-after-read] buffer: {told} must come first ({places})"
+    )
+
+
 def test_findings_are_raised_when_asked_for() -> None:
     copied().raise_on_findings()
     with pytest.raises(GemmgenError, match=r"copies\.py:\d+: error\[write-after-read\]"):
@@ -231,6 +294,16 @@ def test_findings_are_raised_when_asked_for() -> None:
 def test_a_result_says_what_was_run() -> None:
     assert str(copied(schedules=("lazy", "random"))) == "copy_kernel, grid 1 x 1 x 1: 2 schedules, 0 findings"
     assert "1 finding\n" in str(raced())
+
+
+def test_a_result_has_notes() -> None:
+    source, target = tensors()
+    short = simulate(copy_kernel)[1,](*descriptors(source, target), 2, True, num_warps=4)
+    assert short.notes == ("faults may hide in barriers with fewer than 3 phases: ready",)
+    assert str(short).endswith(f"0 findings\nnote: {short.notes[0]}")
+    assert copied().notes == ()
+    race = raced()
+    assert (race.deterministic, race.notes) == (False, ())  # which the finding says
 
 
 def test_json_holds_findings_and_coverage() -> None:

@@ -6,12 +6,14 @@ import json
 
 import pytest
 from hopper import hopper
+from modules import ROOT
 
 from gemmgen.hardware import GPUS
 from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Entry
 from gemmgen.plan.ledger import ledger
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.product import make
 from gemmgen.spec import Spec, SpecFile
 
 Shape = tuple[int, int, int]
@@ -34,6 +36,19 @@ def planned(
 def entries(plan: WgmmaKernel, title: str) -> dict[str, Entry]:
     (section,) = (section for section in ledger(plan).sections if section.title.startswith(title))
     return {entry.name: entry for entry in section.entries}
+
+
+def test_the_page_explains_the_figures_of_the_plan() -> None:
+    """What docs/planner.md says of warps and registers, of the same spec."""
+    pool = hopper(make(ROOT / "specs" / "h100_bf16.yaml").plan).register_pool
+    page = " ".join((ROOT / "docs" / "planner.md").read_text(encoding="utf-8").split())
+    asked = pool.default_warps + sum(warps for warps, _ in pool.workers)
+    assert f"**{pool.total_warps} warps, not {asked}.**" in page
+    assert f"The kernel starts with {pool.launch_registers} registers per thread" in page
+    assert f"**`setmaxnreg` {', '.join(map(str, pool.requests))}.**" in page
+    default, waiting = pool.setup_registers
+    assert f"with all the registers that a thread can use, {default}," in page
+    assert f"wait with the most that this leaves them, {waiting}." in page
 
 
 # --- operations per byte of DRAM

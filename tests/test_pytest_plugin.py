@@ -72,6 +72,46 @@ def test_right_kernels_pass_and_a_race_fails_with_its_line(simulated: pytest.Pyt
     assert found["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "copies.py"}
 
 
+SHORT = """
+@pytest.mark.parametrize("number", range(5))
+def test_short(number):
+    source = torch.randn(32, 32, device="cuda")
+    copy_kernel[1,](*descriptors(source, torch.empty_like(source)), 2, True, num_warps=4)
+"""
+SECTION = "*= gluon-simulate: lints and notes =*"
+
+
+def test_lints_and_notes_are_told_once_with_their_tests(simulated: pytest.Pytester) -> None:
+    linted = COPIES.read_text(encoding="utf-8").replace(
+        "buffer, ready, tile & 1)", "buffer, ready, tile + 2)"
+    )
+    simulated.makepyfile(TESTS + SHORT, copies=linted)  # parities above 1, of which the lowest bit counts
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
+    ran.assert_outcomes(passed=5)
+    (name,) = (file.name for file in simulated.path.glob("test_*.py"))
+    shown = ", ".join(f"{name}::test_short[[]{number}]" for number in range(3))
+    (line,) = lines_of(COPIES, "mbarrier.wait(ready, phase)")
+    ran.stdout.fnmatch_lines(
+        [
+            SECTION,
+            f"*copies.py:{line}: lint[[]wait-parity] ready: *",
+            f"    *copies.py:{line}: mbarrier.wait(ready, phase)",
+            f"    in {shown}, and 2 more",
+            "note: copy_kernel: faults may hide in barriers with fewer than 3 phases: ready",
+            f"    in {shown}, and 2 more",
+            "gluon-simulate: 5 launches, 10 runs of kernels, 1 finding",
+        ]
+    )
+    assert ran.stdout.str().count("lint[wait-parity]") == 1
+
+
+def test_a_barrier_that_comes_round_in_one_test_is_covered(simulated: pytest.Pytester) -> None:
+    simulated.makepyfile(TESTS + RIGHT + SHORT)
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
+    ran.assert_outcomes(passed=6)
+    ran.stdout.no_fnmatch_line(SECTION)
+
+
 GENERATED = """
 import sys
 
@@ -105,6 +145,37 @@ def test_a_test_that_fails_by_itself_says_what_the_simulation_found(simulated: p
     ran.stdout.fnmatch_lines(
         ["*its own reason", "*Gluon simulation*", "*error[[]write-after-read] buffer: *"]
     )
+
+
+REFUSED = """
+import torch
+from refused import in_a_function
+
+
+def launched():
+    in_a_function[(1,)](torch.zeros(64, device="cuda"))  # its own line
+
+
+def test_refused():
+    launched()
+"""
+
+
+def test_what_triton_refuses_is_told_without_the_way_to_it(simulated: pytest.Pytester) -> None:
+    kernels = ROOT / "tests" / "kernels" / "refused.py"
+    simulated.makepyfile(REFUSED, refused=kernels.read_text(encoding="utf-8"))
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
+    ran.assert_outcomes(failed=1)
+    (line,) = lines_of(kernels, "# in a function")
+    ran.stdout.fnmatch_lines(
+        [
+            "*launched()",
+            "> * # its own line",
+            f"E * {simulated.path}/refused.py:{line}: error[[]lowering-failed]: Triton refuses the kernel: *",
+        ]
+    )
+    for own in ("ttgir.py", "pretended.py", "jit.py", "triton_api.py"):
+        ran.stdout.no_fnmatch_line(f"*{own}*")
 
 
 ANSWERS = """

@@ -299,7 +299,7 @@ def test_no_patience_is_an_error() -> None:
 
 
 def test_a_kernel_that_the_compiler_refuses_is_an_error_with_its_words() -> None:
-    with pytest.raises(GemmgenError, match="Triton refuses the kernel: CompilationError"):
+    with pytest.raises(GemmgenError, match="Triton refuses the kernel: "):
         run(kernels.overlong_wait_kernel, (1,), (torch.zeros(1),), num_ctas=3)
 
 

@@ -183,7 +183,8 @@ def test_what_the_simulator_does_not_know_is_told_by_the_modules_name(
     ran = gemmgen_("simulate", SPEC)
     (diagnostic,) = ran.diagnostics
     assert (ran.code, ran.stdout) == (1, "")
-    assert diagnostic.startswith("h100_bf16.py: error[lowering-failed]: Triton refuses the kernel: ")
+    told = r"h100_bf16\.py:\d+: error\[lowering-failed\]: Triton refuses the kernel: NameError.+"
+    assert re.fullmatch(rf"{told} \(h100_bf16\.py:\d+ `tma.store_wait\(nothing\)`; .+\)", diagnostic)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +199,8 @@ def test_what_the_simulator_does_not_know_is_told_by_the_modules_name(
         [SPEC, SPEC, "--trace", "trace.json"],
         [SPEC, "--trace", "."],
         [SPEC, "--trace", "nowhere/trace.json"],
+        [SPEC, SPEC, "--svg", "pipeline.svg"],
+        [SPEC, "--svg", "nowhere/pipeline.svg"],
     ],
     ids=lambda arguments: " ".join(map(str, arguments[1:])) or "nothing",
 )
@@ -208,6 +211,12 @@ def test_wrong_usage_exits_with_2(gemmgen_: Gemmgen, arguments: list[object]) ->
 
 
 # --- the timeline
+
+
+def test_a_spec_is_drawn(gemmgen_: Gemmgen) -> None:
+    options = ("--schedules", 0, "--shape", "128x256x64", "--svg", "pipeline.svg")
+    assert gemmgen_("simulate", SPEC, *options).code == 0
+    assert ">h100_bf16.py: 128x256x64, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
 def test_a_timeline_shows_the_pipeline(gemmgen_: Gemmgen) -> None:
@@ -324,8 +333,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def program(gemmgen_: Gemmgen) -> Path:
+def program(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program and its kernels in the current directory."""
+    monkeypatch.delitem(sys.modules, "copies", raising=False)  # that another test's program imported
     Path("copies.py").write_text(COPIES.read_text(encoding="utf-8"))
     path = Path("program.py")
     path.write_text(PROGRAM)
@@ -334,11 +344,12 @@ def program(gemmgen_: Gemmgen) -> Path:
 
 @pytest.mark.parametrize("subject", ["program.py", "program.py::copy"])
 def test_a_program_runs_as_on_a_gpu(gemmgen_: Gemmgen, program: Path, subject: str) -> None:
-    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json")
+    ran = gemmgen_("simulate", subject, "--schedules", "1", "--trace", "trace.json", "--svg", "pipeline.svg")
     assert ran.code == 0
     assert ran.stdout == f"{subject}: copy_kernel, grid 1 x 1 x 1: 4 schedules, 0 findings\n"
     assert "compared" in ran.stderr
     assert json.loads(Path("trace.json").read_text())["traceEvents"]
+    assert ">copy_kernel: grid 1 x 1 x 1, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
 def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: Path) -> None:
@@ -351,6 +362,40 @@ def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: P
     (result,) = json.loads(ran.stdout)["program.py::race"]
     assert result["findings"][0]["line"] == line
     assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
+
+
+def test_a_wait_that_is_missing_at_the_end_is_named(gemmgen_: Gemmgen, program: Path) -> None:
+    end = "    tma.store_wait(0)\n    mbarrier.invalidate"
+    copies = Path("copies.py").read_text()
+    assert end in copies
+    Path("copies.py").write_text(copies.replace(end, "    mbarrier.invalidate"))
+    ran = gemmgen_("simulate", "program.py::race", "--schedules", "0")
+    told = (
+        "buffer: partition 0 ends without having awaited the TMA store from it: tma.store_wait(0) must come"
+    )
+    assert [line for line in ran.diagnostics if f"error[work-in-flight] {told} before its end (" in line]
+
+
+def test_what_a_program_says_of_wrong_numbers_comes_after_their_cause(
+    gemmgen_: Gemmgen, program: Path
+) -> None:
+    Path("program.py").write_text(PROGRAM.replace("assert_close(source, target)", "assert_close(0, 1)"))
+    ran = gemmgen_("simulate", "program.py::race", "--schedules", "0")
+    assert [re.findall(r"\[([\w-]+)\]", line)[0] for line in ran.diagnostics] == [
+        "write-after-read",
+        "program-failed",
+    ]
+
+
+def test_notes_of_a_program_are_told(gemmgen_: Gemmgen, program: Path) -> None:
+    Path("program.py").write_text(
+        PROGRAM.replace("4, awaited", "2, awaited").replace("close(source, target)", "close(0, 0)")
+    )
+    ran = gemmgen_("simulate", "program.py::copy", "--schedules", "0")
+    assert ran.stdout.splitlines() == [
+        "program.py::copy: copy_kernel, grid 1 x 1 x 1: 3 schedules, 0 findings",
+        "  note: copy_kernel: faults may hide in barriers with fewer than 3 phases: ready",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,21 @@ UNCOMMITTED: list[tuple[str, Callable[[Path], object], str]] = [
         lambda path: (path.parent / "h100_bf16.yaml").touch(),
         "h100_bf61.yaml: error[file-missing]: there is no such file; did you mean h100_bf16.yaml?",
     ),
+    (
+        "h100_bf16.yml",
+        lambda path: (path.parent / "h100_bf16.yaml").touch(),
+        "h100_bf16.yml: error[file-missing]: there is no such file; did you mean h100_bf16.yaml?",
+    ),
+    (
+        "b.yaml",  # alike in the suffix only
+        lambda path: (path.parent / "a.yaml").touch(),
+        "b.yaml: error[file-missing]: there is no such file",
+    ),
+    (
+        "h100_fp8.yaml",  # another spec, not another spelling
+        lambda path: (path.parent / "h100_fp16.yaml").touch(),
+        "h100_fp8.yaml: error[file-missing]: there is no such file",
+    ),
     ("no/such/a.yaml", lambda path: None, "no/such/a.yaml: error[file-missing]: there is no such file"),
     (
         "file/a.yaml",

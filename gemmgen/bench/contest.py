@@ -14,7 +14,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.baseline import Baseline, Call, cublas
 from gemmgen.bench.machine import CudaMachine, Machine, Work
 from gemmgen.bench.record import (
     SCHEMA,
@@ -30,7 +30,6 @@ from gemmgen.bench.record import (
     ceilings_of,
     utc_now,
 )
-from gemmgen.bench.torch_calls import Call
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import Matmul, matmul_of, pack_scales_of

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from ruamel.yaml import YAML
 
-from gemmgen.bench.baseline import Baseline
+from gemmgen.bench.baseline import Baseline, formats_text, offered
 from gemmgen.bench.contest import bench, bound
 from gemmgen.bench.record import Protocol, Record, Subject, path_from_here, sha256_of
-from gemmgen.bench.torch_calls import formats_text, offered
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.plan.kernel import Kernel

@@ -19,7 +19,8 @@ from gemmgen.hardware.gpus import gpu_named
 from gemmgen.simulate.execution import described, run, run_lowered
 from gemmgen.simulate.findings import Finding, Findings, Kind, Severity, refusal
 from gemmgen.simulate.policies import DEFAULT_SCHEDULES, POLICIES
-from gemmgen.simulate.result import Result, Trace
+from gemmgen.simulate.result import Result
+from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import lower_kernel
 
 __all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "run", "simulate"]

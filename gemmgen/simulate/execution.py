@@ -32,7 +32,8 @@ from gemmgen.simulate.policies import (
     policy_of,
 )
 from gemmgen.simulate.program import Agent, Cluster, Event, IdleError, Kernel, SpinWait
-from gemmgen.simulate.result import Result, Trace
+from gemmgen.simulate.result import Result
+from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate.types import DescriptorType
 from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of

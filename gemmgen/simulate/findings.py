@@ -181,15 +181,20 @@ class Finding:
     @property
     def diagnostic(self) -> Diagnostic:
         """The finding as a message for the user, with all of its lines."""
-        who = f"{self.partition} of CTA {self.cta}" if self.partition else ""
+        places = [f"{place} `{place.snippet}`" for place in self.places]
         return Diagnostic(
             self.file or "<kernel>",
             self.kind.value,
-            message(self.text, who, [f"{place} `{place.snippet}`" for place in self.places], self.severity),
+            message(self.brief, self.partition, self.cta, places, self.severity),
             field=self.name,
             line=self.line,
             severity=self.severity.diagnosed,
         )
+
+    @property
+    def brief(self) -> str:
+        """The text without the variable and the partition, which whoever quotes it tells beside it."""
+        return brief(self.text, self.name, self.partition, self.cta)
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold."""
@@ -219,12 +224,29 @@ class Finding:
         return str(self.diagnostic)
 
 
-def message(text: str, who: str, places: Iterable[str], severity: Severity) -> str:
+def message(text: str, partition: str, cta: int, places: Iterable[str], severity: Severity) -> str:
     """Return what is wrong, and in brackets who does it and the lines that it is about."""
-    where = [*([who] if who else []), *dict.fromkeys(places)]
+    who = _who(partition, cta)
+    where = [*([] if not partition or who == _ALONE else [who]), *dict.fromkeys(places)]
     if severity is Severity.LINT:
         where.append("today's compiler makes it harmless")
     return f"{text} ({'; '.join(where)})" if where else text
+
+
+def brief(text: str, name: str, partition: str, cta: int) -> str:
+    """Return what is wrong without the variable's name before it, and without who does it.
+
+    Of two accesses the other one may be of the same partition too.
+    """
+    return text.removeprefix(f"{name}: ").replace(f" ({_who(partition, cta)})", "")
+
+
+def _who(partition: str, cta: int) -> str:
+    return f"{partition} of CTA {cta}"
+
+
+_ALONE = _who("partition 0", 0)
+"""Who does everything in a kernel of one partition and one CTA, so that it says nothing."""
 
 
 _RANKS = (

@@ -56,6 +56,16 @@ class Access(NamedTuple):
         return f"the {self.what} at {self.location} ({self.partition} of CTA {self.cta})"
 
 
+AWAITED_BY = {
+    "TMA load": "a wait for the barrier that the load signals",
+    "TMA store": "tma.store_wait",
+    "TMA reduction": "tma.store_wait",
+    "TMA scatter": "tma.store_wait",
+    "wgmma": "warpgroup_mma_wait",
+}
+"""What a partition must do before it reuses what its own asynchronous work touches."""
+
+
 @dataclass
 class _Record:
     """The accesses to an atom that later ones must be ordered after."""
@@ -205,6 +215,8 @@ class Memory:
         name = view.place.allocation.location.name or "<unnamed buffer>"
         if other is None:
             text = f"{access.what} {text}"
+        elif other.agent == access.agent and kind is not Kind.MISSING_FENCE and other.what in AWAITED_BY:
+            text += f": {AWAITED_BY[other.what]} must come first"
         self._findings.add(
             kind, name, locations, access.partition, access.cta, f"{view.name}: {text}", severity=severity
         )

@@ -22,7 +22,7 @@ from gemmgen.simulate.memory import Access, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
 from gemmgen.simulate.places import Layout, Place
 from gemmgen.simulate.policies import Grid
-from gemmgen.simulate.result import Trace
+from gemmgen.simulate.timeline import Trace
 
 
 class Components:
@@ -232,9 +232,12 @@ class Agent:
 
     def check_exit(self, location: Location) -> None:
         """Report work that can no longer be awaited."""
-        for lane, what in ((self.store_reads, "TMA store from it"), (self.mma, "MMA into it")):
+        for lane, what, wait in (
+            (self.store_reads, "TMA store from it", "tma.store_wait(0)"),
+            (self.mma, "MMA into it", "warpgroup_mma_wait(0, …)"),
+        ):
             for _, name, issued in islice(lane.unawaited, 1):
-                text = f"the {self.label} ends without having awaited the {what}"
+                text = f"{self.label} ends without having awaited the {what}: {wait} must come before its end"
                 self.report(Kind.WORK_IN_FLIGHT, name, (issued, location), text)
 
 

@@ -1,7 +1,4 @@
-"""What a simulated launch showed, for people, for programs, and for the tools of others.
-
-Its timeline is in the Chrome trace format, which Perfetto opens.
-"""
+"""What a simulated launch showed, for people, for programs, and for the tools of others."""
 
 from __future__ import annotations
 
@@ -9,153 +6,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from gemmgen import __version__
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.clocks import Barrier
+from gemmgen.simulate import picture
 from gemmgen.simulate.findings import Finding, Frame, Severity
-
-Event = Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something that began at one step of the schedule and ended at another."""
-
-    name: str
-    kind: str
-    row: str
-    cta: int
-    begin: int
-    end: int
-    line: int | None
-
-    @property
-    def shown_end(self) -> int:
-        """Where it ends on the timeline, on which everything takes a step at least."""
-        return max(self.end, self.begin + 1)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A barrier's phase, at the step that completed it."""
-
-    step: int
-    cta: int
-    """That owns the barrier."""
-    barrier: str
-    number: int
-    last: Span
-    """The last arrival, which completed the phase unless bytes did so after it."""
-
-
-class Trace:
-    """Spans of loads, MMAs, stores and waits, and the steps at which barriers completed phases.
-
-    A step is one choice of the scheduler: the order is real, the distances are not times.
-    """
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.phases: list[Phase] = []
-
-    def phase(self, step: int, barrier: Barrier) -> None:
-        """Note that a barrier completes its current phase."""
-        arrival = barrier.arrivals[-1]
-        row, _, cta = arrival.who.partition(" of CTA ")
-        arrived = Span(
-            barrier.name,
-            "arrive",
-            row,
-            int(cta) if cta.isdecimal() else barrier.owner,
-            step,
-            step,
-            arrival.location.line,
-        )
-        self.phases.append(Phase(step, barrier.owner, barrier.name, barrier.phases, arrived))
-
-    def as_chrome(self) -> Mapping[str, object]:
-        """Return a value that JSON can hold: CTAs as processes, partitions and their lanes as rows."""
-        arrows = [(phase, self._cause(phase), list(self._waits(phase))) for phase in self.phases]
-        causes = dict.fromkeys(cause for _, cause, waits in arrows if waits)
-        spans = list(dict.fromkeys((*self.spans, *causes)))
-        places = _places(spans)
-        events = list(_names(places))
-        for span in spans:
-            cta, _, thread = places[span]
-            events.append(
-                {
-                    "pid": cta,
-                    "tid": thread,
-                    "ph": "X",
-                    "name": span.name,
-                    "cat": span.kind,
-                    "ts": span.begin,
-                    "dur": span.shown_end - span.begin,
-                    "args": {"line": span.line},
-                }
-            )
-        for phase, cause, waits in arrows:
-            for wait in waits:
-                events += _arrow(len(events), phase, (cause, places[cause]), (wait, places[wait]))
-        return {"traceEvents": events}
-
-    def write(self, path: Path) -> None:
-        """Write the trace as JSON."""
-        path.write_text(json.dumps(self.as_chrome()) + "\n", encoding="utf-8")
-
-    def _cause(self, phase: Phase) -> Span:
-        """Return the load whose bytes completed a phase, or else the last arrival."""
-        loads = (span for span in self.spans if span.kind == "load" and span.end == phase.step)
-        return next(loads, phase.last)
-
-    def _waits(self, phase: Phase) -> Iterator[Span]:
-        """Yield the wait of each row that the phase ended."""
-        rows: set[str] = set()
-        for span in self.spans:
-            is_its_wait = (span.kind, span.cta, span.name) == ("wait", phase.cta, phase.barrier)
-            if is_its_wait and span.end >= phase.step and span.row not in rows:
-                rows.add(span.row)
-                yield span
-
-
-Place = tuple[int, str, int]
-"""A span's CTA, row and number of the line that it is drawn on."""
-
-
-def _places(spans: list[Span]) -> dict[Span, Place]:
-    """Give each row as many lines as it has spans at a time: the format lets those of a line only nest."""
-    rows: dict[tuple[int, str], list[Span]] = {}
-    for span in sorted(spans, key=lambda span: (span.cta, span.row, span.begin)):
-        rows.setdefault((span.cta, span.row), []).append(span)
-    places: dict[Span, Place] = {}
-    lines = 0
-    for (cta, row), members in rows.items():
-        free: list[int] = []  # the step from which each line of the row is free
-        for span in members:
-            line = next((i for i, end in enumerate(free) if end <= span.begin), len(free))
-            free[line : line + 1] = [span.shown_end]
-            places[span] = (cta, row, lines + line)
-        lines += len(free)
-    return places
-
-
-def _names(places: Mapping[Span, Place]) -> Iterator[Event]:
-    for cta in dict.fromkeys(cta for cta, _, _ in places.values()):
-        yield {"ph": "M", "name": "process_name", "pid": cta, "args": {"name": f"CTA {cta}"}}
-    for cta, row, line in sorted(set(places.values())):
-        yield {"ph": "M", "name": "thread_name", "pid": cta, "tid": line, "args": {"name": row}}
-
-
-def _arrow(number: int, phase: Phase, source: tuple[Span, Place], target: tuple[Span, Place]) -> list[Event]:
-    """Return the two ends of an arrow, each within its span, for it is bound to the span that it lies in."""
-    (cause, (from_cta, _, from_line)), (wait, (to_cta, _, to_line)) = source, target
-    flow = {"cat": "phase", "name": f"{phase.barrier} phase {phase.number}", "id": number}
-    return [
-        {**flow, "ph": "s", "ts": cause.shown_end - 0.5, "pid": from_cta, "tid": from_line},
-        {**flow, "ph": "f", "bp": "e", "ts": wait.shown_end - 0.5, "pid": to_cta, "tid": to_line},
-    ]
-
+from gemmgen.simulate.timeline import Trace
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
@@ -191,7 +48,22 @@ class Result:
     @property
     def uncovered(self) -> tuple[str, ...]:
         """Barriers with too few phases for this run to show all faults: use more steps, or fewer programs."""
-        return tuple(name for name, phases in self.phases.items() if phases < PHASES_TO_COVER)
+        return tuple(_uncovered(self.phases))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is no fault, and may hide one or come of one."""
+        return tuple(note for notes in notes_by_kernel([self.evidence]).values() for note in notes)
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """What `notes_by_kernel` takes of a launch: values that JSON can hold.
+
+        Where there is a fault, it is no news that schedules leave different bytes, or that barriers stop.
+        """
+        faulty = bool(self.errors)
+        phases = {} if faulty else dict(self.phases)
+        return {"kernel": self.kernel, "phases": phases, "deterministic": faulty or self.deterministic}
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -230,24 +102,56 @@ class Result:
 
     def chrome_trace(self) -> str:
         """Return the timeline of the first schedule as JSON that Perfetto opens."""
-        return json.dumps(self.trace.as_chrome())
+        return self.trace.as_json()
+
+    def svg(self, cta: int = 0) -> str:
+        """Return the pipeline of a CTA of the first program, under the first schedule, as an SVG."""
+        launch = f"grid {self._grid}, schedule {', '.join(self.schedules[:1])}"
+        return picture.drawn(self.trace, self.kernel, launch, cta)
 
     @property
     def headline(self) -> str:
         """What was run, and the number of findings, in a line."""
         schedules, found = counted(len(self.schedules), "schedule"), counted(len(self.findings), "finding")
-        return f"{self.kernel}, grid {' x '.join(map(str, self.grid))}: {schedules}, {found}"
+        return f"{self.kernel}, grid {self._grid}: {schedules}, {found}"
+
+    @property
+    def _grid(self) -> str:
+        return " x ".join(map(str, self.grid))
 
     def __str__(self) -> str:
-        lines = [self.headline, *map(str, self.findings)]
-        if not self.deterministic:
-            lines.append("note: schedules leave different bytes")
-        if self.uncovered:
-            rings = ", ".join(dict.fromkeys(name.partition("[")[0] for name in self.uncovered))
-            lines.append(
-                f"note: faults may hide in barriers with fewer than {PHASES_TO_COVER} phases: {rings}"
-            )
-        return "\n".join(lines)
+        return "\n".join([self.headline, *map(str, self.findings), *(f"note: {note}" for note in self.notes)])
+
+
+def _uncovered(phases: Mapping[str, int]) -> list[str]:
+    return [name for name, completed in phases.items() if completed < PHASES_TO_COVER]
+
+
+def _notes(phases: Mapping[str, int], *, deterministic: bool) -> Iterator[str]:
+    if not deterministic:
+        yield "schedules leave different bytes"
+    if uncovered := _uncovered(phases):
+        rings = ", ".join(dict.fromkeys(name.partition("[")[0] for name in uncovered))
+        yield f"faults may hide in barriers with fewer than {PHASES_TO_COVER} phases: {rings}"
+
+
+def notes_by_kernel(launches: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return the notes of several launches by kernel, from each one's `Result.evidence`.
+
+    A barrier that came round in one launch of a kernel is covered.
+    """
+    phases: dict[str, dict[str, int]] = {}
+    deterministic: dict[str, bool] = {}
+    for launch in launches:
+        kernel: str = launch["kernel"]
+        most = phases.setdefault(kernel, {})
+        for name, completed in cast("Mapping[str, int]", launch["phases"]).items():
+            most[name] = max(completed, most.get(name, 0))
+        deterministic[kernel] = deterministic.get(kernel, True) and launch["deterministic"]
+    noted = {
+        kernel: list(_notes(most, deterministic=deterministic[kernel])) for kernel, most in phases.items()
+    }
+    return {kernel: notes for kernel, notes in noted.items() if notes}
 
 
 def sarif_log(findings: Iterable[Finding]) -> dict[str, object]:

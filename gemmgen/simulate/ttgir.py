@@ -17,6 +17,7 @@ from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.scratch import end_with_parent, started
+from gemmgen.simulate.findings import Frame, Location, Severity, message, refusal
 
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
@@ -126,10 +127,10 @@ def in_child(compile_: Callable[[], str]) -> str:
     if not received:
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message"
         raise _refusal(f"Triton aborts on the kernel ({how})", "lowering-failed")
-    worked, text = pickle.loads(received)
-    if not worked:
-        raise _refusal(f"Triton refuses the kernel: {text}", "lowering-failed")
-    return text
+    outcome: str | triton_api.Complaint = pickle.loads(received)
+    if isinstance(outcome, triton_api.Complaint):
+        raise _refused(outcome)
+    return outcome
 
 
 def reply(compile_: Callable[[], str], writing: int) -> NoReturn:
@@ -142,17 +143,24 @@ def reply(compile_: Callable[[], str], writing: int) -> NoReturn:
         with tempfile.TemporaryFile() as log:
             os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
             try:
-                outcome = (True, compile_())
+                outcome = compile_()
             except BaseException as error:  # the parent reports it, whatever it is
                 log.seek(0)
-                printed = log.read().decode(errors="replace").splitlines()
-                told = [line for line in printed if "error" in line.lower()][:1]
-                outcome = (False, "; ".join([f"{type(error).__name__}: {error}", *told]))
+                outcome = triton_api.complaint(error, log.read().decode(errors="replace"))
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(pickle.dumps(outcome))
     finally:
         os._exit(0)
 
 
-def _refusal(message: str, code: str) -> GemmgenError:
-    return GemmgenError([Diagnostic(PLACEHOLDER, code, message)])
+def _refused(complaint: triton_api.Complaint) -> GemmgenError:
+    """Tell what the compiler says as a finding is told, with the lines of the kernel."""
+    frames = tuple(Frame(file, line) for file, line in complaint.places)
+    location = Location(frames).within(f"{triton_api.library_directory()}{os.sep}")
+    quoted = [f"{frame} `{frame.snippet}`" for frame in location.frames]
+    text = message(f"Triton refuses the kernel: {complaint.text}", "", 0, quoted, Severity.ERROR)
+    return refusal(text, location, "lowering-failed")
+
+
+def _refusal(text: str, code: str) -> GemmgenError:
+    return GemmgenError([Diagnostic(PLACEHOLDER, code, text)])

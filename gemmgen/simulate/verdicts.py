@@ -143,7 +143,8 @@ def _check_loads(cluster: Cluster) -> None:
     """Report loads into shared memory that its CTA has not awaited: it may end before they do."""
     for component, (number, access, name, cta) in cluster.loads.items():
         if reached(_known(cluster, cta), component) < number:
-            text = f"{name}: CTA {cta} ends without having awaited {access}"
+            wait = "a wait for the barrier that it signals must come before its end"
+            text = f"{name}: CTA {cta} ends without having awaited {access}: {wait}"
             base = name.partition("[")[0]
             cluster.findings.add(
                 Kind.WORK_IN_FLIGHT, base, (access.location,), access.partition, access.cta, text
@@ -158,7 +159,8 @@ def _check_tensor_cores(cluster: Cluster) -> None:
         for cta in dict.fromkeys(ctas):
             done = reached(_known(cluster, cta), lane.component) if lane.issued else 0
             for _, name, issued in [work for work in lane.unawaited if work[0] > done][:1]:
-                text = f"{name}: CTA {cta} ends without having awaited the tcgen05 operation into it"
+                wait = "a commit, and a wait for its barrier, must come before its end"
+                text = f"{name}: CTA {cta} ends without having awaited the tcgen05 operation into it: {wait}"
                 agent.report(Kind.WORK_IN_FLIGHT, name.partition("[")[0], (issued,), text)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, TypeAlias
 
@@ -71,10 +71,16 @@ def listing(words: Sequence[str], conjunction: str) -> str:
     return f"{', '.join(others)} {conjunction} {last}" if others else last
 
 
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """Return the end of a message that offers the closest known word, or nothing where none is close."""
-    closest = difflib.get_close_matches(word.lower(), known, n=1)
-    return f"; did you mean {closest[0]}?" if closest else ""
+def did_you_mean(word: str, known: Sequence[str] | Mapping[str, str], likeness: float = 0.6) -> str:
+    """Return the end of a message that offers the closest known word, or nothing where none is close.
+
+    A mapping has what is offered in place of each word. The likeness is difflib's, at most 1.
+    """
+    closest = difflib.get_close_matches(word.lower(), list(known), n=1, cutoff=likeness)
+    if not closest:
+        return ""
+    offered = known[closest[0]] if isinstance(known, Mapping) else closest[0]
+    return f"; did you mean {offered}?"
 
 
 def quoted(text: str) -> str:

@@ -71,12 +71,19 @@ def read_bytes(path: Path, report: Report) -> bytes:
     return data
 
 
+SIMILAR_STEMS = 0.85
+"""How alike two names must be that one is offered for the other. The suffix does not count, which all share;
+and specs that lie beside each other differ by a word, so a name that is only related is another spec's."""
+
+
 def _similar_file(path: Path) -> str:
     try:
-        names = sorted(entry.name for entry in path.parent.iterdir() if entry.suffix in SUFFIXES)
+        names = {
+            entry.stem: entry.name for entry in sorted(path.parent.iterdir()) if entry.suffix in SUFFIXES
+        }
     except (OSError, ValueError):
-        names = []
-    return did_you_mean(path.name, names)
+        names = {}
+    return did_you_mean(path.stem, names, SIMILAR_STEMS)
 
 
 def check_module_name(path: Path, report: Report) -> None:

@@ -27,9 +27,11 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.simulate.execution import run
-from gemmgen.simulate.findings import Finding, Kind, Severity, message
+from gemmgen.simulate.findings import Finding, Kind, Severity, brief, message
+from gemmgen.simulate.picture import drawn
 from gemmgen.simulate.policies import schedules
-from gemmgen.simulate.result import PHASES_TO_COVER, Result, Trace, counted
+from gemmgen.simulate.result import PHASES_TO_COVER, Result, counted
+from gemmgen.simulate.timeline import Trace
 
 QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""
@@ -223,19 +225,27 @@ class Simulation:
         return tuple(self._diagnostic(problem) for problem in self.problems)
 
     def _diagnostic(self, problem: Problem) -> Diagnostic:
-        text = self.source.splitlines()
-        who = f"{problem.partition} of CTA {problem.cta}" if problem.partition else ""
+        source = self.source.splitlines()
         places = [
-            f"{self.module}:{line} `{text[line - 1].strip() if 0 < line <= len(text) else ''}`"
+            f"{self.module}:{line} `{source[line - 1].strip() if 0 < line <= len(source) else ''}`"
             for line in problem.lines
         ]
+        partition, cta = problem.partition or "", problem.cta or 0
+        text = brief(problem.text, problem.name, partition, cta)
         return Diagnostic(
             self.module,
             problem.kind,
-            message(problem.text, who, places, problem.severity),
+            message(text, partition, cta, places, problem.severity),
             field=problem.name,
             line=problem.lines[0] if problem.lines else None,
             severity=problem.severity.diagnosed,
+        )
+
+    def svg(self, cta: int = 0) -> str:
+        """Return the pipeline of a CTA of the first program of the first launch, as an SVG."""
+        first = self.launches[0]
+        return drawn(
+            self.trace, self.module, f"{shape_text(first.shape)}, schedule {first.schedules[0]}", cta
         )
 
     def __str__(self) -> str:

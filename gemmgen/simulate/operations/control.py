@@ -16,7 +16,7 @@ from gemmgen.simulate.memory import Proxy, View
 from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import Block, Operation, walk
 from gemmgen.simulate.program import Agent, BarrierWait, Handler, JoinWait, Rendezvous, SpinWait, Steps
-from gemmgen.simulate.result import Span
+from gemmgen.simulate.timeline import Span
 from gemmgen.simulate.types import MemDescType
 
 

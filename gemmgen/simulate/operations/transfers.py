@@ -22,7 +22,7 @@ from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.policies import Pending, program_at
 from gemmgen.simulate.program import Agent, Event, Handler, Steps
-from gemmgen.simulate.result import Span
+from gemmgen.simulate.timeline import Span
 from gemmgen.simulate.types import MemDescType
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
