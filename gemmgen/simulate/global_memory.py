@@ -2,44 +2,120 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from gemmgen.numerics.encoding import rounded_to_tf32
 from gemmgen.simulate.clocks import Clock, Component, Knowledge, join, reached
-from gemmgen.simulate.findings import Findings, Kind, Location, Severity
+from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.memory import Access, Proxy
 
 REDUCTIONS: dict[str, Any] = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}
 
 
+class Storage(NamedTuple):
+    """What the elements of a tensor lie in."""
+
+    address: int
+    elements: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Storage:
+        """Return a tensor's."""
+        storage = tensor.untyped_storage()
+        return cls(storage.data_ptr(), storage.nbytes() // tensor.element_size())
+
+
 @dataclass(frozen=True, eq=False)
-class Region:
-    """Elements of a tensor, as a view of it."""
+class Region(ABC):
+    """Elements of a storage."""
 
     tensor: Tensor
 
     @cached_property
-    def storage(self) -> int:
-        """The storage that the tensor lies in."""
-        return self.tensor.untyped_storage().data_ptr()
+    def storage(self) -> Storage:
+        """What they lie in."""
+        return Storage.of(self.tensor)
+
+    @cached_property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """The same for the same elements."""
+
+    @cached_property
+    @abstractmethod
+    def empty(self) -> bool:
+        """Whether there are none."""
+
+    @abstractmethod
+    def look(self, marks: Tensor) -> Tensor:
+        """Return their marks, given one for each element of the storage; what returns is only to be read."""
+
+    @abstractmethod
+    def mark(self, marks: Tensor, values: Tensor | int) -> None:
+        """Change their marks, to one value or to one for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice(Region):
+    """Elements that `tensor` is a view of."""
 
     @cached_property
     def key(self) -> Hashable:
-        """The same for the same elements."""
+        """See `Region`."""
         tensor = self.tensor
         return self.storage, int(tensor.storage_offset()), tensor.shape, tensor.stride()
 
     @cached_property
     def empty(self) -> bool:
-        """Whether it has no element."""
+        """See `Region`."""
         return self.tensor.numel() == 0
+
+    def look(self, marks: Tensor) -> Tensor:
+        """See `Region`."""
+        tensor = self.tensor
+        return marks.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+    def mark(self, marks: Tensor, values: Tensor | int) -> None:
+        """See `Region`."""
+        if isinstance(values, Tensor):
+            self.look(marks).copy_(values)
+        else:
+            self.look(marks).fill_(values)
+
+
+@dataclass(frozen=True, eq=False)
+class Elements(Region):
+    """Elements that pointers point to: `tensor` is all of the storage as one dimension."""
+
+    offsets: Tensor
+    """int64: their numbers in the storage, any of them more than once."""
+
+    @cached_property
+    def key(self) -> Hashable:
+        """See `Region`."""
+        offsets = self.offsets
+        return self.storage, offsets.shape, int(offsets.min()), int(offsets.max()), int(offsets.sum())
+
+    @cached_property
+    def empty(self) -> bool:
+        """See `Region`."""
+        return self.offsets.numel() == 0
+
+    def look(self, marks: Tensor) -> Tensor:
+        """See `Region`."""
+        return marks[self.offsets]
+
+    def mark(self, marks: Tensor, values: Tensor | int) -> None:
+        """See `Region`."""
+        marks[self.offsets] = values
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +124,7 @@ class Box:
 
     descriptor: Descriptor
     shape: tuple[int, ...]
-    region: Region
+    region: Slice
     """The part that lies within the tensor."""
     inside: tuple[slice, ...]
     """Where in the box that part is."""
@@ -107,7 +183,7 @@ class Descriptor:
             within.append(slice(low, high))
             # An empty box inside the box's bounds: where nothing is copied, the place does not matter.
             inside.append(slice(low - start, high - start) if high > low else slice(0, 0))
-        return Box(self, shape, Region(self.tensor[tuple(within)]), tuple(inside))
+        return Box(self, shape, Slice(self.tensor[tuple(within)]), tuple(inside))
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -218,16 +294,23 @@ class _Marks:
         self._count = count
         self._numbers: Tensor | None = None
 
-    def of(self, region: Region) -> Tensor:
-        """Return the marks of a region's elements."""
-        if self._numbers is None:
-            self._numbers = torch.zeros(self._count, dtype=torch.int32)
-        tensor = region.tensor
-        return self._numbers.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-
     def found(self, region: Region) -> Tensor | None:
         """Return the marks of a region's elements; None where no element has ever had one."""
-        return None if self._numbers is None else self.of(region)
+        return None if self._numbers is None else region.look(self._numbers)
+
+    def of(self, region: Region) -> Tensor:
+        """Return the marks of a region's elements."""
+        return region.look(self._all)
+
+    def set(self, region: Region, values: Tensor | int) -> None:
+        """Mark a region's elements."""
+        region.mark(self._all, values)
+
+    @property
+    def _all(self) -> Tensor:
+        if self._numbers is None:
+            self._numbers = torch.zeros(self._count, dtype=torch.int32)
+        return self._numbers
 
 
 @dataclass
@@ -249,10 +332,12 @@ class GlobalMemory:
         self._findings = findings
         self._touches: list[tuple[Touch, ...]] = [()]
         self._heads: list[tuple[_Head, ...]] = [()]
-        self._trackers: dict[int, _Tracker] = {}
-        self._reads: dict[int, list[tuple[Region, Touch]]] = {}
+        self._trackers: dict[Storage, _Tracker] = {}
+        self._reads: dict[Storage, list[tuple[Region, Touch]]] = {}
         """Reads of storages that no agent has written yet: most operands stay so, and cost nothing."""
         self._regions: set[Hashable] = set()
+        self._elements: dict[int, int] = {}
+        """Of the storage at each address."""
         self._unordered: dict[tuple[Component, Component, Location], _Unordered] = {}
         self._judged: set[tuple[str, Location, Location]] = set()
         self._disputes: list[_Dispute] = []
@@ -275,13 +360,13 @@ class GlobalMemory:
         for region in regions:
             if region.empty:
                 continue
-            self._regions.add(region.key)
+            self._remember(region)
             tracker = self._trackers.get(region.storage)
             if tracker is None:
                 self._reads.setdefault(region.storage, []).append((region, touch))
                 continue
             self._judge(tracker.writers.found(region), name, touch, clock, "reads", "wrote")
-            self._add(tracker.readers.of(region), touch, clock)
+            self._add(tracker.readers, region, touch, clock)
 
     def write(
         self,
@@ -298,16 +383,16 @@ class GlobalMemory:
         for region in regions:
             if region.empty:
                 continue
-            self._regions.add(region.key)
+            self._remember(region)
             tracker = self._tracker(region)
             self._judge(tracker.writers.found(region), name, touch, clock, "writes", "wrote")
             self._judge(tracker.readers.found(region), name, touch, clock, "writes", "read")
             if strength is None:
-                tracker.writers.of(region).fill_(alone)
-                if (heads := tracker.heads.found(region)) is not None:
-                    heads.fill_(0)
+                tracker.writers.set(region, alone)
+                if tracker.heads.found(region) is not None:
+                    tracker.heads.set(region, 0)
             else:
-                self._add(tracker.writers.of(region), touch, clock)
+                self._add(tracker.writers, region, touch, clock)
         return touch
 
     def perform(self, write: Touch, changes: Callable[[], bool]) -> None:
@@ -359,26 +444,40 @@ class GlobalMemory:
         """
         head = _Head(Touch(access, strength), dict(knowledge.clock), dict(knowledge.fenced))
         for region in regions:
-            marks = self._tracker(region).heads.of(region)
-            before = marks.clone()
+            marks = self._tracker(region).heads
+            before = marks.of(region).clone()
+            after = before.clone()
             for number in _distinct(before):
                 kept = tuple(other for other in self._heads[number] if _stays(other, head, hands_on))
                 self._heads.append((*kept, head))
-                marks.masked_fill_(before == number, len(self._heads) - 1)
+                after.masked_fill_(before == number, len(self._heads) - 1)
+            marks.set(region, after)
         knowledge.tick()
+
+    def _remember(self, region: Region) -> None:
+        """Note that a region is touched.
+
+        Raises:
+            GemmgenError: Its storage was touched as elements of another size.
+        """
+        self._regions.add(region.key)
+        address, elements = region.storage
+        if self._elements.setdefault(address, elements) != elements:
+            raise refusal("a tensor that is accessed as elements of two sizes is not known to the simulator")
 
     def _tracker(self, region: Region) -> _Tracker:
         key = region.storage
         if key not in self._trackers:
-            count = region.tensor.untyped_storage().nbytes() // region.tensor.element_size()
-            self._trackers[key] = tracker = _Tracker(_Marks(count), _Marks(count), _Marks(count))
+            marks = (_Marks(key.elements) for _ in range(3))
+            self._trackers[key] = tracker = _Tracker(*marks)
             for read, touch in self._reads.pop(key, []):
-                self._add(tracker.readers.of(read), touch, {})
+                self._add(tracker.readers, read, touch, {})
         return self._trackers[key]
 
-    def _add(self, marks: Tensor, touch: Touch, clock: Clock) -> None:
+    def _add(self, marks: _Marks, region: Region, touch: Touch, clock: Clock) -> None:
         """Add an access to those that elements remember, and forget those that it is ordered after."""
-        before = marks.clone()
+        before = marks.of(region).clone()
+        after = before.clone()
         known: dict[tuple[Touch, ...], int] = {}
         for number in _distinct(before):
             component = touch.access.component
@@ -390,7 +489,8 @@ class GlobalMemory:
             if kept not in known:
                 self._touches.append((*kept, touch))
                 known[kept] = len(self._touches) - 1
-            marks.masked_fill_(before == number, known[kept])
+            after.masked_fill_(before == number, known[kept])
+        marks.set(region, after)
 
     def _judge(
         self, marks: Tensor | None, name: str, touch: Touch, clock: Clock, does: str, did: str

@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gemmgen.simulate.clocks import Released, learn
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Region, same_bits
+from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Elements, Region, same_bits
 from gemmgen.simulate.memory import View
 from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.table import computation, operation, resolved
@@ -256,19 +255,17 @@ def mask_of(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:
 
 
 def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Region]:
-    """Return the elements that are touched: runs of consecutive ones.
+    """Return the elements that are touched.
 
     Raises:
         GemmgenError: One lies outside of the tensor's storage.
     """
-    ordered = cast("list[int]", sorted(set(cast(Any, offsets).reshape(-1).tolist())))
-    if not ordered:
+    if not offsets.numel():
         return []
-    if ordered[0] < 0 or ordered[-1] >= len(pointer.flat):
+    lowest, highest = (int(bound) for bound in offsets.aminmax())
+    if lowest < 0 or highest >= len(pointer.flat):
         raise refusal(f"{pointer.name} is accessed outside of its storage", op.location, "out-of-bounds")
-    breaks = [i for i in range(1, len(ordered)) if ordered[i] - ordered[i - 1] != 1]
-    edges = [0, *breaks, len(ordered)]
-    return [Region(pointer.flat[ordered[low] : ordered[high - 1] + 1]) for low, high in pairwise(edges)]
+    return [Elements(pointer.flat, offsets.to(torch.int64))]
 
 
 @operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")
