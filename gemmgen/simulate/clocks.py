@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from gemmgen.simulate.findings import UNKNOWN, Location
+from gemmgen.simulate.findings import UNKNOWN, Location, Moment
 
 Component = Hashable
 Clock = dict[Component, int]
@@ -98,8 +98,15 @@ class Barrier:
         self.received_bytes = 0
         self.expect_location = UNKNOWN
         self.expect_partition = ""
+        self.expect_moment: Moment | None = None
         self.in_flight: dict[int, int] = {}
         """Bytes of each load that was issued and has not signalled yet, by the load's number."""
+        self._targets: dict[int, Component] = {}
+        """Where the loads of `in_flight` go to."""
+        self._filled: set[Component] = set()
+        self.overtaken = False
+        """Whether a load went to where another one of its phase goes: it was a phase too early, and bytes
+        are counted in wrong phases from then on."""
         self._accumulating = Released()
         self._completed = Released()
 
@@ -133,18 +140,31 @@ class Barrier:
             return False
         return True
 
-    def expect(self, size: int, partition: str, location: Location) -> None:
+    def expect(self, size: int, partition: str, location: Location, moment: Moment) -> None:
         """Let the current phase await bytes too."""
+        self.expect_moment = moment
         self.expected_bytes += size
         self.expect_partition = partition
         self.expect_location = location
 
+    def issue(self, size: int, load: int, target: Component) -> None:
+        """Await the bytes of a load that goes to the lane `target`."""
+        self.in_flight[load] = size
+        self._targets[load] = target
+        self.overtaken |= target in self._filled
+        self._filled.add(target)
+
     def receive(self, size: int, load: int, published: Released) -> None:
         """Count a load's bytes; its completion publishes its write and what its issuer knew."""
         self.received_bytes += size
-        del self.in_flight[load]
+        del self.in_flight[load], self._targets[load]
         join(self._accumulating.clock, published.clock)
         join(self._accumulating.fenced, published.fenced)
+
+    @property
+    def known(self) -> Clock:
+        """What those that have arrived in the current phase know."""
+        return self._accumulating.clock
 
     @property
     def complete(self) -> bool:
@@ -157,6 +177,7 @@ class Barrier:
         self.pending = self.count
         self.arrivals = []
         self.expected_bytes = self.received_bytes = 0
+        self._filled = set(self._targets.values())
         self._completed = self._accumulating.copy()
 
     def __str__(self) -> str:

@@ -297,7 +297,16 @@ class GlobalMemory:
         else:
             kind = Kind.GLOBAL_RACE
             text = f"{race}, and nothing orders the two"
-        self._findings.add(kind, name, tuple(dict.fromkeys(locations)), access.partition, access.cta, text)
+        self._findings.add(
+            kind,
+            name,
+            tuple(dict.fromkeys(locations)),
+            access.partition,
+            access.cta,
+            text,
+            follows=self._findings.follows(clock),
+            moment=access.moment,
+        )
 
     def _cause(self, before: Access, clock: Clock) -> _Unordered | None:
         """Return the atomic that would have ordered an access before what is issued with a clock."""

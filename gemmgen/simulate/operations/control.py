@@ -126,7 +126,7 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
             continue
         who = f"{agent.label} of CTA {agent.cta}"
         if size:
-            barrier.expect(size, agent.label, op.location)
+            barrier.expect(size, agent.label, op.location, (agent.key, agent.knowledge.now))
         earlier = str(barrier)
         if not barrier.arrive(count, who, op.location, agent.knowledge):
             report_overflow(agent, view, op, earlier)
