@@ -282,7 +282,9 @@ class Findings:
 
     def all(self) -> tuple[Finding, ...]:
         """Return every fault that was added: causes before consequences, else in the order of discovery."""
-        def key(found): 
+
+        def key(found):
             follows, finding = found
             return finding.severity is Severity.LINT, follows, _RANK.get(finding.kind, _RANKS.index(()))
+
         return tuple(finding for _, finding in sorted(self._found.values(), key=key))

@@ -123,19 +123,25 @@ class _Record:
     """Of what was written last: the newest one of each component, and the first one."""
     first_reads: dict[Component, Access] = field(default_factory=dict[Component, Access])
     lost: Access | None = None
-    """The write before, if nobody read what it wrote."""
+    """The last write of what was there before, if nobody else had read it."""
+    seen: bool = False
+    """Whether one who does not write it has read what is there."""
 
     def copy(self) -> _Record:
         return replace(self, reads=dict(self.reads), first_reads=dict(self.first_reads))
 
     def add_read(self, access: Access) -> None:
         """Remember a read."""
+        self.seen |= self.write is not None and self.write.component != access.component
         self.reads[access.component] = access
         self.first_reads.setdefault(access.component, access)
 
     def add_write(self, access: Access, holder: Operation) -> None:
         """Remember a write, and forget the reads of what it overwrites."""
-        self.lost = None if self.reads else self.write
+        own = self.reads.get(access.component)
+        if own is None or own.number != access.number:  # else it adds to what is there
+            self.lost = None if self.seen else self.write
+            self.seen = False
         self.write, self.holder = access, holder
         self.reads, self.first_reads = {}, {}
 

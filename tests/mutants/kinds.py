@@ -23,9 +23,14 @@ def of(stem: str) -> Callable[..., Mutant]:
     """Return what makes mutants of a module."""
 
     def mutant(
-        kind: str, name: str, line: str, *changes: tuple[str, str], severity: Severity = Severity.ERROR
+        kind: str,
+        name: str,
+        line: str,
+        *changes: tuple[str, str],
+        severity: Severity = Severity.ERROR,
+        also: tuple[tuple[str, str, str], ...] = (),
     ) -> Mutant:
-        return Mutant(stem, changes, kind, name, line, severity)
+        return Mutant(stem, changes, kind, name, line, severity, also)
 
     return mutant
 
