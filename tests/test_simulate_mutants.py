@@ -19,8 +19,9 @@ MUTANTS = rings.MUTANTS | kinds.MUTANTS
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_named(name: str) -> None:
     mutant = MUTANTS[name]
-    problems = mutant.problems()
-    assert any(map(mutant.is_named_by, problems)), list(map(str, problems))
+    told = mutant.told()
+    assert any(map(mutant.symptom.is_named, told)), told
+    assert mutant.symptom.is_cause(told[0]) == (name not in CONSEQUENCE_FIRST), told
 
 
 def test_no_fault_is_planted_twice() -> None:
