@@ -104,6 +104,7 @@ class Barrier:
         self._targets: dict[int, Component] = {}
         """Where the loads of `in_flight` go to."""
         self._filled: set[Component] = set()
+        self._filled_before: set[Component] = set()
         self.overtaken = False
         """Whether a load went to where another one of its phase goes: it was a phase too early, and bytes
         are counted in wrong phases from then on."""
@@ -162,6 +163,11 @@ class Barrier:
         join(self._accumulating.fenced, published.fenced)
 
     @property
+    def lacks_load(self) -> bool:
+        """Whether a load of the phase before has none that corresponds to it in the current one."""
+        return not self._filled_before <= self._filled
+
+    @property
     def known(self) -> Clock:
         """What those that have arrived in the current phase know."""
         return self._accumulating.clock
@@ -177,7 +183,7 @@ class Barrier:
         self.pending = self.count
         self.arrivals = []
         self.expected_bytes = self.received_bytes = 0
-        self._filled = set(self._targets.values())
+        self._filled_before, self._filled = self._filled, set(self._targets.values())
         self._completed = self._accumulating.copy()
 
     def __str__(self) -> str:

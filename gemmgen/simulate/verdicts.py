@@ -232,9 +232,9 @@ class _Stuck:
 
     @property
     def lacks_bytes(self) -> bool:
-        """Whether all have arrived, and the bytes are not those that are expected."""
+        """Whether all have arrived, all loads too, and the bytes are not those that are expected."""
         barrier = self.wait.barrier
-        if barrier is None or barrier.pending:
+        if barrier is None or barrier.pending or barrier.lacks_load:
             return False
         return barrier.expected_bytes != barrier.received_bytes
 

@@ -7,8 +7,7 @@ a module of its own kind. Mutants of other files are in modules that are pinned.
 from __future__ import annotations
 
 from gemmgen.simulate import Kind, Severity
-from mutants.kinds import of
-from mutants.mutant import NOTHING, Mutant
+from mutants.mutant import NOTHING, of
 
 K = Kind
 EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)"

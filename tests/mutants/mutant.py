@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tokenize
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -53,6 +54,22 @@ class Mutant:
             Told(problem.kind, problem.name, problem.severity, lines[next(iter(problem.lines), 0)])
             for problem in self.problems()
         ]
+
+
+def of(stem: str) -> Callable[..., Mutant]:
+    """Return what makes mutants of a module."""
+
+    def mutant(
+        kind: str,
+        name: str,
+        line: str,
+        *changes: tuple[str, str],
+        severity: Severity = Severity.ERROR,
+        also: tuple[tuple[str, str, str], ...] = (),
+    ) -> Mutant:
+        return Mutant(stem, changes, kind, name, line, severity, also)
+
+    return mutant
 
 
 def changed(text: str, changes: tuple[tuple[str, str], ...], what: str) -> str:
