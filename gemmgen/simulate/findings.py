@@ -271,7 +271,7 @@ class Findings:
         finding = Finding(kind, severity, name, places, partition, cta, text)
         key = (kind, name, tuple(map(str, places)), severity)
         before = self._found.get(key)
-        if before is None or before[0] and not follows:
+        if before is None or (before[0] and not follows):
             self._found[key] = (follows, finding)
         if moment is not None and severity is Severity.ERROR:
             self._faults[moment] = None

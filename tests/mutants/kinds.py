@@ -107,6 +107,7 @@ PIPELINED = {
         "a_smem",
         LOAD_A,
         (PROLOGUE, LONGER_PROLOGUE),
+        also=((K.ARRIVAL_OVERFLOW, "load_ready", EXPECT),),
     ),
     "tiled_expect_once_too_often": tiled(
         K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)
@@ -125,7 +126,11 @@ PIPELINED = {
         K.WRITE_AFTER_READ, "a_smem", LOAD_A, (REFILL, REFILL.replace("stage_in_flight", "ring.stage"))
     ),
     "persistent_prologue_one_load_too_many": persistent(
-        K.WRITE_AFTER_WRITE, "a_smem", LOAD_A, (PROLOGUE, LONGER_PROLOGUE)
+        K.WRITE_AFTER_WRITE,
+        "a_smem",
+        LOAD_A,
+        (PROLOGUE, LONGER_PROLOGUE),
+        also=((K.ARRIVAL_OVERFLOW, "load_ready", EXPECT),),
     ),
     "persistent_expect_once_too_often": persistent(
         K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)

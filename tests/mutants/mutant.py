@@ -9,15 +9,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from kernels.launch import FIXED
 from modules import ROOT, module_file, spec_file
-from mutants.symptom import Symptom, Told
 
 from gemmgen.product import Product, make
 from gemmgen.simulate import Severity
 from gemmgen.verify.simulation import Launch, Problem, ring_launch, simulate_product
+from mutants.symptom import Symptom, Told
 
 NOTHING = "pass  # removed"
+SCHEDULES = ("lazy", "lifo", "random")
+"""Enough to show every planted fault, and its cause before what follows from it."""
 
 
 @dataclass(frozen=True)
@@ -117,4 +118,4 @@ def product_of(stem: str) -> Product:
 
 def launch_of(product: Product) -> Launch:
     """Return the launch that shows a mutant's fault: in it every ring comes round."""
-    return ring_launch(product.plan, (*FIXED, "random"))
+    return ring_launch(product.plan, SCHEDULES)

@@ -66,6 +66,7 @@ MUTANTS = {
         "a_smem_0",
         LOAD_A,
         (EMPTY_WAIT, EMPTY_WAIT.replace("ring.phase", "ring.phase * 0 + 1")),
+        also=((K.ARRIVAL_OVERFLOW, "load_ready", EXPECT),),
     ),
     "arrive_before_the_mma_retired": one(
         K.WRITE_AFTER_READ,
@@ -79,10 +80,7 @@ MUTANTS = {
     "mma_wait_leaves_one_in_flight": one(
         K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape(", (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,"))
     ),
-    "no_empty_wait_overflows": one(
-        K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)
-    ),
-    "no_empty_wait_races": one(K.WRITE_AFTER_READ, "a_smem_0", LOAD_A, (EMPTY_WAIT, NOTHING)),
+    "no_empty_wait": one(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)),
     "expect_too_large": one(
         K.BYTE_COUNT,
         "load_ready",

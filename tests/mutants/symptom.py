@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.simulate import Kind, Severity
+from gemmgen.simulate import Finding, Kind, Severity
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ class Told:
     severity: Severity
     line: str
     """The text of its first line; empty where it has none."""
+
+    @classmethod
+    def by(cls, finding: Finding) -> Told:
+        """Return what a finding says."""
+        return cls(finding.kind.value, finding.name, finding.severity, finding.snippet)
 
     def fits(self, kind: str, names: str, lines: str) -> bool:
         """Whether it is of a kind, about one of some variables, in one of some lines."""

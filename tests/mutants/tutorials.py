@@ -46,9 +46,18 @@ class TutorialMutant:
     repair: tuple[tuple[str, str], ...] = ()
     """Of the file's own fault, which would hide this one."""
 
+    @property
+    def where(self) -> tuple[str, str, str, Architecture]:
+        """The case that it is in."""
+        return self.file, self.test, self.case, self.target
+
+    def repaired(self, text: str) -> str:
+        """Return the file's text without its own fault."""
+        return changed(text, self.repair, self.file)
+
     def made_in(self, text: str) -> str:
         """Return the file's text with the fault."""
-        text = changed(text, self.repair, self.file)
+        text = self.repaired(text)
         for change in self.changes:
             text = change.made_in(text)
         return text
