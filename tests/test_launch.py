@@ -265,11 +265,32 @@ def test_wrong_numbers_are_told_after_what_may_be_their_cause() -> None:
     for kind in (Kind.WRONG_NUMBERS, Kind.DEADLOCK, Kind.GLOBAL_RACE, Kind.BYTE_COUNT):
         found.add(kind, "x", (), "", 0, "")
     assert [finding.kind for finding in found.all()] == [
-        Kind.GLOBAL_RACE,
         Kind.BYTE_COUNT,
+        Kind.GLOBAL_RACE,
         Kind.DEADLOCK,
         Kind.WRONG_NUMBERS,
     ]
+
+
+def test_what_comes_after_a_fault_of_its_run_is_told_after_it() -> None:
+    def told() -> list[str]:
+        return [finding.name for finding in found.all()]
+
+    found = Findings()
+    found.begin_run()
+    assert not found.faulty
+    assert not found.follows({"producer": 9})
+    found.add(Kind.WRITE_AFTER_WRITE, "cause", (), "", 0, "", moment=("producer", 2))
+    assert found.faulty
+    assert [found.follows({"producer": now}) for now in (1, 2, 3)] == [False, True, True]
+    found.add(Kind.READ_AFTER_WRITE, "effect", (), "", 0, "", follows=found.follows({"producer": 3}))
+    found.add(Kind.READ_AFTER_WRITE, "apart", (), "", 0, "", follows=found.follows({"consumer": 3}))
+    found.add(Kind.DEADLOCK, "end", (), "", 0, "")
+    assert told() == ["apart", "cause", "effect", "end"]
+    # A run of another schedule that shows the effect alone shows that it is none.
+    found.begin_run()
+    found.add(Kind.READ_AFTER_WRITE, "effect", (), "", 0, "", follows=found.follows({"producer": 3}))
+    assert told() == ["effect", "apart", "cause", "end"]
 
 
 def test_a_launch_says_how_many_programs_are_resident() -> None:

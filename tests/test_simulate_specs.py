@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
 from hopper import hopper
+from modules import spec_file
 
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.case import kernel_arguments

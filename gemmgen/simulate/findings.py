@@ -202,8 +202,6 @@ def message(text: str, who: str, places: Iterable[str], severity: Severity) -> s
     return f"{text} ({'; '.join(where)})" if where else text
 
 
-_ENDS = (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT, Kind.WRONG_NUMBERS)
-"""How a program ends says what came of all that went before."""
 _RANKS = (
     # These need one partition only: no other is out of step.
     (
@@ -221,7 +219,9 @@ _RANKS = (
     (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
     (Kind.WRONG_NUMBERS,),
 )
-"""Kinds of faults that different schedules show first, those first that say most; others have the empty place."""
+"""Kinds that different schedules show first, those that say most first; others have the empty place."""
+_ENDS = _RANKS[-2] + _RANKS[-1]
+"""How a program ends says what came of all that went before."""
 _RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
 
 
@@ -262,7 +262,7 @@ class Findings:
         follows: bool = False,
         moment: Moment | None = None,
     ) -> None:
-        """Add one fault: whether it follows another one of this run, and when it happens, if at one moment."""
+        """Add one fault: whether it follows another one of this run, and when it happens."""
         if kind is Kind.ACCUMULATOR_IN_FLIGHT:
             follows = False  # nobody else has a part in it
         elif kind in _ENDS:
@@ -283,8 +283,8 @@ class Findings:
     def all(self) -> tuple[Finding, ...]:
         """Return every fault that was added: causes before consequences, else in the order of discovery."""
 
-        def key(found):
+        def place(found: tuple[bool, Finding]) -> tuple[bool, bool, int]:
             follows, finding = found
             return finding.severity is Severity.LINT, follows, _RANK.get(finding.kind, _RANKS.index(()))
 
-        return tuple(finding for _, finding in sorted(self._found.values(), key=key))
+        return tuple(finding for _, finding in sorted(self._found.values(), key=place))

@@ -38,7 +38,7 @@ ONE_TILE_KINDS = ("single_tile", "tiled")
 ROW_TILES = 5
 """Along M, where tiles are walked row by row: no power of two, and more than four."""
 LARGEST_SQUARE = 8
-"""Tiles along a side of the largest square of a Hilbert curve that is run whole: a larger one takes minutes."""
+"""Tiles along a side of the largest square of a Hilbert curve that is run whole."""
 MAX_PRODUCTS = 4096**3
 """Of a problem: a schedule takes three seconds for 2048**3, and there are fourteen."""
 MAX_ELEMENTS = 1 << 28
@@ -111,7 +111,8 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
 def order_launch(plan: Kernel) -> Launch:
     """Return a launch of two programs with more tiles along the minor dimension than a group has.
 
-    Of a Hilbert curve it has a whole square and parts of others at two edges. It has a single step of K. A kernel of a single tile computes all of it.
+    Of a Hilbert curve it has a whole square and parts of others at two edges. There is a single step of K. A
+    kernel of a single tile computes all of it.
     """
     if plan.schedule_kind == "single_tile":
         tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)

@@ -240,6 +240,10 @@ C_READ = "c = buffers.c_smem.index("
 C_PARITY = "subtile // EPILOGUE_BUFFERS & 1)"
 C_WAIT = f"    mbarrier.wait(buffers.c_ready.index(subtile % EPILOGUE_BUFFERS), {C_PARITY}\n"
 C_LOAD = "tma.async_load(args.c_desc"
+LAST_SUBTILES = (
+    "EPILOGUE_BUFFERS, SUBTILES):\n        tile = epilogue(subtiles[i], i, buffers)\n"
+    "        store_subtile(args, buffers.d_smem.index(i % EPILOGUE_BUFFERS)"
+)
 RING_OF_C = {
     "residual_parity_flipped": residual(
         K.DEADLOCK,
@@ -270,10 +274,7 @@ RING_OF_C = {
         K.WRITE_AFTER_READ,
         "d_smem_0|d_smem_1",
         "d_smem.store(",
-        (
-            "EPILOGUE_BUFFERS, SUBTILES):\n        tile = epilogue(subtiles[i], i, buffers)\n        store_subtile(args, buffers.d_smem.index(i % EPILOGUE_BUFFERS)",
-            "EPILOGUE_BUFFERS, SUBTILES):\n        tile = epilogue(subtiles[i], i, buffers)\n        store_subtile(args, buffers.d_smem.index(0)",
-        ),
+        (LAST_SUBTILES, LAST_SUBTILES.replace("d_smem.index(i %", "d_smem.index(0 * i %")),
     ),
 }
 
@@ -345,6 +346,7 @@ CLUSTERS = {
 tiled, persistent = of("h100_tf32_pipelined_hilbert_fp32_out"), of("h100_fp16_persistent_row_bf16_out")
 blocked = of("h100_tf32_blocked_grouped_e4m3_out")
 OWN_EXPECT = f"        {EXPECT}args.a_desc.nbytes_per_cta{AND_B}\n"
+MULTIPLY_ALONE = "def multiply(args, ring, loads):\n"
 WITHOUT_PRODUCER = {
     "tiled_loads_without_their_predicate": tiled(
         K.WORK_IN_FLIGHT,
@@ -373,8 +375,8 @@ WITHOUT_PRODUCER = {
         "load_ready",
         "# planted",
         (
-            "def multiply(args, ring, loads):\n",
-            "def multiply(args, ring, loads):\n    mbarrier.init(args.load_ready.index(0), count=1)  # planted\n",
+            MULTIPLY_ALONE,
+            f"{MULTIPLY_ALONE}    mbarrier.init(args.load_ready.index(0), count=1)  # planted\n",
         ),
     ),
     "persistent_vectors_of_the_tile_before": persistent(
@@ -558,8 +560,8 @@ BLACKWELL = {
         "accumulator",
         SCALED_MMA,
         (
-            f"        mbarrier.wait(args.accumulator_ready, phase)\n{DRAIN}",
-            f"        mbarrier.wait(args.accumulator_ready, phase)\n        mbarrier.arrive(args.accumulator_empty)\n{DRAIN}",
+            DRAIN,
+            f"        mbarrier.arrive(args.accumulator_empty)\n{DRAIN}",
         ),
         ("    mbarrier.arrive(accumulator_empty)\n", ""),
     ),

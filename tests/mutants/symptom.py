@@ -30,11 +30,12 @@ class Symptom:
     def is_cause(self, told: Told) -> bool:
         """Whether a finding, told first, tells the root cause.
 
-        Its line is the one at fault; where the fault is that an operation is missing, comes too late or awaits
-        the wrong thing, the line of what is done too early for it, or waits for ever without it. Its name is
-        that of the barrier or accumulator that the fault is in, or of a buffer that is guarded by it. Its kind
-        is the fault's, or that of the same fault in another lap of a ring: what is read too early was never
-        written or is being written, and one who writes too early meets a reader or the write before.
+        Its line is the one at fault; where the fault is that an operation is missing, comes too late or
+        awaits the wrong thing, the line of what is done too early for it, or waits for ever without it. Its
+        name is that of the barrier or accumulator that the fault is in, or of a buffer that is guarded by
+        it. Its kind is the fault's, or that of the same fault in another lap of a ring: what is read too
+        early was never written or is being written, and one who writes too early meets a reader or the
+        write before.
         """
         return told.severity == self.severity and any(
             told.fits(kind, name, line)
