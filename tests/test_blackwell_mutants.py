@@ -30,10 +30,11 @@ FAMILIES = sorted({mutant.stem for mutant in MUTANTS.values()})
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_fault_is_named(name: str) -> None:
     mutant = MUTANTS[name]
-    problems = mutant.problems()
-    assert any(map(mutant.is_named_by, problems)), list(map(str, problems))
+    told = mutant.told()
+    assert any(map(mutant.symptom.is_named, told)), told
+    assert mutant.symptom.is_cause(told[0]), told
     if name in IN_NUMBERS_ONLY:
-        assert {problem.kind for problem in problems} == {mutant.kind}
+        assert {each.kind for each in told} == {mutant.kind}
 
 
 @pytest.mark.parametrize("stem", FAMILIES)

@@ -5,16 +5,19 @@ docs/foreign.md says what each of the findings is. All cases: `python tests/fore
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from foreign import TARGETS, VARIABLE, Case, cases, folder, imported, outcome
-from mutants.mutant import changed
+from foreign import TARGETS, VARIABLE, Case, Outcome, cases, folder, imported, outcome
+from mutants.mutant import SCHEDULES, changed
+from mutants.symptom import Told
+from mutants.tutorials import MUTANTS, TutorialMutant
 
 from gemmgen.hardware import BLACKWELL, HOPPER, Architecture
 
@@ -192,3 +195,51 @@ def shown(module: ModuleType, target: Architecture, fault: Fault) -> Case:
         for case in cases(module, target, None if fault.case else 1)
         if case.function.__name__ == fault.test and fault.case in str(case)
     )
+
+
+CONSEQUENCE_FIRST: set[str] = set()
+"""Mutants of which something else is told before the root cause."""
+RANDOM_SCHEDULES = int(os.environ.get("GEMMGEN_CLEAN_SCHEDULES", "0"))
+"""Under which the kernels run as they are; a hundred take minutes of a core."""
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_planted_fault_is_named(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    told = [Told.by(finding) for finding in run(mutant, tmp_path, mutant.made_in, SCHEDULES).findings]
+    assert any(map(mutant.symptom.is_named, told)), told
+    assert mutant.symptom.is_cause(told[0]) == (name not in CONSEQUENCE_FIRST), told
+
+
+def test_the_root_cause_comes_first_of_nearly_all() -> None:
+    """What a root cause is: `mutants.symptom`."""
+    assert len(MUTANTS) >= 20
+    assert set(MUTANTS) >= CONSEQUENCE_FIRST
+    assert len(CONSEQUENCE_FIRST) <= 0.05 * len(MUTANTS)
+
+
+@pytest.mark.skipif(RANDOM_SCHEDULES == 0, reason="GEMMGEN_CLEAN_SCHEDULES is not set")
+@pytest.mark.parametrize("name", {mutant.where: name for name, mutant in MUTANTS.items()}.values())
+def test_the_kernel_as_it_is_is_clean_under_many_schedules(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    result = run(mutant, tmp_path, mutant.repaired, ("random",) * RANDOM_SCHEDULES)
+    assert (result.status, result.findings) == ("clean", ())
+
+
+def run(
+    mutant: TutorialMutant, directory: Path, made: Callable[[str], str], schedules: Sequence[str]
+) -> Outcome:
+    """Run a mutant's case in a folder of its own, its file's text made into another."""
+    where = folder()
+    assert where
+    for path in where.glob("*.py"):
+        shutil.copyfile(path, directory / path.name)
+    text = (where / mutant.file).read_text(encoding="utf-8")
+    (directory / mutant.file).write_text(made(text), encoding="utf-8")
+    with opened(mutant.file, mutant.target, directory) as module:
+        case = next(
+            case
+            for case in cases(module, mutant.target)
+            if case.function.__name__ == mutant.test and mutant.case in str(case)
+        )
+        return outcome(case, schedules, limit_s=600)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate import Kind, Result, simulate
+from gemmgen.simulate.clocks import Clock, Component, Tick, learn
 from gemmgen.simulate.findings import Findings
 
 gluon: Any = copies
@@ -342,11 +343,39 @@ def test_wrong_numbers_are_told_after_what_may_be_their_cause() -> None:
     for kind in (Kind.WRONG_NUMBERS, Kind.DEADLOCK, Kind.GLOBAL_RACE, Kind.BYTE_COUNT):
         found.add(kind, "x", (), "", 0, "")
     assert [finding.kind for finding in found.all()] == [
-        Kind.GLOBAL_RACE,
         Kind.BYTE_COUNT,
+        Kind.GLOBAL_RACE,
         Kind.DEADLOCK,
         Kind.WRONG_NUMBERS,
     ]
+
+
+def test_what_comes_after_a_fault_of_its_run_is_told_after_it() -> None:
+    producer, consumer = Component(0, 0), Component(0, 1)
+
+    def told() -> list[str]:
+        return [finding.name for finding in found.all()]
+
+    def clock(component: Component, number: int) -> Clock:
+        known: Clock = {}
+        learn(known, component, number)
+        return known
+
+    found = Findings()
+    found.begin_run()
+    assert not found.faulty
+    assert not found.follows(clock(producer, 9))
+    found.add(Kind.WRITE_AFTER_WRITE, "cause", (), "", 0, "", moment=Tick(producer, 2))
+    assert found.faulty
+    assert [found.follows(clock(producer, now)) for now in (1, 2, 3)] == [False, True, True]
+    found.add(Kind.READ_AFTER_WRITE, "effect", (), "", 0, "", follows=found.follows(clock(producer, 3)))
+    found.add(Kind.READ_AFTER_WRITE, "apart", (), "", 0, "", follows=found.follows(clock(consumer, 3)))
+    found.add(Kind.DEADLOCK, "end", (), "", 0, "")
+    assert told() == ["apart", "cause", "effect", "end"]
+    # A run of another schedule that shows the effect alone shows that it is none.
+    found.begin_run()
+    found.add(Kind.READ_AFTER_WRITE, "effect", (), "", 0, "", follows=found.follows(clock(producer, 3)))
+    assert told() == ["effect", "apart", "cause", "end"]
 
 
 def test_a_launch_says_how_many_programs_are_resident() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
 from hopper import hopper
+from modules import spec_file
 
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.case import kernel_arguments
@@ -120,6 +121,17 @@ def test_with_ping_pong_each_consumer_has_tiles_enough_to_wrap_its_buffers(tmp_p
     plan = hopper(planned(tmp_path, "warp_specialization: {kind: ping_pong}").plan)
     tiles_m, tiles_n = plan.tiles(ring_launch(plan).shape)
     assert tiles_m * tiles_n >= plan.consumers * (2 * plan.epilogue_buffers + 1)
+
+
+def test_a_curve_fills_a_whole_square_in_the_order_launch() -> None:
+    plan = make(spec_file("h100_bf16_hilbert")).plan
+    assert (plan.order, plan.width) == ("hilbert", 8)
+    assert plan.tiles(order_launch(plan).shape) == (9, 9)
+
+
+def test_a_curve_through_a_large_square_is_not_run_whole(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "schedule: {kind: persistent, order: hilbert, width: 16}").plan
+    assert plan.tiles(order_launch(plan).shape) == (5, 3)
 
 
 def test_a_group_along_n_ends_in_the_order_launch(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemmgen.simulate.findings import UNKNOWN, Location
+from gemmgen.simulate.findings import UNKNOWN, Location, Moment
 
 NUMBER_BITS = 32
 """Of a component's number in a clock; the highest is the guard bit of `maximum`, and always 0."""
@@ -33,6 +33,17 @@ joined at every barrier, and one operation on a long integer is as fast as one o
 def reached(clock: Clock, component: Component) -> int:
     """Return the number that a clock has for a component."""
     return clock.get(component.program, 0) >> component.shift & _NUMBER
+
+
+class Tick(NamedTuple):
+    """One event of a component."""
+
+    component: Component
+    number: int
+
+    def known(self, clock: Clock, /) -> bool:
+        """Whether a clock covers it."""
+        return reached(clock, self.component) >= self.number
 
 
 def learn(clock: Clock, component: Component, number: int) -> None:
@@ -142,8 +153,16 @@ class Barrier:
         self.received_bytes = 0
         self.expect_location = UNKNOWN
         self.expect_partition = ""
+        self.expect_moment: Moment | None = None
         self.in_flight: dict[int, int] = {}
         """Bytes of each load that was issued and has not signalled yet, by the load's number."""
+        self._targets: dict[int, Component] = {}
+        """Where the loads of `in_flight` go to."""
+        self._filled: set[Component] = set()
+        self._filled_before: set[Component] = set()
+        self.overtaken = False
+        """Whether a load went to where another one of its phase goes: it was a phase too early, and bytes
+        are counted in wrong phases from then on."""
         self._accumulating = Released()
         self._completed = Released()
 
@@ -174,18 +193,36 @@ class Barrier:
         self.arrivals.append(Arrival(count, who, location))
         self.pending = max(self.pending - count, 0)
 
-    def expect(self, size: int, partition: str, location: Location) -> None:
+    def expect(self, size: int, partition: str, location: Location, moment: Moment) -> None:
         """Let the current phase await bytes too."""
+        self.expect_moment = moment
         self.expected_bytes += size
         self.expect_partition = partition
         self.expect_location = location
 
+    def issue(self, size: int, load: int, target: Component) -> None:
+        """Await the bytes of a load that goes to the lane `target`."""
+        self.in_flight[load] = size
+        self._targets[load] = target
+        self.overtaken |= target in self._filled
+        self._filled.add(target)
+
     def receive(self, size: int, load: int, published: Released) -> None:
         """Count a load's bytes; its completion publishes its write and what its issuer knew."""
         self.received_bytes += size
-        del self.in_flight[load]
+        del self.in_flight[load], self._targets[load]
         join(self._accumulating.clock, published.clock)
         join(self._accumulating.fenced, published.fenced)
+
+    @property
+    def lacks_load(self) -> bool:
+        """Whether a load of the phase before has none that corresponds to it in the current one."""
+        return not self._filled_before <= self._filled
+
+    @property
+    def known(self) -> Clock:
+        """What those that have arrived in the current phase know."""
+        return self._accumulating.clock
 
     @property
     def complete(self) -> bool:
@@ -198,6 +235,7 @@ class Barrier:
         self.pending = self.count
         self.arrivals = []
         self.expected_bytes = self.received_bytes = 0
+        self._filled_before, self._filled = self._filled, set(self._targets.values())
         self._completed = self._accumulating.copy()
 
     def __str__(self) -> str:

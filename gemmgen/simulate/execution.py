@@ -241,6 +241,7 @@ class _Launch:
 
     def run(self, policy: Policy) -> None:
         """Run every program; stop where none can go on, or one has no end."""
+        self._findings.begin_run()
         memory = GlobalMemory(self._findings)
         pending = Pending(prod(self._programs), policy)
         try:

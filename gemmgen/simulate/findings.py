@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -95,6 +95,14 @@ class Location:
 
 
 UNKNOWN = Location()
+
+
+class Moment(Protocol):
+    """When something happened."""
+
+    def known(self, clock: Any, /) -> bool:
+        """Whether what happens with this clock comes after it."""
+        ...
 
 
 def refusal(message: str, location: Location = UNKNOWN, code: str = "simulator-unsupported") -> GemmgenError:
@@ -250,43 +258,51 @@ _ALONE = _who("partition 0", 0)
 
 
 _RANKS = (
-    (Kind.UNINITIALISED_BARRIER, Kind.DOUBLE_INIT, Kind.UNDEFINED_VALUE, Kind.ASSERTION),
-    (Kind.UNINITIALISED_READ,),
-    # Whoever uses or overwrites what an MMA has in flight has all later accesses out of step.
-    (Kind.ACCUMULATOR_IN_FLIGHT,),
-    (Kind.WRITE_AFTER_READ,),
+    # These need one partition only: no other is out of step.
+    (
+        Kind.UNINITIALISED_BARRIER,
+        Kind.DOUBLE_INIT,
+        Kind.UNDEFINED_VALUE,
+        Kind.ASSERTION,
+        Kind.ACCUMULATOR_IN_FLIGHT,
+        Kind.BYTE_COUNT,
+    ),
     (),
-    # A surplus arrival comes with the race that it tells of, and wrong bytes with the loads of that race.
+    # One who writes too early meets the readers, or else its own last write, which says less.
+    (Kind.WRITE_AFTER_WRITE,),
     (Kind.ARRIVAL_OVERFLOW, Kind.CANCEL_AFTER_REFUSAL),
-    (Kind.BYTE_COUNT,),
-    # How a program ends says what came of it all.
     (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
     (Kind.WRONG_NUMBERS,),
 )
-"""Kinds from causes to consequences; those that are not here have the empty place."""
-_RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
+"""Kinds that different schedules show first, those that say most first; others have the empty place."""
 _ENDS = _RANKS[-2] + _RANKS[-1]
-
-
-def causes_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Sort findings in the order of their discovery: causes before consequences, lints at the end."""
-    found = list(findings)
-    earliest = next((finding for finding in found if finding.kind not in _ENDS), None)
-
-    def key(finding: Finding) -> tuple[bool, int]:
-        rank = _RANK.get(finding.kind, _RANKS.index(()))
-        if finding.kind is Kind.BYTE_COUNT and finding is earliest:
-            rank = 0  # a phase that ends early is what lets everyone in too soon
-        return finding.severity is Severity.LINT, rank
-
-    return sorted(found, key=key)
+"""How a program ends says what came of all that went before."""
+_RANK = {kind: rank for rank, kinds in enumerate(_RANKS) for kind in kinds}
 
 
 class Findings:
-    """Findings, each fault once: schedules and CTAs repeat them."""
+    """Findings, each fault once: schedules and CTAs repeat them.
+
+    A fault puts what comes after it out of step. So each run keeps the moments of its faults, and a finding
+    of which one side knows of such a moment is a consequence, unless another schedule shows it without.
+    """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], Finding] = {}
+        self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], tuple[bool, Finding]] = {}
+        self._faults: dict[Moment, None] = {}
+
+    def begin_run(self) -> None:
+        """Forget the moments of the run before."""
+        self._faults = {}
+
+    @property
+    def faulty(self) -> bool:
+        """Whether this run has shown a fault."""
+        return bool(self._faults)
+
+    def follows(self, clock: Any) -> bool:
+        """Whether what happens with this clock comes after a fault of this run."""
+        return self.faulty and any(moment.known(clock) for moment in self._faults)
 
     def add(
         self,
@@ -298,16 +314,32 @@ class Findings:
         text: str,
         *,
         severity: Severity = Severity.ERROR,
+        follows: bool = False,
+        moment: Moment | None = None,
     ) -> None:
-        """Add one fault."""
+        """Add one fault: whether it follows another one of this run, and when it happens."""
+        if kind is Kind.ACCUMULATOR_IN_FLIGHT:
+            follows = False  # nobody else has a part in it
+        elif kind in _ENDS:
+            follows = bool(self._faults)
         places = tuple(location.frames[0] for location in locations if location.frames)
         finding = Finding(kind, severity, name, places, partition, cta, text)
-        self._found.setdefault((kind, name, tuple(map(str, places)), severity), finding)
+        key = (kind, name, tuple(map(str, places)), severity)
+        before = self._found.get(key)
+        if before is None or (before[0] and not follows):
+            self._found[key] = (follows, finding)
+        if moment is not None and severity is Severity.ERROR:
+            self._faults[moment] = None
 
     def has(self, kind: Kind) -> bool:
         """Whether a fault of this kind was added."""
-        return any(finding.kind is kind for finding in self._found.values())
+        return any(finding.kind is kind for _, finding in self._found.values())
 
     def all(self) -> tuple[Finding, ...]:
         """Return every fault that was added: causes before consequences, else in the order of discovery."""
-        return tuple(causes_first(self._found.values()))
+
+        def place(found: tuple[bool, Finding]) -> tuple[bool, bool, int]:
+            follows, finding = found
+            return finding.severity is Severity.LINT, follows, _RANK.get(finding.kind, _RANKS.index(()))
+
+        return tuple(finding for _, finding in sorted(self._found.values(), key=place))

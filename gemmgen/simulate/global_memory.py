@@ -551,9 +551,20 @@ class GlobalMemory:
             text = f"{race}, and nothing orders the two"
         places = tuple(dict.fromkeys(locations))
 
+        follows = self._findings.follows(clock)
+
         def harmful() -> None:
             self._judged.add((name, access.location, before.location))
-            self._findings.add(kind, name, places, access.partition, access.cta, text)
+            self._findings.add(
+                kind,
+                name,
+                places,
+                access.partition,
+                access.cta,
+                text,
+                follows=follows,
+                moment=access.moment,
+            )
 
         def redundant() -> None:
             again = f"{race}, and both store the same: one of the two is enough"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Clock, Component, reached
+from gemmgen.simulate.clocks import Clock, Component, Tick, reached
 from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.places import Layout, Place, apply_view
@@ -47,6 +47,13 @@ class Access(NamedTuple):
     """Number of the program, in the order of launch; it matters in global memory only."""
     issued: int = 0
     """Of asynchronous work: the number of the issuer's own event."""
+    follows: bool = False
+    """Whether it comes after a fault of this run."""
+
+    @property
+    def moment(self) -> Tick:
+        """When it was issued."""
+        return Tick(self.agent, self.issued or self.number)
 
     def covered(self, clock: Clock) -> bool:
         """Whether the event happened before everything that is issued with this clock."""
@@ -75,9 +82,42 @@ class _Record:
     """The allocation that the contents were written to: for any other over the same bytes, and where there is
     none, they are undefined."""
     reads: dict[Component, Access] = field(default_factory=dict[Component, Access])
+    """Of what was written last: the newest one of each component, and the first one."""
+    first_reads: dict[Component, Access] = field(default_factory=dict[Component, Access])
+    lost: Access | None = None
+    """The last write of what was there before, if nobody else had read it."""
+    seen: bool = False
+    """Whether one who does not write it has read what is there."""
 
     def copy(self) -> _Record:
-        return _Record(self.write, self.holder, dict(self.reads))
+        return replace(self, reads=dict(self.reads), first_reads=dict(self.first_reads))
+
+    def add_read(self, access: Access) -> None:
+        """Remember a read."""
+        self.seen |= self.write is not None and self.write.component != access.component
+        self.reads[access.component] = access
+        self.first_reads.setdefault(access.component, access)
+
+    def add_write(self, access: Access, holder: Operation) -> None:
+        """Remember a write, and forget the reads of what it overwrites."""
+        own = self.reads.get(access.component)
+        if own is None or own.number != access.number:  # else it adds to what is there
+            self.lost = None if self.seen else self.write
+            self.seen = False
+        self.write, self.holder = access, holder
+        self.reads, self.first_reads = {}, {}
+
+    def ahead(self, read: Access, clock: Clock) -> bool:
+        """Whether who reads did so again where one who writes with this clock knows of the first time.
+
+        The next contents were to come in between: it is the reader who is a lap ahead.
+        """
+        first = self.first_reads[read.component]
+        return first is not read and first.location == read.location and first.covered(clock)
+
+    def behind(self, clock: Clock) -> bool:
+        """Whether what one who reads with this clock was told of is lost: the writer is a lap ahead."""
+        return self.lost is not None and self.lost.covered(clock)
 
 
 @dataclass(eq=False)
@@ -155,38 +195,62 @@ class Memory:
     def read(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
         """Judge a read that is issued with a clock, and remember it."""
         allocation = view.place.allocation
+        access = self._placed(access, clock)
         for record in self._touched(view.place):
             if record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
             elif record.write is not None:
-                self._judge(Kind.READ_AFTER_WRITE, view, access, record.write, clock, fenced)
-            record.reads[access.component] = access
+                self._judge_read(view, access, record, record.write, clock, fenced)
+            record.add_read(self._placed(access, clock))
 
     def write(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
         """Judge a write that is issued with a clock, and remember it."""
         if view.held is None:
             raise refusal(f"a write to {view.name} through a view that moves elements is not known")
+        access = self._placed(access, clock)
         for record in self._touched(view.place):
             if record.write is not None:
-                self._judge(Kind.WRITE_AFTER_WRITE, view, access, record.write, clock, fenced)
+                self._judge_overwrite(view, access, record.write, clock, fenced)
             for read in record.reads.values():
-                if not read.covered(clock):
-                    text = f"{access.what} overwrites it while {read} may still read it"
-                    self._report(Kind.WRITE_AFTER_READ, view, access, read, text)
-                else:
-                    self._judge_fence(view, access, read, fenced)
-            record.write, record.holder = access, view.place.allocation
-            record.reads.clear()
+                self._judge_write(view, access, record, read, clock, fenced)
+            record.add_write(self._placed(access, clock), view.place.allocation)
 
-    def _judge(
-        self, kind: Kind, view: View, access: Access, write: Access, clock: Clock, fenced: Clock
+    def _placed(self, access: Access, clock: Clock) -> Access:
+        """Return an access that knows whether it comes after a fault."""
+        return access._replace(follows=True) if self._findings.follows(clock) else access
+
+    def _judge_read(
+        self, view: View, access: Access, record: _Record, write: Access, clock: Clock, fenced: Clock
     ) -> None:
-        if not write.covered(clock):
-            verb = "reads" if kind is Kind.READ_AFTER_WRITE else "overwrites"
-            text = f"{access.what} {verb} it although {write} is not known to be complete"
-            self._report(kind, view, access, write, text)
-        else:
+        if write.covered(clock):
             self._judge_fence(view, access, write, fenced)
+        elif record.behind(clock):
+            text = f"{write.what} overwrites it before {access} has read it"
+            self._report(Kind.WRITE_AFTER_READ, view, write, access, text)
+        else:
+            text = f"{access.what} reads it although {write} is not known to be complete"
+            self._report(Kind.READ_AFTER_WRITE, view, access, write, text)
+
+    def _judge_overwrite(
+        self, view: View, access: Access, write: Access, clock: Clock, fenced: Clock
+    ) -> None:
+        if write.covered(clock):
+            self._judge_fence(view, access, write, fenced)
+        else:
+            text = f"{access.what} overwrites it although {write} is not known to be complete"
+            self._report(Kind.WRITE_AFTER_WRITE, view, access, write, text)
+
+    def _judge_write(
+        self, view: View, access: Access, record: _Record, read: Access, clock: Clock, fenced: Clock
+    ) -> None:
+        if read.covered(clock):
+            self._judge_fence(view, access, read, fenced)
+        elif record.ahead(read, clock):
+            text = f"{read.what} reads it again although {access} has not begun, which brings what is next"
+            self._report(Kind.READ_AFTER_WRITE, view, read, access, text)
+        else:
+            text = f"{access.what} overwrites it while {read} may still read it"
+            self._report(Kind.WRITE_AFTER_READ, view, access, read, text)
 
     def _judge_fence(self, view: View, access: Access, before: Access, fenced: Clock) -> None:
         """Judge asynchronous work after what threads read or wrote and are known to have done."""
@@ -218,7 +282,15 @@ class Memory:
         elif other.agent == access.agent and kind is not Kind.MISSING_FENCE and other.what in AWAITED_BY:
             text += f": {AWAITED_BY[other.what]} must come first"
         self._findings.add(
-            kind, name, locations, access.partition, access.cta, f"{view.name}: {text}", severity=severity
+            kind,
+            name,
+            locations,
+            access.partition,
+            access.cta,
+            f"{view.name}: {text}",
+            severity=severity,
+            follows=access.follows or (other is not None and other.follows),
+            moment=access.moment,
         )
 
     def _touched(self, place: Place) -> list[_Record]:

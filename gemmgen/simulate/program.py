@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released, learn
+from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released, Tick, learn
 from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
 from gemmgen.simulate.global_memory import GlobalMemory
 from gemmgen.simulate.memory import Access, Memory, Proxy
@@ -228,7 +228,18 @@ class Agent:
         severity: Severity = Severity.ERROR,
     ) -> None:
         """Report a fault that this agent shows."""
-        self.cluster.findings.add(kind, name, locations, self.label, self.cta, text, severity=severity)
+        findings, knowledge = self.cluster.findings, self.knowledge
+        findings.add(
+            kind,
+            name,
+            locations,
+            self.label,
+            self.cta,
+            text,
+            severity=severity,
+            follows=findings.follows(knowledge.clock),
+            moment=Tick(self.key, knowledge.now),
+        )
 
     def check_exit(self, location: Location) -> None:
         """Report work that can no longer be awaited."""
@@ -617,7 +628,7 @@ class Cluster:
         """Begin a barrier's next phase if the current one is complete."""
         if not barrier.complete:
             return
-        if barrier.in_flight:
+        if barrier.in_flight and not barrier.overtaken:
             text = (
                 f"{barrier.name}: phase {barrier.phases} completes with the {barrier.expected_bytes:,} bytes "
                 f"that it expects while loads of {sum(barrier.in_flight.values()):,} more bytes are in flight"
@@ -630,6 +641,8 @@ class Cluster:
                 barrier.expect_partition,
                 barrier.owner,
                 text,
+                follows=self.findings.follows(barrier.known),
+                moment=barrier.expect_moment,
             )
         if self.trace:
             self.trace.phase(self.step, barrier)

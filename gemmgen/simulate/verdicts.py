@@ -211,7 +211,15 @@ def _report_deadlock(cluster: Cluster) -> None:
             f"{first.wait.name}: phase {barrier.phases} expects {barrier.expected_bytes:,} bytes and "
             f"receives {barrier.received_bytes:,}"
         )
-        first.agent.report(Kind.BYTE_COUNT, name, (barrier.expect_location,), text)
+        cluster.findings.add(
+            Kind.BYTE_COUNT,
+            name,
+            (barrier.expect_location,),
+            first.agent.label,
+            first.agent.cta,
+            text,
+            follows=cluster.findings.faulty,
+        )
     locations = tuple(dict.fromkeys(stuck.wait.location for stuck in waits))
     text = "nothing can go on. " + "; ".join(map(str, waits))
     first.agent.report(Kind.DEADLOCK, name, locations, text)
@@ -226,9 +234,9 @@ class _Stuck:
 
     @property
     def lacks_bytes(self) -> bool:
-        """Whether all have arrived, and the bytes are not those that are expected."""
+        """Whether all have arrived, all loads too, and the bytes are not those that are expected."""
         barrier = self.wait.barrier
-        if barrier is None or barrier.pending:
+        if barrier is None or barrier.pending or barrier.lacks_load:
             return False
         return barrier.expected_bytes != barrier.received_bytes
 

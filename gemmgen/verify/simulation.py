@@ -37,8 +37,10 @@ QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""
 ONE_TILE_KINDS = ("single_tile", "tiled")
 """Schedules in which a program computes one tile."""
-HILBERT_TILES = 5
-"""Along M, where there are no groups: no power of two, and more than four."""
+ROW_TILES = 5
+"""Along M, where tiles are walked row by row: no power of two, and more than four."""
+LARGEST_SQUARE = 8
+"""Tiles along a side of the largest square of a Hilbert curve that is run whole."""
 MAX_PRODUCTS = 4096**3
 """Of a problem: a schedule takes three seconds for 2048**3, and there are fourteen."""
 MAX_ELEMENTS = 1 << 28
@@ -111,13 +113,17 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
 def order_launch(plan: Kernel) -> Launch:
     """Return a launch of two programs with more tiles along the minor dimension than a group has.
 
-    It has a single step of K. A kernel of a single tile computes all of it.
+    Of a Hilbert curve it has a whole square and parts of others at two edges. There is a single step of K. A
+    kernel of a single tile computes all of it.
     """
     if plan.schedule_kind == "single_tile":
         tile = (plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
         return Launch(tile, 1, "normal", ("random",))
-    along = plan.width + 1 if plan.order in ("grouped", "snake") else HILBERT_TILES
-    tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
+    if plan.order == "hilbert" and plan.width <= LARGEST_SQUARE:
+        tiles_m = tiles_n = plan.width + 1  # a whole square, and parts of others
+    else:
+        along = plan.width + 1 if plan.order in ("grouped", "snake") else ROW_TILES
+        tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
     return Launch(_ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
 
 

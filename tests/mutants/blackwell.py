@@ -7,8 +7,7 @@ ring soon comes round.
 from __future__ import annotations
 
 from gemmgen.simulate import Kind
-from mutants.kinds import of
-from mutants.mutant import NOTHING
+from mutants.mutant import NOTHING, of
 
 K = Kind
 # One CTA with launch control, a pair, and two pairs that share A and B; block-scaled: one CTA, and a pair
@@ -139,19 +138,22 @@ TILES = (
 )
 STAGES = {
     "stage_multiplied_before_it_is_loaded": one(
-        K.UNINITIALISED_READ, "b_smem", MMA, (LOAD_READY_WAIT, NOTHING)
+        K.UNINITIALISED_READ, "a_smem|b_smem", MMA, (LOAD_READY_WAIT, NOTHING)
     ),
     "scales_copied_before_they_are_loaded": scaled(
-        K.UNINITIALISED_READ, "b_scale_smem", COPY_B_SCALES.strip(), (LOAD_READY_WAIT, NOTHING)
+        K.UNINITIALISED_READ, "a_scale_smem|b_scale_smem", "tcgen05_copy(", (LOAD_READY_WAIT, NOTHING)
     ),
     "stage_not_awaited_before_the_next_load": pair(
-        K.WRITE_AFTER_READ, "b_smem", LOAD_B, (LOAD_EMPTY_WAIT, NOTHING)
+        K.WRITE_AFTER_READ, "a_smem|b_smem", "tma.async_load(", (LOAD_EMPTY_WAIT, NOTHING)
     ),
     "stage_ready_in_one_cta": pair(
         K.READ_AFTER_WRITE, "a_smem", MMA, within(READY_OF_PAIRS, ", two_ctas=True")
     ),
     "scales_ready_in_one_cta": scaled_pair(
-        K.READ_AFTER_WRITE, "b_scale_smem", COPY_B_SCALES.strip(), within(READY_OF_PAIRS, ", two_ctas=True")
+        K.READ_AFTER_WRITE,
+        "a_scale_smem|b_scale_smem",
+        "tcgen05_copy(",
+        within(READY_OF_PAIRS, ", two_ctas=True"),
     ),
     "bytes_of_b_not_expected": share_a(K.BYTE_COUNT, "load_ready", EXPECT, (f" +{B_BYTES})", ")")),
     "bytes_of_scales_not_expected": scaled(
@@ -191,6 +193,7 @@ STAGES = {
         "load_ready",
         EXPECT,
         (RING + TILES, f"{TILES}    {RING}"),
+        also=((K.READ_AFTER_WRITE, "a_smem|b_smem", MMA),),
     ),
     "constant_phase_of_loads": pair(
         K.READ_AFTER_WRITE, "a_smem", MMA, within(LOAD_READY_WAIT, "ring.phase", "0")
@@ -217,6 +220,7 @@ STAGES = {
         LOAD_SCALES,
         (COPY_B_SCALES, ""),
         (TO_BARRIER + END_OF_MMA, TO_BARRIER + END_OF_MMA + COPY_B_SCALES),
+        also=((K.UNINITIALISED_READ, "b_scale_tmem", SCALED_MMA),),
     ),
     "too_many_stages": pair(
         K.SMEM_CAPACITY,

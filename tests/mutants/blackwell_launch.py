@@ -16,8 +16,8 @@ from mutants.blackwell import (
     share_b,
     within,
 )
-from mutants.kinds import TMA_STORE, WRONG_NUMBERS, of
-from mutants.mutant import NOTHING, Mutant
+from mutants.kinds import TMA_STORE, WRONG_NUMBERS
+from mutants.mutant import NOTHING, Mutant, of
 
 K = Kind
 RESPONSE_WAIT = "mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)"

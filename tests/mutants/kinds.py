@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from gemmgen.simulate import Kind, Severity
-from mutants.mutant import NOTHING, Mutant
+from mutants.mutant import NOTHING, of
 
 K = Kind
 WRONG_NUMBERS = "wrong-numbers"
@@ -17,17 +15,6 @@ READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
 LOOP_WAIT = "        accumulator = warpgroup_mma_wait(1, deps=[accumulator])\n"
 LAST_WAIT = "accumulator = warpgroup_mma_wait(0, deps=[accumulator])"
 TMA_STORE = "tma.async_store("
-
-
-def of(stem: str) -> Callable[..., Mutant]:
-    """Return what makes mutants of a module."""
-
-    def mutant(
-        kind: str, name: str, line: str, *changes: tuple[str, str], severity: Severity = Severity.ERROR
-    ) -> Mutant:
-        return Mutant(stem, changes, kind, name, line, severity)
-
-    return mutant
 
 
 # Two consumers that take turns.
@@ -45,6 +32,7 @@ TURNS = {
         "mma_turn",
         TURN_WAIT,
         ("    turn = 1 - consumer\n", "    turn = 0 + consumer\n"),
+        also=((K.READ_AFTER_WRITE, "a_smem|b_smem", MMA),),
     ),
     "empty_counts_both_consumers": turns(
         K.DEADLOCK,
@@ -119,6 +107,7 @@ PIPELINED = {
         "a_smem",
         LOAD_A,
         (PROLOGUE, LONGER_PROLOGUE),
+        also=((K.ARRIVAL_OVERFLOW, "load_ready", EXPECT),),
     ),
     "tiled_expect_once_too_often": tiled(
         K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)
@@ -137,7 +126,11 @@ PIPELINED = {
         K.WRITE_AFTER_READ, "a_smem", LOAD_A, (REFILL, REFILL.replace("stage_in_flight", "ring.stage"))
     ),
     "persistent_prologue_one_load_too_many": persistent(
-        K.WRITE_AFTER_WRITE, "a_smem", LOAD_A, (PROLOGUE, LONGER_PROLOGUE)
+        K.WRITE_AFTER_WRITE,
+        "a_smem",
+        LOAD_A,
+        (PROLOGUE, LONGER_PROLOGUE),
+        also=((K.ARRIVAL_OVERFLOW, "load_ready", EXPECT),),
     ),
     "persistent_expect_once_too_often": persistent(
         K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (OWN_EXPECT, OWN_EXPECT * 2)
@@ -147,6 +140,7 @@ PIPELINED = {
         "a_smem",
         LOAD_A,
         (f"    {LAST_WAIT}\n", f"    {LAST_WAIT.replace('(0,', '(1,')}\n"),
+        also=((K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape("),),
     ),
     "persistent_without_final_store_wait": persistent(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")
@@ -167,10 +161,11 @@ SYNCHRONOUS = {
         "b_smem",
         "tma.async_load(args.b_desc",
         (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,")),
+        also=((K.ACCUMULATOR_IN_FLIGHT, "accumulator", "d_smem.store(|tile.reshape("),),
     ),
     "blocked_without_final_store_wait": blocked(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "single_tile_not_awaited": single(
-        K.READ_AFTER_WRITE, "b_smem", MMA, ("mbarrier.wait(args.load_ready, 0)", NOTHING)
+        K.READ_AFTER_WRITE, "a_smem|b_smem", MMA, ("mbarrier.wait(args.load_ready, 0)", NOTHING)
     ),
     "single_tile_without_final_store_wait": single(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")
@@ -203,6 +198,7 @@ EPILOGUES = {
         "c_ready",
         "mbarrier.expect(buffers.c_ready, args.c_desc",
         (C_USE + C_REFILL, C_REFILL + C_USE),
+        also=((K.WRITE_AFTER_WRITE, "c_smem", C_LOAD),),
     ),
     "c_fence_missing": addend(
         K.MISSING_FENCE,
@@ -212,7 +208,11 @@ EPILOGUES = {
         severity=Severity.LINT,
     ),
     "c_buffer_of_the_other_consumer": addend(
-        K.READ_AFTER_WRITE, "c_smem", C_READ, ("Buffers(c_smem_1,", "Buffers(c_smem_0,")
+        K.READ_AFTER_WRITE,
+        "c_smem",
+        C_READ,
+        ("Buffers(c_smem_1,", "Buffers(c_smem_0,"),
+        also=((K.WRITE_AFTER_WRITE, "c_smem", C_LOAD),),
     ),
     "c_without_final_store_wait": addend(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "vectors_not_awaited": vectors(
@@ -226,6 +226,7 @@ EPILOGUES = {
         "vectors_ready",
         "mbarrier.wait(buffers.vectors_ready, 0)",
         (VECTORS_WAIT, VECTORS_WAIT.replace("phase", "0")),
+        also=((K.READ_AFTER_WRITE, "row_scale_smem|column_scale_smem|column_bias_smem", ".load("),),
     ),
     "vectors_of_other_rows": vectors(
         WRONG_NUMBERS, "d_desc", "", (ROW_SCALE_LOAD, ROW_SCALE_LOAD.replace("[row]", "[row + 1]"))
@@ -243,6 +244,7 @@ EPILOGUES = {
         (VECTORS_FENCE, VECTORS_FENCE.partition("\n")[2]),
         (STORE_FENCE, TMA_STORE),
         severity=Severity.LINT,
+        also=((K.MISSING_FENCE, "d_smem", TMA_STORE),),
     ),
     "vectors_without_final_store_wait": vectors(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
 }

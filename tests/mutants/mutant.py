@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import io
 import tokenize
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from kernels.launch import FIXED
 from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
 from gemmgen.simulate import Severity
 from gemmgen.verify.simulation import Launch, Problem, ring_launch, simulate_product
+from mutants.symptom import Symptom, Told
 
 NOTHING = "pass  # removed"
+SCHEDULES = ("lazy", "lifo", "random")
+"""Enough to show every planted fault, and its cause before what follows from it."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,15 @@ class Mutant:
     stem: str
     changes: tuple[tuple[str, str], ...]
     kind: str
-    """Of the problem; a `Kind` but for wrong numbers."""
     name: str
-    """Of the variable; each consumer may have one of its own, with its number."""
     line: str
-    """A snippet of the mutated module that is in the first line of the finding; empty where that has none."""
     severity: Severity = Severity.ERROR
+    also: tuple[tuple[str, str, str], ...] = ()
+
+    @property
+    def symptom(self) -> Symptom:
+        """What the simulator must say; lines are those of the mutated module."""
+        return Symptom(self.kind, self.name, self.line, self.severity, self.also)
 
     @property
     def source(self) -> str:
@@ -42,14 +48,29 @@ class Mutant:
         product = replace(product_of(self.stem), module=self.source)
         return simulate_product(product, (launch_of(product),)).problems
 
-    def is_named_by(self, problem: Problem) -> bool:
-        """Whether a problem is this fault, in the line where it is."""
-        names = (self.name, f"{self.name}_0", f"{self.name}_1")
-        if (problem.kind, problem.severity) != (self.kind, self.severity) or problem.name not in names:
-            return False
-        if not self.line or not problem.lines:
-            return not self.line and not problem.lines
-        return self.line in self.source.splitlines()[problem.lines[0] - 1]
+    def told(self) -> list[Told]:
+        """What the simulator says of it, in its order."""
+        lines = ["", *self.source.splitlines()]
+        return [
+            Told(problem.kind, problem.name, problem.severity, lines[next(iter(problem.lines), 0)])
+            for problem in self.problems()
+        ]
+
+
+def of(stem: str) -> Callable[..., Mutant]:
+    """Return what makes mutants of a module."""
+
+    def mutant(
+        kind: str,
+        name: str,
+        line: str,
+        *changes: tuple[str, str],
+        severity: Severity = Severity.ERROR,
+        also: tuple[tuple[str, str, str], ...] = (),
+    ) -> Mutant:
+        return Mutant(stem, changes, kind, name, line, severity, also)
+
+    return mutant
 
 
 def changed(text: str, changes: tuple[tuple[str, str], ...], what: str) -> str:
@@ -97,4 +118,4 @@ def product_of(stem: str) -> Product:
 
 def launch_of(product: Product) -> Launch:
     """Return the launch that shows a mutant's fault: in it every ring comes round."""
-    return ring_launch(product.plan, (*FIXED, "random"))
+    return ring_launch(product.plan, SCHEDULES)

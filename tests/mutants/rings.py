@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemmgen.simulate import Kind, Severity
-from mutants.mutant import NOTHING, Mutant
+from mutants.mutant import NOTHING, Mutant, of
 
 SHAPES = {
     # Four tiles in one program; 10 k-steps are 2 * 4 stages + 2. The last rows and columns are ragged.
@@ -29,14 +29,12 @@ LOAD_B = "tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring
 STORE = "d_smem.store(tile.to(args.d_desc.dtype))"
 TMA_STORE = "tma.async_store("
 EXPECT = "mbarrier.expect("
+LOAD = "tma.async_load("
+EARLY_LOAD = (Kind.WRITE_AFTER_READ, "a_smem|b_smem", LOAD)
+"""What comes of a missing wait for an empty stage, beside an arrival too many."""
 
 
-def one(kind: Kind, name: str, line: str, *changes: tuple[str, str]) -> Mutant:
-    return Mutant("h100_bf16", changes, kind, name, line)
-
-
-def two(kind: Kind, name: str, line: str, *changes: tuple[str, str]) -> Mutant:
-    return Mutant("h100_bf16_cluster2", changes, kind, name, line)
+one, two = of("h100_bf16"), of("h100_bf16_cluster2")
 
 
 K = Kind
@@ -45,7 +43,7 @@ MUTANTS = {
     "consumer_phase_flipped": one(
         K.UNINITIALISED_READ, "a_smem_0", MMA, (READY_WAIT, READY_WAIT.replace("phase)", "phase ^ 1)"))
     ),
-    "no_ready_wait": one(K.UNINITIALISED_READ, "b_smem", MMA, (READY_WAIT, NOTHING)),
+    "no_ready_wait": one(K.UNINITIALISED_READ, "a_smem|b_smem", MMA, (READY_WAIT, NOTHING)),
     "producer_phase_not_flipped": one(
         K.DEADLOCK, "load_empty", EMPTY_WAIT, (EMPTY_AT_FIRST, EMPTY_AT_FIRST.replace("(1)", "(0)"))
     ),
@@ -55,7 +53,7 @@ MUTANTS = {
     ),
     "ready_count_one_too_many": one(K.DEADLOCK, "load_ready", READY_WAIT, ("count=1)", "count=2)")),
     "empty_count_one_too_few": one(
-        K.WRITE_AFTER_READ, "b_smem", ONE_CTA_LOAD_B, ("count=CONSUMERS)", "count=1)")
+        K.WRITE_AFTER_READ, "a_smem|b_smem", LOAD, ("count=CONSUMERS)", "count=1)")
     ),
     "constant_consumer_phase": one(
         K.READ_AFTER_WRITE,
@@ -68,11 +66,12 @@ MUTANTS = {
         "a_smem_0",
         LOAD_A,
         (EMPTY_WAIT, EMPTY_WAIT.replace("ring.phase", "ring.phase * 0 + 1")),
+        also=((K.ARRIVAL_OVERFLOW, "load_ready", EXPECT),),
     ),
     "arrive_before_the_mma_retired": one(
         K.WRITE_AFTER_READ,
-        "b_smem",
-        ONE_CTA_LOAD_B,
+        "a_smem|b_smem",
+        LOAD,
         (
             f"        {LAST_WAIT}\n{RELEASE}",
             f"{RELEASE}        {LAST_WAIT}\n",
@@ -81,8 +80,7 @@ MUTANTS = {
     "mma_wait_leaves_one_in_flight": one(
         K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape(", (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,"))
     ),
-    "no_empty_wait_overflows": one(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING)),
-    "no_empty_wait_races": one(K.WRITE_AFTER_READ, "a_smem_0", LOAD_A, (EMPTY_WAIT, NOTHING)),
+    "no_empty_wait": one(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)),
     "expect_too_large": one(
         K.BYTE_COUNT,
         "load_ready",
@@ -92,7 +90,7 @@ MUTANTS = {
     "expect_too_small": one(K.BYTE_COUNT, "load_ready", EXPECT, (" + args.b_desc.nbytes_per_cta)", ")")),
     "no_store_wait": one(K.WRITE_AFTER_READ, "d_smem_0", STORE, (STORE_WAIT, "    d_smem.store(")),
     "store_wait_off_by_one": one(
-        K.WRITE_AFTER_READ, "d_smem_1", STORE, (STORE_WAIT, STORE_WAIT.replace("(0)", "(1)"))
+        K.WRITE_AFTER_READ, "d_smem", STORE, (STORE_WAIT, STORE_WAIT.replace("(0)", "(1)"))
     ),
     "shared_d_buffer": one(
         K.WRITE_AFTER_READ,
@@ -100,7 +98,7 @@ MUTANTS = {
         STORE,
         ("(d_smem_0, d_smem_1)", "(d_smem_0, d_smem_0)"),
     ),
-    "no_final_store_wait": one(K.WORK_IN_FLIGHT, "d_smem_0", TMA_STORE, (FINAL_WAIT, "\n\n")),
+    "no_final_store_wait": one(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
     "barrier_not_initialised": one(
         K.UNINITIALISED_BARRIER,
         "load_empty",
@@ -118,8 +116,8 @@ MUTANTS = {
     ),
     "loads_past_the_end": one(
         K.WORK_IN_FLIGHT,
-        "b_smem",
-        ONE_CTA_LOAD_B,
+        "a_smem|b_smem",
+        LOAD,
         ("k_step in range(args.k_steps):", "k_step in range(args.k_steps + 1):"),
     ),
     "no_fence_in_the_partition": Mutant(
@@ -142,11 +140,13 @@ MUTANTS = {
     "multicast_without_a_cluster_wide_empty": two(
         K.WRITE_AFTER_READ, "b_smem", LOAD_B, (GROUP_WAIT, NOTHING)
     ),
-    "no_empty_wait_before_the_expect": two(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING)),
+    "no_empty_wait_before_the_expect": two(
+        K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)
+    ),
     "current_stage_released": two(
         K.WRITE_AFTER_READ,
-        "b_smem",
-        LOAD_B,
+        "a_smem|b_smem",
+        LOAD,
         (f"    {LAST_WAIT}\n    {GROUP_RELEASE}", f"    {LAST_WAIT}"),
         (FIRST_MMA_WAIT, f"{FIRST_MMA_WAIT}    {GROUP_RELEASE}\n"),
         ("release(args, stage_in_flight)", GROUP_RELEASE),
@@ -188,6 +188,6 @@ MUTANTS = {
         ),
     ),
     "own_bytes_only": two(K.BYTE_COUNT, "load_ready", EXPECT, (" + args.b_desc.nbytes_per_cta)", ")")),
-    "no_ready_wait_in_the_cluster": two(K.UNINITIALISED_READ, "b_smem", MMA, (FIRST_READY_WAIT, "\n")),
+    "no_ready_wait_in_the_cluster": two(K.UNINITIALISED_READ, "a_smem|b_smem", MMA, (FIRST_READY_WAIT, "\n")),
     "no_final_store_wait_in_the_cluster": two(K.WORK_IN_FLIGHT, "d_smem_1", TMA_STORE, (FINAL_WAIT, "\n\n")),
 }

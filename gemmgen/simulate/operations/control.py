@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from gemmgen.simulate.clocks import Barrier, join
+from gemmgen.simulate.clocks import Barrier, Tick, join
 from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.memory import Proxy, View
 from gemmgen.simulate.operations.table import operation, resolved
@@ -128,7 +128,7 @@ def _arrive(agent: Agent, op: Operation, count: int, size: int) -> None:
             continue
         who = f"{agent.label} of CTA {agent.cta}"
         if size:
-            barrier.expect(size, agent.label, op.location)
+            barrier.expect(size, agent.label, op.location, Tick(agent.key, agent.knowledge.now))
         if barrier.pending < count:
             report_overflow(agent, view, op, barrier)
         barrier.arrive(count, who, op.location, agent.knowledge)

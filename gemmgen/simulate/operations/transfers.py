@@ -183,7 +183,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     identity, begin = cluster.load_count, cluster.step
     published = _published(agent, component, number)
     if barrier:
-        barrier.in_flight[identity] = size
+        barrier.issue(size, identity, component)
 
     def complete() -> None:
         values = part.load().view(view.data.dtype)  # bits are bits, whatever their sign
@@ -373,7 +373,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
     identity = cluster.load_count
     published = _published(agent, component, number)
     if barrier:
-        barrier.in_flight[identity] = RESULT_BYTES
+        barrier.issue(RESULT_BYTES, identity, component)
 
     def complete() -> None:
         view.data.copy_(torch.tensor(request.response))
