@@ -28,6 +28,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
 )
 
 from gemmgen.simulate import run
+from gemmgen.simulate.clocks import Clock, Component, Tick, join, learn, reached
 from gemmgen.simulate.findings import UNKNOWN
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.places import (
@@ -288,3 +289,32 @@ def test_views_of_shared_memory_are_those_of_torch(
     result = run(kernels.views_kernel, (1,), arguments, schedules=("lazy",))
     assert result.findings == ()
     assert out.equal(expected)
+
+
+# --- clocks
+
+COMPONENTS = [Component(program, position) for program in (0, 7) for position in (0, 1, 40)]
+NUMBER = st.one_of(st.integers(1, 3), st.sampled_from([2**31 - 2, 2**31 - 1]))
+EVENT = st.tuples(st.sampled_from(COMPONENTS), NUMBER)
+
+
+def clock_of(events: list[tuple[Component, int]]) -> Clock:
+    clock: Clock = {}
+    for component, number in events:
+        learn(clock, component, number)
+    return clock
+
+
+@given(st.lists(EVENT, max_size=12), st.lists(EVENT, max_size=12))
+def test_a_joined_clock_covers_what_either_covers_and_no_more(
+    mine: list[tuple[Component, int]], others: list[tuple[Component, int]]
+) -> None:
+    clock, other = clock_of(mine), clock_of(others)
+    before = dict(other)
+    join(clock, other)
+    for component in COMPONENTS:
+        latest = max((number for where, number in mine + others if where is component), default=0)
+        assert reached(clock, component) == latest
+        assert Tick(component, latest).known(clock)
+        assert not Tick(component, latest + 1).known(clock)
+    assert other == before

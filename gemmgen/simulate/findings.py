@@ -141,7 +141,7 @@ class Kind(StrEnum):
 
 
 class Severity(StrEnum):
-    """An error is a fault on the device; a lint is one that the compiler of today repairs or disregards."""
+    """An error is a fault on the device; a lint does no harm there today, or may be meant: its text says."""
 
     ERROR = "error"
     LINT = "lint"
@@ -193,7 +193,7 @@ class Finding:
         return Diagnostic(
             self.file or "<kernel>",
             self.kind.value,
-            message(self.brief, self.partition, self.cta, places, self.severity),
+            message(self.brief, self.partition, self.cta, places),
             field=self.name,
             line=self.line,
             severity=self.severity.diagnosed,
@@ -232,12 +232,10 @@ class Finding:
         return str(self.diagnostic)
 
 
-def message(text: str, partition: str, cta: int, places: Iterable[str], severity: Severity) -> str:
+def message(text: str, partition: str, cta: int, places: Iterable[str]) -> str:
     """Return what is wrong, and in brackets who does it and the lines that it is about."""
     who = _who(partition, cta)
     where = [*([] if not partition or who == _ALONE else [who]), *dict.fromkeys(places)]
-    if severity is Severity.LINT:
-        where.append("today's compiler makes it harmless")
     return f"{text} ({'; '.join(where)})" if where else text
 
 

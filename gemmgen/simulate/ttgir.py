@@ -17,7 +17,7 @@ from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.scratch import end_with_parent, started
-from gemmgen.simulate.findings import Frame, Location, Severity, message, refusal
+from gemmgen.simulate.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""
@@ -158,7 +158,7 @@ def _refused(complaint: triton_api.Complaint) -> GemmgenError:
     frames = tuple(Frame(file, line) for file, line in complaint.places)
     location = Location(frames).within(f"{triton_api.library_directory()}{os.sep}")
     quoted = [f"{frame} `{frame.snippet}`" for frame in location.frames]
-    text = message(f"Triton refuses the kernel: {complaint.text}", "", 0, quoted, Severity.ERROR)
+    text = message(f"Triton refuses the kernel: {complaint.text}", "", 0, quoted)
     return refusal(text, location, "lowering-failed")
 
 

@@ -241,7 +241,7 @@ class Simulation:
         return Diagnostic(
             self.module,
             problem.kind,
-            message(text, partition, cta, places, problem.severity),
+            message(text, partition, cta, places),
             field=problem.name,
             line=problem.lines[0] if problem.lines else None,
             severity=problem.severity.diagnosed,
