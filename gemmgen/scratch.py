@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import pickle
 import re
 import select
 import shutil
@@ -20,14 +21,17 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Set
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
 ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that ask a process to end. The exit code of each is 128 and its number, as shells say it."""
+
+T = TypeVar("T")
 
 HOLD = Lock()
 """Held while a file is replaced, a directory made or a process started; ``discard`` takes it for good."""
@@ -135,21 +139,8 @@ def run_child(
     Raises:
         subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
     """
-    parent, printed = os.getpid(), (directory / "stdout", directory / "stderr")
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with HOLD, warnings.catch_warnings():
-        # Python 3.12 warns about threads. The child uses none of the parent's.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        # A handler of this process must not run in the child, which begins with these at their default.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
-        try:
-            child = os.fork()
-            if child == 0:
-                _run_here(function, parent, printed, {**environment, "TMPDIR": str(directory)}, before)
-            _GROUPS.add(child)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    printed = (directory / "stdout", directory / "stderr")
+    child = _fork(partial(_run_here, function, printed, {**environment, "TMPDIR": str(directory)}))
     with started(child):
         try:
             status = _ended(child, timeout)
@@ -165,22 +156,103 @@ def run_child(
     return subprocess.CompletedProcess("the child", status, stdout, stderr)
 
 
+class LostError(Exception):
+    """A forked process ended without a result; the text says how."""
+
+
+@contextmanager
+def forked(function: Callable[[], T]) -> Generator[Callable[[], T]]:
+    """Run a function in a forked process for as long as the context lasts; yield what waits for its result.
+
+    The result is handed over by pickle. The process leads a group of its own, and an interrupt ends it
+    without a word; an exception in the function must be part of its result.
+
+    Raises:
+        LostError: The process ended before it had a result.
+    """
+    reading, writing = os.pipe()
+    child = _fork(partial(_answer, function, reading, writing))
+    os.close(writing)
+    status: int | None = None
+
+    def result() -> T:
+        nonlocal status
+        received = pipe.read()
+        _, status = os.waitpid(child, 0)
+        if not received:
+            how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message"
+            raise LostError(how)
+        return pickle.loads(received)
+
+    with started(child), os.fdopen(reading, "rb") as pipe:
+        try:
+            yield result
+        finally:
+            if status is None:  # nobody waits for it any more
+                _kill(child)
+                os.waitpid(child, 0)
+
+
+def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
+    """Fork a process that runs a function, and return its id.
+
+    The function gets the id of this process, and the signals that it has to unblock.
+    """
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with HOLD, warnings.catch_warnings():
+        # Python 3.12 warns about threads. The child uses none of the parent's.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        # A handler of this process must not run in the child, which begins with these at their default.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+        try:
+            child = os.fork()
+            if child == 0:
+                in_child(parent, before)
+            _GROUPS.add(child)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return child
+
+
+def _begin(parent: int, blocked: Set[int]) -> None:
+    """In the child: be a process of its own, that ends with its parent and by the signals that end others."""
+    HOLD.release()  # this process was forked in the middle of holding it
+    end_with_parent(parent)
+    # Compilers would not look for Python's handlers of these.
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _answer(
+    function: Callable[[], object], reading: int, writing: int, parent: int, blocked: Set[int]
+) -> NoReturn:
+    """In the child: send the result and end, whatever happens: what follows is for the parent."""
+    try:
+        _begin(parent, blocked)
+        os.close(reading)
+        result = pickle.dumps(function())
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(result)
+    finally:
+        # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
+        os._exit(0)
+
+
 def _run_here(
     function: Callable[[], None],
-    parent: int,
     printed: tuple[Path, Path],
     environment: Mapping[str, str],
+    parent: int,
     blocked: Set[int],
 ) -> NoReturn:
     """In the child: run the function, and end whatever happens: what follows is for the parent."""
     code = 1
     try:
-        end_with_parent(parent)
+        _begin(parent, blocked)
         faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
-        # Compilers would not look for Python's handlers of these.
-        for number in ENDINGS:
-            signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         for descriptor, path in zip((1, 2), printed, strict=True):
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             os.dup2(opened, descriptor)

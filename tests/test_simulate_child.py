@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.ttgir import in_child, reply
+from gemmgen.scratch import LostError, forked
+from gemmgen.simulate.ttgir import in_child
 
 
 def test_a_child_returns_the_text() -> None:
@@ -24,14 +27,45 @@ def test_an_interrupt_ends_a_child_that_compiles() -> None:
         in_child(interrupted)
 
 
-def test_a_child_whose_parent_has_gone_does_not_go_on_as_its_parent() -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    child = os.fork()
-    if child == 0:
-        try:
-            reply(lambda: "text", writing)
-        finally:
-            os._exit(1)
-    os.close(writing)
-    assert os.waitpid(child, 0)[1] == 0
+def test_a_child_hands_over_any_value_and_says_how_it_was_lost() -> None:
+    with forked(lambda: {"pid": os.getpid()}) as result:
+        assert result()["pid"] != os.getpid()
+    with pytest.raises(LostError, match="no message"), forked(lambda: 1 / 0) as result:
+        result()
+    with pytest.raises(LostError, match="signal 9"), forked(lambda: os.kill(os.getpid(), 9)) as result:
+        result()
+
+
+def test_a_child_that_nobody_waits_for_is_ended() -> None:
+    begin = time.monotonic()
+    with forked(lambda: time.sleep(60)):
+        pass
+    assert time.monotonic() - begin < 30
+
+
+def test_a_child_may_start_children() -> None:
+    def nested() -> str:
+        with forked(lambda: "text") as result:
+            return result()
+
+    with forked(nested) as result:
+        assert result() == "text"
+
+
+def test_a_child_ends_with_its_parent_and_does_not_go_on_as_one(tmp_path: Path) -> None:
+    worked, went_on = tmp_path / "worked", tmp_path / "went on"
+
+    def work() -> None:
+        time.sleep(2)
+        worked.touch()
+
+    def orphaning() -> None:
+        with forked(work):
+            os._exit(0)
+        went_on.touch()
+
+    with pytest.raises(LostError), forked(orphaning) as result:
+        result()
+    time.sleep(3)
+    assert not worked.exists()
+    assert not went_on.exists()

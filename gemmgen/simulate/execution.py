@@ -5,16 +5,20 @@ from __future__ import annotations
 import gc
 import linecache
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from operator import index
+from time import perf_counter
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
+from gemmgen.scratch import forked
 from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Findings, Kind, refusal
 from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
@@ -102,6 +106,7 @@ def run_lowered(
     max_idle_operations: int | None = None,
     checks: Sequence[Check] = (),
     resident_programs: int | None = None,
+    processes: int = 1,
 ) -> Result:
     """Run a compiled launch as `run` does; each check is called after each schedule that came to its end."""
     if not schedules:
@@ -123,9 +128,8 @@ def run_lowered(
     if _exchanges(compiled.function):
         resident = resident_programs or resident_programs_of(module, lowered.target)
     with _undisturbed():
-        result = _run_schedules(
-            compiled, lowered, programs, resident, findings, policies, max_idle_operations, checks
-        )
+        runs = _Schedules(compiled, lowered, programs, resident, max_idle_operations, checks)
+        result = _run_schedules(runs, policies, findings, processes)
     return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
 
 
@@ -158,41 +162,114 @@ def programs_of(grid: Any, bound: Mapping[str, Any]) -> tuple[int, int, int]:
     return cast("tuple[int, int, int]", (*counts, 1, 1)[:3])
 
 
-def _run_schedules(
-    kernel: Kernel,
-    lowered: GenericTtgir,
-    programs: tuple[int, int, int],
-    resident: int,
-    findings: Findings,
-    policies: Sequence[Policy],
-    max_idle_operations: int | None,
-    checks: Sequence[Check],
-) -> Result:
-    trace = Trace()
-    arguments = _bind(kernel, lowered)
-    tensors = _tensors(lowered.arguments.values())
-    initial = [tensor.clone() for tensor in tensors]
-    if max_idle_operations is None:
-        size = sum(tensor.nbytes for tensor in tensors)
-        max_idle_operations = MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
-    outcomes: list[list[Tensor]] = []
-    phases: dict[str, int] = {}
-    for policy in policies:
-        for tensor, before in zip(tensors, initial, strict=True):
+SECONDS_WORTH_A_PROCESS = 0.1
+"""Of the first schedule: to fork takes a tenth of that."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What one schedule showed."""
+
+    findings: Findings
+    phases: Mapping[str, int]
+    same: bool
+    """Whether it left the bits that the first one left."""
+
+
+class _Schedules:
+    """The runs of a launch, each from the tensors as they were given."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        lowered: GenericTtgir,
+        programs: tuple[int, int, int],
+        resident: int,
+        max_idle_operations: int | None,
+        checks: Sequence[Check],
+    ) -> None:
+        self._kernel = kernel
+        self._programs = programs
+        self._resident = resident
+        self._checks = checks
+        self._arguments = _bind(kernel, lowered)
+        self._tensors = _tensors(lowered.arguments.values())
+        self._initial = [tensor.clone() for tensor in self._tensors]
+        size = sum(tensor.nbytes for tensor in self._tensors)
+        self._max_idle_operations = (
+            max_idle_operations or MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
+        )
+        self._left: list[Tensor] | None = None
+        """What the first run left."""
+
+    def run(self, policy: Policy, trace: Trace | None = None) -> _Outcome:
+        """Run one; the tensors are left as it made them."""
+        for tensor, before in zip(self._tensors, self._initial, strict=True):
             tensor.copy_(before)
-        seen = trace if policy is policies[0] else None
-        launch = _Launch(kernel, programs, resident, arguments, findings, seen, max_idle_operations)
+        findings = Findings()
+        arguments, limit = self._arguments, self._max_idle_operations
+        launch = _Launch(self._kernel, self._programs, self._resident, arguments, findings, trace, limit)
         launch.run(policy)
-        for name, count in launch.phases.items():
-            phases[name] = max(count, phases.get(name, 0))
-        outcomes.append([tensor.clone() for tensor in tensors])
-        if findings.has(Kind.LIVELOCK):
-            break
-        if not findings.has(Kind.DEADLOCK):  # what a kernel that does not end leaves behind is no result
-            for check in checks:
+        # What a kernel that does not end leaves behind is no result.
+        if not findings.has(Kind.LIVELOCK) and not findings.has(Kind.DEADLOCK):
+            for check in self._checks:
                 check(findings)
-    same = all(all(map(torch.equal, outcomes[0], outcome)) for outcome in outcomes[1:])
-    return Result(findings.all(), trace, phases, same)
+        if self._left is None:
+            self._left = [tensor.clone() for tensor in self._tensors]
+        same = all(map(torch.equal, self._left, self._tensors))
+        return _Outcome(findings, launch.phases, same)
+
+    def run_all(self, policies: Sequence[Policy]) -> list[_Outcome]:
+        """Run several, the last one last."""
+        return [self.run(policy) for policy in policies]
+
+    def answer(self, policies: Sequence[Policy]) -> list[_Outcome] | GemmgenError:
+        """Run several; what the simulator refuses is a result too, for another process."""
+        try:
+            return self.run_all(policies)
+        except GemmgenError as error:
+            return error
+
+
+def _run_schedules(
+    schedules: _Schedules, policies: Sequence[Policy], findings: Findings, processes: int
+) -> Result:
+    """Run the first schedule, and the others beside each other if they are worth it."""
+    trace = Trace()
+    begin = perf_counter()
+    first = schedules.run(policies[0], trace)
+    rest = policies[1:]
+    processes = min(processes, len(rest))
+    if first.findings.has(Kind.LIVELOCK):
+        outcomes = [first]
+    elif processes > 1 and perf_counter() - begin >= SECONDS_WORTH_A_PROCESS:
+        outcomes = [first, *_beside(schedules, rest, processes)]
+    else:
+        outcomes = [first, *schedules.run_all(rest)]
+    phases: dict[str, int] = {}
+    for outcome in outcomes:
+        findings.merge(outcome.findings)
+        for name, count in outcome.phases.items():
+            phases[name] = max(count, phases.get(name, 0))
+    return Result(findings.all(), trace, phases, all(outcome.same for outcome in outcomes))
+
+
+def _beside(schedules: _Schedules, policies: Sequence[Policy], processes: int) -> list[_Outcome]:
+    """Run schedules in forked processes and in this one, which runs the last: it leaves the tensors."""
+    last = len(policies) - 1
+    shares = [sorted(range(last - i, -1, -processes)) for i in range(processes)]
+    outcomes: dict[int, _Outcome] = {}
+    with ExitStack() as stack:
+        others = [
+            stack.enter_context(forked(partial(schedules.answer, [policies[i] for i in share])))
+            for share in shares[1:]
+        ]
+        own = schedules.run_all([policies[i] for i in shares[0]])
+        for share, found in zip(shares, [own, *(result() for result in others)], strict=True):
+            if isinstance(found, GemmgenError):
+                raise found
+            outcomes |= zip(share, found, strict=True)
+    return [outcomes[i] for i in range(len(policies))]
 
 
 def _exchanges(function: Operation) -> bool:

@@ -329,6 +329,13 @@ class Findings:
         if moment is not None and severity is Severity.ERROR:
             self._faults[moment] = None
 
+    def merge(self, other: Findings) -> None:
+        """Add what another run has found."""
+        for key, (follows, finding) in other._found.items():
+            before = self._found.get(key)
+            if before is None or (before[0] and not follows):
+                self._found[key] = (follows, finding)
+
     def has(self, kind: Kind) -> bool:
         """Whether a fault of this kind was added."""
         return any(finding.kind is kind for _, finding in self._found.values())

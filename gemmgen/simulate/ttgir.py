@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import pickle
-import signal
-import sys
 import tempfile
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
-from gemmgen.scratch import end_with_parent, started
+from gemmgen.scratch import LostError, forked
 from gemmgen.simulate.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
@@ -108,49 +105,25 @@ def _read(file: Path) -> str | None:
 
 def in_child(compile_: Callable[[], str]) -> str:
     """Run a function in a forked child and return its text; what it printed explains a failure."""
-    parent = os.getpid()
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with warnings.catch_warnings():
-        # Python 3.12 warns about threads. The child uses none of the parent's: the compiler has its own.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        end_with_parent(parent)
-        os.close(reading)
-        reply(compile_, writing)
-    os.close(writing)
-    with started(child), os.fdopen(reading, "rb") as pipe:
-        received = pipe.read()
-        _, status = os.waitpid(child, 0)
-    if not received:
-        how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message"
-        raise _refusal(f"Triton aborts on the kernel ({how})", "lowering-failed")
-    outcome: str | triton_api.Complaint = pickle.loads(received)
+    try:
+        with forked(partial(_compiled, compile_)) as result:
+            outcome = result()
+    except LostError as lost:
+        raise _refusal(f"Triton aborts on the kernel ({lost})", "lowering-failed") from lost
     if isinstance(outcome, triton_api.Complaint):
         raise _refused(outcome)
     return outcome
 
 
-def reply(compile_: Callable[[], str], writing: int) -> NoReturn:
-    """In the child: send the result and end without the toolchain's own report of leaks.
-
-    It ends here whatever happens: what follows in the callers is for their own process.
-    """
-    try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the compiler would not look for Python's interrupt
-        with tempfile.TemporaryFile() as log:
-            os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
-            try:
-                outcome = compile_()
-            except BaseException as error:  # the parent reports it, whatever it is
-                log.seek(0)
-                outcome = triton_api.complaint(error, log.read().decode(errors="replace"))
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(pickle.dumps(outcome))
-    finally:
-        os._exit(0)
+def _compiled(compile_: Callable[[], str]) -> str | triton_api.Complaint:
+    """In the child: return the text, or why there is none."""
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)  # MLIR prints its errors there, and Python sees only that there was one
+        try:
+            return compile_()
+        except BaseException as error:  # the parent reports it, whatever it is
+            log.seek(0)
+            return triton_api.complaint(error, log.read().decode(errors="replace"))
 
 
 def _refused(complaint: triton_api.Complaint) -> GemmgenError:
