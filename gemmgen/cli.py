@@ -28,6 +28,7 @@ from gemmgen.build import columns, resources_text, simulation_text, spec_row
 from gemmgen.doctor import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.product import Product, check, make, staged
+from gemmgen.scratch import usable_cores
 
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
@@ -57,6 +58,10 @@ Schedules = Annotated[
 ]
 Seed = Annotated[
     int, typer.Option(metavar="S", min=0, max=2**31, help="Of the inputs and the random schedules.")
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="For the schedules of a launch (the cores of this machine)."),
 ]
 TraceFile = Annotated[
     Path | None,
@@ -286,6 +291,7 @@ def simulate_command(
     ] = "sm90",
     schedules: Schedules = 10,
     seed: Seed = 0,
+    processes: Processes = None,
     trace: TraceFile = None,
     svg: PictureFile = None,
     sarif: Annotated[
@@ -295,6 +301,7 @@ def simulate_command(
 ) -> None:
     """Run kernels on the CPU under many schedules; find races, deadlocks and wrong numbers."""
     require_compiler()
+    processes = processes or usable_cores()
     files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
     if files and len(files) < len(subjects):
         raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
@@ -304,14 +311,14 @@ def simulate_command(
     if files:
         if shape or programs:
             raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
-        _simulate_programs(files, target, schedules, seed, trace, svg, sarif, as_json=as_json)
+        _simulate_programs(files, target, schedules, seed, processes, trace, svg, sarif, as_json=as_json)
     elif sarif:
         raise typer.BadParameter(
             "is written of programs; a spec's findings are in --json", param_hint="--sarif"
         )
     else:
         specs = [Path(subject) for subject in subjects]
-        _simulate_specs(specs, shape, programs, schedules, seed, trace, svg, as_json=as_json)
+        _simulate_specs(specs, shape, programs, schedules, seed, processes, trace, svg, as_json=as_json)
 
 
 def _simulate_programs(
@@ -319,6 +326,7 @@ def _simulate_programs(
     target: str,
     schedules: int,
     seed: int,
+    processes: int,
     trace: Path | None,
     svg: Path | None,
     sarif: Path | None,
@@ -338,9 +346,8 @@ def _simulate_programs(
         results = shown.setdefault(subject, [])
         try:
             with redirect_stdout(sys.stderr):  # what a program prints is no report
-                run_program(
-                    Path(file), function or None, gpu, results.append, policies.schedules(schedules), seed
-                )
+                given = policies.schedules(schedules)
+                run_program(Path(file), function or None, gpu, results.append, given, seed, processes)
             if not results:
                 message = (
                     "launches no Gluon kernel: name a function that does, or let the file do so as a script"
@@ -372,6 +379,7 @@ def _simulate_specs(
     programs: int | None,
     schedules: int,
     seed: int,
+    processes: int,
     trace: Path | None,
     svg: Path | None,
     *,
@@ -389,7 +397,8 @@ def _simulate_specs(
 
     def simulate_one(path: Path) -> Simulation:
         product = make(path)
-        return simulate_product(product, pinned or all_launches(product.plan, schedules), seed=seed)
+        launches = pinned or all_launches(product.plan, schedules)
+        return simulate_product(product, launches, seed=seed, processes=processes)
 
     with _progress("simulating") as progress:
         simulations, failed = _each(specs, simulate_one, progress)

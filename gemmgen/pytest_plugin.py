@@ -57,6 +57,7 @@ class Simulating:
 
     def __init__(self, config: pytest.Config, target: str) -> None:
         from gemmgen.errors import GemmgenError
+        from gemmgen.scratch import usable_cores
         from gemmgen.simulate import gpu_of_target
         from gemmgen.simulate.policies import policy_of
         from gemmgen.simulate.pretended import pretended
@@ -73,7 +74,9 @@ class Simulating:
             for name in self._schedules or ("",):
                 policy_of(name, 0)
             seed = cast(int, config.getoption("--gluon-seed"))
-            self._places.enter_context(pretended(gpu, self._tell, self._schedules, seed))
+            # Workers of pytest-xdist take the cores already.
+            processes = 1 if hasattr(config, "workerinput") else usable_cores()
+            self._places.enter_context(pretended(gpu, self._tell, self._schedules, seed, processes))
         except GemmgenError as error:
             raise pytest.UsageError(f"--gluon-simulate: {error.diagnostics[0].message}") from error
         self._gpu = f"{gpu.architecture.name}, {gpu.name}"

@@ -156,6 +156,11 @@ def run_child(
     return subprocess.CompletedProcess("the child", status, stdout, stderr)
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class LostError(Exception):
     """A forked process ended without a result; the text says how."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,8 +18,8 @@ from kernels.launch import lines_of
 from modules import ROOT
 from torch import Tensor
 
-from gemmgen.errors import GemmgenError
-from gemmgen.simulate import Kind, Result, simulate
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.simulate import Kind, Result, execution, simulate
 from gemmgen.simulate.clocks import Clock, Component, Tick, learn
 from gemmgen.simulate.findings import Findings
 
@@ -376,6 +379,76 @@ def test_what_comes_after_a_fault_of_its_run_is_told_after_it() -> None:
     found.begin_run()
     found.add(Kind.READ_AFTER_WRITE, "effect", (), "", 0, "", follows=found.follows(clock(producer, 3)))
     assert told() == ["effect", "apart", "cause", "end"]
+
+
+SCHEDULES = ("lazy", "eager", "lifo", "random", "random", "random", "random")
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Divide the shortest schedules too; the processes that were forked for them."""
+    shares: list[int] = []
+    beside = execution._beside  # pyright: ignore[reportPrivateUsage]
+
+    def counted(schedules: Any, policies: Any, processes: int) -> Any:
+        shares.append(processes)
+        return beside(schedules, policies, processes)
+
+    monkeypatch.setattr(execution, "SECONDS_WORTH_A_PROCESS", 0.0)
+    monkeypatch.setattr(execution, "_beside", counted)
+    return shares
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("processes", [2, 3, 64])
+def test_schedules_in_processes_show_what_they_show_in_one(
+    divided: list[int], processes: int, awaited: bool
+) -> None:
+    def ran(processes: int) -> tuple[Result, Tensor]:
+        source, target = tensors()
+        arguments = (*descriptors(source, target), 4, awaited)
+        kernel = simulate(copy_kernel, schedules=SCHEDULES, processes=processes, expect={"out_desc": source})
+        return kernel[1](*arguments, num_warps=4), target
+
+    (alone, left), (together, left_together) = ran(1), ran(processes)
+    assert divided == [min(processes, len(SCHEDULES) - 1)]
+    assert replace(together, trace=alone.trace) == alone
+    assert together.trace.spans == alone.trace.spans
+    assert bool(together.findings) is not awaited
+    assert left_together.equal(left)
+
+
+def test_what_another_process_refuses_is_refused(divided: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    run_one, here = execution._Schedules.run, os.getpid()  # pyright: ignore[reportPrivateUsage]
+
+    def refuses(schedules: Any, policy: Any, trace: Any = None) -> Any:
+        if os.getpid() != here:
+            raise GemmgenError([Diagnostic("kernel.py", "unknown-operation", "of a random schedule", line=3)])
+        return run_one(schedules, policy, trace)
+
+    monkeypatch.setattr(execution._Schedules, "run", refuses)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(GemmgenError, match=r"kernel\.py:3: error\[unknown-operation\]: of a random"):
+        copied(schedules=SCHEDULES, processes=2)
+    assert divided == [2]
+
+
+def test_a_process_that_is_lost_is_told(divided: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    run_one, here = execution._Schedules.run, os.getpid()  # pyright: ignore[reportPrivateUsage]
+
+    def dies(schedules: Any, policy: Any, trace: Any = None) -> Any:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run_one(schedules, policy, trace)
+
+    monkeypatch.setattr(execution._Schedules, "run", dies)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(GemmgenError, match=r"ended without a result \(signal 9\): processes=1 needs none"):
+        copied(schedules=SCHEDULES, processes=2)
+    assert divided == [2]
+
+
+def test_processes_are_a_positive_number() -> None:
+    with pytest.raises(GemmgenError, match="processes is 0: it must be positive"):
+        copied(processes=0)
 
 
 def test_a_launch_says_how_many_programs_are_resident() -> None:

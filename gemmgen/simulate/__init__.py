@@ -55,6 +55,7 @@ class Simulated:
     rtol: float = 0.0
     atol: float = 0.0
     resident_programs: int | None = None
+    processes: int = 1
 
     def __getitem__(self, grid: Any) -> Callable[..., Result]:
         """Return what launches the kernel; a grid is one to three numbers, or a function of the arguments."""
@@ -76,6 +77,7 @@ class Simulated:
                 self.seed,
                 checks=[check.judge for check in checks],
                 resident_programs=self.resident_programs,
+                processes=self.processes,
             )
 
         return launch
@@ -92,6 +94,7 @@ def simulate(
     rtol: float = 0.0,
     atol: float = 0.0,
     resident_programs: int | None = None,
+    processes: int = 1,
 ) -> Simulated:
     """Return a kernel to be launched in the simulator: ``simulate(kernel)[grid](*args, **kwargs)``.
 
@@ -110,13 +113,25 @@ def simulate(
         rtol: Largest difference, relative to the expected number.
         atol: Largest difference, in addition.
         resident_programs: Programs that the GPU holds at one time, as for ``run``.
+        processes: Among which the schedules are divided, as for ``run``.
 
     Raises:
         GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
             not fit its tensor.
     """
     architecture = target if isinstance(target, Architecture) else gpu_of_target(target).architecture
-    return Simulated(kernel, architecture, schedules, seed, expect, reference, rtol, atol, resident_programs)
+    return Simulated(
+        kernel,
+        architecture,
+        schedules,
+        seed,
+        expect,
+        reference,
+        rtol,
+        atol,
+        resident_programs,
+        processes,
+    )
 
 
 def _called(reference: Callable[..., Expected], bound: Mapping[str, Any]) -> Expected:

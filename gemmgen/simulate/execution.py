@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
-from gemmgen.scratch import forked
+from gemmgen.scratch import LostError, forked
 from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Findings, Kind, refusal
 from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
@@ -66,6 +66,7 @@ def run(
     seed: int = 0,
     max_idle_operations: int | None = None,
     resident_programs: int | None = None,
+    processes: int = 1,
     **keywords: Any,
 ) -> Result:
     """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
@@ -85,6 +86,8 @@ def run(
         resident_programs: Programs that the GPU holds at one time; the others begin when one of them ends.
             Those that can wait for each other through global memory run interleaved. By default as many as
             the largest GPU of the target has room for, by shared memory and warps.
+        processes: Among which the schedules behind the first one are divided, where that one took long. The
+            others are forked from this process: no other thread may be inside torch then.
         keywords: As at a launch: arguments by name, and options (``num_warps``, ``num_ctas``, ``maxnreg``).
 
     Raises:
@@ -93,7 +96,14 @@ def run(
     """
     lowered = lower_kernel(kernel, args, target, keywords)
     return run_lowered(
-        kernel, lowered, grid, schedules, seed, max_idle_operations, resident_programs=resident_programs
+        kernel,
+        lowered,
+        grid,
+        schedules,
+        seed,
+        max_idle_operations,
+        resident_programs=resident_programs,
+        processes=processes,
     )
 
 
@@ -115,6 +125,8 @@ def run_lowered(
         raise refusal(f"schedules is {schedules!r}: it must be a sequence of names", code="bad-launch")
     if max_idle_operations is not None and max_idle_operations < 1:
         raise refusal(f"max_idle_operations is {max_idle_operations}: it must be positive")
+    if processes < 1:
+        raise refusal(f"processes is {processes}: it must be positive")
     if resident_programs is not None and resident_programs < 1:
         raise refusal(f"resident_programs is {resident_programs}: it must be positive")
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
@@ -264,12 +276,21 @@ def _beside(schedules: _Schedules, policies: Sequence[Policy], processes: int) -
             stack.enter_context(forked(partial(schedules.answer, [policies[i] for i in share])))
             for share in shares[1:]
         ]
-        own = schedules.run_all([policies[i] for i in shares[0]])
-        for share, found in zip(shares, [own, *(result() for result in others)], strict=True):
-            if isinstance(found, GemmgenError):
-                raise found
-            outcomes |= zip(share, found, strict=True)
+        outcomes |= zip(shares[0], schedules.run_all([policies[i] for i in shares[0]]), strict=True)
+        for share, result in zip(shares[1:], others, strict=True):
+            outcomes |= zip(share, _received(result), strict=True)
     return [outcomes[i] for i in range(len(policies))]
+
+
+def _received(result: Callable[[], list[_Outcome] | GemmgenError]) -> list[_Outcome]:
+    try:
+        found = result()
+    except LostError as lost:
+        message = f"a process that ran schedules ended without a result ({lost}): processes=1 needs none"
+        raise refusal(message, code="process-lost") from lost
+    if isinstance(found, GemmgenError):
+        raise found
+    return found
 
 
 def _exchanges(function: Operation) -> bool:

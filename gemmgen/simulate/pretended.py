@@ -42,6 +42,7 @@ def pretended(
     tell: Callable[[Result], None],
     schedules: tuple[str, ...] = QUICK_SCHEDULES,
     seed: int = 0,
+    processes: int = 1,
 ) -> Generator[None]:
     """Simulate every launch of a Gluon kernel as if there were such a GPU, and pass on what each one showed.
 
@@ -57,7 +58,8 @@ def pretended(
             if grid is None:
                 return _Warmed(lambda grid, args: launch(kernel, grid, args, keywords))
             programs = programs_of(grid, lowered.bound)
-            result = run_lowered(kernel, lowered, programs, _affordable(schedules, programs), seed)
+            affordable = _affordable(schedules, programs)
+            result = run_lowered(kernel, lowered, programs, affordable, seed, processes=processes)
         tell(result)
         return result
 
@@ -88,6 +90,7 @@ def run_program(
     tell: Callable[[Result], None],
     schedules: tuple[str, ...] = QUICK_SCHEDULES,
     seed: int = 0,
+    processes: int = 1,
 ) -> None:
     """Run a file as a script, or a function of it that takes no arguments, as if there were such a GPU.
 
@@ -101,7 +104,7 @@ def run_program(
     known = set(sys.modules)
     sys.path.insert(0, str(folder))  # as for a script
     try:
-        with pretended(gpu, tell, schedules, seed):
+        with pretended(gpu, tell, schedules, seed, processes):
             if function is None:
                 runpy.run_path(path, run_name="__main__")
             else:

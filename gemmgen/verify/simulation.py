@@ -268,8 +268,12 @@ class Simulation:
         }
 
 
-def simulate_product(product: Product, launches: Sequence[Launch], *, seed: int = 0) -> Simulation:
+def simulate_product(
+    product: Product, launches: Sequence[Launch], *, seed: int = 0, processes: int = 1
+) -> Simulation:
     """Run a product's module on the CPU; the random schedule at position i of a launch has seed `seed` + i.
+
+    The schedules of a launch are divided among so many processes, where that is worth it.
 
     Raises:
         GemmgenError: The compiler refuses the module, the simulator does not know something in it, or the
@@ -282,7 +286,7 @@ def simulate_product(product: Product, launches: Sequence[Launch], *, seed: int 
     with staged(product) as path, _one_thread(), _refusals_of(path):
         module = import_generated(path)
         for launch in launches:
-            simulated = _Simulated(module, product, launch, seed)
+            simulated = _Simulated(module, product, launch, seed, processes)
             for problem in simulated.problems():
                 problems.setdefault((problem.kind, problem.name, problem.lines), problem)
             trace = trace or simulated.result.trace
@@ -302,12 +306,15 @@ def simulate_product(product: Product, launches: Sequence[Launch], *, seed: int 
 class _Simulated:
     """A generated module's kernel under the schedules of one launch, called as its wrapper is."""
 
-    def __init__(self, module: ModuleType, product: Product, launch: Launch, seed: int) -> None:
+    def __init__(
+        self, module: ModuleType, product: Product, launch: Launch, seed: int, processes: int
+    ) -> None:
         self._module = module
         self._spec = product.source.spec
         self._target = product.plan.architecture
         self._launch = launch
         self._seed = seed
+        self._processes = processes
         self.result = Result((), Trace(), {}, deterministic=True)
 
     def __call__(self, a: Tensor, b: Tensor, /, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
@@ -323,6 +330,7 @@ class _Simulated:
             target=self._target,
             schedules=self._launch.schedules,
             seed=self._seed,
+            processes=self._processes,
             **options,
         )
         return d
