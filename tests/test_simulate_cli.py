@@ -137,7 +137,7 @@ FAULTS = {
     ),
     "a fence that is missing": (
         ("    fence_async_shared()\n", ""),
-        r"h100_bf16\.py:(\d+): warning\[missing-fence\] (d_smem_0|d_smem_1): .+; Triton 3\.9 inserts it \(.+\)",
+        r"h100_bf16\.py:(\d+): warning\[missing-fence\] (d_smem_[01]): .+; Triton 3\.9 inserts it \(.+\)",
         "tma.async_store(",
     ),
     "a column that is wrong": (
