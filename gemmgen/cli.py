@@ -33,6 +33,7 @@ from gemmgen.scratch import usable_cores
 if TYPE_CHECKING:
     from gemmgen.lower import Resources
     from gemmgen.simulate import Result
+    from gemmgen.simulate.pretended import Program
     from gemmgen.verify.simulation import Simulation
 
 T = TypeVar("T")
@@ -277,7 +278,7 @@ def simulate_command(
         list[str],
         typer.Argument(
             metavar="SPEC…|FILE.py[::FUNCTION]…",
-            help="Specs; or programs that launch Gluon kernels: scripts, or functions without arguments.",
+            help="Specs; or programs: scripts or functions that launch Gluon kernels, or a kernel itself.",
         ),
     ],
     shape: PinnedShape = "",
@@ -289,6 +290,13 @@ def simulate_command(
         str,
         typer.Option(metavar="GPU", help="Of programs: sm90, sm100, h100, h200, b200. A spec has its own."),
     ] = "sm90",
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="ARGS", help="What a FUNCTION is called with: 'torch.ones(64), n=64'."),
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option(metavar="GRID", help="What a FUNCTION that is a kernel is launched with.")
+    ] = None,
     schedules: Schedules = 10,
     seed: Seed = 0,
     processes: Processes = None,
@@ -311,7 +319,10 @@ def simulate_command(
     if files:
         if shape or programs:
             raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
-        _simulate_programs(files, target, schedules, seed, processes, trace, svg, sarif, as_json=as_json)
+        called = [_program(subject, args, grid) for subject in files]
+        _simulate_programs(called, target, schedules, seed, processes, trace, svg, sarif, as_json=as_json)
+    elif args is not None or grid is not None:
+        raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
     elif sarif:
         raise typer.BadParameter(
             "is written of programs; a spec's findings are in --json", param_hint="--sarif"
@@ -321,8 +332,18 @@ def simulate_command(
         _simulate_specs(specs, shape, programs, schedules, seed, processes, trace, svg, as_json=as_json)
 
 
+def _program(subject: str, args: str | None, grid: str | None) -> Program:
+    """Return what a subject names, with what it is called with."""
+    from gemmgen.simulate.pretended import Program
+
+    file, _, function = subject.partition("::")
+    if not function and (args is not None or grid is not None):
+        raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
+    return Program(Path(file), function or None, args, grid)
+
+
 def _simulate_programs(
-    subjects: list[str],
+    called: list[Program],
     target: str,
     schedules: int,
     seed: int,
@@ -341,18 +362,17 @@ def _simulate_programs(
     gpu = gpu_of_target(target)
     shown: dict[str, list[Result]] = {}
     failures: list[GemmgenError] = []
-    for subject in subjects:
-        file, _, function = subject.partition("::")
-        results = shown.setdefault(subject, [])
+    for program in called:
+        results = shown.setdefault(str(program), [])
         try:
             with redirect_stdout(sys.stderr):  # what a program prints is no report
                 given = policies.schedules(schedules)
-                run_program(Path(file), function or None, gpu, results.append, given, seed, processes)
+                run_program(program, gpu, results.append, given, seed, processes)
             if not results:
                 message = (
                     "launches no Gluon kernel: name a function that does, or let the file do so as a script"
                 )
-                raise GemmgenError([Diagnostic(file, "no-launch", message)])
+                raise GemmgenError([Diagnostic(str(program.file), "no-launch", message)])
         except GemmgenError as error:
             failures.append(error)
     found = list(
@@ -369,7 +389,7 @@ def _simulate_programs(
         _print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
     if sarif:
         _write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
-    _write_timelines(shown[subjects[0]][:1], trace, svg)
+    _write_timelines(shown[str(called[0])][:1], trace, svg)
     _exit(bool(failures) or any(finding.severity is Severity.ERROR for finding in found))
 
 

@@ -215,6 +215,8 @@ def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
             child = os.fork()
             if child == 0:
                 in_child(parent, before)
+            with suppress(OSError):  # the child does so too: whoever is first
+                os.setpgid(child, child)
             _GROUPS.add(child)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

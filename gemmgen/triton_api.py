@@ -298,6 +298,11 @@ def _places_of(error: Any) -> list[tuple[str, int]]:
     return [(functions[-1].file_name, functions[-1].def_file_line_number + line - 1)]
 
 
+def is_gluon(value: Any) -> bool:
+    """Whether a value is what ``@gluon.jit`` decorates."""
+    return callable(getattr(value, "is_gluon", None)) and value.is_gluon()
+
+
 def specialize(
     kernel: Any,
     args: Sequence[Any],
@@ -322,7 +327,7 @@ def specialize(
     )
 
     name = getattr(kernel, "__name__", repr(kernel))
-    if not (callable(getattr(kernel, "is_gluon", None)) and kernel.is_gluon()):
+    if not is_gluon(kernel):
         raise _bad_launch(name, "it is no kernel: simulate what `@gluon.jit` decorates")
     target = GPUTarget("cuda", compute_capability, threads_per_warp)
     backend: Any = cast(Any, make_backend)(target)

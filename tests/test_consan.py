@@ -55,7 +55,8 @@ def test_what_is_recorded_is_still_a_case() -> None:
 def test_the_recorded_simulator_named_what_it_names_now() -> None:
     for entry in read().entries:
         planted = CASES[entry.name].planted  # test_simulate_mutants asserts that it is found
-        assert entry.findings[:1] == ((planted,) if planted else ())
+        assert set(entry.findings[:1]) <= planted
+        assert bool(entry.findings) == bool(planted)
         assert entry.fault == (bool(planted) and entry.name not in BY_DESIGN)
 
 

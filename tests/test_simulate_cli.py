@@ -352,6 +352,56 @@ def test_a_program_runs_as_on_a_gpu(gemmgen_: Gemmgen, program: Path, subject: s
     assert ">copy_kernel: grid 1 x 1 x 1, schedule lazy, CTA 0</text>" in Path("pipeline.svg").read_text()
 
 
+DESCRIBED = "*descriptors(torch.ones(64, 32), torch.zeros(64, 32)), 4"
+
+
+def test_a_kernel_of_a_file_is_launched_as_the_shell_says(gemmgen_: Gemmgen, program: Path) -> None:
+    subject = "copies.py::copy_kernel"
+    given = ("--grid", "1,", "--schedules", "0", "--args")
+    ran = gemmgen_("simulate", subject, *given, f"{DESCRIBED}, True, num_warps=8")
+    assert ran.code == 0
+    assert ran.stdout == f"{subject}: copy_kernel, grid 1 x 1 x 1: 3 schedules, 0 findings\n"
+    raced = gemmgen_("simulate", subject, *given, f"{DESCRIBED}, awaited=False, num_warps=4")
+    assert raced.code == 1
+    assert "error[write-after-read] buffer" in raced.diagnostics[0]
+
+
+def test_a_function_of_a_file_is_called_as_the_shell_says(gemmgen_: Gemmgen, program: Path) -> None:
+    ran = gemmgen_("simulate", "program.py::copy", "--args", "awaited=False", "--schedules", "0")
+    assert "error[write-after-read] buffer" in ran.diagnostics[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("copies.py::copy_kernel",),
+            "error[no-grid]: copy_kernel is a kernel: name its --grid, and its --args",
+        ),
+        (("program.py::copy", "--grid", "1"), "error[no-kernel]: copy is no Gluon kernel, and has no --grid"),
+        (
+            ("copies.py::copy_kernel", "--grid", "1", "--args", "unknown"),
+            "error[bad-arguments]: --args unknown: NameError: name 'unknown' is not defined",
+        ),
+        (
+            ("copies.py::copy_kernel", "--grid", "1 +", "--args", "1"),
+            "error[bad-arguments]: --grid 1 +: SyntaxError: invalid syntax",
+        ),
+        (
+            ("copies.py::copy_kernel", "--grid", "1", "--args", "1"),
+            "error[bad-launch]: copy_kernel() missing 4 required",
+        ),
+    ],
+)
+def test_what_cannot_be_called_is_an_error_in_one_line(
+    gemmgen_: Gemmgen, program: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    ran = gemmgen_("simulate", *arguments)
+    assert ran.code == 1
+    (diagnostic,) = ran.diagnostics
+    assert told in diagnostic
+
+
 def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: Path) -> None:
     ran = gemmgen_("simulate", "program.py::race", "--schedules", "0", "--sarif", "found.sarif", "--json")
     assert ran.code == 1
@@ -423,6 +473,8 @@ def test_a_program_that_does_not_run_is_an_error_in_one_line(
         ("program.py", "--shape", "1x1x1"),
         (SPEC, "--programs", "2"),
         (SPEC, "--sarif", "found.sarif"),
+        (SPEC, "--grid", "1"),
+        ("program.py", "--args", "1"),
     ],
 )
 def test_options_that_do_not_go_together_are_wrong_usage(

@@ -59,6 +59,12 @@ class Access(NamedTuple):
         """Whether the event happened before everything that is issued with this clock."""
         return reached(clock, self.component) >= self.number
 
+    def is_ordered(self, before: Access, clock: Clock) -> bool:
+        """Whether one is done before this one, which is issued with a clock, and needs no fence either."""
+        if reached(clock, before.component) < before.number:
+            return False
+        return self.proxy is not Proxy.ASYNC or before.proxy is not Proxy.GENERIC
+
     def __str__(self) -> str:
         return f"the {self.what} at {self.location} ({self.partition} of CTA {self.cta})"
 
@@ -94,9 +100,12 @@ class _Record:
 
     def add_read(self, access: Access) -> None:
         """Remember a read."""
-        self.seen |= self.write is not None and self.write.component != access.component
-        self.reads[access.component] = access
-        self.first_reads.setdefault(access.component, access)
+        component = access.component
+        if self.write is not None and self.write.component is not component:
+            self.seen = True
+        self.reads[component] = access
+        if component not in self.first_reads:
+            self.first_reads[component] = access
 
     def add_write(self, access: Access, holder: Operation) -> None:
         """Remember a write, and forget the reads of what it overwrites."""
@@ -105,7 +114,8 @@ class _Record:
             self.lost = None if self.seen else self.write
             self.seen = False
         self.write, self.holder = access, holder
-        self.reads, self.first_reads = {}, {}
+        self.reads.clear()
+        self.first_reads.clear()
 
     def ahead(self, read: Access, clock: Clock) -> bool:
         """Whether who reads did so again where one who writes with this clock knows of the first time.
@@ -197,10 +207,11 @@ class Memory:
         allocation = view.place.allocation
         access = self._placed(access, clock)
         for record in self._touched(view.place):
+            write = record.write
             if record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
-            elif record.write is not None:
-                self._judge_read(view, access, record, record.write, clock, fenced)
+            elif write is not None and not access.is_ordered(write, clock):
+                self._judge_read(view, access, record, write, clock, fenced)
             record.add_read(self._placed(access, clock))
 
     def write(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
@@ -209,14 +220,17 @@ class Memory:
             raise refusal(f"a write to {view.name} through a view that moves elements is not known")
         access = self._placed(access, clock)
         for record in self._touched(view.place):
-            if record.write is not None:
+            if record.write is not None and not access.is_ordered(record.write, clock):
                 self._judge_overwrite(view, access, record.write, clock, fenced)
             for read in record.reads.values():
-                self._judge_write(view, access, record, read, clock, fenced)
+                if not access.is_ordered(read, clock):
+                    self._judge_write(view, access, record, read, clock, fenced)
             record.add_write(self._placed(access, clock), view.place.allocation)
 
     def _placed(self, access: Access, clock: Clock) -> Access:
         """Return an access that knows whether it comes after a fault."""
+        if not self._findings.faulty:
+            return access
         return access._replace(follows=True) if self._findings.follows(clock) else access
 
     def _judge_read(

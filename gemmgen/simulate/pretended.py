@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
@@ -83,21 +84,38 @@ class _Warmed:
         return lambda *args: self.launch(grid, args)
 
 
+@dataclass(frozen=True)
+class Program:
+    """A file to be run as a script, or a function of it to be called."""
+
+    file: Path
+    function: str | None = None
+    """A function, or a Gluon kernel."""
+    args: str | None = None
+    """What it is called with, in Python, with the names of the file, ``torch`` and ``TensorDescriptor``."""
+    grid: str | None = None
+    """Of a kernel: what would stand between the brackets of a launch."""
+
+    def __str__(self) -> str:
+        """Return it as a shell names it."""
+        return f"{self.file}::{self.function}" if self.function else str(self.file)
+
+
 def run_program(
-    file: Path,
-    function: str | None,
+    program: Program,
     gpu: Gpu,
     tell: Callable[[Result], None],
     schedules: tuple[str, ...] = QUICK_SCHEDULES,
     seed: int = 0,
     processes: int = 1,
 ) -> None:
-    """Run a file as a script, or a function of it that takes no arguments, as if there were such a GPU.
+    """Run a program as if there were such a GPU.
 
     Raises:
-        GemmgenError: It cannot be read, has no such function, or raises an error itself (``program-failed``).
+        GemmgenError: The file cannot be read, it has no such function, the arguments cannot be evaluated, or
+            it raises an error itself (``program-failed``).
     """
-    path = str(file)
+    file, path = program.file, str(program.file)
     if not file.is_file():
         raise _failed(path, "no-file", "there is no such file")
     folder = file.resolve().parent
@@ -105,10 +123,10 @@ def run_program(
     sys.path.insert(0, str(folder))  # as for a script
     try:
         with pretended(gpu, tell, schedules, seed, processes):
-            if function is None:
+            if program.function is None:
                 runpy.run_path(path, run_name="__main__")
             else:
-                _function_of(file, function)()
+                _call(program, program.function)()
     except (GemmgenError, KeyboardInterrupt):
         raise
     except SystemExit as error:
@@ -132,20 +150,53 @@ def _forget(modules: Iterable[str], folder: Path) -> None:
             del sys.modules[name]
 
 
-def _function_of(file: Path, name: str) -> Callable[[], object]:
-    """Import a file, and return its function, which needs no arguments."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+def _call(program: Program, name: str) -> Callable[[], object]:
+    """Import a file, and return the call of its function, or the launch of its kernel."""
+    path = str(program.file)
+    spec = importlib.util.spec_from_file_location(program.file.stem, program.file)
     assert spec
     assert spec.loader
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    module = sys.modules[program.file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise _failed(str(file), "no-function", f"has no function {name}")
-    if any(p.default is p.empty for p in inspect.signature(function).parameters.values()):
-        message = f"{name} takes arguments: name a function that takes none, or run tests with pytest"
-        raise _failed(str(file), "no-function", message)
-    return function
+    function: Any = getattr(module, name, None)
+    is_kernel = triton_api.is_gluon(function)
+    if not callable(function) and not is_kernel:
+        raise _failed(path, "no-function", f"has no function {name}")
+    if is_kernel and program.grid is None:
+        raise _failed(path, "no-grid", f"{name} is a kernel: name its --grid, and its --args as at a launch")
+    if program.grid is not None and not is_kernel:
+        raise _failed(path, "no-kernel", f"{name} is no Gluon kernel, and has no --grid")
+    if program.args is None and not is_kernel and _needs_arguments(function):
+        raise _failed(path, "no-function", f"{name} takes arguments: give --args, or run tests with pytest")
+    called = cast(Any, function)
+    if program.grid is not None:
+        called = called[_evaluated(program, module, "grid", f"({program.grid})")]
+    args, keywords = _evaluated(program, module, "args", f"collected({program.args or ''})")
+    return partial(called, *args, **keywords)
+
+
+def _needs_arguments(function: Callable[..., object]) -> bool:
+    return any(
+        parameter.default is parameter.empty for parameter in inspect.signature(function).parameters.values()
+    )
+
+
+def _evaluated(program: Program, module: ModuleType, option: str, text: str) -> Any:
+    """Return what an option says, in the names of the file."""
+    from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
+        TensorDescriptor,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+    known = {"torch": torch, "TensorDescriptor": TensorDescriptor, **vars(module), "collected": _collected}
+    try:
+        return eval(text, known)  # a shell's own user says what to call
+    except Exception as error:
+        message = f"--{option} {getattr(program, option)}: {type(error).__name__}: {error}"
+        raise _failed(str(program.file), "bad-arguments", message) from error
+
+
+def _collected(*args: object, **keywords: object) -> tuple[tuple[object, ...], dict[str, object]]:
+    return args, keywords
 
 
 def _failed(path: str, code: str, message: str, line: int | None = None) -> GemmgenError:

@@ -59,8 +59,8 @@ class Case:
     name: str
     stem: str
     changes: tuple[tuple[str, str], ...] = ()
-    planted: str = ""
-    """Kind and name of the finding that the changes are made for."""
+    planted: frozenset[str] = frozenset()
+    """Kind and name of the finding that the changes are made for, for each variable that it may be about."""
 
     @property
     def source(self) -> str:
@@ -94,10 +94,10 @@ def _cases() -> Iterator[Case]:
     for name, mutant in MUTANTS.items():  # one change may be there twice, for two findings
         if (key := (mutant.stem, mutant.changes)) not in seen:
             seen.add(key)
-            yield Case(name, mutant.stem, mutant.changes, f"{mutant.kind} {mutant.name}")
+            yield Case(name, mutant.stem, mutant.changes, mutant.symptom.titles)
     for name, changes in LATE.items():
         mutant = MUTANTS[name]
-        yield Case(f"{name}_late", mutant.stem, changes, f"{mutant.kind} {mutant.name}")
+        yield Case(f"{name}_late", mutant.stem, changes, mutant.symptom.titles)
 
 
 CASES = {case.name: case for case in _cases()}
@@ -148,7 +148,7 @@ def verdict(case: Case, path: Path) -> None:
     inputs = integer_inputs(case.launch.shape, case.product.source.spec, generator())
     result, _ = simulated(module, case, inputs, *FIXED, "random")
     found = {f"{finding.kind} {finding.name}" for finding in result.findings}
-    ordered = [case.planted] * (case.planted in found) + sorted(found - {case.planted})
+    ordered = sorted(found, key=lambda title: (title not in case.planted, title))
     error = any(finding.severity is Severity.ERROR for finding in result.findings)
     say("simulator", fault=error, findings=ordered, shape=list(case.launch.shape))
     if compare("consan", module, case, inputs):

@@ -80,7 +80,9 @@ MUTANTS = {
     "mma_wait_leaves_one_in_flight": one(
         K.ACCUMULATOR_IN_FLIGHT, "accumulator", "tile.reshape(", (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,"))
     ),
-    "no_empty_wait": one(K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)),
+    "no_empty_wait_overflows": one(
+        K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)
+    ),
     "expect_too_large": one(
         K.BYTE_COUNT,
         "load_ready",

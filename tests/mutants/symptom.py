@@ -23,6 +23,11 @@ class Symptom:
     also: tuple[tuple[str, str, str], ...] = ()
     """Kind, name and line of what else the fault is by itself."""
 
+    @property
+    def titles(self) -> frozenset[str]:
+        """Kind and name, for each variable that it may be about."""
+        return frozenset(f"{self.kind} {name}" for name in _variables(self.name))
+
     def is_named(self, told: Told) -> bool:
         """Whether a finding is this fault, in the line where it is."""
         return told.severity == self.severity and told.fits(self.kind, self.name, self.line)
@@ -61,10 +66,13 @@ class Told:
 
     def fits(self, kind: str, names: str, lines: str) -> bool:
         """Whether it is of a kind, about one of some variables, in one of some lines."""
-        variables = [f"{name}{number}" for name in names.split("|") for number in ("", "_0", "_1")]
-        if self.kind != kind or self.name not in variables:
+        if self.kind != kind or self.name not in _variables(names):
             return False
         return any(line in self.line for line in lines.split("|")) if lines else not self.line
+
+
+def _variables(names: str) -> list[str]:
+    return [f"{name}{number}" for name in names.split("|") for number in ("", "_0", "_1")]
 
 
 _LAPS = (

@@ -95,7 +95,7 @@ def convert_float(agent: Agent, op: Operation) -> Number:
         # cvt.rn.satfinite.e4m3x2 / e5m2x2: what is too large becomes the largest finite number [ptx].
         largest = torch.finfo(target).max
         value = value.float().clamp(-largest, largest)
-    elif target in (torch.float16, torch.bfloat16):
+    elif target == torch.float16:
         value = narrowed(agent, op, value, target)
     return rounded(value, op.result_types[0])
 
