@@ -6,8 +6,7 @@ PYTHON ?= python3
 TORCH ?=
 BIN := .venv/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-# What is never imported, most of torch, need not be compiled: Python compiles the rest at its first import.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 # Is there only after an installation that ended well, and only for this version of Python.
 INSTALLED := .venv/installed-$(VERSION)
 
