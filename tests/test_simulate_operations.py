@@ -241,3 +241,9 @@ def test_numbers_that_a_type_does_not_reach_are_told() -> None:
     assert (finding.kind, finding.severity) == (Kind.OVERFLOW, Severity.LINT)
     assert "5 of 4,096 numbers are above 65504 and become infinite" in finding.text
     assert finding.lines[0] in lines_of(FILE, ".to(d_ptr.dtype.element_ty)")
+
+
+def test_a_storage_that_is_touched_as_elements_of_two_sizes_is_refused() -> None:
+    x = integers(64, 64)
+    with pytest.raises(GemmgenError, match="a tensor that is accessed as elements of two sizes is not known"):
+        run(kernels.narrowing_kernel, (1,), (x, x.view(torch.float16)))

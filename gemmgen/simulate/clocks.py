@@ -154,12 +154,12 @@ class Barrier:
         self.expect_location = UNKNOWN
         self.expect_partition = ""
         self.expect_moment: Moment | None = None
-        self.in_flight: dict[int, int] = {}
-        """Bytes of each load that was issued and has not signalled yet, by the load's number."""
-        self._targets: dict[int, Component] = {}
-        """Where the loads of `in_flight` go to."""
+        self._in_flight: dict[int, tuple[int, Component]] = {}
+        """Bytes and lane of each load that was issued and has not signalled yet, by the load's number."""
         self._filled: set[Component] = set()
+        """Lanes of the loads of this phase."""
         self._filled_before: set[Component] = set()
+        """Of the phase before."""
         self.overtaken = False
         """Whether a load went to where another one of its phase goes: it was a phase too early, and bytes
         are counted in wrong phases from then on."""
@@ -202,17 +202,21 @@ class Barrier:
 
     def issue(self, size: int, load: int, target: Component) -> None:
         """Await the bytes of a load that goes to the lane `target`."""
-        self.in_flight[load] = size
-        self._targets[load] = target
+        self._in_flight[load] = size, target
         self.overtaken |= target in self._filled
         self._filled.add(target)
 
     def receive(self, size: int, load: int, published: Released) -> None:
         """Count a load's bytes; its completion publishes its write and what its issuer knew."""
         self.received_bytes += size
-        del self.in_flight[load], self._targets[load]
+        del self._in_flight[load]
         join(self._accumulating.clock, published.clock)
         join(self._accumulating.fenced, published.fenced)
+
+    @property
+    def bytes_in_flight(self) -> int:
+        """Bytes of the loads that were issued and have not signalled yet."""
+        return sum(size for size, _ in self._in_flight.values())
 
     @property
     def lacks_load(self) -> bool:
@@ -235,7 +239,7 @@ class Barrier:
         self.pending = self.count
         self.arrivals = []
         self.expected_bytes = self.received_bytes = 0
-        self._filled_before, self._filled = self._filled, set(self._targets.values())
+        self._filled_before, self._filled = self._filled, {target for _, target in self._in_flight.values()}
         self._completed = self._accumulating.copy()
 
     def __str__(self) -> str:

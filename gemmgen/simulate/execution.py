@@ -232,8 +232,13 @@ class _Schedules:
         return _Outcome(findings, launch.phases, same)
 
     def run_all(self, policies: Sequence[Policy]) -> list[_Outcome]:
-        """Run several, the last one last."""
-        return [self.run(policy) for policy in policies]
+        """Run several, the last one last; after one that does not end, which takes longest, no other."""
+        outcomes: list[_Outcome] = []
+        for policy in policies:
+            outcomes.append(self.run(policy))
+            if outcomes[-1].findings.has(Kind.LIVELOCK):
+                break
+        return outcomes
 
     def answer(self, policies: Sequence[Policy]) -> list[_Outcome] | GemmgenError:
         """Run several; what the simulator refuses is a result too, for another process."""
@@ -276,10 +281,10 @@ def _beside(schedules: _Schedules, policies: Sequence[Policy], processes: int) -
             stack.enter_context(forked(partial(schedules.answer, [policies[i] for i in share])))
             for share in shares[1:]
         ]
-        outcomes |= zip(shares[0], schedules.run_all([policies[i] for i in shares[0]]), strict=True)
+        outcomes |= zip(shares[0], schedules.run_all([policies[i] for i in shares[0]]), strict=False)
         for share, result in zip(shares[1:], others, strict=True):
-            outcomes |= zip(share, _received(result), strict=True)
-    return [outcomes[i] for i in range(len(policies))]
+            outcomes |= zip(share, _received(result), strict=False)
+    return [outcomes[i] for i in sorted(outcomes)]
 
 
 def _received(result: Callable[[], list[_Outcome] | GemmgenError]) -> list[_Outcome]:

@@ -288,17 +288,19 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], tuple[bool, Finding]] = {}
         self._faults: dict[Moment, None] = {}
-        self.faulty = False
-        """Whether this run has shown a fault."""
 
     def begin_run(self) -> None:
         """Forget the moments of the run before."""
         self._faults = {}
-        self.faulty = False
+
+    @property
+    def faulty(self) -> bool:
+        """Whether this run has shown a fault."""
+        return bool(self._faults)
 
     def follows(self, clock: Any) -> bool:
         """Whether what happens with this clock comes after a fault of this run."""
-        return self.faulty and any(moment.known(clock) for moment in self._faults)
+        return any(moment.known(clock) for moment in self._faults)
 
     def add(
         self,
@@ -317,23 +319,24 @@ class Findings:
         if kind is Kind.ACCUMULATOR_IN_FLIGHT:
             follows = False  # nobody else has a part in it
         elif kind in _ENDS:
-            follows = bool(self._faults)
+            follows = self.faulty
         places = tuple(location.frames[0] for location in locations if location.frames)
         finding = Finding(kind, severity, name, places, partition, cta, text)
-        key = (kind, name, tuple(map(str, places)), severity)
-        before = self._found.get(key)
-        if before is None or (before[0] and not follows):
-            self._found[key] = (follows, finding)
+        self._keep(follows, finding)
         if moment is not None and severity is Severity.ERROR:
             self._faults[moment] = None
-            self.faulty = True
 
     def merge(self, other: Findings) -> None:
         """Add what another run has found."""
-        for key, (follows, finding) in other._found.items():
-            before = self._found.get(key)
-            if before is None or (before[0] and not follows):
-                self._found[key] = (follows, finding)
+        for follows, finding in other._found.values():
+            self._keep(follows, finding)
+
+    def _keep(self, follows: bool, finding: Finding) -> None:
+        """Add a finding that is new, or that was taken for a consequence and is none."""
+        key = (finding.kind, finding.name, tuple(map(str, finding.places)), finding.severity)
+        before = self._found.get(key)
+        if before is None or (before[0] and not follows):
+            self._found[key] = (follows, finding)
 
     def has(self, kind: Kind) -> bool:
         """Whether a fault of this kind was added."""

@@ -628,10 +628,10 @@ class Cluster:
         """Begin a barrier's next phase if the current one is complete."""
         if not barrier.complete:
             return
-        if barrier.in_flight and not barrier.overtaken:
+        if barrier.bytes_in_flight and not barrier.overtaken:
             text = (
                 f"{barrier.name}: phase {barrier.phases} completes with the {barrier.expected_bytes:,} bytes "
-                f"that it expects while loads of {sum(barrier.in_flight.values()):,} more bytes are in flight"
+                f"that it expects while loads of {barrier.bytes_in_flight:,} more bytes are in flight"
             )
             name = barrier.name.partition("[")[0]
             self.findings.add(

@@ -184,13 +184,13 @@ def rounded(value: Tensor, type_: Type) -> Number:
     return value if isinstance(type_, Distributed) else value.item()
 
 
-def narrowed(agent: Agent, op: Operation, value: Tensor, dtype: torch.dtype) -> Tensor:
-    """Round floats to a type of 16 bits; a finite number that becomes infinite there is reported."""
-    result = value.to(dtype)
+def as_float16(agent: Agent, op: Operation, value: Tensor) -> Tensor:
+    """Round floats to fp16; a finite number that becomes infinite there is reported."""
+    result = value.to(torch.float16)
     if result.isinf().any():
         count = int((result.isinf() & value.isfinite()).sum())
         if count:
-            name, largest = op.location.name or "<unnamed value>", torch.finfo(dtype).max
+            name, largest = op.location.name or "<unnamed value>", torch.finfo(torch.float16).max
             text = f"{name}: {count:,} of {value.numel():,} numbers are above {largest:g} and become infinite"
             agent.report(Kind.OVERFLOW, name, (op.location,), text, Severity.LINT)
     return result

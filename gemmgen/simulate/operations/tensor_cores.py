@@ -19,7 +19,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, UE8M0_VALUES, as_float32, e2
 from gemmgen.simulate.clocks import Released, learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import Access, Proxy, View
-from gemmgen.simulate.operations.arith import narrowed
+from gemmgen.simulate.operations.arith import as_float16
 from gemmgen.simulate.operations.control import find, owner, report_overflow
 from gemmgen.simulate.operations.loads_stores import TOKEN
 from gemmgen.simulate.operations.table import computation, operation
@@ -58,7 +58,7 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
         earlier = accumulator.value if isinstance(accumulator, Accumulator) else accumulator
         earlier = earlier if use_accumulator else None
         if type_.dtype == torch.float16:
-            result.value = narrowed(agent, op, product(a, b, earlier, torch.float32), torch.float16)
+            result.value = as_float16(agent, op, product(a, b, earlier, torch.float32))
         else:
             result.value = product(a, b, earlier, type_.dtype)
         if cluster.trace:

@@ -19,10 +19,10 @@ from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.operations.arith import (
     FLAGS,
     Number,
+    as_float16,
     as_tensor,
     bits_of,
     combination,
-    narrowed,
     rounded,
     unsigned,
     wrap,
@@ -96,7 +96,7 @@ def convert_float(agent: Agent, op: Operation) -> Number:
         largest = torch.finfo(target).max
         value = value.float().clamp(-largest, largest)
     elif target == torch.float16:
-        value = narrowed(agent, op, value, target)
+        value = as_float16(agent, op, value)
     return rounded(value, op.result_types[0])
 
 
