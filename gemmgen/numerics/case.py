@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.module import Matmul
-from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, rounded
+from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
@@ -92,7 +92,8 @@ def kernel_arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) 
 
     ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of
     ``ARGUMENTS["x"]`` (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. The descriptor of a
-    block-scaled operand's scales is over what the module's ``pack_scales`` makes of them, ue8m0 as bytes.
+    block-scaled operand's scales is over what the module's ``pack_scales`` makes of them, ue8m0 as bytes. The
+    workspace of a kernel that divides K is a new one for each call.
 
     Raises KeyError for an argument that is neither.
     """
@@ -107,6 +108,9 @@ def _arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> Ite
     stored = row_major(spec, inputs, d)
     table: Mapping[str, tuple[Any, str, list[int], Any]] = module.ARGUMENTS
     names: list[str] = list(module.matmul_kernel.arg_names)
+    if "counters_ptr" in names:
+        partials, counters = module.make_workspace(*d.shape, d.device)
+        stored |= {"partials": partials.fill_(poison(partials.dtype)), "counters": counters}
     for argument in names:
         name, _, kind = argument.rpartition("_")
         if kind == "ptr":

@@ -82,6 +82,7 @@ FIELDS = {
     "tile.m": "cta_tile_m",
     "tile.n": "cta_tile_n",
     "tile.k": "cta_tile_k",
+    "mma.rows": "mma_rows",
     "mma.n": "mma_n",
     "mma.promote_k": "promote_k",
     "warps.m": "warps_m",
@@ -105,6 +106,9 @@ FIELDS = {
     "schedule.order": "order",
     "schedule.minor": "minor",
     "schedule.width": "width",
+    "schedule.splits": "splits",
+    "dependent_launch.early": "early_operand",
+    "dependent_launch.trigger": "trigger",
     "occupancy": "occupancy",
 }
 """The decisions that a spec can state: the path of each field, and the name of the plan's."""
@@ -124,7 +128,7 @@ def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
 def _value(spec: Spec, path: str) -> object:
     value: object = spec
     for name in path.split("."):
-        value = getattr(value, name)
+        value = getattr(value, name, None)  # of a section that is left out, nothing is stated
     return value
 
 

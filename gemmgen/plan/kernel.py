@@ -49,6 +49,11 @@ class Geometry(Decisions, ABC):
         return self.schedule_kind == "persistent"
 
     @property
+    def dependent(self) -> bool:
+        """Whether it is launched before the kernel ahead of it has ended."""
+        return False
+
+    @property
     @abstractmethod
     def specialized(self) -> bool:
         """Whether warps have roles."""
@@ -147,14 +152,22 @@ class Geometry(Decisions, ABC):
         return -(-m // self.program_tile_m), -(-n // self.program_tile_n)
 
     @property
+    def programs_per_tile(self) -> int:
+        """Programs that divide a tile's K."""
+        return 1
+
+    @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
         return self.problem.gpu.clusters(self.cluster_size) * self.occupancy
 
     def waves(self, shape: Shape) -> float:
-        """Return the tiles of a problem per resident program: the fraction above an integer is idle time."""
+        """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
+
+        Of a tile whose K programs divide, each part counts.
+        """
         tiles_m, tiles_n = self.tiles(shape)
-        return tiles_m * tiles_n / self.resident_programs
+        return tiles_m * tiles_n * self.programs_per_tile / self.resident_programs
 
     @property
     def l2_flops_per_byte(self) -> float:

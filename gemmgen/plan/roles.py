@@ -110,8 +110,8 @@ class Argument:
     """A tensor that the kernel is launched with."""
 
     name: str
-    kind: Literal["matrix", "block_scales", "vector", "scalar"]
-    """A scalar is passed by its address; TMA moves all others."""
+    kind: Literal["matrix", "block_scales", "vector", "scalar", "workspace"]
+    """A scalar and a workspace are passed by their addresses; TMA moves all others."""
     dtype: DType
     along: Literal["m", "n"] | None = None
     """The dimension of D along which a vector has its elements, or block scales their rows."""

@@ -44,10 +44,10 @@ class HopperLayouts(KernelLayouts):
         _, n, k = self.plan.mma_shape
         arguments = [
             "version=[3, 0]",
-            f"warps_per_cta=[{self.plan.warps_m}, {self.plan.warps_n}]",
+            f"warps_per_cta={list(self.plan.warps_across)}",
             f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
         ]
-        bases = self.plan.bases(0, 1)
+        bases = self.plan.bases(1, 0) if self.plan.exchanged else self.plan.bases(0, 1)
         return self._constant("ACCUMULATOR_LAYOUT", "gl.NVMMADistributedLayout", arguments, bases)
 
 
@@ -86,8 +86,12 @@ class HopperView(KernelView):
             else:
                 parts.append("wgmma/producer_shares" if plan.row_shares > 1 else "wgmma/producer")
         elif not plan.synchronous:
-            parts.append(f"wgmma/load_next_{plan.schedule_kind}")
+            if not plan.persistent:
+                parts.append("wgmma/loads_tiled")
+            parts.append(f"wgmma/load_next_{plan.schedule_kind}{'_early' * plan.dependent}")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
+        if plan.splits > 1:
+            parts.append("wgmma/splits")
         if plan.ping_pong:
             parts.append("wgmma/consumer_ping_pong")
         elif plan.specialized:
@@ -162,6 +166,8 @@ class HopperView(KernelView):
             yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
+        if plan.splits > 1:
+            yield "SPLITS", plan.splits, "parts of K, each a program's"
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants
@@ -175,13 +181,23 @@ class HopperView(KernelView):
         c, scalar = ("c",) if problem.c else (), ("tensor_scale",) if plan.specialized else ()
         barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
         return (
-            *self._descriptors("a", "b", *c, *problem.vectors, *scalar, "d"),
+            *self._descriptors("a", "b", *c, *problem.vectors, *scalar, "d", *self._workspace),
             self._ring("a_smem", "gl.tuple", [buffer.name for buffer in resources.a]),
             Field("b_smem", SHARED, "b_smem"),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized else ()),
             *self._counts(),
         )
+
+    @property
+    def _workspace(self) -> tuple[str, ...]:
+        """The arguments in which programs leave each other sums."""
+        return tuple(argument.name for argument in self.plan.arguments if argument.kind == "workspace")
+
+    @property
+    def _k_span(self) -> str:
+        """What of K the programs of one tile multiply in a step: a part of each split."""
+        return f"SPLITS * {self._k_tile}" if self.plan.splits > 1 else self._k_tile
 
     @staticmethod
     def _ring(name: str, several: str, names: list[str], one: str = SHARED) -> Field:
@@ -226,6 +242,49 @@ class HopperView(KernelView):
         return (*buffers, *super().constructions)
 
     # --- loads
+
+    @property
+    def splits(self) -> bool:
+        """Whether several programs share a tile's K."""
+        return self.plan.splits > 1
+
+    @property
+    def last_step(self) -> str:
+        """The K step before which a program's loads end."""
+        return "loads.end" if self.splits else "args.k_steps"
+
+    @property
+    def late_operand(self) -> str:
+        """The operand whose loads wait for the kernel ahead."""
+        return "b" if self.plan.early_operand == "a" else "a"
+
+    @staticmethod
+    def place(operand: str) -> str:
+        """Return what of a tile's place an operand's loads need besides K."""
+        return "row" if operand == "a" else "column"
+
+    @property
+    def first_loads(self) -> str:
+        """The first K step that a program loads."""
+        if not self.splits:
+            return "Loads(row, column, gl.to_tensor(0))"
+        return "Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)"
+
+    @property
+    def loads_ahead(self) -> str:
+        """The K step that a stage of the first lap holds."""
+        end = ", loads.end" if self.splits else ""
+        return f"Loads(row, column, loads.k_step + stage{end})"
+
+    def coordinates(self, operand: str) -> str:
+        """Return where a K step's tile of an operand begins."""
+        return self.a_coordinates if operand == "a" else self.b_coordinates
+
+    @property
+    def partial_extents(self) -> tuple[str, str]:
+        """The constants that hold the extents of an accumulator."""
+        rows, columns = self._rows, "PROGRAM_TILE_N"
+        return (columns, rows) if self.plan.exchanged else (rows, columns)
 
     @property
     def expected_bytes(self) -> str:
@@ -277,20 +336,23 @@ class HopperView(KernelView):
     # --- the K loop
 
     @property
-    def a_tile(self) -> str:
-        """A's tile as [M, K]."""
-        return "a_smem.permute((1, 0))" if self.plan.problem.a.major == "mn" else "a_smem"
-
-    @property
-    def b_tile(self) -> str:
-        """B's tile as [K, N]."""
-        return "b_smem.permute((1, 0))" if self.plan.problem.b.major == "k" else "b_smem"
+    def mma_tiles(self) -> tuple[str, str]:
+        """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
+        a, b = self.plan.problem.a.major, self.plan.problem.b.major
+        if self.plan.exchanged:
+            return _turned("b_smem", b == "mn"), _turned("a_smem", a == "k")
+        return _turned("a_smem", a == "mn"), _turned("b_smem", b == "k")
 
     @property
     def zeros(self) -> str:
         """An accumulator of nothing."""
-        dtype = self.plan.problem.accumulator.gluon
-        return f"gl.zeros(({self._rows}, PROGRAM_TILE_N), {dtype}, ACCUMULATOR_LAYOUT)"
+        dtype, (rows, columns) = self.plan.problem.accumulator.gluon, self.partial_extents
+        return f"gl.zeros(({rows}, {columns}), {dtype}, ACCUMULATOR_LAYOUT)"
+
+    @property
+    def accumulated(self) -> str:
+        """The accumulator as a tile of D."""
+        return _turned("accumulator", self.plan.exchanged)
 
     @property
     def _rows(self) -> str:
@@ -324,7 +386,7 @@ class HopperView(KernelView):
 
     def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
-        items = ("args", self.own_value, self.consumer_row, "column", "accumulator")
+        items = ("args", self.own_value, self.consumer_row, "column", self.accumulated)
         return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
 
     @property
@@ -350,6 +412,11 @@ class HopperView(KernelView):
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."
+
+
+def _turned(name: str, is_turned: bool) -> str:
+    """Return a tensor, or its transposed view, in which no element moves."""
+    return f"{name}.permute((1, 0))" if is_turned else name
 
 
 def _numbered(name: str, number: int | None) -> str:

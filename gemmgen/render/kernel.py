@@ -168,13 +168,13 @@ class KernelView(ABC):
         for argument in self.plan.arguments:
             if argument.name in names:
                 name = argument_name(argument)
-                yield Field(name, SCALAR if argument.kind == "scalar" else DESCRIPTOR, name)
+                yield Field(name, SCALAR if name.endswith("_ptr") else DESCRIPTOR, name)
 
     def _counts(self) -> Iterator[Field]:
         extents = {
             "tiles_m": "d_desc.shape[0], PROGRAM_TILE_M",
             "tiles_n": "d_desc.shape[1], PROGRAM_TILE_N",
-            "k_steps": f"{self._k_extent}, {self._k_tile}",
+            "k_steps": f"{self._k_extent}, {self._k_span}",
         }
         return (Field(name, SCALAR, f"{name}=gl.cdiv({extents[name]})") for name in self.counts)
 
@@ -182,6 +182,11 @@ class KernelView(ABC):
     def _k_extent(self) -> str:
         """K, as A's descriptor has it."""
         return "a_desc.shape[1]" if self.plan.problem.a.major == "k" else "a_desc.shape[0]"
+
+    @property
+    def _k_span(self) -> str:
+        """What of K the programs of one tile multiply in a step."""
+        return self._k_tile
 
     @property
     def _k_tile(self) -> str:

@@ -42,7 +42,7 @@ def extent_name(extent: Extent) -> str:
 
 def argument_name(argument: Argument) -> str:
     """Return an argument's name in the kernel: of its descriptor, or of its address."""
-    return f"{argument.name}_ptr" if argument.kind == "scalar" else f"{argument.name}_desc"
+    return f"{argument.name}_{'ptr' if argument.kind in ('scalar', 'workspace') else 'desc'}"
 
 
 def arrivals_name(barrier: Barrier) -> str:

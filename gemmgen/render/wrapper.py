@@ -10,6 +10,7 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument
+from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.definition import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import formula
@@ -48,7 +49,7 @@ class Wrapper:
     @property
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
-        names = (argument.name for argument in self.plan.arguments)
+        names = (argument.name for argument in self.plan.arguments if argument.kind != "workspace")
         return tuple(name for name in names if name not in ("a", "b", "d"))
 
     def operand(self, name: str) -> Operand:
@@ -73,8 +74,14 @@ class Wrapper:
     def define(self) -> str:
         """Return the head of `matmul`."""
         extras = [f"{name}: Tensor" for name in self.extras]
-        arguments = ["a: Tensor", "b: Tensor", "*", *extras, "out: Tensor | None = None"]
+        workspace = ["workspace: tuple[Tensor, Tensor] | None = None"] if self.workspace else []
+        arguments = ["a: Tensor", "b: Tensor", "*", *extras, *workspace, "out: Tensor | None = None"]
         return fit("def matmul(", arguments, ") -> Tensor:")
+
+    @property
+    def workspace(self) -> bool:
+        """Whether programs leave each other sums in memory."""
+        return bool(self._of_kind("workspace"))
 
     @property
     def scale_torch(self) -> str:
@@ -112,6 +119,8 @@ class Wrapper:
         """Return the axes of an argument, a letter each: of scales those of their rows, of one element 1."""
         if argument.kind == "scalar":
             return "1"
+        if argument.kind == "workspace":
+            return ""
         if argument.along:
             return argument.along.upper()
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
@@ -211,7 +220,13 @@ class Wrapper:
     def functions(self) -> tuple[str, ...]:
         """The parts behind `matmul`, but for the launch."""
         return tuple(
-            f"{part}.py.j2" for part in (*(["pack_scales"] if self.scales else []), "argument", "descriptor")
+            f"{part}.py.j2"
+            for part in (
+                *(["pack_scales"] if self.scales else []),
+                *(["workspace"] if self.workspace else []),
+                "argument",
+                "descriptor",
+            )
         )
 
     @property
@@ -269,6 +284,8 @@ class Wrapper:
         """The tiles of D."""
         if self.plan.schedule_kind == "single_tile":
             return "1"
+        if self.workspace:
+            return "SPLITS.value * _tiles(m, n)"
         return "-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)"
 
     @property
@@ -320,6 +337,11 @@ class Wrapper:
         if problem.scalar:
             docs.append("tensor_scale: one element, torch.float32: a factor for all of D.")
         own = "in memory of its own; allocated if not given"
+        if self.workspace:
+            docs.append(
+                "workspace: what `make_workspace` returns for M, N and the device, of calls that do not overlap; "
+                "if not given, each stream has one, and each call that a CUDA graph captures."
+            )
         docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
             textwrap.fill(
@@ -331,6 +353,18 @@ class Wrapper:
             )
             for doc in docs
         )
+
+    @property
+    def dependent_contract(self) -> str:
+        """What a caller of a kernel that starts early has to keep, as a paragraph of the docstring."""
+        plan = self.plan
+        assert isinstance(plan, WgmmaKernel)  # no other starts early
+        early = plan.early_operand
+        text = (
+            f"Programmatic dependent launch: the kernel starts, and reads `{early}`, while the one ahead of it in "
+            f"the stream may still run; that one must not write `{early}`. All else waits for its end."
+        )
+        return textwrap.fill(text, width=106, initial_indent=" " * 4, subsequent_indent=" " * 4)
 
     @property
     def summary(self) -> str:
@@ -352,6 +386,8 @@ class Wrapper:
         options = {"num_warps": plan.default_warps, "num_ctas": plan.cluster_size}
         if plan.launch_register_limit:
             options["maxnreg"] = plan.launch_register_limit
+        if plan.dependent:
+            options["launch_pdl"] = True
         options["enable_fp_fusion"] = True
         return str(options).replace("'", '"')
 
@@ -362,6 +398,8 @@ class Wrapper:
         options = f"Warps of {'the first partition' if plan.specialized else 'a CTA'}, CTAs per cluster"
         if plan.launch_register_limit:
             options += f", registers for {plan.occupancy} per SM"
+        if plan.dependent:
+            options += ", programmatic dependent launch"
         return f"{options}; Triton warns of unset FP fusion."
 
     @property
@@ -430,7 +468,8 @@ class Wrapper:
     @property
     def max_overhang(self) -> int:
         """Elements by which a tile's last coordinate can exceed an extent."""
-        return max(self.plan.program_tile_m, self.plan.program_tile_n, self.plan.cta_tile_k)
+        plan = self.plan
+        return max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k * plan.programs_per_tile)
 
     @property
     def compute_capability(self) -> tuple[int, int]:

@@ -23,7 +23,19 @@ from gemmgen.hardware.elements import (
 )
 from gemmgen.hardware.gpus import GPUS
 from gemmgen.problem.operations import OPS
-from gemmgen.spec.names import Major, Minor, OneOf, OneOperation, Order, ScheduleKind, Source, Specialization
+from gemmgen.spec.names import (
+    EarlyOperand,
+    Major,
+    Minor,
+    MmaRows,
+    OneOf,
+    OneOperation,
+    Order,
+    ScheduleKind,
+    Source,
+    Specialization,
+    Trigger,
+)
 
 SIZE_LIMIT = 2**31 - 1
 """Kernels count in 32-bit integers."""
@@ -214,6 +226,11 @@ class Tile(Model):
 class Mma(Model):
     """The matrix instruction."""
 
+    rows: MmaRows | None = Field(
+        default=None,
+        description="the dimension of D along its rows, of which it has 64: n exchanges the operands, so that "
+        "a tile may have as few as 8 rows of A",
+    )
     n: Positive | None = Field(default=None, description="columns of one instruction")
     promote_k: Positive | None = Field(
         default=None, description="elements of K after which 8-bit floats' sums are added up in full fp32"
@@ -285,6 +302,22 @@ class Schedule(Model):
     width: Positive | None = Field(
         default=None, description="tiles along the minor dimension that are walked together"
     )
+    splits: Positive | None = Field(
+        default=None,
+        description="parts of K, each a program of its own; the last one of a tile adds up their sums in order",
+    )
+
+
+class DependentLaunch(Model):
+    """Programmatic dependent launch: the kernel starts while the one ahead of it in the stream still runs."""
+
+    early: EarlyOperand = Field(
+        description="the operand that is loaded at once; no kernel ahead may still write it, as with a weight"
+    )
+    trigger: Trigger | None = Field(
+        default=None,
+        description="when the kernel behind may start: once the first loads are issued, or at the end",
+    )
 
 
 class Epilogue(Model):
@@ -326,6 +359,7 @@ class Spec(Model):
     warp_specialization: WarpSpecialization = WarpSpecialization()
     schedule: Schedule = Schedule()
     occupancy: Positive | None = Field(default=None, description="CTAs that share an SM")
+    dependent_launch: DependentLaunch | None = None
     epilogue: Epilogue = Epilogue()
     search: Search = Field(
         default={}, description="values to choose from for fields that are left out, by their path: tile.n"

@@ -22,8 +22,14 @@ ScheduleKind = Literal["single_tile", "tiled", "persistent", "launch_control"]
 """How programs get their tiles."""
 Order = Literal["row", "grouped", "snake", "hilbert"]
 """How tiles follow one another."""
+EarlyOperand = Literal["a", "b"]
+"""The operand that a kernel may load before the kernel ahead of it has ended."""
+Trigger = Literal["loads", "end"]
+"""When the kernel behind may be launched."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
+MmaRows = Literal["m", "n"]
+"""The dimension of D that lies along the rows of the matrix instruction."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
     tiles_m, tiles_n = plan.tiles(shape)
     if plan.persistent:
         return resident
-    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n
+    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n * plan.programs_per_tile
 
 
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
@@ -105,7 +105,8 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     if plan.schedule_kind == "single_tile":
         return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
     if plan.schedule_kind == "tiled":
-        return Launch(_ragged(plan, 2, 2, 3 * plan.stages + 2), 4, "integers", schedules, wraps=True)
+        k_steps = plan.programs_per_tile * (3 * plan.stages + 2)
+        return Launch(_ragged(plan, 2, 2, k_steps), 4, "integers", schedules, wraps=True)
     tiles_n = max(2, ceil(plan.tiles_to_wrap / 2))
     return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
 

@@ -69,10 +69,13 @@ def mma_cycles(plan: WgmmaKernel) -> float:
 
 
 def smem_cycles(plan: WgmmaKernel) -> float:
-    """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B."""
+    """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B.
+
+    Exchanged operands are read likewise, 64 columns of B and the rows of A.
+    """
     m, n, _ = plan.mma_shape
     a_rows = 0 if plan.a_source == "registers" else m
-    rows = plan.cta_tile_m / m * (plan.cta_tile_n / n) * (a_rows + n)
+    rows = plan.cta_tile_m * plan.cta_tile_n / (m * n) * (a_rows + n)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 

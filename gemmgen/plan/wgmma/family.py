@@ -45,6 +45,12 @@ CHOICES: Choices = {
 TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
 """The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
 
+EXCHANGED_CHOICES: Choices = {"cta_tile_m": (8, 16, 32, 64, 128), "cta_tile_n": (64, 128, 256)}
+"""The same where the operands are exchanged, for few rows of A."""
+
+EXCHANGED_TILED_CHOICES: Choices = {"warps_n": (4, 8), "occupancy": (1, 2, 3)}
+"""The same in a tiled schedule."""
+
 STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
 
@@ -58,6 +64,10 @@ DEFAULTS: Values = {
     "minor": "m",
     "width": 16,
     "promote_k": 0,
+    "mma_rows": "m",
+    "splits": 1,
+    "early_operand": "none",
+    "trigger": "end",
 }
 """Decisions that no rule couples to another one, with values that ran well; no record isolates them."""
 
@@ -75,7 +85,7 @@ class Derived:
 
 
 TILE_DERIVED = (
-    Derived("mma_n", lambda plan: max(1, min(plan.cta_tile_n // plan.warps_n, plan.widest_mma_n))),
+    Derived("mma_n", lambda plan: max(1, min(_columns_of_warp(plan), plan.widest_mma_n))),
     Derived("a_source", lambda plan: _a_source(plan)),
     Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
@@ -98,19 +108,23 @@ class WgmmaSpace(Space[WgmmaKernel]):
         for kind in wanted.get("specialization") or _kinds(stated):
             fixed = {**DEFAULTS, **_implied(stated, kind)}
             choices = {**CHOICES, "cta_tile_k": _step_choices(problem)}
+            exchanged = stated.get("mma_rows") == "n"
+            if exchanged:
+                choices |= EXCHANGED_CHOICES
             if {**fixed, **stated}.get("schedule_kind") == "tiled" and "schedule_kind" not in wanted:
-                choices |= TILED_CHOICES
+                choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
             yield Branch(fixed, choices, {"specialization": kind})
 
     def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
+        down, along = ("warps_n", "warps_m") if decisions["mma_rows"] == "n" else ("warps_m", "warps_n")
         open_decisions = {
             "stages": DEEPEST_RING,
             "consumer_registers": 1,
             "subtile_n": decisions["cta_tile_n"],
             "epilogue_buffers": 1,
-            "warps_n": 1,
-            "warps_m": 1 if "warps_m" in decisions else _warps_m(decisions),
+            along: 1,
+            down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
         kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
         return _derive(kernel, TILE_DERIVED, decisions)
@@ -167,12 +181,17 @@ def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) 
     return replace(plan, **found) if found else plan  # pyright: ignore[reportArgumentType]
 
 
-def _warps_m(decisions: Values) -> int:
-    """Return the warps along M: two warpgroups where all the tile's rows are one consumer's and suffice."""
+def _columns_of_warp(plan: WgmmaKernel) -> int:
+    """Return the columns of the instruction's tile that a warp has."""
+    return plan.consumer_extents[1] // plan.warps_across[1]
+
+
+def _warps_down(decisions: Values) -> int:
+    """Return the warps down the instruction: two warpgroups where one consumer has all rows, and enough."""
     warpgroup = HOPPER.warps_per_warpgroup
-    warps_n, tile_m = whole_number(decisions.get("warps_n", 1)), whole_number(decisions["cta_tile_m"])
-    lone = decisions["consumers"] == 1 and tile_m >= 2 * WGMMA.m
-    return max(warpgroup, 2 * warpgroup // warps_n) if lone else warpgroup
+    along, rows = ("warps_m", "cta_tile_n") if decisions["mma_rows"] == "n" else ("warps_n", "cta_tile_m")
+    lone = decisions["consumers"] == 1 and whole_number(decisions[rows]) >= 2 * WGMMA.m
+    return max(warpgroup, 2 * warpgroup // whole_number(decisions.get(along, 1))) if lone else warpgroup
 
 
 def _a_source(plan: WgmmaKernel) -> str:

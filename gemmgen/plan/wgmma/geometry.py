@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.elements import DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
-from gemmgen.spec.names import Source, Specialization
+from gemmgen.spec.names import EarlyOperand, MmaRows, Source, Specialization, Trigger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,8 @@ class WgmmaDecisions(Decisions):
     of a CTA are one.
     """
 
+    mma_rows: MmaRows
+    """The dimension of D along the instruction's rows."""
     mma_n: int
     """Columns of one instruction."""
     promote_k: int
@@ -26,9 +29,17 @@ class WgmmaDecisions(Decisions):
     warps_m: int
     """Warps of one consumer along M."""
     warps_n: int
+    """Warps of one consumer along N."""
 
     a_source: Source
     outstanding_mmas: int
+
+    splits: int
+    """Parts of K, each of which is a program's."""
+    early_operand: EarlyOperand | Literal["none"]
+    """The operand whose first loads do not wait for the kernel ahead; without one, a launch does."""
+    trigger: Trigger
+    """When the kernel behind may start, if it does not wait for this one to end."""
 
     specialization: Specialization
     consumers: int
@@ -51,6 +62,16 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def ping_pong(self) -> bool:
         """Whether each consumer has a tile of its own."""
         return self.specialization == "ping_pong"
+
+    @property
+    def programs_per_tile(self) -> int:
+        """Programs that divide a tile's K."""
+        return self.splits
+
+    @property
+    def dependent(self) -> bool:
+        """Whether it is launched before the kernel ahead of it has ended."""
+        return self.early_operand != "none"
 
     @property
     def synchronous(self) -> bool:
@@ -80,6 +101,27 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.cta_consumer_tile_m * self.cluster_m
 
     @property
+    def exchanged(self) -> bool:
+        """Whether the instruction multiplies B by A: its rows are then D's columns, its sums D transposed."""
+        return self.mma_rows == "n"
+
+    @property
+    def mma_columns(self) -> MmaRows:
+        """The dimension of D along the instruction's columns."""
+        return "m" if self.exchanged else "n"
+
+    @property
+    def warps_across(self) -> tuple[int, int]:
+        """Warps of one consumer along the rows and along the columns of the instruction."""
+        return (self.warps_n, self.warps_m) if self.exchanged else (self.warps_m, self.warps_n)
+
+    @property
+    def consumer_extents(self) -> tuple[int, int]:
+        """Elements of a consumer's tile in one CTA along the rows and along the columns of the instruction."""
+        m, n = self.cta_consumer_tile_m, self.cta_tile_n
+        return (n, m) if self.exchanged else (m, n)
+
+    @property
     def mma_shape(self) -> tuple[int, int, int]:
         """The wgmma instruction (m, n, k)."""
         return (WGMMA.m, self.mma_n, WGMMA.k_bytes // self.problem.a.dtype.bytes)
@@ -92,10 +134,10 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mmas_per_step(self) -> int:
         """Instructions that one warpgroup of a consumer issues for one K step."""
-        rows = WGMMA.rows_per_warp * self.warps_m
+        (warps_down, warps_along), (rows, columns) = self.warps_across, self.consumer_extents
         _, n, k = self.mma_shape
-        columns = max(1, self.cta_tile_n // self.warps_n // n)
-        return max(1, self.cta_consumer_tile_m // rows) * columns * max(1, self.cta_tile_k // k)
+        down = max(1, rows // (WGMMA.rows_per_warp * warps_down))
+        return down * max(1, columns // warps_along // n) * max(1, self.cta_tile_k // k)
 
     @property
     def fp8(self) -> bool:

@@ -29,6 +29,8 @@ from gemmgen.plan.wgmma.tile_rules import (
     EXTENTS,
     TILE,
     least_columns,
+    least_tile,
+    mma_tile,
     narrowest_subtile,
     occupancy,
     tile_power_of_two,
@@ -155,12 +157,12 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         return
     accumulator, working = plan.accumulator_registers, working_registers(plan) + plan.operand_registers
     room = most - working
-    narrowest = WGMMA.n_min * plan.warps_n
-    if plan.cta_tile_n > narrowest:
-        columns = power_of_two_below(max(1, plan.cta_tile_n * room // accumulator))
-        field, largest = "tile.n", max(columns, narrowest)
+    (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
+    if columns > narrowest:
+        fitting = power_of_two_below(max(1, columns * room // accumulator))
+        field, largest = f"tile.{plan.mma_columns}", max(fitting, narrowest)
     else:
-        field, largest = "tile.m", power_of_two_below(max(1, plan.cta_tile_m * room // accumulator))
+        field, largest = f"tile.{plan.mma_rows}", power_of_two_below(max(1, rows * room // accumulator))
     partial = " with its partial sums" if plan.promote_k else ""
     yield Finding(
         field,
@@ -360,7 +362,7 @@ def _smaller_tile(plan: WgmmaKernel) -> tuple[str, int]:
     """
     one_buffer = altered(plan, epilogue_buffers=1)
     short = altered(one_buffer, cta_tile_k=plan.mma_shape[2])
-    columns = max(least_columns(plan), narrowest_subtile(plan))
+    columns = max(least_tile(plan)[1], narrowest_subtile(plan))
     attempts = (
         (plan, "epilogue_buffers", "buffering.epilogue"),
         (plan, "subtile_n", "epilogue.subtile_n"),

@@ -339,7 +339,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         a, b = (
             Argument(name, "matrix", operand.dtype) for name, operand in (("a", problem.a), ("b", problem.b))
         )
-        return (a, b, *c, *vectors, *scalar, Argument("d", "matrix", problem.d))
+        workspace = (
+            Argument("partials", "workspace", problem.accumulator),
+            Argument("counters", "workspace", DTYPES["int32"]),
+        )
+        d = Argument("d", "matrix", problem.d)
+        return (a, b, *c, *vectors, *scalar, d, *(workspace if self.splits > 1 else ()))
 
     @property
     def ptxas_notes(self) -> tuple[str, ...]:
@@ -363,8 +368,18 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             Entry("occupancy", self.occupancy, "CTAs", f"per SM, whose shared memory holds {self._fitting}"),
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
             Entry("outstanding", self.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
+            *self._split_entries,
             Entry("instructions", self.mmas_per_step, "wgmma", f"{self.mma_name} per warpgroup and K step"),
         )
+
+    @property
+    def _split_entries(self) -> tuple[Entry, ...]:
+        """How K is divided among programs, where it is."""
+        if self.splits == 1:
+            return ()
+        partial_bytes = self.splits * self.cta_tile_m * self.cta_tile_n * self.problem.accumulator.bytes
+        partials = f"of K, a program each; {partial_bytes:,} bytes of sums in memory for each tile"
+        return (Entry("splits", self.splits, "parts", partials),)
 
     @property
     def _fitting(self) -> int:

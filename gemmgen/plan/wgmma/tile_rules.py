@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below
 from gemmgen.hardware.elements import FP8
-from gemmgen.plan.rule import Consulted, Finding, Rule, counted, nearest, rule
+from gemmgen.plan.rule import Consulted, Finding, Part, Rule, counted, nearest, rule
 from gemmgen.plan.shared_rules import MAX_CLUSTER, group_width, minor_dimension, odd_extents
 from gemmgen.plan.wgmma.bounds import most_consumers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.spec.names import MmaRows
 
 MAX_OCCUPANCY = 3
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
@@ -33,6 +34,43 @@ def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
             "a producer of its own keeps loads going from tile to tile, and such a program has but one",
             "use none, or persistent for schedule.kind",
         )
+
+
+MAX_SPLITS = 64
+"""The last program adds up the sums of all splits in a loop that is unrolled."""
+
+
+@rule("splits")
+def splits(plan: WgmmaKernel) -> Iterator[Finding]:
+    """K is divided among programs of one tile each, whose warps have no roles."""
+    if plan.splits == 1:
+        return
+    field, found = "schedule.splits", f"{plan.splits:,} parts of K"
+    if plan.schedule_kind != "tiled":
+        kind = plan.schedule_kind.replace("_", " ")
+        limit = "each part is a program of one tile"
+        yield Finding(field, f"{found} in a {kind} schedule", limit, "use 1, or tiled for schedule.kind")
+    elif plan.synchronous:
+        limit = "this version divides K for kernels that load ahead"
+        yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
+    if plan.splits > MAX_SPLITS:
+        limit = f"one program adds up the sums of all, of at most {MAX_SPLITS}"
+        yield Finding(field, found, limit, f"use at most {MAX_SPLITS}")
+
+
+@rule("dependent-launch")
+def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A kernel that starts early has its first loads in the program's own code, ahead of all else."""
+    if not plan.dependent:
+        return
+    field, found = "dependent_launch.early", f"{plan.early_operand.upper()} loaded early"
+    limit = "this version starts kernels early whose programs have one tile and load ahead"
+    if plan.schedule_kind != "tiled":
+        kind = plan.schedule_kind.replace("_", " ")
+        fix = "leave dependent_launch out, or use tiled for schedule.kind"
+        yield Finding(field, f"{found} in a {kind} schedule", limit, fix)
+    elif plan.synchronous:
+        yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
 
 
 @rule("cluster-shape")
@@ -68,23 +106,49 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("warp-layout")
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer is whole warpgroups, each of four warps along M: Gluon accepts others, which are wrong."""
+    """A consumer is whole warpgroups, each of four warps down the instruction: Gluon accepts others, wrongly.
+
+    Along M, that is, or along N where the instruction's rows lie along N.
+    """
     warpgroup = plan.architecture.warps_per_warpgroup
-    if plan.warps_m not in (warpgroup, 2 * warpgroup):
+    (down, along), rows = plan.warps_across, plan.mma_rows
+    if down not in (warpgroup, 2 * warpgroup):
         yield Finding(
-            "warps.m",
-            f"{counted(plan.warps_m, 'warp')} along M",
+            f"warps.{rows}",
+            f"{counted(down, 'warp')} along {rows.upper()}",
             "the four warps of a warpgroup hold 16 rows each of an instruction, and a consumer has one or "
             "two warpgroups",
-            f"use {warpgroup} or {2 * warpgroup}" if plan.warps_n == 1 else f"use {warpgroup}",
+            f"use {warpgroup} or {2 * warpgroup}" if along == 1 else f"use {warpgroup}",
         )
-    most = 1 if plan.warps_m == 2 * warpgroup else 2
-    if plan.warps_n > most:
+    most = 1 if down == 2 * warpgroup else 2
+    if along > most:
         yield Finding(
-            "warps.n",
+            f"warps.{plan.mma_columns}",
             f"{plan.warps_m:,} x {plan.warps_n:,} warps",
-            f"a consumer has {warpgroup} or {2 * warpgroup}, and at least {warpgroup} of them along M",
+            f"a consumer has {warpgroup} or {2 * warpgroup}, and at least {warpgroup} of them along "
+            f"{rows.upper()}",
             f"use at most {most}",
+        )
+
+
+@rule("exchanged-operands")
+def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Operands are exchanged in shared memory, for consumers that do not divide a tile's rows."""
+    if not plan.exchanged:
+        return
+    if plan.a_source == "registers":
+        yield Finding(
+            "operands.a.source",
+            "A from registers with N along the instruction's rows",
+            "its first operand is then B, and only that one can be in registers",
+            "use shared, or m for mma.rows",
+        )
+    if plan.row_shares > 1:
+        yield Finding(
+            "warp_specialization.consumers",
+            f"{plan.consumers} cooperative consumers with N along the instruction's rows",
+            "they would divide the tile's rows, which are the instruction's columns",
+            "use 1, or ping_pong for warp_specialization.kind",
         )
 
 
@@ -140,13 +204,25 @@ def occupancy(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 def least_rows(plan: WgmmaKernel) -> int:
-    """Return the fewest rows of a tile of which every warp of every consumer has its own 16."""
-    return plan.row_shares * plan.warps_m * WGMMA.rows_per_warp
+    """Return the fewest rows of an instruction's tile of which every warp of every consumer has its own 16."""
+    return plan.row_shares * plan.warps_across[0] * WGMMA.rows_per_warp
 
 
 def least_columns(plan: WgmmaKernel) -> int:
-    """Return the fewest columns of a tile of which every warp has an instruction's."""
-    return plan.warps_n * WGMMA.n_min
+    """Return the fewest columns of an instruction's tile of which every warp has one instruction's."""
+    return plan.warps_across[1] * WGMMA.n_min
+
+
+def mma_tile(plan: WgmmaKernel) -> tuple[int, int]:
+    """Return the extents of a CTA's tile along the rows and along the columns of the instruction."""
+    tile = (plan.cta_tile_m, plan.cta_tile_n)
+    return tile[::-1] if plan.exchanged else tile
+
+
+def least_tile(plan: WgmmaKernel) -> tuple[int, int]:
+    """Return the fewest rows and columns of a tile of D that its warps can share."""
+    least = (least_rows(plan), least_columns(plan))
+    return least[::-1] if plan.exchanged else least
 
 
 def narrowest_subtile(plan: WgmmaKernel) -> int:
@@ -158,59 +234,73 @@ def narrowest_subtile(plan: WgmmaKernel) -> int:
 @rule("tile-power-of-two", consults=CONSUMERS)
 def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """Every block extent in Gluon is a power of two."""
-    rows, columns = least_rows(plan), least_columns(plan)
+    rows, columns = least_tile(plan)
     if consulted.broken(*CONSUMERS):
-        rows, columns = WGMMA.m, WGMMA.n_min
+        rows, columns = (WGMMA.n_min, WGMMA.m) if plan.exchanged else (WGMMA.m, WGMMA.n_min)
     widest = plan.cta_tile_n if is_power_of_two(plan.cta_tile_n) else WGMMA.n_max
+    most = (WGMMA.n_max, MAX_TILE_M) if plan.exchanged else (MAX_TILE_M, WGMMA.n_max)
     yield from odd_extents(
         (
-            ("tile.m", plan.cta_tile_m, rows, MAX_TILE_M),
-            ("tile.n", plan.cta_tile_n, columns, WGMMA.n_max),
+            ("tile.m", plan.cta_tile_m, rows, most[0]),
+            ("tile.n", plan.cta_tile_n, columns, most[1]),
             ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
             ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
         )
     )
 
 
-@rule("consumer-rows", after=[tile_power_of_two.at("tile.m"), *CONSUMERS])
-def consumer_rows(plan: WgmmaKernel) -> Iterator[Finding]:
+ODD_SIDES = (tile_power_of_two.at("tile.m"), tile_power_of_two.at("tile.n"))
+
+
+def odd_side(axis: MmaRows) -> Part[WgmmaKernel]:
+    """Return the finding that the tile's extent along M or N is no power of two."""
+    return ODD_SIDES["mn".index(axis)]
+
+
+@rule("consumer-rows", after=CONSUMERS, consults=ODD_SIDES)
+def consumer_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """Every warp of a consumer has its own 16 rows of the tile: Gluon lets warps repeat others' work."""
-    rows = WGMMA.rows_per_warp * plan.warps_m
-    if plan.cta_tile_m < least_rows(plan):
+    warps, extent = plan.warps_across[0], mma_tile(plan)[0]
+    rows = WGMMA.rows_per_warp * warps
+    if extent < least_rows(plan) and not consulted.broken(odd_side(plan.mma_rows)):
         share = "for a lone consumer" if plan.consumers == 1 else "for each consumer"
         if plan.row_shares > 1:
             share = f"give {plan.row_shares} consumers {plan.cta_consumer_tile_m} each"
         yield Finding(
-            "tile.m",
-            f"{plan.cta_tile_m} rows {share}",
-            f"the {plan.warps_m} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
+            f"tile.{plan.mma_rows}",
+            f"{extent} {'columns' if plan.exchanged else 'rows'} {share}",
+            f"the {warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
             f"use at least {least_rows(plan)}",
         )
 
 
-@rule("tile-rows", after=[tile_power_of_two.at("tile.m")])
-def tile_rows(plan: WgmmaKernel) -> Iterator[Finding]:
+@rule("tile-rows", consults=ODD_SIDES)
+def tile_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """The producer, which issues a load per 256 rows, has registers for the coordinates of them all."""
-    if plan.cta_tile_m > MAX_TILE_M:
+    rows = mma_tile(plan)[0]
+    if rows > MAX_TILE_M and not consulted.broken(odd_side(plan.mma_rows)):
         yield Finding(
-            "tile.m",
-            f"a tile of {plan.cta_tile_m:,} rows",
+            f"tile.{plan.mma_rows}",
+            f"a tile of {rows:,} {'columns' if plan.exchanged else 'rows'}",
             f"beyond {MAX_TILE_M:,} the TMA loads of a K step take more registers than a producer may have",
             f"use at most {MAX_TILE_M}",
         )
 
 
-@rule("mma-n", after=[tile_power_of_two.at("tile.n"), warp_layout])
-def mma_n(plan: WgmmaKernel) -> Iterator[Finding]:
+@rule("mma-n", after=[warp_layout], consults=ODD_SIDES)
+def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """The tile is as wide as an instruction, and the instruction one that Gluon has."""
-    share = plan.cta_tile_n // plan.warps_n
+    if consulted.broken(odd_side(plan.mma_columns)):
+        return
+    columns, warps, axis = mma_tile(plan)[1], plan.warps_across[1], plan.mma_columns.upper()
+    share = columns // warps
     narrowest = least_columns(plan)
-    if plan.cta_tile_n < narrowest:
+    if columns < narrowest:
         yield Finding(
-            "tile.n",
-            f"a tile of {plan.cta_tile_n} columns",
+            f"tile.{plan.mma_columns}",
+            f"a tile of {columns} {'rows' if plan.exchanged else 'columns'}",
             f"the narrowest wgmma has n = {WGMMA.n_min}"
-            + (f", for each of {plan.warps_n} warps along N" if plan.warps_n > 1 else ""),
+            + (f", for each of {warps} warps along {axis}" if warps > 1 else ""),
             f"use at least {narrowest}",
         )
     elif not is_power_of_two(plan.mma_n) or not WGMMA.n_min <= plan.mma_n <= plan.widest_mma_n:
@@ -227,7 +317,7 @@ def mma_n(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "mma.n",
             f"an instruction of {plan.mma_n} columns",
-            f"the warps of a consumer have {share} each along N",
+            f"the warps of a consumer have {share} each along {axis}",
             f"use at most {share}",
         )
 
@@ -249,7 +339,7 @@ EXTENTS = (
     tile_power_of_two.at("tile.m", "tile.n", "tile.k"),
     *CONSUMERS,
     consumer_rows,
-    mma_n.at("tile.n"),
+    mma_n.at("tile.m", "tile.n"),
     mma_k,
 )
 """Where these are kept, consumers can share the tile: else its parts have no true sizes."""
@@ -295,9 +385,12 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
 
 TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     schedule_kind,
+    splits,
+    dependent_launch,
     cluster_shape,
     consumer_count,
     warp_layout,
+    exchanged_operands,
     occupancy,
     group_width,
     minor_dimension,
