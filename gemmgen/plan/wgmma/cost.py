@@ -62,6 +62,28 @@ START_CYCLES = 3_200
 """
 
 
+STREAM_START_SECONDS = 2.8e-6
+"""[derived] From a kernel's launch in a chain of such to its first byte, and from its last to the next launch."""
+STREAM_ROUND_SECONDS = 1.34e-6
+"""[derived] From the last byte of one round of tiles on an SM to the first of the next."""
+STREAM_DRAIN_SECONDS = 117e-9
+"""[derived] In which a K step's MMAs drain, and its stage is asked for again."""
+STREAM_HZ = 1.4e9
+"""[derived] At which instructions of few columns are issued."""
+LEAST_MMA_CYCLES = 16
+"""[derived] Of an instruction of few columns, which reads its 64 rows all the same: 2 KB at 128 bytes."""
+SM_BYTES_PER_SECOND = 147e9
+"""[derived] That one SM takes in."""
+DRAM_SHARE = 0.945
+"""[derived] Of the datasheet's bandwidth: 4.54 of an H200's 4.8 TB/s."""
+OVERLAP = 2.5
+"""[derived] The exponent with which the times of DRAM and of the busiest SM add up."""
+SPLIT_SECONDS = 0.99e-6
+"""[derived] To leave sums in memory and to count the programs that have."""
+SPLIT_BYTES_PER_SECOND = 22e9
+"""[derived] At which the last program of a tile adds up the sums of all."""
+
+
 def mma_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of the tensor cores for one K step of a CTA tile."""
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
@@ -146,8 +168,43 @@ def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
     return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
 
 
+def _streamed_terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
+    """Return the cycles by cause of a kernel that streams B past few rows of A, each program one tile.
+
+    The time is that in which DRAM delivers both operands, or in which the busiest SM takes its tiles in; where
+    the two are near each other, they add up to more than either.
+    """
+    m, n, k = shape
+    gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
+    tiles_m, tiles_n = plan.tiles(shape)
+    per_sm = math.ceil(tiles_m * tiles_n * plan.splits / gpu.sm_count)
+    ctas = min(plan.occupancy, per_sm)
+    rounds = math.ceil(per_sm / ctas)
+    k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
+    warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
+    mma = plan.mmas_per_step * warpgroups * max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_HZ
+    step = max(
+        ctas * plan.stage_bytes / SM_BYTES_PER_SECOND,
+        ctas * mma,
+        mma + (0 if plan.outstanding_mmas else STREAM_DRAIN_SECONDS),
+    )
+    dram = ((m + n) * k * element_bytes + m * n * plan.problem.d.bytes) / (DRAM_SHARE * gpu.dram_bytes_per_second)
+    busiest = rounds * k_steps * step
+    together = (dram**OVERLAP + busiest**OVERLAP) ** (1 / OVERLAP)
+    partial_bytes = plan.splits * plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    seconds = {
+        "DRAM": dram,
+        "busiest SM": together - dram,
+        "start": STREAM_START_SECONDS + (rounds - 1) * STREAM_ROUND_SECONDS,
+        "splits": SPLIT_SECONDS + partial_bytes / SPLIT_BYTES_PER_SECOND if plan.splits > 1 else 0.0,
+    }
+    return {cause: time * gpu.sustained_hz for cause, time in seconds.items() if time}
+
+
 def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles of the busiest SM by cause: rounds of tiles, one after the other."""
+    if plan.exchanged and plan.schedule_kind == "tiled":
+        return _streamed_terms(plan, shape)
     programs = plan.problem.gpu.clusters(plan.cluster_size)
     if not programs:
         return {"tensor cores": math.inf}
