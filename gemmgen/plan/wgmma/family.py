@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
+from gemmgen.plan.decisions import DEFAULT_SHAPE
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -32,6 +33,9 @@ KINDS = ("cooperative", "ping_pong")
 STEP_BYTES = (128, 256, 64, 512)
 """Rows of the operands' tiles along K: 128 fill the widest swizzle."""
 
+EXCHANGED_STEP_BYTES = (256, 512)
+"""The same where the operands are exchanged: with few columns, shorter steps are soon multiplied."""
+
 CHOICES: Choices = {
     "cta_tile_m": (128, 256, 64),
     "cta_tile_n": (256, 128, 64, 32),
@@ -50,12 +54,15 @@ FEW_ROWS = 64
 reading B, for which the ring may be as deep as shared memory is, and tiles as many as keep all SMs reading.
 """
 
+FEW_TILES = 64
+"""Tiles of as many rows and columns up to which the same holds: programs then have to divide K."""
+
 EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128, 256)}
 """The same where the operands are exchanged; the tile's rows follow from those of A."""
 
 EXCHANGED_TILED_CHOICES: Choices = {
     "warps_n": (4,),
-    "outstanding_mmas": (1, 0),
+    "outstanding_mmas": (1,),
     "occupancy": (1, 2, 3),
     "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
 }
@@ -124,9 +131,10 @@ class WgmmaSpace(Space[WgmmaKernel]):
             exchanged = rows == "n"
             defaults = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
-                choices = {**CHOICES, "cta_tile_k": _step_choices(problem)}
+                steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
+                choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
                 if exchanged:
-                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": (_tile_rows(problem),)}
+                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem)}
                 if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
                     choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
                 fixed = {name: value for name, value in defaults.items() if name not in choices}
@@ -167,7 +175,8 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
     """
     if "mma_rows" in stated:
         return stated["mma_rows"]
-    rows = problem.bench_shapes[0][0] if problem.bench_shapes else FEW_ROWS + 1
+    rows, columns, _ = problem.bench_shapes[0] if problem.bench_shapes else DEFAULT_SHAPE
+    few = rows <= FEW_ROWS or rows * columns <= FEW_TILES * FEW_ROWS**2
     others: Values = {
         "schedule_kind": "tiled",
         "specialization": "none",
@@ -176,17 +185,18 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
         "cluster_n": 1,
         "a_source": "shared",
         "warps_m": 1,
-        "cta_tile_m": _tile_rows(problem),
     }
     fits = all(stated.get(name, value) == value for name, value in others.items())
+    fits &= stated.get("cta_tile_m", WGMMA.n_min) in _rows_of_tiles(problem)
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
-    return "n" if rows <= FEW_ROWS and fits and free else "m"
+    return "n" if few and fits and free else "m"
 
 
-def _tile_rows(problem: Problem) -> int:
-    """Return the rows of a tile for exchanged operands: those of A, or as many as are no longer few."""
+def _rows_of_tiles(problem: Problem) -> tuple[int, ...]:
+    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer."""
     rows = problem.bench_shapes[0][0] if problem.bench_shapes else FEW_ROWS
-    return max(WGMMA.n_min, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
+    most = max(WGMMA.n_min, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
+    return tuple(most >> halvings for halvings in range((most // WGMMA.n_min).bit_length()))
 
 
 def _exchanged_defaults(stated: Values) -> Values:
@@ -228,10 +238,6 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
     if "promote_k" in stated:  # a sum is promoted after each K step
         implied |= {"cta_tile_k": stated["promote_k"], "outstanding_mmas": 0}
     return implied
-
-
-def _step_choices(problem: Problem) -> tuple[int, ...]:
-    return tuple(size // problem.a.dtype.bytes for size in STEP_BYTES)
 
 
 def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) -> WgmmaKernel:
