@@ -30,7 +30,8 @@ from gemmgen.bench import (
     plot,
     to_json,
 )
-from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.baseline import Baseline, cublas, other_module, rival
+from gemmgen.bench.contest import AGAINST_A_MODULE
 from gemmgen.bench.figures import IN_THE_DARK, axis_limits, figures_text, label_of
 from gemmgen.bench.machine import Work, query_gpu, state_of
 from gemmgen.bench.record import (
@@ -44,7 +45,6 @@ from gemmgen.bench.record import (
     flops,
     moved_bytes,
 )
-from gemmgen.bench.session import AGAINST_A_MODULE, other_module, rival
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated

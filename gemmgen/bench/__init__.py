@@ -1,10 +1,17 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.contest import bench
+from gemmgen.bench.contest import bench, time_spec
 from gemmgen.bench.figures import markdown_table, plain_table, plot
-from gemmgen.bench.record import Ceilings, Protocol, Record, Subject
-from gemmgen.bench.session import time_spec
-from gemmgen.bench.store import from_json, read_record, to_json, write_record
+from gemmgen.bench.record import (
+    Ceilings,
+    Protocol,
+    Record,
+    Subject,
+    from_json,
+    read_record,
+    to_json,
+    write_record,
+)
 from gemmgen.verify.shapes import parse_shapes
 
 __all__ = [

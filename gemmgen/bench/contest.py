@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from gemmgen.bench.baseline import Baseline, Call, cublas
-from gemmgen.bench.machine import CudaMachine, Machine, Work
+from gemmgen.bench.baseline import Baseline, Call, bound, cublas, other_module, rival
+from gemmgen.bench.machine import CudaMachine, Machine, measure
 from gemmgen.bench.record import (
     SCHEMA,
     Ceilings,
@@ -24,145 +24,21 @@ from gemmgen.bench.record import (
     Measurement,
     Protocol,
     Record,
-    Samples,
     Subject,
-    Timing,
     ceilings_of,
     utc_now,
 )
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.module import Matmul, matmul_of, pack_scales_of
+from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
+from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, tolerance
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
+from gemmgen.product import make, staged
 from gemmgen.spec.model import Spec
 from gemmgen.verify.shapes import refuse_k
-
-Arm = Callable[[int], object]
-"""Enqueues the product of the input set of this index."""
-
-ESTIMATE_SECONDS: Final = 1e-3
-"""An estimate is good once it took this long: a launch is a hundredth of it."""
-HOST_ROUND_SECONDS: Final = 0.05
-"""Device time of a round of host calls: a full launch queue makes the host wait."""
-LEAST_HOST_CALLS: Final = 10
-
-
-def measure(
-    ours: Arm,
-    baseline: Arm,
-    input_sets: int,
-    machine: Machine,
-    protocol: Protocol,
-    progress: Callable[[str], None],
-) -> Timing:
-    """Time both arms, each over all input sets in turn. Both must have run once before."""
-    arms = (baseline, ours)
-    progress("warming up")
-    passes = tuple(machine.capture(_each_set(arm, input_sets, 1)) for arm in arms)
-    call_seconds = min(_estimate(machine, one_pass) for one_pass in passes) / input_sets
-    method, units, unit_calls = _units(arms, input_sets, call_seconds, machine, protocol)
-    runs = math.ceil(protocol.sample_seconds / (call_seconds * unit_calls))
-    samples = tuple(_repeat(unit, runs) for unit in units)
-    _warm_up(machine, samples, protocol.warm_up_seconds)
-    before = machine.state(samples[1])
-    baseline_times, our_times = _pairs(samples, runs * unit_calls, machine, protocol, progress)
-    return Timing(
-        method=method,
-        calls_per_sample=runs * unit_calls,
-        ours_seconds=our_times,
-        baseline_seconds=baseline_times,
-        ours_host_seconds=_host_seconds(ours, input_sets, call_seconds, machine, protocol),
-        baseline_host_seconds=_host_seconds(baseline, input_sets, call_seconds, machine, protocol),
-        state_before=before,
-        state_after=machine.state(samples[1]),
-    )
-
-
-def _units(
-    arms: tuple[Arm, Arm], input_sets: int, call_seconds: float, machine: Machine, protocol: Protocol
-) -> tuple[Literal["events", "graph"], tuple[Work, ...], int]:
-    """Return how to time, each arm's unit of work, and the calls in a unit: all sets equally often."""
-    if call_seconds >= protocol.graph_below_seconds:
-        return "events", tuple(_each_set(arm, input_sets, 1) for arm in arms), input_sets
-    rounds = math.ceil(protocol.graph_seconds / (call_seconds * input_sets))
-    graphs = tuple(machine.capture(_each_set(arm, input_sets, rounds)) for arm in arms)
-    return "graph", graphs, rounds * input_sets
-
-
-def _pairs(
-    samples: tuple[Work, ...],
-    calls: int,
-    machine: Machine,
-    protocol: Protocol,
-    progress: Callable[[str], None],
-) -> tuple[Samples, Samples]:
-    """Return seconds per call of each arm, sampled in turn: A B A B."""
-    times: tuple[list[tuple[float, ...]], ...] = ([], [])
-    for repetition in range(protocol.repetitions):
-        progress(f"repetition {repetition + 1} of {protocol.repetitions}")
-        pairs = [tuple(machine.seconds(sample) / calls for sample in samples) for _ in range(protocol.pairs)]
-        for arm, arm_times in enumerate(times):
-            arm_times.append(tuple(pair[arm] for pair in pairs))
-    return tuple(times[0]), tuple(times[1])
-
-
-def _warm_up(machine: Machine, samples: tuple[Work, ...], seconds: float) -> None:
-    start = machine.now()
-    while machine.now() - start < seconds:
-        for sample in samples:
-            machine.seconds(sample)
-
-
-def _estimate(machine: Machine, work: Work) -> float:
-    """Return about how long the work takes: the mean of as many runs as fill ESTIMATE_SECONDS."""
-    runs = 1
-    while (seconds := machine.seconds(_repeat(work, runs))) < ESTIMATE_SECONDS:
-        runs *= 2
-    return seconds / runs
-
-
-def _host_seconds(
-    arm: Arm, input_sets: int, call_seconds: float, machine: Machine, protocol: Protocol
-) -> float:
-    """Return what an eager call costs the host: the smallest of the rounds' medians."""
-    calls = max(LEAST_HOST_CALLS, min(protocol.host_calls, int(HOST_ROUND_SECONDS / call_seconds)))
-    medians: list[float] = []
-    for _ in range(protocol.host_rounds):
-        machine.synchronize()
-        medians.append(statistics.median(_call_times(arm, input_sets, calls, machine)))
-    machine.synchronize()
-    return min(medians)
-
-
-def _call_times(arm: Arm, input_sets: int, calls: int, machine: Machine) -> list[float]:
-    times: list[float] = []
-    for call in range(calls):
-        start = machine.now()
-        arm(call % input_sets)
-        times.append(machine.now() - start)
-    return times
-
-
-def _each_set(arm: Arm, input_sets: int, rounds: int) -> Work:
-    def work() -> None:
-        for _ in range(rounds):
-            for index in range(input_sets):
-                arm(index)
-
-    return work
-
-
-def _repeat(work: Work, times: int) -> Work:
-    def repeated() -> None:
-        for _ in range(times):
-            work()
-
-    return repeated
-
 
 Progress = Callable[[str], None]
 
@@ -294,12 +170,6 @@ class _Contest:
         return GemmgenError([Diagnostic(self.spec_path, code, message, field=shape_text(shape))])
 
 
-def bound(matmul: Matmul, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
-    """Bind a module's matmul to its tensors; where it takes no ``out`` it allocates in each call."""
-    into = {"out": d} if takes_out(d.shape[1], d.dtype) else {}
-    return partial(matmul, inputs.a, inputs.b, **inputs.extras, **into)
-
-
 def _arm(bind: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
     calls = tuple(bind(each.timed, each.d) for each in sets)
     results = [each.d for each in sets]
@@ -365,3 +235,46 @@ def _input_set(
     d = Matrix.poisoned(*shape[:2], spec.operands.d.dtype, generator.device).view
     inputs = random_inputs(shape, spec, generator, normalized=True)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
+
+
+# --- from a spec to its record
+
+
+AGAINST_A_MODULE: Final = Protocol(pairs=30, graph_below_seconds=1.0)
+"""Two modules of one spec differ by a percent or less: more pairs than against cuBLAS, and CUDA graphs
+throughout, so that kernels are compared and no launches."""
+
+
+def time_spec(
+    path: Path,
+    shapes: Sequence[Shape] | None,
+    progress: Callable[[str], None],
+    against: Path | None = None,
+) -> Record:
+    """Generate a spec's module and time it on the given shapes, or else on those that the spec lists.
+
+    The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none; or it is the
+    module ``against``, which takes what the spec's own takes.
+
+    Raises:
+        GemmgenError: The spec is rejected, there are no shapes, ``against`` is no module, or ``bench``
+            refuses to time the kernel.
+    """
+    product = make(path)
+    spec = product.source.spec
+    chosen = shapes or (spec.bench.shapes if spec.bench else None)
+    if not chosen:
+        message = "names no shapes to time: list them under bench.shapes, or give --shapes"
+        raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
+    opponent = nullcontext(other_module(against)) if against else rival(product)
+    with staged(product) as module_path, opponent as baseline:
+        subject, module = Subject.of(path, module_path), import_generated(module_path)
+        return bench(
+            module,
+            subject,
+            spec,
+            chosen,
+            protocol=AGAINST_A_MODULE if against else None,
+            baseline=baseline,
+            progress=progress,
+        )

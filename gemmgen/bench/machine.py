@@ -1,19 +1,22 @@
-"""The machine that benchmarks run on: what they need of one, and a CUDA GPU, read through ``nvidia-smi``."""
+"""The machine that benchmarks run on, a CUDA GPU read through ``nvidia-smi``; how arms are timed on one."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import math
+import statistics
 import subprocess
 import time
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal
 
 import torch
 
 import gemmgen
-from gemmgen.bench.record import Environment, GpuState
+from gemmgen.bench.record import Environment, GpuState, Protocol, Samples, Timing
 from gemmgen.device import captured_graph
 
 STATE_SAMPLES: Final = 30
@@ -25,7 +28,7 @@ Work = Callable[[], None]
 """Enqueues operations on the device's current stream and returns without waiting for them."""
 
 
-class Machine(Protocol):
+class Machine(typing.Protocol):
     """A device and two clocks, its own and the host's: ``CudaMachine``, or what a test brings."""
 
     @property
@@ -150,3 +153,129 @@ def _cublas_version() -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
     return "unknown"
+
+
+# --- two arms by turns
+
+
+Arm = Callable[[int], object]
+"""Enqueues the product of the input set of this index."""
+
+ESTIMATE_SECONDS: Final = 1e-3
+"""An estimate is good once it took this long: a launch is a hundredth of it."""
+HOST_ROUND_SECONDS: Final = 0.05
+"""Device time of a round of host calls: a full launch queue makes the host wait."""
+LEAST_HOST_CALLS: Final = 10
+
+
+def measure(
+    ours: Arm,
+    baseline: Arm,
+    input_sets: int,
+    machine: Machine,
+    protocol: Protocol,
+    progress: Callable[[str], None],
+) -> Timing:
+    """Time both arms, each over all input sets in turn. Both must have run once before."""
+    arms = (baseline, ours)
+    progress("warming up")
+    passes = tuple(machine.capture(_each_set(arm, input_sets, 1)) for arm in arms)
+    call_seconds = min(_estimate(machine, one_pass) for one_pass in passes) / input_sets
+    method, units, unit_calls = _units(arms, input_sets, call_seconds, machine, protocol)
+    runs = math.ceil(protocol.sample_seconds / (call_seconds * unit_calls))
+    samples = tuple(_repeat(unit, runs) for unit in units)
+    _warm_up(machine, samples, protocol.warm_up_seconds)
+    before = machine.state(samples[1])
+    baseline_times, our_times = _pairs(samples, runs * unit_calls, machine, protocol, progress)
+    return Timing(
+        method=method,
+        calls_per_sample=runs * unit_calls,
+        ours_seconds=our_times,
+        baseline_seconds=baseline_times,
+        ours_host_seconds=_host_seconds(ours, input_sets, call_seconds, machine, protocol),
+        baseline_host_seconds=_host_seconds(baseline, input_sets, call_seconds, machine, protocol),
+        state_before=before,
+        state_after=machine.state(samples[1]),
+    )
+
+
+def _units(
+    arms: tuple[Arm, Arm], input_sets: int, call_seconds: float, machine: Machine, protocol: Protocol
+) -> tuple[Literal["events", "graph"], tuple[Work, ...], int]:
+    """Return how to time, each arm's unit of work, and the calls in a unit: all sets equally often."""
+    if call_seconds >= protocol.graph_below_seconds:
+        return "events", tuple(_each_set(arm, input_sets, 1) for arm in arms), input_sets
+    rounds = math.ceil(protocol.graph_seconds / (call_seconds * input_sets))
+    graphs = tuple(machine.capture(_each_set(arm, input_sets, rounds)) for arm in arms)
+    return "graph", graphs, rounds * input_sets
+
+
+def _pairs(
+    samples: tuple[Work, ...],
+    calls: int,
+    machine: Machine,
+    protocol: Protocol,
+    progress: Callable[[str], None],
+) -> tuple[Samples, Samples]:
+    """Return seconds per call of each arm, sampled in turn: A B A B."""
+    times: tuple[list[tuple[float, ...]], ...] = ([], [])
+    for repetition in range(protocol.repetitions):
+        progress(f"repetition {repetition + 1} of {protocol.repetitions}")
+        pairs = [tuple(machine.seconds(sample) / calls for sample in samples) for _ in range(protocol.pairs)]
+        for arm, arm_times in enumerate(times):
+            arm_times.append(tuple(pair[arm] for pair in pairs))
+    return tuple(times[0]), tuple(times[1])
+
+
+def _warm_up(machine: Machine, samples: tuple[Work, ...], seconds: float) -> None:
+    start = machine.now()
+    while machine.now() - start < seconds:
+        for sample in samples:
+            machine.seconds(sample)
+
+
+def _estimate(machine: Machine, work: Work) -> float:
+    """Return about how long the work takes: the mean of as many runs as fill ESTIMATE_SECONDS."""
+    runs = 1
+    while (seconds := machine.seconds(_repeat(work, runs))) < ESTIMATE_SECONDS:
+        runs *= 2
+    return seconds / runs
+
+
+def _host_seconds(
+    arm: Arm, input_sets: int, call_seconds: float, machine: Machine, protocol: Protocol
+) -> float:
+    """Return what an eager call costs the host: the smallest of the rounds' medians."""
+    calls = max(LEAST_HOST_CALLS, min(protocol.host_calls, int(HOST_ROUND_SECONDS / call_seconds)))
+    medians: list[float] = []
+    for _ in range(protocol.host_rounds):
+        machine.synchronize()
+        medians.append(statistics.median(_call_times(arm, input_sets, calls, machine)))
+    machine.synchronize()
+    return min(medians)
+
+
+def _call_times(arm: Arm, input_sets: int, calls: int, machine: Machine) -> list[float]:
+    times: list[float] = []
+    for call in range(calls):
+        start = machine.now()
+        arm(call % input_sets)
+        times.append(machine.now() - start)
+    return times
+
+
+def _each_set(arm: Arm, input_sets: int, rounds: int) -> Work:
+    def work() -> None:
+        for _ in range(rounds):
+            for index in range(input_sets):
+                arm(index)
+
+    return work
+
+
+def _repeat(work: Work, times: int) -> Work:
+    def repeated() -> None:
+        for _ in range(times):
+            work()
+
+    return repeated
