@@ -1,7 +1,7 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.contest import bench, time_spec
-from gemmgen.bench.figures import markdown_table, plain_table, plot
+from gemmgen.bench.contest import bench, time_spec, time_suite
+from gemmgen.bench.figures import markdown_table, plain_table, plot, suite_tables
 from gemmgen.bench.record import (
     Ceilings,
     Protocol,
@@ -12,21 +12,29 @@ from gemmgen.bench.record import (
     to_json,
     write_record,
 )
+from gemmgen.bench.suite import Book, Suite, errors_of, load_suite, report_of
 from gemmgen.verify.shapes import parse_shapes
 
 __all__ = [
+    "Book",
     "Ceilings",
     "Protocol",
     "Record",
     "Subject",
+    "Suite",
     "bench",
+    "errors_of",
     "from_json",
+    "load_suite",
     "markdown_table",
     "parse_shapes",
     "plain_table",
     "plot",
     "read_record",
+    "report_of",
+    "suite_tables",
     "time_spec",
+    "time_suite",
     "to_json",
     "write_record",
 ]

@@ -1,44 +1,80 @@
-"""Benchmark one kernel against the baseline, shape by shape."""
+"""Kernels against the baseline: one on its own shapes, or many by turns on those of a suite."""
 
 from __future__ import annotations
 
+import gc
 import math
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from gemmgen.bench.baseline import Baseline, Call, bound, cublas, other_module, rival
-from gemmgen.bench.machine import CudaMachine, Machine, measure
+from gemmgen.bench.baseline import Baseline, Call, bound, cublas, formats_text, other_module, rival
+from gemmgen.bench.machine import (
+    Arm,
+    CudaMachine,
+    Machine,
+    SuiteMachine,
+    UnfinishedError,
+    Work,
+    call_times,
+    each_set,
+    estimate,
+    measure,
+)
 from gemmgen.bench.record import (
     SCHEMA,
     Ceilings,
     Dtypes,
     Environment,
+    GpuState,
     Measurement,
     Protocol,
     Record,
     Subject,
     ceilings_of,
+    measured_of,
+    path_from_here,
+    peaks_of,
     utc_now,
 )
+from gemmgen.bench.suite import (
+    BASELINE,
+    LARGEST,
+    Book,
+    ContestOf,
+    Entry,
+    Playoff,
+    Refused,
+    Result,
+    Rounds,
+    Session,
+    Suite,
+    Timed,
+    ratios,
+)
+from gemmgen.bench.suite import SCHEMA as SUITE_SCHEMA
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import DTYPES
 from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
-from gemmgen.numerics.reference import Deviation, deviation, tolerance
+from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, staged
+from gemmgen.scratch import LostError, forked, scratch, usable_cores
 from gemmgen.spec.model import Spec
-from gemmgen.verify.shapes import refuse_k
+from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
 Progress = Callable[[str], None]
 
@@ -137,23 +173,11 @@ class _Contest:
         return Measurement(shape, len(sets), ours.relative, baseline.relative, timing)
 
     def _judged(self, bind: Call, inputs_and_d: InputSet) -> Deviation:
-        inputs, d = inputs_and_d.inputs, inputs_and_d.d
-        call = bind(inputs_and_d.timed, d)
-        d.fill_(poison(d.dtype))
-        # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
-        Matrix.poisoned(d.shape[0], d.shape[1], self.spec.operands.d.dtype, self.machine.device)
-        return deviation(call(), inputs, self.spec)
+        return judged(bind, inputs_and_d, self.spec)
 
     def _refuse_wrong(self, shape: Shape, found: Deviation) -> None:
-        allowed = tolerance(self.spec, shape)
-        limits = (
-            ("relative error", found.relative, allowed.relative),
-            ("worst element", found.worst_element, allowed.worst_element),
-        )
-        for what, measured, limit in limits:
-            if not measured <= limit:  # NaN is not
-                message = f"{what} {measured:.3g}, the limit is {limit:.3g}; a wrong kernel is not timed"
-                raise self._error("wrong-result", shape, message)
+        for fault in wrong(self.spec, shape, found):
+            raise self._error("wrong-result", shape, fault)
 
     @contextmanager
     def _failures(self, shape: Shape) -> Generator[None, None, None]:
@@ -168,6 +192,36 @@ class _Contest:
 
     def _error(self, code: str, shape: Shape, message: str) -> GemmgenError:
         return GemmgenError([Diagnostic(self.spec_path, code, message, field=shape_text(shape))])
+
+
+def judged(
+    bind: Call,
+    inputs_and_d: InputSet,
+    spec: Spec,
+    exact: Iterable[tuple[slice, Tensor]] | None = None,
+    finish: Callable[[], None] = lambda: None,
+) -> Deviation:
+    """Call an arm once into poison, wait for it with ``finish``, and compare what it makes."""
+    inputs, d = inputs_and_d.inputs, inputs_and_d.d
+    call = bind(inputs_and_d.timed, d)
+    d.fill_(poison(d.dtype))
+    # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
+    Matrix.poisoned(d.shape[0], d.shape[1], spec.operands.d.dtype, d.device)
+    result = call()
+    finish()
+    return deviation(result, inputs, spec, exact)
+
+
+def wrong(spec: Spec, shape: Shape, found: Deviation) -> Iterator[str]:
+    """Yield what is wrong with a result."""
+    allowed = tolerance(spec, shape)
+    limits = (
+        ("relative error", found.relative, allowed.relative),
+        ("worst element", found.worst_element, allowed.worst_element),
+    )
+    for what, measured, limit in limits:
+        if not measured <= limit:  # NaN is not
+            yield f"{what} {measured:.3g}, the limit is {limit:.3g}; a wrong kernel is not timed"
 
 
 def _arm(bind: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
@@ -217,7 +271,7 @@ def input_sets(
     spec: Spec,
     l2_bytes: int,
     generator: torch.Generator,
-    protocol: Protocol,
+    protocol: Protocol | Rounds,
     pack_scales: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[InputSet, ...]:
     """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
@@ -278,3 +332,534 @@ def time_spec(
             baseline=baseline,
             progress=progress,
         )
+
+
+# --- many kernels on the shapes of a suite
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A kernel that takes part, with its module in a file."""
+
+    entry: Entry
+    spec: Spec
+    module_path: Path
+    most: Shape | None
+    """The largest problem [M, N, K] that it computes; None where there is no limit."""
+
+    def takes(self, shape: Shape) -> bool:
+        """Whether the spec says that its kernel computes such a problem; its wrapper may still refuse it."""
+        return bool(fitting([shape], self.most)) and shape[2] % problem_of(self.spec).k_multiple == 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shape on which kernels of one contest have not been timed yet."""
+
+    contest: str
+    shape: Shape
+    families: tuple[str, ...]
+    entrants: tuple[Entrant, ...]
+    baseline: Baseline
+
+    @property
+    def spec(self) -> Spec:
+        """One that says what all of them compute."""
+        return self.entrants[0].spec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known before anything is timed, from processes of their own."""
+
+    launched: Mapping[tuple[str, Shape], tuple[str, ...]]
+    """The kernels of the baseline, by contest and shape."""
+    failures: Mapping[str, str]
+    """Why a kernel, by its name, cannot be compiled and run at all."""
+
+
+def time_suite(
+    specs: Sequence[Path],
+    suite: Suite,
+    book: Book,
+    *,
+    extents: range = range(1, LARGEST + 1),
+    protocol: Rounds | None = None,
+    machine: SuiteMachine | None = None,
+    prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
+
+    What the book has already is not timed again. All kernels that compute the same from the same types are
+    timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
+    as such and not timed there. Modules are compiled in processes of their own before anything is timed.
+
+    Raises GemmgenError: a spec is rejected; no spec is of the suite's types (``no-shapes``); ``no-gpu``;
+    ``no-baseline``; ``other-machine`` for a book of another GPU or other versions; ``device-lost`` after a
+    kernel that leaves the GPU unusable: the same call in a new process goes on behind it.
+    """
+    protocol = protocol or Rounds()
+    with scratch() as directory:
+        entrants = _entrants(specs, Path(directory))
+        baselines = _baselines(entrants)
+        if not any(suite.shapes(entrant.spec.operands.a.dtype, extents) for entrant in entrants):
+            message = "has no shapes for the types of these specs"
+            raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
+        tasks = _tasks(entrants, baselines, suite, extents, book)
+        if not tasks:
+            return
+        prepared = (prepare or prepare_in_children)(tasks, progress)
+        gpu = problem_of(tasks[0].spec).gpu
+        machine = machine or CudaMachine(require_gpu(gpu.architecture))
+        session = _session(entrants, baselines, suite, protocol, machine)
+        _refuse_other_machine(book, session)
+        book.write(session)
+        with machine.quiet(), machine.watched() as state_since:
+            campaign = _Campaign(book, protocol, machine, session.environment, prepared, state_since)
+            for number, task in enumerate(tasks, 1):
+                progress(f"{task.contest} {shape_text(task.shape)}, {number} of {len(tasks)}")
+                campaign.settle_seconds = protocol.warm_up_seconds if number == 1 else protocol.settle_seconds
+                campaign.run(task)
+
+
+def _entrants(specs: Sequence[Path], directory: Path) -> tuple[Entrant, ...]:
+    """Plan and render the specs, and write their modules into a directory."""
+    found: list[Entrant] = []
+    errors: list[Diagnostic] = []
+    for path in specs:
+        try:
+            product = make(path)
+            spec, name = product.source.spec, product.source.stem
+            module_path = directory / f"{name}.py"
+            if module_path.exists():
+                message = "another spec of this name takes part: rename one of the two"
+                raise GemmgenError([Diagnostic(product.source.path, "module-name", message)])
+            cublas(spec)
+        except GemmgenError as error:
+            errors += error.diagnostics
+            continue
+        module_path.write_text(product.module, encoding="utf-8", newline="\n")
+        entry = Entry(name, Subject.of(path, module_path), contest_of(spec))
+        found.append(Entrant(entry, spec, module_path, single_tile(spec)))
+    if errors:
+        raise GemmgenError(errors)
+    return tuple(found)
+
+
+def contest_of(spec: Spec) -> str:
+    """Return what kernels have in common that are timed together, in the fewest words that say so."""
+    problem = problem_of(spec)
+    a, b, d = (operand.dtype for operand in (spec.operands.a, spec.operands.b, spec.operands.d))
+    words = [a if a == b else f"{a} x {b}"]
+    if problem.block_scaled:
+        words = [formats_text(spec)]
+    usual = {"tf32": "fp32", "int8": "int32"}.get(a, a if DTYPES[a].bits == 16 else "bf16")
+    if d != usual:
+        words.append(f"to {d}")
+    if problem.accumulator.name not in ("fp32", "int32"):
+        words.append(f"summed in {problem.accumulator.name}")
+    majors = [operand.major for operand in (problem.a, problem.b)]
+    words += [f"{name} {major}-major" for name, major in zip("AB", majors, strict=True) if major != "k"]
+    if spec.mma.promote_k:
+        words.append("promoted")
+    terms = [f"{problem.alpha:g} alpha"] if problem.alpha != 1 else []
+    if problem.c is not None and not problem.residual:
+        terms.append(f"{problem.beta:g} c" if problem.beta != 1 else "c")
+    terms += [op + "".join(f" {p.value:g}" for p in problem.parameters if p.op == op) for op in problem.ops]
+    if problem.c is not None and problem.c != problem.d:
+        terms.append(f"c {problem.c.name}")
+    return " + ".join((" ".join(words), *terms))
+
+
+def _baselines(entrants: Iterable[Entrant]) -> dict[str, Baseline]:
+    """Return the baseline of each contest."""
+    return {entrant.entry.contest: cublas(entrant.spec) for entrant in entrants}
+
+
+def _tasks(
+    entrants: Sequence[Entrant],
+    baselines: Mapping[str, Baseline],
+    suite: Suite,
+    extents: range,
+    book: Book,
+) -> tuple[Task, ...]:
+    """Return what the book lacks: contest by contest, in the order of the suite's file."""
+    missing = _book_with(book, entrants).done()
+    tasks: list[Task] = []
+    for contest, baseline in baselines.items():
+        members = [entrant for entrant in entrants if entrant.entry.contest == contest]
+        shapes = suite.shapes(members[0].spec.operands.a.dtype, extents)
+        for shape, families in shapes.items():
+            left = tuple(
+                entrant
+                for entrant in members
+                if entrant.takes(shape) and (contest, shape, entrant.entry.name) not in missing
+            )
+            if left and (contest, shape, BASELINE) not in missing:
+                tasks.append(Task(contest, shape, families, left, baseline))
+    return tuple(tasks)
+
+
+def _book_with(book: Book, entrants: Sequence[Entrant]) -> Book:
+    """Return the book as it will be once these kernels take part: what others of their names did is stale."""
+    if not book.sessions:
+        return book
+    kernels = tuple(entrant.entry for entrant in entrants)
+    return Book(None, [*book.lines, replace(book.sessions[-1], kernels=kernels)])
+
+
+def _session(
+    entrants: Sequence[Entrant],
+    baselines: Mapping[str, Baseline],
+    suite: Suite,
+    protocol: Rounds,
+    machine: Machine,
+) -> Session:
+    environment = machine.environment()
+    contests: dict[str, ContestOf] = {}
+    for entrant in entrants:
+        name, spec = entrant.entry.contest, entrant.spec
+        problem = problem_of(spec)
+        bits = max(problem.a.smem_bits, problem.b.smem_bits)
+        contests[name] = ContestOf(
+            name=name,
+            dtypes=dtypes_of(spec),
+            baseline=baselines[name].text,
+            peak=peaks_of(environment.gpu, bits),
+            measured=measured_of(environment.gpu, spec.operands.a.dtype),
+        )
+    return Session(
+        line="session",
+        schema=SUITE_SCHEMA,
+        date=utc_now(),
+        suite=path_from_here(Path(suite.path)),
+        suite_sha256=suite.sha256,
+        environment=environment,
+        protocol=protocol,
+        contests=tuple(contests.values()),
+        kernels=tuple(entrant.entry for entrant in entrants),
+    )
+
+
+def _refuse_other_machine(book: Book, session: Session) -> None:
+    """One record is of one GPU, one set of versions, one protocol."""
+    if not book.sessions:
+        return
+    before = book.sessions[-1]
+    pairs = [("protocol", before.protocol, session.protocol)]
+    for member in fields(Environment):
+        if member.name != "gemmgen":
+            old, new = (getattr(each.environment, member.name) for each in (before, session))
+            pairs.append((member.name, old, new))
+    for name, old, new in pairs:
+        if old != new:
+            message = f"was measured with another {name}, {old}, here it is {new}: record into another file"
+            raise GemmgenError([Diagnostic(str(book.path), "other-machine", message)])
+
+
+@dataclass
+class _Campaign:
+    """The rounds on one shape after the other."""
+
+    book: Book
+    protocol: Rounds
+    machine: SuiteMachine
+    environment: Environment
+    prepared: Prepared
+    state_since: Callable[[float], GpuState | None]
+    settle_seconds: float = 0.0
+    matmuls: dict[str, ModuleType] = field(default_factory=dict[str, ModuleType])
+    """The modules by their kernels' names, imported once: each compiles or loads its kernel once."""
+
+    def run(self, task: Task) -> None:
+        """Time the kernels of a task that are right, by turns, and write down what happened to each."""
+        gc.collect()  # of the shape before; in a quiet context nothing else does
+        protocol, machine = self.protocol, self.machine
+        generator = torch.Generator(machine.device).manual_seed(protocol.seed)
+        l2_bytes = self.environment.l2_bytes
+        with task.baseline.settings():
+            try:
+                sets = input_sets(task.shape, task.spec, l2_bytes, generator, protocol, self._packing(task))
+                exact = tuple(references(sets[0].inputs, task.spec))
+                baseline = self._running(BASELINE, task.baseline.bind, task, sets, exact)
+            except Exception as error:
+                self._note(task, BASELINE, "cannot", error)
+                return
+            kernels = tuple(self._right(task, sets, exact))
+            del exact
+            if kernels:
+                self._take_turns(task, baseline, kernels, len(sets))
+
+    def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
+        if not problem_of(task.spec).block_scaled:
+            return None
+        return pack_scales_of(self._module(task.entrants[0]))
+
+    def _module(self, entrant: Entrant) -> ModuleType:
+        name = entrant.entry.name
+        if name not in self.matmuls:
+            self.matmuls[name] = import_generated(entrant.module_path)
+        return self.matmuls[name]
+
+    def _right(
+        self, task: Task, sets: tuple[InputSet, ...], exact: tuple[tuple[slice, Tensor], ...]
+    ) -> Iterator[_Running]:
+        """Yield the kernels that compute the right numbers; note why others do not."""
+        for entrant in task.entrants:
+            name = entrant.entry.name
+            if name in self.prepared.failures:
+                self._note(task, name, "failed", self.prepared.failures[name])
+                continue
+            try:
+                bind = partial(bound, matmul_of(self._module(entrant)))
+                running = self._running(name, bind, task, sets, exact)
+            except (ValueError, TypeError) as error:
+                self._note(task, name, "cannot", error)
+            except Exception as error:
+                self._note(task, name, "failed", error)
+            else:
+                faults = tuple(wrong(entrant.spec, task.shape, running.deviation))
+                if faults:
+                    self._note(task, name, "wrong", "; ".join(faults))
+                else:
+                    yield running
+
+    def _running(
+        self,
+        name: str,
+        bind: Call,
+        task: Task,
+        sets: tuple[InputSet, ...],
+        exact: tuple[tuple[slice, Tensor], ...],
+    ) -> _Running:
+        """Call an arm once for each set, and judge what it makes of the first."""
+        found = judged(bind, sets[0], task.spec, exact, self.machine.finish)
+        arm = _arm(bind, sets)
+        each_set(arm, len(sets), 1)()
+        self.machine.finish()
+        return _Running(name, arm, found)
+
+    def _note(
+        self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
+    ) -> None:
+        """Write down that a kernel is not timed; raise where it has lost the GPU."""
+        text = error if isinstance(error, str) else _first_line(error)
+        self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
+        if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
+            message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
+            where = f"{task.contest} {shape_text(task.shape)}"
+            raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=where)])
+
+    def _take_turns(
+        self, task: Task, baseline: _Running, kernels: tuple[_Running, ...], input_set_count: int
+    ) -> None:
+        """Capture the arms and time them; note why there is no sample of one, or no round at all."""
+        protocol, machine = self.protocol, self.machine
+        try:
+            one_pass = machine.recorded(each_set(baseline.arm, input_set_count, 1))
+            pass_seconds = estimate(machine, one_pass)
+            passes = math.ceil(protocol.graph_seconds / pass_seconds)
+            samples = [self._sample(baseline, input_set_count, passes)]
+        except Exception as error:
+            self._note(task, BASELINE, "cannot", error)
+            return
+        for running in kernels:
+            try:
+                samples.append(self._sample(running, input_set_count, passes))
+            except Exception as error:
+                self._note(task, running.name, "failed", error)
+        if len(samples) == 1:
+            return
+        try:
+            result = self._rounds(task, samples, input_set_count, pass_seconds)
+        except UnfinishedError as error:  # nobody knows whose fault it is
+            for sample in samples[1:-1]:
+                self._note(task, sample.running.name, "failed", f"rounds with it did not end: {error}")
+            self._note(task, samples[-1].running.name, "failed", error)
+        else:
+            self.book.write(result)
+
+    def _rounds(
+        self, task: Task, samples: Sequence[_Sample], input_set_count: int, pass_seconds: float
+    ) -> Result:
+        """Let the GPU settle, take turns, and then time the best once more beside the baseline."""
+        protocol, machine = self.protocol, self.machine
+        start = machine.now()
+        while machine.now() - start < self.settle_seconds:
+            machine.times([sample.work for sample in samples])
+        start = machine.now()
+        turns = [arm for number in range(protocol.rounds) for arm in _order(len(samples), number)]
+        by_arm = self._by_arm(samples, turns)
+        best = max(range(1, len(samples)), key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
+        pairs = self._by_arm(samples, [0, best] * protocol.rounds)
+        state = self.state_since(start)
+        timed = [
+            Timed(
+                kernel=sample.running.name,
+                seconds=by_arm[arm],
+                calls=sample.calls,
+                relative_error=_rounded(sample.running.deviation.relative),
+                host_seconds=_rounded(self._host_seconds(sample.running.arm, input_set_count, pass_seconds)),
+            )
+            for arm, sample in enumerate(samples)
+        ]
+        return Result(
+            line="result",
+            shape=task.shape,
+            contest=task.contest,
+            families=task.families,
+            input_sets=input_set_count,
+            baseline=timed[0],
+            baseline_kernels=self.prepared.launched.get((task.contest, task.shape), ()),
+            kernels=tuple(timed[1:]),
+            playoff=Playoff(samples[best].running.name, pairs[best], pairs[0]),
+            state=state,
+        )
+
+    def _by_arm(self, samples: Sequence[_Sample], turns: Sequence[int]) -> dict[int, tuple[float, ...]]:
+        """Return seconds per call of each arm, in the order of its turns."""
+        times = self.machine.times([samples[arm].work for arm in turns])
+        found: dict[int, list[float]] = {}
+        for arm, seconds in zip(turns, times, strict=True):
+            found.setdefault(arm, []).append(_rounded(seconds / samples[arm].calls))
+        return {arm: tuple(seconds) for arm, seconds in found.items()}
+
+    def _sample(self, running: _Running, input_set_count: int, passes: int) -> _Sample:
+        """Capture as many calls as the baseline's sample has; fewer of a kernel that is much slower."""
+        work = self.machine.recorded(each_set(running.arm, input_set_count, passes))
+        (seconds,) = self.machine.times([work])
+        fewer = math.ceil(passes * self.protocol.graph_seconds / seconds)
+        if seconds > MUCH_SLOWER * self.protocol.graph_seconds and fewer < passes:
+            work, passes = self.machine.recorded(each_set(running.arm, input_set_count, fewer)), fewer
+            self.machine.times([work])
+        return _Sample(running, work, passes * input_set_count)
+
+    def _host_seconds(self, arm: Arm, input_set_count: int, pass_seconds: float) -> float:
+        """Return the median host time of eager calls, of few where they take the device long."""
+        call_seconds = pass_seconds / input_set_count
+        calls = max(LEAST_SUITE_HOST_CALLS, min(self.protocol.host_calls, int(5e-3 / call_seconds)))
+        self.machine.finish()
+        found = statistics.median(call_times(arm, input_set_count, calls, self.machine))
+        self.machine.finish()
+        return found
+
+
+MUCH_SLOWER: Final = 2.5
+"""Than a sample should last, is what is captured again with fewer calls."""
+LEAST_SUITE_HOST_CALLS: Final = 5
+
+
+@dataclass(frozen=True)
+class _Running:
+    """An arm that has run on all sets, and how far its first result is from the exact one."""
+
+    name: str
+    arm: Arm
+    deviation: Deviation
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What is timed at once."""
+
+    running: _Running
+    work: Work
+    calls: int
+
+
+def _order(arms: int, number: int) -> tuple[int, ...]:
+    """Return the order of a round: the baseline, then the kernels from another one each time."""
+    kernels = range(1, arms)
+    first = number % len(kernels)
+    return (0, *kernels[first:], *kernels[:first])
+
+
+def _rounded(seconds: float) -> float:
+    """Return a number to six digits: more are noise, and a record has many."""
+    return float(f"{seconds:.6g}")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+# --- what is done before, in processes of their own: they compile for this one, and may be lost
+
+
+def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
+    """Compile every kernel and run it once, and read the names of the baseline's kernels.
+
+    Triton keeps what it compiles on the disk, where this process finds it. The profiler, which takes part in
+    every launch, stays out of this process too. It must not have used the GPU yet, for it is forked.
+
+    Raises GemmgenError (``no-gpu``).
+    """
+    smallest: dict[str, tuple[Entrant, Shape]] = {}
+    for task in sorted(tasks, key=lambda task: dtypes_of(task.spec).moved_bytes(task.shape)):
+        for entrant in task.entrants:
+            smallest.setdefault(entrant.entry.name, (entrant, task.shape))
+    progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
+    with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
+        primed = dict(zip(smallest, pool.map(_primed_in_child, smallest.values()), strict=True))
+        try:
+            names = launched()
+        except LostError:
+            names = {}
+    for outcome in primed.values():
+        if isinstance(outcome, GemmgenError):
+            raise outcome
+    failures = {name: outcome for name, outcome in primed.items() if isinstance(outcome, str)}
+    return Prepared(names, failures)
+
+
+def _primed_in_child(entrant_and_shape: tuple[Entrant, Shape]) -> GemmgenError | str | None:
+    try:
+        with forked(partial(_primed, *entrant_and_shape)) as result:
+            return result()
+    except LostError as error:
+        return f"compiling and running it ended its process: {error}"
+
+
+def _primed(entrant: Entrant, shape: Shape) -> GemmgenError | str | None:
+    """Compile a kernel by running it once; return what is wrong with it."""
+    spec = entrant.spec
+    try:
+        machine = CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
+    except GemmgenError as error:
+        return error
+    try:
+        module = import_generated(entrant.module_path)
+        pack_scales = pack_scales_of(module) if problem_of(spec).block_scaled else None
+        made = _input_set(shape, spec, torch.Generator(machine.device).manual_seed(0), pack_scales)
+        bound(matmul_of(module), made.timed, made.d)()
+        machine.finish()
+    except (ValueError, TypeError):
+        return None  # it does not take this shape; another one may do
+    except Exception as error:
+        return _first_line(error)
+    return None
+
+
+def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]:
+    """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
+    from torch.profiler import ProfilerActivity, profile
+
+    found: dict[tuple[str, Shape], tuple[str, ...]] = {}
+    generator = torch.Generator(torch.device("cuda")).manual_seed(0)
+    for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
+        with suppress(Exception), task.baseline.settings():
+            made = _input_set(task.shape, task.spec, generator, None)
+            call = task.baseline.bind(made.timed, made.d)
+            call()
+            torch.cuda.synchronize()
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                call()
+                torch.cuda.synchronize()
+            events: list[Any] = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
+            found[task.contest, task.shape] = tuple(
+                event.name
+                for event in events
+                if str(event.device_type).endswith("CUDA") and not event.name.startswith(("Mem", "cuda"))
+            )
+    return found

@@ -1,16 +1,33 @@
-"""Records as tables and as a plot; matplotlib is imported only here, and only when a plot is drawn."""
+"""Records as tables and as pictures; matplotlib is imported only here, and only when a picture is drawn."""
 
 from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rich import box
+from rich.table import Table
+
 from gemmgen.bench.record import Measurement, Record
+from gemmgen.bench.suite import (
+    ALL,
+    BEST,
+    GROUPS,
+    Book,
+    Figures,
+    Peer,
+    Point,
+    grouped,
+    points_of,
+    ratios,
+    winners_of,
+)
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.problem import shape_text
+from gemmgen.problem import Shape, shape_text
 
 TEXT_COLUMNS: Final = 2
 """Columns on the left that hold words; the others hold numbers and are aligned on the right."""
@@ -116,6 +133,85 @@ def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
     """Return the ends of an axis that has 1 and these ratios on it, but for those that are far from 1."""
     shown = [1.0, *(min(max(ratio, LEAST_RATIO), MOST_RATIO) for ratio in ratios)]
     return min(shown) - AXIS_MARGIN, max(shown) + AXIS_MARGIN
+
+
+# --- the record of a suite as tables
+
+NONE: Final = "\N{EN DASH}"
+
+
+def suite_tables(book: Book) -> Iterator[Table]:
+    """Yield for each contest the best kernel's figures by groups of M, and the geometric means of every one.
+
+    The figures of the best are of pairs of its own with the baseline, shape by shape; those of the others
+    are of the rounds.
+    """
+    points = points_of(book)
+    for name, contest in book.contests.items():
+        figures = grouped(points, name)
+        if not figures:
+            continue
+        yield _best_table(name, contest.baseline, figures)
+        yield _kernel_table(figures, Counter(_won(book, name)))
+    peers = [line for line in book.lines if isinstance(line, Peer)]
+    if peers:
+        best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
+        yield _peer_table(peers, best)
+
+
+def _won(book: Book, contest: str) -> Iterator[str]:
+    return (kernel for (where, _), kernel in winners_of(book).items() if where == contest)
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Return a table of words in its first column and numbers in the others."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
+    kernels = len(figures) - (BEST in figures)
+    title = f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
+    table = _table(f"{title}, over {baseline}", "M", "shapes", "geomean", "minimum", "at", "share >= 1")
+    for group, found in figures.get(BEST, {}).items():
+        share = f"{found.share:.0%}"
+        shape = shape_text(found.worst)
+        table.add_row(group, str(found.count), f"{found.geomean:.3f}", f"{found.minimum:.3f}", shape, share)
+    return table
+
+
+def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str, int]) -> Table:
+    groups = [group for group in GROUPS if any(group in found for found in figures.values())]
+    table = _table("geometric means by M", "kernel", "shapes", "best at", *groups, "minimum", "share >= 1")
+    for kernel, found in figures.items():
+        cells = (f"{found[group].geomean:.3f}" if group in found else NONE for group in groups)
+        every = found[ALL]
+        places = str(won.get(kernel, 0)) if kernel != BEST else NONE
+        ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
+        table.add_row(kernel, str(every.count), places, *cells, *ends)
+    return table
+
+
+def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) -> Table:
+    """Return each peer beside the best kernel, both over the baseline in their own processes."""
+    names = ", ".join(dict.fromkeys(line.name for line in peers))
+    columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
+    table = _table(f"peers: {names}", *columns)
+    for line in peers:
+        place = line.contest, shape_text(line.shape)
+        ours = best.get((line.contest, line.shape))
+        own = f"{ours.ratio.median:.3f}" if ours else NONE
+        if line.why_not:
+            table.add_row(*place, NONE, own, NONE, NONE, line.why_not)
+            continue
+        theirs = ratios(line.baseline_seconds, line.seconds).median
+        over = f"{ours.ratio.median / theirs:.3f}" if ours else NONE
+        table.add_row(
+            *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels)
+        )
+    return table
 
 
 # --- rows of text

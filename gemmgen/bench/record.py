@@ -79,6 +79,18 @@ def ceilings_of(gpu: str, operand: DType = "bf16", smem_bits: int = 16) -> Ceili
     return MEASURED.get(known.target, {}).get(operand)
 
 
+def measured_of(gpu: str, operand: DType) -> Ceilings | None:
+    """Return the ceilings that were measured on the GPU of this product name; None where none were."""
+    known = gpu_of(gpu)
+    return MEASURED.get(known.target, {}).get(operand) if known else None
+
+
+def peaks_of(gpu: str, smem_bits: int) -> Ceilings | None:
+    """Return the datasheet's peaks of the GPU of this product name, None for one that no spec can name."""
+    known = gpu_of(gpu)
+    return _datasheet(known, smem_bits) if known else None
+
+
 def _datasheet(gpu: Gpu, bits: int) -> Ceilings:
     """Return a product's peaks, which no kernel sustains."""
     return Ceilings(
@@ -398,6 +410,25 @@ def from_json(text: str, path: str) -> Record:
         found = Diagnostic(path, "bad-record", error.message, field=error.field or None)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         found = Diagnostic(path, "bad-record", f"not a record: {error}")
+    raise GemmgenError([found])
+
+
+def encoded_line(value: object) -> str:
+    """Return a dataclass as JSON on one line, with what ``to_json`` leaves out left out."""
+    return json.dumps(_encoded(value), allow_nan=False)
+
+
+def from_line(kind: type, text: str, path: str, line: int) -> object:
+    """Return the instance of a dataclass in a line that ``encoded_line`` wrote; the path is for messages.
+
+    Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.
+    """
+    try:
+        return _decode(kind, json.loads(text, parse_constant=_refuse_constant), "")
+    except _BadFieldError as error:
+        found = Diagnostic(path, "bad-record", error.message, field=error.field or None, line=line)
+    except (ValueError, RecursionError) as error:
+        found = Diagnostic(path, "bad-record", f"not JSON: {error}", line=line)
     raise GemmgenError([found])
 
 
