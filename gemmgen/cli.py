@@ -503,6 +503,14 @@ def bench_command(
             help="Of a suite: its record, with which a run that was ended goes on, and its pictures.",
         ),
     ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="On the suite's shapes for it, time Inductor's Triton templates too."),
+    ] = False,
+    peer_python: Annotated[
+        str,
+        typer.Option(metavar="COMMAND", help="Starts the Python, with torch, of that process (this one)."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Time each spec's kernel against torch.matmul; or make the table and the plot of records."""
@@ -513,9 +521,11 @@ def bench_command(
         alone = {"--shapes": shapes, "--record": record, "--plot": plot, "--against": against}
         for option in (name for name, value in alone.items() if value):
             raise typer.BadParameter("does not go with a suite, which has --out", param_hint=option)
-        _bench_suite(subjects, suite, extents, out, as_json=as_json)
+        peer_command = shlex.split(peer_python) or [sys.executable]
+        _bench_suite(subjects, suite, extents, out, peer_command if peers else None, as_json=as_json)
         return
-    for option in (name for name, value in {"--m": extents, "--out": out}.items() if value):
+    alone = {"--m": extents, "--out": out, "--peers": peers, "--peer-python": peer_python}
+    for option in (name for name, value in alone.items() if value):
         raise typer.BadParameter("goes with --suite", param_hint=option)
     specs = [path for path in subjects if path.suffix != ".json"]
     if record:
@@ -549,7 +559,13 @@ RECORD_NAME = "record.jsonl"
 
 
 def _bench_suite(
-    subjects: list[Path], suite: Path | None, extents: str, out: Path | None, *, as_json: bool
+    subjects: list[Path],
+    suite: Path | None,
+    extents: str,
+    out: Path | None,
+    peer_command: list[str] | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Time specs on a suite, or read the record of one; tell the figures and draw the pictures."""
     from gemmgen import bench
@@ -559,18 +575,23 @@ def _bench_suite(
             raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
         book = bench.Book.opened(subjects[0])
     else:
-        loaded, chosen = bench.load_suite(suite), _range(extents)
+        loaded, chosen = bench.load_suite(suite), range_of(extents)
         if out:
             out.mkdir(parents=True, exist_ok=True)
         book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
         with _progress("benchmarking") as progress:
             bench.time_suite(subjects, loaded, book, extents=chosen, progress=progress)
+            if peer_command:
+                bench.time_peers(loaded, book, chosen, peer_command, progress)
     if as_json:
         _print_json(bench.report_of(book))
     else:
         console = Console(width=None if sys.stdout.isatty() else TABLE_COLUMNS)
         for table in bench.suite_tables(book):
             console.print(table)
+    if out and book.sessions:  # last: what is refused here must not cost the figures
+        bench.ratio_picture(book, out / "ratio.svg")
+        bench.roofline_picture(book, out / "roofline.svg")
     errors = bench.errors_of(book)
     for error in errors:
         print(error, file=sys.stderr)
@@ -581,7 +602,7 @@ TABLE_COLUMNS = 200
 """Of a table that no terminal shows."""
 
 
-def _range(extents: str) -> range:
+def range_of(extents: str) -> range:
     """Return the range of M that a user gives as LOW-HIGH, LOW- or one number; all without one."""
     match = re.fullmatch(r"([1-9]\d{0,9})(-([1-9]\d{0,9})?)?", extents or "1-")
     if match is None:

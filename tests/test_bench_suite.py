@@ -17,14 +17,26 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from fake_gpu import FakeMachine
 from modules import ROOT
 from rich.console import Console
 from torch import Tensor
 
-from gemmgen.bench import Book, errors_of, load_suite, report_of, suite_tables, time_suite
+from gemmgen.bench import (
+    Book,
+    errors_of,
+    load_suite,
+    ratio_picture,
+    report_of,
+    roofline_picture,
+    suite_tables,
+    time_peers,
+    time_suite,
+)
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.contest import Prepared, Progress, Task, contest_of
+from gemmgen.bench.figures import IN_THE_DARK, ratio_limits
 from gemmgen.bench.machine import UnfinishedError
 from gemmgen.bench.suite import (
     BASELINE,
@@ -32,6 +44,7 @@ from gemmgen.bench.suite import (
     GROUPS,
     Figures,
     Line,
+    Peer,
     Refused,
     Result,
     Rounds,
@@ -40,7 +53,10 @@ from gemmgen.bench.suite import (
     grouped,
     points_of,
 )
+from gemmgen.cli import main, range_of
+from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware.architecture import HOPPER
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
 from gemmgen.product import make
@@ -51,6 +67,7 @@ SPEC = (ROOT / "specs" / "h100_bf16.yaml").read_text()
 PROTOCOL = Rounds(rounds=3, warm_up_seconds=0.01, settle_seconds=0.005)
 TWO_SHAPES = "title: t\ndtypes: [bf16]\nfamilies: {x: {shapes: [[8, 16, 32], [64, 16, 32]]}}\n"
 CONTEST = "bf16"
+Command = Callable[..., tuple[int, str, str]]
 
 
 class Arms:
@@ -524,6 +541,201 @@ def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> No
     ]
 
 
+# --- pictures
+
+
+def pictured(tmp_path: Path, arms: Arms) -> Book:
+    """Two contests; of one three shapes of an M, one of them far off, one that splits K, and a peer."""
+    book = hand_made(arms, tmp_path)
+    session = book.sessions[0]
+    other = replace(session.contests[0], name="e4m3")
+    results_ = results(book)
+    more = [replace(results_[0], shape=(16, 8, 24)), replace(results_[1], contest="e4m3")]
+    timed = replace(more[0].kernels[0], seconds=(100e-6,) * 3)
+    assert more[0].playoff is not None
+    far = replace(more[0].playoff, seconds=(100e-6,) * 3)
+    more[0] = replace(more[0], kernels=(timed,), playoff=far)
+    peer = Peer("peer", (16, 8, 8), CONTEST, "A peer, version 1", (1.0,) * 3, (1.1,) * 3, 2.0, ("triton_x",))
+    contests = (*session.contests, other)
+    return Book(None, [replace(session, contests=contests), *book.lines[1:], *more, peer])
+
+
+def texts_of(path: Path) -> list[str]:
+    return [" ".join(text.split()) for text in re.findall(r"<text [^>]*>([^<]*)</text>", path.read_text())]
+
+
+def test_ratios_are_drawn_over_m_in_a_panel_for_each_contest(tmp_path: Path, arms: Arms) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "ratio.svg"
+    ratio_picture(pictured(tmp_path, arms), path)
+    texts = texts_of(path)
+    # 2, 0.5, 0.5, 1 and 0.2: the fifth root of 0.1.
+    assert "bf16: geometric mean 0.631, 40% of 5 shapes at 1 or above" in texts
+    assert "e4m3: geometric mean 0.500, 0% of 1 shapes at 1 or above" in texts
+    for words in (
+        "half of the shapes of an M",
+        "their median",
+        "a shape, by its best kernel",
+        "the same, and the baseline splits K",
+        "a shape, by A peer",
+        "0.20",  # the arrow's
+        "16",
+        "4096",
+    ):
+        assert words in texts
+    assert {text for text in texts if re.fullmatch(r"[012]\.\d+", text)} >= {"0.5", "0.9", "1.25"}
+    assert "4" not in texts  # nothing flattens the axis
+    assert_follows_a_dark_scheme(path)
+
+
+def test_rates_are_drawn_under_the_ceilings(tmp_path: Path, arms: Arms) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "roofline.svg"
+    roofline_picture(pictured(tmp_path, arms), path)
+    texts = texts_of(path)
+    for words in (
+        "ceilings of the datasheet",
+        "ceilings that were measured",
+        "the baseline",
+        "the best kernel",
+        "bf16: 5 shapes",
+        "operations per byte that has to move",
+    ):
+        assert words in texts
+    note = " ".join(texts)
+    assert "datasheet of the H200, not measured: dense MMA of 16-bit operands; memory bandwidth" in note
+    assert "device-to-device copy, bytes read plus bytes written" in note
+    assert_follows_a_dark_scheme(path)
+
+
+def assert_follows_a_dark_scheme(path: Path) -> None:
+    picture = path.read_text()
+    assert "@media (prefers-color-scheme: dark)" in picture
+    drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})(?![0-9a-f ]*!)", picture))
+    assert drawn - set(IN_THE_DARK.values()) <= set(IN_THE_DARK)
+
+
+@pytest.mark.parametrize("draw", [ratio_picture, roofline_picture])
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_picture_has_the_same_bytes_each_time(
+    tmp_path: Path, arms: Arms, draw: Callable[[Book, Path], None], suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    book = pictured(tmp_path, arms)
+    paths = [tmp_path / f"{name}.{suffix}" for name in ("first", "second")]
+    for path in paths:
+        draw(book, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: the name must end in \.svg or \.png"):
+        draw(book, tmp_path / "x.jpg")
+    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: there is no measurement to plot"):
+        draw(Book(None, book.lines[:1]), paths[0])
+
+
+def test_the_axis_of_ratios_ends_at_ticks() -> None:
+    assert ratio_limits([1.0]) == (0.8, 1.25)
+    assert ratio_limits([0.75, 1.3]) == (0.7, 1.5)
+    assert ratio_limits([0.1, 4.0]) == (0.5, 2.0)
+
+
+# --- peers
+
+ANSWERS = """
+import json, sys, time
+request = json.load(sys.stdin)
+print(json.dumps({{"versions": "torch 1, Triton 2"}}), flush=True)
+for job in request["jobs"]:
+    if job["shape"] == {ends_at}:
+        print("a fault", file=sys.stderr)
+        sys.exit(3)
+    if job["shape"] == {late_at}:
+        time.sleep(60)
+    if job["shape"] == [8, 16, 32]:
+        print(json.dumps({{"why_not": "NoValidChoicesError: none"}}), flush=True)
+        continue
+    rounds = request["rounds"]
+    print(json.dumps({{"seconds": [2e-6] * rounds, "baseline_seconds": [3e-6] * rounds, "tuning_seconds": 4.5,
+                      "kernels": [job["kind"]], "relative_error": 1e-3}}), flush=True)
+"""
+PEERS = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 64, 128], nk: [[16, 32]]}}\npeers: {draw: 9}\n"
+
+
+def peers_of(tmp_path: Path, book: Book, ends_at: object = None, late_at: object = None) -> list[Peer]:
+    script = tmp_path / "answers.py"
+    script.write_text(ANSWERS.format(ends_at=ends_at, late_at=late_at))
+    command = [sys.executable, str(script)]
+    time_peers(suite_in(tmp_path, PEERS), book, range(1, 1 << 31), command, lambda _: None)
+    return [line for line in book.lines if isinstance(line, Peer)]
+
+
+def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    first, second, third = peers_of(tmp_path, Book.opened(path))
+    name = "Inductor's Triton templates, torch 1, Triton 2"
+    assert (first.name, first.why_not) == (name, "NoValidChoicesError: none")
+    assert second == Peer("peer", (64, 16, 32), CONTEST, name, (2e-6,) * 3, (3e-6,) * 3, 4.5, ("bf16",), 1e-3)
+    assert third.shape == (128, 16, 32)
+    book = Book.opened(path)
+    assert peers_of(tmp_path, book) == [first, second, third]  # none is asked for again
+    shown = text_of(book)
+    assert "peers: Inductor's Triton templates, torch 1, Triton 2" in shown
+    assert re.search(r"bf16 +64x16x32 +1\.500 +2\.000 +1\.333 +4\.5 +bf16", shown)
+    assert re.search(r"bf16 +8x16x32 +\N{EN DASH} +2\.000 .*NoValidChoicesError: none", shown)
+    report: Any = report_of(book)
+    assert report["peers"][0] == {
+        "contest": CONTEST,
+        "shape": [8, 16, 32],
+        "name": name,
+        "why_not": "NoValidChoicesError: none",
+    }
+    assert report["peers"][1]["ratio"] == pytest.approx(1.5)
+
+
+def test_a_peer_that_ends_is_started_again_behind_its_fault(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    _, second, third = peers_of(tmp_path, book, ends_at=[64, 16, 32])
+    assert second.why_not == "its process ended without an answer: a fault"
+    assert third.seconds == (2e-6,) * 3
+
+
+def test_a_peer_that_is_too_late_is_ended(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmgen.bench.peers.ANSWER_SECONDS", 0.5)
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    _, second, third = peers_of(tmp_path, book, late_at=[64, 16, 32])
+    assert second.why_not == "its process ended without an answer"
+    assert third.seconds == (2e-6,) * 3
+
+
+def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    suite = suite_in(tmp_path, PEERS)
+    time_peers(suite, book, range(8, 9), [str(tmp_path / "missing")], lambda _: None)
+    time_peers(suite, book, range(64, 65), ["sh", "-c", "echo no such python >&2"], lambda _: None)
+    reasons = [line.why_not for line in book.lines if isinstance(line, Peer)]
+    assert reasons == [
+        f"cannot start {tmp_path}/missing: No such file or directory",
+        "its process ended without an answer: no such python",
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_peer_itself_says_so(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    time_peers(suite_in(tmp_path, PEERS), book, range(8, 9), [sys.executable], lambda _: None)
+    (found,) = (line for line in book.lines if isinstance(line, Peer))
+    assert found.why_not == "torch finds no CUDA GPU"
+    assert found.name == f"Inductor's Triton templates, torch {torch.__version__}, Triton {triton_version()}"
+
+
+def triton_version() -> str:
+    import triton  # pyright: ignore[reportMissingTypeStubs]
+
+    return str(triton.__version__)
+
+
 # --- contests
 
 
@@ -675,3 +887,137 @@ def test_all_that_is_wrong_with_a_suite_is_told_at_once(tmp_path: Path) -> None:
         ("out-of-range", 3),
         ("unknown-key", 3),
     ]
+
+
+# --- the command
+
+
+@pytest.fixture
+def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process; return its exit code, stdout and stderr."""
+
+    def run_command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, out, err
+
+    return run_command
+
+
+def test_the_command_times_specs_tells_figures_and_draws_pictures(
+    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    specs = specs_in(tmp_path, "kernel_a", "kernel_b")
+    suite = Path(suite_in(tmp_path).path)
+    calls: list[range] = []
+
+    def timed(paths: Sequence[Path], suite: Suite, book: Book, *, extents: range, progress: Progress) -> None:
+        calls.append(extents)
+        assert list(paths) == specs
+        progress("timing")
+        run(tmp_path, arms, book, "kernel_a", "kernel_b", extents=extents)
+
+    monkeypatch.setattr("gemmgen.bench.time_suite", timed)
+    out = tmp_path / "new" / "out"
+    code, shown, told = gemmgen("bench", *specs, "--suite", suite, "--m", "1-64", "--out", out)
+    assert (code, told) == (0, "benchmarking timing\n")
+    assert calls == [range(1, 65)]
+    assert "bf16: the best of 2 kernels, over an invented baseline" in shown
+    assert sorted(path.name for path in out.iterdir()) == ["ratio.svg", "record.jsonl", "roofline.svg"]
+    code, again, told = gemmgen("bench", out / "record.jsonl")
+    assert (code, again, told) == (0, shown, "")
+    code, report, _ = gemmgen("bench", out / "record.jsonl", "--json")
+    assert json.loads(report) == json.loads(json.dumps(report_of(Book.opened(out / "record.jsonl"))))
+
+
+def test_the_command_asks_for_peers_after_the_kernels(
+    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = Path(suite_in(tmp_path).path)
+    asked: list[list[str]] = []
+
+    def peers(suite: Suite, book: Book, extents: range, command: list[str], progress: Progress) -> None:
+        asked.append(command)
+
+    def no_kernels(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr("gemmgen.bench.time_suite", no_kernels)
+    monkeypatch.setattr("gemmgen.bench.time_peers", peers)
+    for more in ([], ["--peers"], ["--peers", "--peer-python", "env -u 'A B' python3"]):
+        assert gemmgen("bench", *specs_in(tmp_path, "kernel_a"), "--suite", suite, *more)[0] == 0
+    assert asked == [[sys.executable], ["env", "-u", "A B", "python3"]]
+
+
+def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: Command) -> None:
+    arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    code, out, err = gemmgen("bench", path)
+    assert code == 1
+    assert "the best of 1" not in out
+    assert err.startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["s.yaml", "--m", "1-64"], "--m: goes with --suite"),
+        (["s.yaml", "--peers"], "--peers: goes with --suite"),
+        (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: does not go with a suite"),
+        (["r.jsonl", "--plot", "x.svg"], "--plot: does not go with a suite, which has --out"),
+        (["r.jsonl", "q.jsonl"], "RECORD…: show one record of a suite at a time"),
+        (
+            ["s.yaml", "--suite", str(SUITE), "--m", "0-64"],
+            "--m: `0-64` is no range: write 1-64, 4096- or 16",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    gemmgen: Command, arguments: list[str], message: str
+) -> None:
+    code, _, err = gemmgen("bench", *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"), [("1-64", 1, 64), ("16", 16, 16), ("4096-", 4096, 1 << 31), ("", 1, 1 << 31)]
+)
+def test_a_range_of_m_is_one_number_or_two(text: str, low: int, high: int) -> None:
+    assert range_of(text) == range(low, high + 1)
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+def test_a_suite_can_be_timed(tmp_path: Path) -> None:
+    """In a process of its own, for the kernels are compiled in forked ones before the GPU is used."""
+    try:
+        require_gpu(HOPPER)
+    except GemmgenError as error:
+        pytest.skip(str(error))
+    suite = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 256], nk: [[4096, 4096]]}}\npeers: {draw: 1}\n"
+    (tmp_path / "suite.yaml").write_text(suite)
+    specs = [ROOT / "specs" / f"{name}.yaml" for name in ("h100_bf16", "h100_bf16_128x128")]
+    command = [sys.executable, "-m", "gemmgen", "bench", *map(str, specs)]
+    command += ["--suite", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--peers"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    book = Book.opened(tmp_path / "record.jsonl")
+    first, second = results(book)
+    assert [arm.kernel for arm in first.kernels] == ["h100_bf16", "h100_bf16_128x128"]
+    for result in (first, second):
+        assert any("nvjet" in name for name in result.baseline_kernels)
+        assert result.state is not None
+        # The samples last about 2 ms, and those of an arm are within a fifth of each other.
+        for arm in (result.baseline, *result.kernels):
+            assert 1e-3 < arm.seconds[0] * arm.calls < 10e-3
+            assert max(arm.seconds) < 1.2 * min(arm.seconds)
+    (peer,) = (line for line in book.lines if isinstance(line, Peer))
+    assert peer.seconds or peer.why_not

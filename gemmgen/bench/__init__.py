@@ -1,7 +1,15 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
 from gemmgen.bench.contest import bench, time_spec, time_suite
-from gemmgen.bench.figures import markdown_table, plain_table, plot, suite_tables
+from gemmgen.bench.figures import (
+    markdown_table,
+    plain_table,
+    plot,
+    ratio_picture,
+    roofline_picture,
+    suite_tables,
+)
+from gemmgen.bench.peers import time_peers
 from gemmgen.bench.record import (
     Ceilings,
     Protocol,
@@ -30,9 +38,12 @@ __all__ = [
     "parse_shapes",
     "plain_table",
     "plot",
+    "ratio_picture",
     "read_record",
     "report_of",
+    "roofline_picture",
     "suite_tables",
+    "time_peers",
     "time_spec",
     "time_suite",
     "to_json",
