@@ -469,7 +469,7 @@ def verify_command(
     _exit(failed or not all(verification.passed for _, verification in verifications))
 
 
-@app.command(name="bench")
+@app.command(name="bench", cls=CountedOption)
 def bench_command(
     subjects: Annotated[
         list[Path], typer.Argument(metavar="SPEC…|RECORD…", help="Specs to time, records to show.")
@@ -503,6 +503,14 @@ def bench_command(
             help="Of a suite: its record, with which a run that was ended goes on, and its pictures.",
         ),
     ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[N]",
+            min=1,
+            help="Of each spec the N kernels that its planner ranks first for each shape of the suite.",
+        ),
+    ] = None,
     peers: Annotated[
         bool,
         typer.Option("--peers", help="On the suite's shapes for it, time Inductor's Triton templates too."),
@@ -522,9 +530,11 @@ def bench_command(
         for option in (name for name, value in alone.items() if value):
             raise typer.BadParameter("does not go with a suite, which has --out", param_hint=option)
         peer_command = shlex.split(peer_python) or [sys.executable]
-        _bench_suite(subjects, suite, extents, out, peer_command if peers else None, as_json=as_json)
+        peer = peer_command if peers else None
+        _bench_suite(subjects, suite, extents, candidates, out, peer, as_json=as_json)
         return
-    alone = {"--m": extents, "--out": out, "--peers": peers, "--peer-python": peer_python}
+    alone = {"--m": extents, "--candidates": candidates, "--out": out}
+    alone |= {"--peers": peers, "--peer-python": peer_python}
     for option in (name for name, value in alone.items() if value):
         raise typer.BadParameter("goes with --suite", param_hint=option)
     specs = [path for path in subjects if path.suffix != ".json"]
@@ -562,6 +572,7 @@ def _bench_suite(
     subjects: list[Path],
     suite: Path | None,
     extents: str,
+    candidates: int | None,
     out: Path | None,
     peer_command: list[str] | None,
     *,
@@ -580,7 +591,7 @@ def _bench_suite(
             out.mkdir(parents=True, exist_ok=True)
         book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
         with _progress("benchmarking") as progress:
-            bench.time_suite(subjects, loaded, book, extents=chosen, progress=progress)
+            bench.time_suite(subjects, loaded, book, extents=chosen, candidates=candidates, progress=progress)
             if peer_command:
                 bench.time_peers(loaded, book, chosen, peer_command, progress)
     if as_json:

@@ -41,7 +41,9 @@ from gemmgen.bench.machine import UnfinishedError
 from gemmgen.bench.suite import (
     BASELINE,
     BEST,
+    FIRST,
     GROUPS,
+    Choice,
     Figures,
     Line,
     Peer,
@@ -58,9 +60,11 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.architecture import HOPPER
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.plan.ranking import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec
+from gemmgen.spec.model import Runs
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200.yaml"
 SPEC = (ROOT / "specs" / "h100_bf16.yaml").read_text()
@@ -82,7 +86,7 @@ class Arms:
         module = ModuleType(path.stem)
 
         def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
-            self.machine.spend(path.stem[-1], self.seconds[path.stem], 3e-6)
+            self.machine.spend(path.stem[-1], self.seconds.get(path.stem, 30e-6), 3e-6)
             out.copy_(a.double() @ b.double())
             self.spoil.get(path.stem, lambda _: None)(out)
             return out
@@ -220,6 +224,67 @@ def test_only_shapes_of_the_range_are_timed(tmp_path: Path, arms: Arms) -> None:
     assert [result.shape for result in results(book)] == [(64, 16, 32)]
 
 
+# --- what the planner chooses
+
+OPEN = """\
+title: t
+target: h200
+operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
+tile: {m: 64, k: 64}
+cluster: {m: 1, n: 1}
+warp_specialization: {kind: cooperative, consumers: 1}
+schedule: {kind: persistent}
+"""
+
+
+def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
+    tmp_path: Path, arms: Arms
+) -> None:
+    path = tmp_path / "record.jsonl"
+    open_, pinned = specs_in(tmp_path, "open", text=OPEN) + specs_in(tmp_path, "kernel_a")
+    suite = suite_in(tmp_path, TWO_SHAPES.replace("[64, 16, 32]", "[4096, 4096, 64]"))
+    small, large = (8, 16, 32), (4096, 4096, 64)
+    labels = {shape: [candidate.label for candidate in ranked(open_, shape)[:2]] for shape in (small, large)}
+    assert labels[small] != labels[large]
+    book = Book.opened(path)
+
+    def chosen(shapes: range) -> None:
+        time_suite(
+            [open_, pinned],
+            suite,
+            book,
+            extents=shapes,
+            candidates=2,
+            protocol=PROTOCOL,
+            machine=arms.machine,
+            prepare=prepared,
+        )
+
+    chosen(range(1, 9))  # of the large one the ranking is enough
+    choices = {line.spec: line for line in book.lines if isinstance(line, Choice)}
+    assert choices["kernel_a"].kernels == ("kernel_a",)  # it leaves nothing open
+    names = choices["open"].kernels
+    assert [re.sub(r" \([0-9a-f]{8}\)$", "", name) for name in names] == [
+        f"open: {label}" for label in labels[small]
+    ]
+    (result,) = results(book)
+    assert [arm.kernel for arm in result.kernels] == [*names, "kernel_a"]
+    modules = {entry.name: entry.subject.module_sha256 for entry in book.sessions[0].kernels}
+    assert all(modules[name].startswith(name[-9:-1]) for name in names)
+    points = {point.kernel: point for point in points_of(book)}
+    assert points[f"open{FIRST}"].ratio == points[names[0]].ratio
+    assert points[BEST].ratio.median == pytest.approx(2.0)  # kernel_a's
+    assert f"open{FIRST}" in text_of(book)
+    before = path.read_text()
+    chosen(range(1, 9))
+    assert path.read_text() == before
+
+
+def ranked(path: Path, shape: Shape) -> Sequence[Candidate]:
+    spec = make(path).source.spec
+    return rank(spec.model_copy(update={"bench": Runs(shapes=(shape,))})).legal
+
+
 # --- what is not timed
 
 
@@ -325,6 +390,9 @@ def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path
         time_suite([good, bad], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
     with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec of this name takes part"):
         time_suite([good, good], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+    other = ROOT / "specs" / "b200_bf16.yaml"
+    with pytest.raises(GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: one GPU"):
+        time_suite([good, other], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
     fp16 = suite_in(tmp_path, TWO_SHAPES.replace("bf16", "fp16"))
     with pytest.raises(GemmgenError, match=r"error\[no-shapes\]: has no shapes for the types of these specs"):
         time_suite([good], fp16, Book(), machine=arms.machine, prepare=prepared)
@@ -913,10 +981,18 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     pytest.importorskip("matplotlib")
     specs = specs_in(tmp_path, "kernel_a", "kernel_b")
     suite = Path(suite_in(tmp_path).path)
-    calls: list[range] = []
+    calls: list[tuple[range, int | None]] = []
 
-    def timed(paths: Sequence[Path], suite: Suite, book: Book, *, extents: range, progress: Progress) -> None:
-        calls.append(extents)
+    def timed(
+        paths: Sequence[Path],
+        suite: Suite,
+        book: Book,
+        *,
+        extents: range,
+        candidates: int | None,
+        progress: Progress,
+    ) -> None:
+        calls.append((extents, candidates))
         assert list(paths) == specs
         progress("timing")
         run(tmp_path, arms, book, "kernel_a", "kernel_b", extents=extents)
@@ -925,7 +1001,10 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     out = tmp_path / "new" / "out"
     code, shown, told = gemmgen("bench", *specs, "--suite", suite, "--m", "1-64", "--out", out)
     assert (code, told) == (0, "benchmarking timing\n")
-    assert calls == [range(1, 65)]
+    assert calls == [(range(1, 65), None)]
+    gemmgen("bench", *specs, "--suite", suite, "--candidates")
+    gemmgen("bench", *specs, "--candidates", 3, "--suite", suite)
+    assert [asked for _, asked in calls] == [None, 10, 3]
     assert "bf16: the best of 2 kernels, over an invented baseline" in shown
     assert sorted(path.name for path in out.iterdir()) == ["ratio.svg", "record.jsonl", "roofline.svg"]
     code, again, told = gemmgen("bench", out / "record.jsonl")
@@ -968,6 +1047,7 @@ def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: 
     [
         (["s.yaml", "--m", "1-64"], "--m: goes with --suite"),
         (["s.yaml", "--peers"], "--peers: goes with --suite"),
+        (["s.yaml", "--candidates"], "--candidates: goes with --suite"),
         (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: does not go with a suite"),
         (["r.jsonl", "--plot", "x.svg"], "--plot: does not go with a suite, which has --out"),
         (["r.jsonl", "q.jsonl"], "RECORD…: show one record of a suite at a time"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import math
 import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
@@ -50,6 +52,7 @@ from gemmgen.bench.suite import (
     BASELINE,
     LARGEST,
     Book,
+    Choice,
     ContestOf,
     Entry,
     Playoff,
@@ -70,10 +73,12 @@ from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.ranking import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, staged
+from gemmgen.render import render
 from gemmgen.scratch import LostError, forked, scratch, usable_cores
-from gemmgen.spec.model import Spec
+from gemmgen.spec.model import Runs, Spec
 from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
 Progress = Callable[[str], None]
@@ -384,12 +389,16 @@ def time_suite(
     book: Book,
     *,
     extents: range = range(1, LARGEST + 1),
+    candidates: int | None = None,
     protocol: Rounds | None = None,
     machine: SuiteMachine | None = None,
     prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
     progress: Progress = lambda _: None,
 ) -> None:
     """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
+
+    With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
+    those that its planner ranks first for that shape.
 
     What the book has already is not timed again. All kernels that compute the same from the same types are
     timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
@@ -406,7 +415,11 @@ def time_suite(
         if not any(suite.shapes(entrant.spec.operands.a.dtype, extents) for entrant in entrants):
             message = "has no shapes for the types of these specs"
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
-        tasks = _tasks(entrants, baselines, suite, extents, book)
+        heats = _heats(entrants, suite, extents)
+        if candidates:
+            heats = _chosen(heats, candidates, Path(directory), progress)
+            entrants = tuple({each.entry.name: each for found in heats for each in found.entrants}.values())
+        tasks = _tasks(heats, baselines, _book_with(book, entrants).done())
         if not tasks:
             return
         prepared = (prepare or prepare_in_children)(tasks, progress)
@@ -415,6 +428,7 @@ def time_suite(
         session = _session(entrants, baselines, suite, protocol, machine)
         _refuse_other_machine(book, session)
         book.write(session)
+        _write_choices(book, heats)
         with machine.quiet(), machine.watched() as state_since:
             campaign = _Campaign(book, protocol, machine, session.environment, prepared, state_since)
             for number, task in enumerate(tasks, 1):
@@ -444,6 +458,10 @@ def _entrants(specs: Sequence[Path], directory: Path) -> tuple[Entrant, ...]:
         found.append(Entrant(entry, spec, module_path, single_tile(spec)))
     if errors:
         raise GemmgenError(errors)
+    generations = {problem_of(entrant.spec).gpu.architecture.generation for entrant in found}
+    if len(generations) > 1:
+        message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
+        raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
     return tuple(found)
 
 
@@ -477,28 +495,105 @@ def _baselines(entrants: Iterable[Entrant]) -> dict[str, Baseline]:
     return {entrant.entry.contest: cublas(entrant.spec) for entrant in entrants}
 
 
-def _tasks(
-    entrants: Sequence[Entrant],
-    baselines: Mapping[str, Baseline],
-    suite: Suite,
-    extents: range,
-    book: Book,
-) -> tuple[Task, ...]:
-    """Return what the book lacks: contest by contest, in the order of the suite's file."""
-    missing = _book_with(book, entrants).done()
-    tasks: list[Task] = []
-    for contest, baseline in baselines.items():
+@dataclass(frozen=True)
+class _Heat:
+    """Who takes part in a contest on one shape."""
+
+    contest: str
+    shape: Shape
+    families: tuple[str, ...]
+    entrants: tuple[Entrant, ...]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """By the names of specs: the names of kernels in the order of the planner's ranking."""
+
+
+def _heats(entrants: Sequence[Entrant], suite: Suite, extents: range) -> list[_Heat]:
+    """Return the heats contest by contest, in the order of the suite's file."""
+    found: list[_Heat] = []
+    for contest in dict.fromkeys(entrant.entry.contest for entrant in entrants):
         members = [entrant for entrant in entrants if entrant.entry.contest == contest]
         shapes = suite.shapes(members[0].spec.operands.a.dtype, extents)
         for shape, families in shapes.items():
-            left = tuple(
-                entrant
-                for entrant in members
-                if entrant.takes(shape) and (contest, shape, entrant.entry.name) not in missing
-            )
-            if left and (contest, shape, BASELINE) not in missing:
-                tasks.append(Task(contest, shape, families, left, baseline))
+            able = tuple(entrant for entrant in members if entrant.takes(shape))
+            found.append(_Heat(contest, shape, families, able))
+    return found
+
+
+def _tasks(
+    heats: Iterable[_Heat], baselines: Mapping[str, Baseline], done: set[tuple[str, Shape, str]]
+) -> tuple[Task, ...]:
+    """Return what is not done."""
+    tasks: list[Task] = []
+    for found in heats:
+        place = found.contest, found.shape
+        left = tuple(entrant for entrant in found.entrants if (*place, entrant.entry.name) not in done)
+        if left and (*place, BASELINE) not in done:
+            tasks.append(Task(*place, found.families, left, baselines[found.contest]))
     return tuple(tasks)
+
+
+def _chosen(heats: Sequence[_Heat], candidates: int, directory: Path, progress: Progress) -> list[_Heat]:
+    """Return the heats with what the planner ranks first for each shape in place of each open spec.
+
+    A ranking takes a second or more: they are made in processes beside each other.
+    """
+    jobs = [(found, entrant) for found in heats for entrant in found.entrants]
+    progress(f"ranking the kernels of {len(jobs)} specs and shapes")
+
+    def ranked(job: tuple[_Heat, Entrant]) -> list[tuple[str, str]]:
+        with forked(partial(_ranked, job[1], job[0].shape, candidates)) as result:
+            return result()
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        rankings = list(pool.map(ranked, jobs))
+    members: dict[tuple[str, Shape], dict[str, tuple[Entrant, ...]]] = {}
+    for (found, entrant), ranking in zip(jobs, rankings, strict=True):
+        pinned = len(ranking) == 1 and ranking[0][1] == entrant.module_path.read_text(encoding="utf-8")
+        kernels = (entrant,) if pinned else tuple(_candidate(entrant, *each, directory) for each in ranking)
+        members.setdefault((found.contest, found.shape), {})[entrant.entry.name] = kernels
+    return [
+        replace(
+            found,
+            entrants=tuple({each.entry.name: each for each in chain(*kernels.values())}.values()),
+            choices={name: tuple(each.entry.name for each in those) for name, those in kernels.items()},
+        )
+        for found in heats
+        for kernels in [members.get((found.contest, found.shape), {})]
+    ]
+
+
+def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[tuple[str, str]]:
+    """Return the labels and the modules of what a spec's planner ranks first for a shape."""
+    spec = entrant.spec.model_copy(update={"bench": Runs(shapes=(shape,))})
+    subject = entrant.entry.subject
+    return [
+        (
+            candidate.label,
+            render(candidate.plan, spec_name=Path(subject.spec_path).name, spec_sha256=subject.spec_sha256),
+        )
+        for candidate in rank(spec).legal[:candidates]
+    ]
+
+
+def _candidate(entrant: Entrant, label: str, module: str, directory: Path) -> Entrant:
+    """Return a kernel of a spec by its module, whose name has the beginning of the module's hash."""
+    digest = hashlib.sha256(module.encode()).hexdigest()
+    path = directory / f"{entrant.entry.name}_{digest[:8]}.py"
+    if not path.exists():
+        path.write_text(module, encoding="utf-8", newline="\n")
+    subject = replace(entrant.entry.subject, module_sha256=digest)
+    name = f"{entrant.entry.name}: {label} ({digest[:8]})"
+    return replace(entrant, entry=Entry(name, subject, entrant.entry.contest), module_path=path)
+
+
+def _write_choices(book: Book, heats: Iterable[_Heat]) -> None:
+    """Write down what the planner ranks first where the book does not say so yet."""
+    latest = book.choices
+    for found in heats:
+        for spec, kernels in found.choices.items():
+            choice = Choice("choice", found.shape, found.contest, spec, kernels)
+            if latest.get((found.contest, found.shape, spec)) != choice:
+                book.write(choice)
 
 
 def _book_with(book: Book, entrants: Sequence[Entrant]) -> Book:

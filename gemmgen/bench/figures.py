@@ -19,6 +19,7 @@ from gemmgen.bench.record import Ceilings, Measurement, Record, Spread, flops
 from gemmgen.bench.suite import (
     ALL,
     BEST,
+    FIRST,
     GROUPS,
     Book,
     Figures,
@@ -181,6 +182,8 @@ def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
 # --- the record of a suite as tables
 
 NONE: Final = "\N{EN DASH}"
+MOST_KERNELS: Final = 30
+"""In a table; a planner that chooses for each shape has hundreds."""
 
 
 def suite_tables(book: Book) -> Iterator[Table]:
@@ -215,7 +218,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
-    kernels = len(figures) - (BEST in figures)
+    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
     title = f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
     table = _table(f"{title}, over {baseline}", "M", "shapes", "geomean", "minimum", "at", "share >= 1")
     for group, found in figures.get(BEST, {}).items():
@@ -227,8 +230,14 @@ def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Fig
 
 def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str, int]) -> Table:
     groups = [group for group in GROUPS if any(group in found for found in figures.values())]
-    table = _table("geometric means by M", "kernel", "shapes", "best at", *groups, "minimum", "share >= 1")
+    which = f", of the {MOST_KERNELS} that were best the most often" if len(figures) > MOST_KERNELS else ""
+    table = _table(
+        f"geometric means by M{which}", "kernel", "shapes", "best at", *groups, "minimum", "share >= 1"
+    )
+    shown = sorted(figures, key=lambda kernel: -won.get(kernel, 0))[:MOST_KERNELS]
     for kernel, found in figures.items():
+        if kernel not in shown and kernel != BEST and not kernel.endswith(FIRST):
+            continue
         cells = (f"{found[group].geomean:.3f}" if group in found else NONE for group in groups)
         every = found[ALL]
         places = str(won.get(kernel, 0)) if kernel != BEST else NONE

@@ -427,6 +427,18 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What the planner ranks first of a spec's kernels for a shape."""
+
+    line: Literal["choice"]
+    shape: Shape
+    contest: str
+    spec: str
+    kernels: tuple[str, ...]
+    """In the order of the ranking."""
+
+
+@dataclass(frozen=True)
 class Peer:
     """What another generator makes of a shape, against the baseline in a process of its own."""
 
@@ -448,9 +460,9 @@ class Peer:
             raise ValueError("a peer has as many samples as the baseline, or a reason why there are none")
 
 
-Line: TypeAlias = Session | Result | Refused | Peer
+Line: TypeAlias = Session | Result | Refused | Choice | Peer
 LINES: Final[Mapping[str, type[Line]]] = MappingProxyType(
-    {"session": Session, "result": Result, "refused": Refused, "peer": Peer}
+    {"session": Session, "result": Result, "refused": Refused, "choice": Choice, "peer": Peer}
 )
 
 
@@ -516,7 +528,13 @@ class Book:
         """Each by its name, as it was in the latest session that had it."""
         return {entry.name: entry for session in self.sessions for entry in session.kernels}
 
-    def current(self) -> Iterator[Result | Refused | Peer]:
+    @property
+    def choices(self) -> dict[tuple[str, Shape, str], Choice]:
+        """The planner's latest ranking, by contest, shape and spec."""
+        found = (line for line in self.lines if isinstance(line, Choice))
+        return {(line.contest, line.shape, line.spec): line for line in found}
+
+    def current(self) -> Iterator[Result | Refused]:
         """Yield what was found, less what was found of kernels whose modules have changed since."""
         latest = self.kernels
         own: dict[str, Entry] = {}
@@ -530,7 +548,7 @@ class Book:
                 playoff = line.playoff if line.playoff and line.playoff.kernel not in stale else None
                 if kept:
                     yield replace(line, kernels=kept, playoff=playoff)
-            elif isinstance(line, Peer) or line.kernel not in stale:
+            elif isinstance(line, Refused) and line.kernel not in stale:
                 yield line
 
     def done(self) -> set[tuple[str, Shape, str]]:
@@ -539,7 +557,7 @@ class Book:
         for line in self.current():
             if isinstance(line, Result):
                 found |= {(line.contest, line.shape, arm.kernel) for arm in line.kernels}
-            elif isinstance(line, Refused):
+            else:
                 found.add((line.contest, line.shape, line.kernel))
         return found
 
@@ -579,6 +597,8 @@ SPLIT_K: Final = "split K"
 ALL: Final = "all"
 BEST: Final = "best"
 """Stands for the kernel that won the rounds on each shape, by its pairs with the baseline."""
+FIRST: Final = ": the planner's first choice"
+"""Behind the name of a spec: stands for the kernel that is ranked first for each shape, nothing measured."""
 
 
 def group_of(m: int) -> str:
@@ -643,7 +663,10 @@ class Figures:
 
 
 def points_of(book: Book) -> list[Point]:
-    """Return every kernel's figures in the rounds, and those of ``BEST``, shape by shape."""
+    """Return every kernel's figures in the rounds, shape by shape.
+
+    So, too, those of ``BEST``, and of the kernel that the planner ranks first of a spec's (``FIRST``).
+    """
     own: dict[tuple[str, Shape, str], Point] = {}
     best: dict[tuple[str, Shape], tuple[Point, str]] = {}
     for line in book.current():
@@ -662,7 +685,12 @@ def points_of(book: Book) -> list[Point]:
             before = best.get(place := (line.contest, line.shape))
             if before is None or before[0].ratio.median < ratio.median:
                 best[place] = point, pairs.kernel
-    return [*(point for point, _ in best.values()), *own.values()]
+    first = (
+        replace(own[contest, shape, choice.kernels[0]], kernel=f"{spec}{FIRST}")
+        for (contest, shape, spec), choice in book.choices.items()
+        if choice.kernels and (contest, shape, choice.kernels[0]) in own
+    )
+    return [*(point for point, _ in best.values()), *first, *own.values()]
 
 
 def winners_of(book: Book) -> dict[tuple[str, Shape], str]:
@@ -758,5 +786,5 @@ def grouped(points: Iterable[Point], contest: str) -> dict[str, dict[str, Figure
             for group in GROUPS
             if (found := Figures.of(point for point in of_kernel[kernel] if group in point.groups))
         }
-        for kernel in sorted(of_kernel, key=lambda name: (name != BEST, name))
+        for kernel in sorted(of_kernel, key=lambda name: (name != BEST, not name.endswith(FIRST), name))
     }
