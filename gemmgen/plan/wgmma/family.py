@@ -231,6 +231,8 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
         implied |= {"consumers": 2, "width": PING_PONG_WIDTH}
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}
+    if "early_operand" in stated:
+        implied["trigger"] = "loads"  # so that the kernel behind has its own first loads early
     if stated.get("order") == "row":
         implied |= {"minor": "n", "width": 1}
     if stated.get("stages") == 1:  # an MMA in flight needs a second one
