@@ -57,7 +57,7 @@ reading B, for which the ring may be as deep as shared memory is, and tiles as m
 FEW_TILES = 64
 """Tiles of as many rows and columns up to which the same holds: programs then have to divide K."""
 
-EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128, 256)}
+EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128)}
 """The same where the operands are exchanged; the tile's rows follow from those of A."""
 
 EXCHANGED_TILED_CHOICES: Choices = {
