@@ -170,7 +170,36 @@ class HopperOverview(KernelOverview):
 
     def describe(self) -> str:
         """Say how the kernel goes about it."""
-        return self._specialized() if self.plan.specialized else self._unspecialized()
+        text = self._specialized() if self.plan.specialized else self._unspecialized()
+        return text + self._exchange + self._early
+
+    @property
+    def _exchange(self) -> str:
+        """Which operand is the instruction's first one, where that is not A."""
+        if not self.plan.exchanged:
+            return ""
+        return " The rows of B are wgmma's rows and those of A its columns: its sums are D's tile transposed."
+
+    @property
+    def _early(self) -> str:
+        """What a kernel does that starts before the one ahead of it has ended."""
+        if not self.plan.dependent:
+            return ""
+        early = self.plan.early_operand.upper()
+        return (
+            f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and waits "
+            "for that one's end before all else."
+        )
+
+    @property
+    def _programs(self) -> str:
+        """How many programs there are, as a sentence."""
+        if self.plan.splits == 1:
+            return "One program per tile of D."
+        return (
+            f"{counted(self.plan.splits).capitalize()} programs per tile of D divide its K: each leaves its sums in "
+            "memory, and the last to come adds them up in order and stores D."
+        )
 
     @property
     def _operands(self) -> str:
@@ -179,7 +208,8 @@ class HopperOverview(KernelOverview):
 
     def _unspecialized(self) -> str:
         plan = self.plan
-        warps, wgmma = f"Its {plan.consumer_warps} warps", f"wgmma{self._operands}"
+        its = "Its" if plan.splits == 1 else "Each one's"
+        warps, wgmma = f"{its} {plan.consumer_warps} warps", f"wgmma{self._operands}"
         if plan.schedule_kind == "single_tile":
             loads = "load all of A and B through TMA"
             return (
@@ -193,7 +223,7 @@ class HopperOverview(KernelOverview):
                 programs = f"{number}other program{'s' * (plan.occupancy > 2)}"
                 others = f" Meanwhile the SM's {programs} can multiply."
             return (
-                f"One program per tile of D. {warps} load a K step of A and B through TMA, wait for it, "
+                f"{self._programs} {warps} load a K step of A and B through TMA, wait for it, "
                 f"multiply it with {wgmma}, and only then load the next one.{others}"
             )
         ring = f"{warps} multiply K steps with {wgmma} out of a ring of {plan.stages} stages that TMA fills"
@@ -205,7 +235,7 @@ class HopperOverview(KernelOverview):
                 f"{self.walk} {ring}: {flight}. The loads run on across tiles, so that the next tile is "
                 "loading while D is stored."
             )
-        return f"One program per tile of D. {ring}: {flight}."
+        return f"{self._programs} {ring}: {flight}."
 
     def _specialized(self) -> str:
         plan = self.plan

@@ -106,10 +106,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("warp-layout")
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer is whole warpgroups, each of four warps down the instruction: Gluon accepts others, wrongly.
-
-    Along M, that is, or along N where the instruction's rows lie along N.
-    """
+    """A consumer is whole warpgroups, each of four warps down the instruction: Gluon accepts others, wrongly."""
     warpgroup = plan.architecture.warps_per_warpgroup
     (down, along), rows = plan.warps_across, plan.mma_rows
     if down not in (warpgroup, 2 * warpgroup):
