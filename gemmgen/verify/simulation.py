@@ -24,6 +24,7 @@ from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.simulate.execution import run
@@ -173,6 +174,13 @@ def _ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
 
 D_ARGUMENT = "d_desc"
 """What the kernel calls D."""
+COUNTERS_ARGUMENT = "counters_ptr"
+"""What the kernel calls the counters of a workspace: every launch relies on how the last one left them."""
+
+
+def early_arguments(plan: Kernel) -> tuple[str, ...]:
+    """Return what the kernel's launch may read before the kernel ahead of it has ended."""
+    return (f"{plan.early_operand}_desc",) if isinstance(plan, WgmmaKernel) and plan.dependent else ()
 
 
 @dataclass(frozen=True)
@@ -313,6 +321,7 @@ class _Simulated:
         self._module = module
         self._spec = product.source.spec
         self._target = product.plan.architecture
+        self._early = early_arguments(product.plan)
         self._launch = launch
         self._seed = seed
         self._processes = processes
@@ -324,6 +333,7 @@ class _Simulated:
         m, n, _ = inputs.shape
         d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
         options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
+        names: list[str] = self._module.matmul_kernel.arg_names
         self.result = run(
             self._module.matmul_kernel,
             (self._launch.programs,),
@@ -332,6 +342,8 @@ class _Simulated:
             schedules=self._launch.schedules,
             seed=self._seed,
             processes=self._processes,
+            early=self._early,
+            restored=(COUNTERS_ARGUMENT,) if COUNTERS_ARGUMENT in names else (),
             **options,
         )
         return d
