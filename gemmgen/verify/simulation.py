@@ -174,6 +174,8 @@ def _ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
 
 D_ARGUMENT = "d_desc"
 """What the kernel calls D."""
+STAGE_BARRIERS = "load_"
+"""How the names of the stages' barriers begin."""
 COUNTERS_ARGUMENT = "counters_ptr"
 """What the kernel calls the counters of a workspace: every launch relies on how the last one left them."""
 
@@ -371,11 +373,15 @@ class _Simulated:
     def uncovered(self) -> tuple[str, ...]:
         """Barriers with too few phases to show all faults.
 
-        A program of one tile does once what it does once per tile: nothing could come round there.
+        A program of one tile does once what it does once per tile or sub-tile: no launch could bring that
+        round, but only the stages, which come round along K.
         """
-        once_per_tile = {name for name, phases in self.result.phases.items() if phases == 1}
-        without = once_per_tile if self._launch.one_tile else set[str]()
-        return tuple(name for name in self.result.uncovered if name not in without)
+        uncovered = self.result.uncovered
+        if not self._launch.one_tile:
+            return uncovered
+        return tuple(
+            name for name in uncovered if name.startswith(STAGE_BARRIERS) and self.result.phases[name] > 1
+        )
 
     @property
     def uncovered_text(self) -> str:
