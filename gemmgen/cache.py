@@ -28,6 +28,9 @@ MAX_BYTES = 1 << 30
 LOCKS = 64
 """Files that compilations of one entry wait at; those of two entries seldom meet at one."""
 
+MOST_PARSES = 10
+"""Tries to parse a text beside other threads: it fails once in about 200."""
+
 SELF_CONTAINED = frozenset(
     {"__future__", "dataclasses", "functools", "math", "types", "typing", "torch", "triton"}
 )
@@ -73,10 +76,25 @@ def revision(*files: Path) -> str:
     return key_of(sha256(path.read_bytes()).hexdigest() for path in files)
 
 
+def parsed(source: str) -> ast.Module:
+    """Parse Python, also while other threads do.
+
+    Python 3.11 counts the depth of all threads' trees together, so that a parse during which another begins
+    or ends can find the wrong depth, which it raises as a SystemError: the next one does not.
+
+    Raises:
+        SyntaxError, ValueError: It is no Python.
+    """
+    for _ in range(MOST_PARSES):
+        with contextlib.suppress(SystemError):
+            return ast.parse(source)
+    return ast.parse(source)
+
+
 def is_self_contained(source: str) -> bool:
     """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except (ValueError, SyntaxError):
         return False
     imported: list[str] = []

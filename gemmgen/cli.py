@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -468,7 +469,7 @@ def verify_command(
     _exit(failed or not all(verification.passed for _, verification in verifications))
 
 
-@app.command(name="bench")
+@app.command(name="bench", cls=CountedOption)
 def bench_command(
     subjects: Annotated[
         list[Path], typer.Argument(metavar="SPEC…|RECORD…", help="Specs to time, records to show.")
@@ -487,12 +488,55 @@ def bench_command(
             help="Compare with this module of the spec; a directory for several specs, found by name.",
         ),
     ] = None,
+    suite: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Time all specs by turns on the shapes of this suite."),
+    ] = None,
+    extents: Annotated[
+        str,
+        typer.Option("--m", metavar="LOW-HIGH", help="Only shapes of the suite whose M is in this range."),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Of a suite: its record, with which a run that was ended goes on, and its pictures.",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[N]",
+            min=1,
+            help="Of each spec the N kernels that its planner ranks first for each shape of the suite.",
+        ),
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="On the suite's shapes for it, time Inductor's Triton templates too."),
+    ] = False,
+    peer_python: Annotated[
+        str,
+        typer.Option(metavar="COMMAND", help="Starts the Python, with torch, of that process (this one)."),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Time each spec's kernel against torch.matmul; or make the table and the plot of records."""
     require_compiler()
     from gemmgen import bench
 
+    if suite or any(path.suffix == ".jsonl" for path in subjects):
+        alone = {"--shapes": shapes, "--record": record, "--plot": plot, "--against": against}
+        for option in (name for name, value in alone.items() if value):
+            raise typer.BadParameter("does not go with a suite, which has --out", param_hint=option)
+        peer_command = shlex.split(peer_python) or [sys.executable]
+        peer = peer_command if peers else None
+        _bench_suite(subjects, suite, extents, candidates, out, peer, as_json=as_json)
+        return
+    alone = {"--m": extents, "--candidates": candidates, "--out": out}
+    alone |= {"--peers": peers, "--peer-python": peer_python}
+    for option in (name for name, value in alone.items() if value):
+        raise typer.BadParameter("goes with --suite", param_hint=option)
     specs = [path for path in subjects if path.suffix != ".json"]
     if record:
         _refuse_unwritable(record, specs)
@@ -518,6 +562,64 @@ def bench_command(
     if plot and records:  # last: what it refuses must not cost the figures
         bench.plot(records, plot)
     _exit(failed or any(found.errors for found in records))
+
+
+RECORD_NAME = "record.jsonl"
+"""Of a suite's record in its directory."""
+
+
+def _bench_suite(
+    subjects: list[Path],
+    suite: Path | None,
+    extents: str,
+    candidates: int | None,
+    out: Path | None,
+    peer_command: list[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Time specs on a suite, or read the record of one; tell the figures and draw the pictures."""
+    from gemmgen import bench
+
+    if suite is None:
+        if len(subjects) > 1:
+            raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
+        book = bench.Book.opened(subjects[0])
+    else:
+        loaded, chosen = bench.load_suite(suite), range_of(extents)
+        if out:
+            out.mkdir(parents=True, exist_ok=True)
+        book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
+        with _progress("benchmarking") as progress:
+            bench.time_suite(subjects, loaded, book, extents=chosen, candidates=candidates, progress=progress)
+            if peer_command:
+                bench.time_peers(loaded, book, chosen, peer_command, progress)
+    if as_json:
+        _print_json(bench.report_of(book))
+    else:
+        console = Console(width=None if sys.stdout.isatty() else TABLE_COLUMNS)
+        for table in bench.suite_tables(book):
+            console.print(table)
+    if out and book.sessions:  # last: what is refused here must not cost the figures
+        bench.ratio_picture(book, out / "ratio.svg")
+        bench.roofline_picture(book, out / "roofline.svg")
+    errors = bench.errors_of(book)
+    for error in errors:
+        print(error, file=sys.stderr)
+    _exit(bool(errors))
+
+
+TABLE_COLUMNS = 200
+"""Of a table that no terminal shows."""
+
+
+def range_of(extents: str) -> range:
+    """Return the range of M that a user gives as LOW-HIGH, LOW- or one number; all without one."""
+    match = re.fullmatch(r"([1-9]\d{0,9})(-([1-9]\d{0,9})?)?", extents or "1-")
+    if match is None:
+        raise typer.BadParameter(f"`{extents}` is no range: write 1-64, 4096- or 16", param_hint="--m")
+    low, dash, high = match.groups()
+    return range(int(low), int(high or (1 << 31) if dash else low) + 1)
 
 
 @app.command()

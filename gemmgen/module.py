@@ -69,6 +69,11 @@ def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
     return module.__dict__.get("pack_scales")
 
 
+def make_workspace_of(matmul: Matmul) -> Callable[..., object] | None:
+    """Return the ``make_workspace(m, n, device)`` beside a module's ``matmul``, which those have that divide K."""
+    return getattr(matmul, "__globals__", {}).get("make_workspace")
+
+
 def _line_of(error: Exception, file: str) -> int | None:
     """Return the 1-based line of ``file`` that raised ``error``: the innermost one."""
     if isinstance(error, SyntaxError):

@@ -1,12 +1,18 @@
-"""A GPU that there is not: CPU tensors that claim to be on one, for wrappers that launch nothing."""
+"""A GPU that there is not: CPU tensors that claim to be on one, and a machine with clocks of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+
+from gemmgen.bench.machine import Work
+from gemmgen.bench.record import Environment, GpuState
 
 
 class Cuda(Tensor):
@@ -43,3 +49,75 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", allocating(torch.empty))
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+@dataclass
+class FakeMachine:
+    """Its clocks advance when a kernel spends their time; a captured kernel spends the device's only."""
+
+    host_clock: float = 0.0
+    device_clock: float = 0.0
+    log: list[str] = field(default_factory=list[str])
+    timed: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def environment(self) -> Environment:
+        return Environment("0", "0", "0", "0", "0", "0", "Fake H200", sm_count=1, l2_bytes=4096)
+
+    def state(self, work: Work) -> GpuState | None:
+        return GpuState(sm_clock_mhz=1400.0, power_w=None, temperature_c=60.0)
+
+    def now(self) -> float:
+        return self.host_clock
+
+    def synchronize(self) -> None:
+        self.host_clock = max(self.host_clock, self.device_clock)
+
+    def seconds(self, work: Work) -> float:
+        start, self.log = self.device_clock, []
+        work()
+        self.synchronize()
+        self.timed.append((self.device_clock, "".join(self.log)))
+        return self.device_clock - start
+
+    def capture(self, work: Work) -> Work:
+        host, device, log = self.host_clock, self.device_clock, self.log
+        self.log = []
+        work()
+        cost, calls = self.device_clock - device, "".join(self.log).upper()
+        self.host_clock, self.device_clock, self.log = host, device, log
+
+        def replay() -> None:
+            self.device_clock += cost
+            self.log.append(calls)
+
+        return replay
+
+    def spend(self, name: str, device: float, host: float) -> None:
+        self.device_clock += device
+        self.host_clock += host
+        self.log.append(name)
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        yield
+
+    def recorded(self, work: Work) -> Work:
+        return self.capture(work)
+
+    def times(self, works: Sequence[Work]) -> list[float]:
+        works[-1]()
+        return [self.seconds(work) for work in works]
+
+    def finish(self) -> None:
+        self.synchronize()
+
+    def lost(self) -> bool:
+        return False
+
+    @contextmanager
+    def watched(self) -> Generator[Callable[[float], GpuState | None]]:
+        yield lambda _: GpuState(sm_clock_mhz=1400.0, power_w=650.0, temperature_c=60.0)

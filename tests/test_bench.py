@@ -7,13 +7,14 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from fake_gpu import FakeMachine
 from modules import GENERATED, spec_file
 from torch import Tensor
 
@@ -30,21 +31,20 @@ from gemmgen.bench import (
     plot,
     to_json,
 )
-from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.baseline import Baseline, cublas, other_module, rival
+from gemmgen.bench.contest import AGAINST_A_MODULE
 from gemmgen.bench.figures import IN_THE_DARK, axis_limits, figures_text, label_of
-from gemmgen.bench.machine import Work, query_gpu, state_of
+from gemmgen.bench.machine import query_gpu, state_of
 from gemmgen.bench.record import (
     H200,
     H200_FP8,
     Dtypes,
-    Environment,
     GpuState,
     Spread,
     ceilings_of,
     flops,
     moved_bytes,
 )
-from gemmgen.bench.session import AGAINST_A_MODULE, other_module, rival
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
@@ -60,57 +60,6 @@ SHAPE = (8, 16, 32)
 NO_OUT = (8, 21, 32)
 """Rows of D of 42 bytes, no multiple of 16."""
 SUBJECT = Subject("specs/fake.yaml", "0" * 64, "1" * 64)
-
-
-@dataclass
-class FakeMachine:
-    """Its clocks advance when a kernel spends their time; a captured kernel spends the device's only."""
-
-    host_clock: float = 0.0
-    device_clock: float = 0.0
-    log: list[str] = field(default_factory=list[str])
-    timed: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
-
-    @property
-    def device(self) -> torch.device:
-        return torch.device("cpu")
-
-    def environment(self) -> Environment:
-        return Environment("0", "0", "0", "0", "0", "0", "Fake H200", sm_count=1, l2_bytes=4096)
-
-    def state(self, work: Work) -> GpuState | None:
-        return GpuState(sm_clock_mhz=1400.0, power_w=None, temperature_c=60.0)
-
-    def now(self) -> float:
-        return self.host_clock
-
-    def synchronize(self) -> None:
-        self.host_clock = max(self.host_clock, self.device_clock)
-
-    def seconds(self, work: Work) -> float:
-        start, self.log = self.device_clock, []
-        work()
-        self.synchronize()
-        self.timed.append((self.device_clock, "".join(self.log)))
-        return self.device_clock - start
-
-    def capture(self, work: Work) -> Work:
-        host, device, log = self.host_clock, self.device_clock, self.log
-        self.log = []
-        work()
-        cost, calls = self.device_clock - device, "".join(self.log).upper()
-        self.host_clock, self.device_clock, self.log = host, device, log
-
-        def replay() -> None:
-            self.device_clock += cost
-            self.log.append(calls)
-
-        return replay
-
-    def spend(self, name: str, device: float, host: float) -> None:
-        self.device_clock += device
-        self.host_clock += host
-        self.log.append(name)
 
 
 def product(a: Tensor, b: Tensor, out: Tensor) -> Tensor:

@@ -1,25 +1,51 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.contest import bench
-from gemmgen.bench.figures import markdown_table, plain_table, plot
-from gemmgen.bench.record import Ceilings, Protocol, Record, Subject
-from gemmgen.bench.session import time_spec
-from gemmgen.bench.store import from_json, read_record, to_json, write_record
+from gemmgen.bench.contest import bench, time_spec, time_suite
+from gemmgen.bench.figures import (
+    markdown_table,
+    plain_table,
+    plot,
+    ratio_picture,
+    roofline_picture,
+    suite_tables,
+)
+from gemmgen.bench.peers import time_peers
+from gemmgen.bench.record import (
+    Ceilings,
+    Protocol,
+    Record,
+    Subject,
+    from_json,
+    read_record,
+    to_json,
+    write_record,
+)
+from gemmgen.bench.suite import Book, Suite, errors_of, load_suite, report_of
 from gemmgen.verify.shapes import parse_shapes
 
 __all__ = [
+    "Book",
     "Ceilings",
     "Protocol",
     "Record",
     "Subject",
+    "Suite",
     "bench",
+    "errors_of",
     "from_json",
+    "load_suite",
     "markdown_table",
     "parse_shapes",
     "plain_table",
     "plot",
+    "ratio_picture",
     "read_record",
+    "report_of",
+    "roofline_picture",
+    "suite_tables",
+    "time_peers",
     "time_spec",
+    "time_suite",
     "to_json",
     "write_record",
 ]

@@ -1,168 +1,85 @@
-"""Benchmark one kernel against the baseline, shape by shape."""
+"""Kernels against the baseline: one on its own shapes, or many by turns on those of a suite."""
 
 from __future__ import annotations
 
+import gc
+import hashlib
 import math
 import statistics
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from types import ModuleType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from gemmgen.bench.baseline import Baseline, Call, cublas
-from gemmgen.bench.machine import CudaMachine, Machine, Work
+from gemmgen.bench.baseline import Baseline, Call, bound, cublas, formats_text, other_module, rival
+from gemmgen.bench.machine import (
+    Arm,
+    CudaMachine,
+    Machine,
+    SuiteMachine,
+    UnfinishedError,
+    Work,
+    call_times,
+    each_set,
+    estimate,
+    measure,
+)
 from gemmgen.bench.record import (
     SCHEMA,
     Ceilings,
     Dtypes,
     Environment,
+    GpuState,
     Measurement,
     Protocol,
     Record,
-    Samples,
     Subject,
-    Timing,
     ceilings_of,
+    measured_of,
+    path_from_here,
+    peaks_of,
     utc_now,
 )
+from gemmgen.bench.suite import (
+    BASELINE,
+    LARGEST,
+    Book,
+    Choice,
+    ContestOf,
+    Entry,
+    Playoff,
+    Refused,
+    Result,
+    Rounds,
+    Session,
+    Suite,
+    Timed,
+    ratios,
+)
+from gemmgen.bench.suite import SCHEMA as SUITE_SCHEMA
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.module import Matmul, matmul_of, pack_scales_of
+from gemmgen.hardware import DTYPES
+from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
-from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import Deviation, deviation, tolerance
+from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
+from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.ranking import rank
 from gemmgen.problem import Shape, shape_text
-from gemmgen.spec.model import Spec
-from gemmgen.verify.shapes import refuse_k
-
-Arm = Callable[[int], object]
-"""Enqueues the product of the input set of this index."""
-
-ESTIMATE_SECONDS: Final = 1e-3
-"""An estimate is good once it took this long: a launch is a hundredth of it."""
-HOST_ROUND_SECONDS: Final = 0.05
-"""Device time of a round of host calls: a full launch queue makes the host wait."""
-LEAST_HOST_CALLS: Final = 10
-
-
-def measure(
-    ours: Arm,
-    baseline: Arm,
-    input_sets: int,
-    machine: Machine,
-    protocol: Protocol,
-    progress: Callable[[str], None],
-) -> Timing:
-    """Time both arms, each over all input sets in turn. Both must have run once before."""
-    arms = (baseline, ours)
-    progress("warming up")
-    passes = tuple(machine.capture(_each_set(arm, input_sets, 1)) for arm in arms)
-    call_seconds = min(_estimate(machine, one_pass) for one_pass in passes) / input_sets
-    method, units, unit_calls = _units(arms, input_sets, call_seconds, machine, protocol)
-    runs = math.ceil(protocol.sample_seconds / (call_seconds * unit_calls))
-    samples = tuple(_repeat(unit, runs) for unit in units)
-    _warm_up(machine, samples, protocol.warm_up_seconds)
-    before = machine.state(samples[1])
-    baseline_times, our_times = _pairs(samples, runs * unit_calls, machine, protocol, progress)
-    return Timing(
-        method=method,
-        calls_per_sample=runs * unit_calls,
-        ours_seconds=our_times,
-        baseline_seconds=baseline_times,
-        ours_host_seconds=_host_seconds(ours, input_sets, call_seconds, machine, protocol),
-        baseline_host_seconds=_host_seconds(baseline, input_sets, call_seconds, machine, protocol),
-        state_before=before,
-        state_after=machine.state(samples[1]),
-    )
-
-
-def _units(
-    arms: tuple[Arm, Arm], input_sets: int, call_seconds: float, machine: Machine, protocol: Protocol
-) -> tuple[Literal["events", "graph"], tuple[Work, ...], int]:
-    """Return how to time, each arm's unit of work, and the calls in a unit: all sets equally often."""
-    if call_seconds >= protocol.graph_below_seconds:
-        return "events", tuple(_each_set(arm, input_sets, 1) for arm in arms), input_sets
-    rounds = math.ceil(protocol.graph_seconds / (call_seconds * input_sets))
-    graphs = tuple(machine.capture(_each_set(arm, input_sets, rounds)) for arm in arms)
-    return "graph", graphs, rounds * input_sets
-
-
-def _pairs(
-    samples: tuple[Work, ...],
-    calls: int,
-    machine: Machine,
-    protocol: Protocol,
-    progress: Callable[[str], None],
-) -> tuple[Samples, Samples]:
-    """Return seconds per call of each arm, sampled in turn: A B A B."""
-    times: tuple[list[tuple[float, ...]], ...] = ([], [])
-    for repetition in range(protocol.repetitions):
-        progress(f"repetition {repetition + 1} of {protocol.repetitions}")
-        pairs = [tuple(machine.seconds(sample) / calls for sample in samples) for _ in range(protocol.pairs)]
-        for arm, arm_times in enumerate(times):
-            arm_times.append(tuple(pair[arm] for pair in pairs))
-    return tuple(times[0]), tuple(times[1])
-
-
-def _warm_up(machine: Machine, samples: tuple[Work, ...], seconds: float) -> None:
-    start = machine.now()
-    while machine.now() - start < seconds:
-        for sample in samples:
-            machine.seconds(sample)
-
-
-def _estimate(machine: Machine, work: Work) -> float:
-    """Return about how long the work takes: the mean of as many runs as fill ESTIMATE_SECONDS."""
-    runs = 1
-    while (seconds := machine.seconds(_repeat(work, runs))) < ESTIMATE_SECONDS:
-        runs *= 2
-    return seconds / runs
-
-
-def _host_seconds(
-    arm: Arm, input_sets: int, call_seconds: float, machine: Machine, protocol: Protocol
-) -> float:
-    """Return what an eager call costs the host: the smallest of the rounds' medians."""
-    calls = max(LEAST_HOST_CALLS, min(protocol.host_calls, int(HOST_ROUND_SECONDS / call_seconds)))
-    medians: list[float] = []
-    for _ in range(protocol.host_rounds):
-        machine.synchronize()
-        medians.append(statistics.median(_call_times(arm, input_sets, calls, machine)))
-    machine.synchronize()
-    return min(medians)
-
-
-def _call_times(arm: Arm, input_sets: int, calls: int, machine: Machine) -> list[float]:
-    times: list[float] = []
-    for call in range(calls):
-        start = machine.now()
-        arm(call % input_sets)
-        times.append(machine.now() - start)
-    return times
-
-
-def _each_set(arm: Arm, input_sets: int, rounds: int) -> Work:
-    def work() -> None:
-        for _ in range(rounds):
-            for index in range(input_sets):
-                arm(index)
-
-    return work
-
-
-def _repeat(work: Work, times: int) -> Work:
-    def repeated() -> None:
-        for _ in range(times):
-            work()
-
-    return repeated
-
+from gemmgen.product import make, staged
+from gemmgen.render import render
+from gemmgen.scratch import LostError, forked, scratch, usable_cores
+from gemmgen.spec.model import Runs, Spec
+from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
 Progress = Callable[[str], None]
 
@@ -261,23 +178,11 @@ class _Contest:
         return Measurement(shape, len(sets), ours.relative, baseline.relative, timing)
 
     def _judged(self, bind: Call, inputs_and_d: InputSet) -> Deviation:
-        inputs, d = inputs_and_d.inputs, inputs_and_d.d
-        call = bind(inputs_and_d.timed, d)
-        d.fill_(poison(d.dtype))
-        # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
-        Matrix.poisoned(d.shape[0], d.shape[1], self.spec.operands.d.dtype, self.machine.device)
-        return deviation(call(), inputs, self.spec)
+        return judged(bind, inputs_and_d, self.spec)
 
     def _refuse_wrong(self, shape: Shape, found: Deviation) -> None:
-        allowed = tolerance(self.spec, shape)
-        limits = (
-            ("relative error", found.relative, allowed.relative),
-            ("worst element", found.worst_element, allowed.worst_element),
-        )
-        for what, measured, limit in limits:
-            if not measured <= limit:  # NaN is not
-                message = f"{what} {measured:.3g}, the limit is {limit:.3g}; a wrong kernel is not timed"
-                raise self._error("wrong-result", shape, message)
+        for fault in wrong(self.spec, shape, found):
+            raise self._error("wrong-result", shape, fault)
 
     @contextmanager
     def _failures(self, shape: Shape) -> Generator[None, None, None]:
@@ -294,10 +199,34 @@ class _Contest:
         return GemmgenError([Diagnostic(self.spec_path, code, message, field=shape_text(shape))])
 
 
-def bound(matmul: Matmul, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
-    """Bind a module's matmul to its tensors; where it takes no ``out`` it allocates in each call."""
-    into = {"out": d} if takes_out(d.shape[1], d.dtype) else {}
-    return partial(matmul, inputs.a, inputs.b, **inputs.extras, **into)
+def judged(
+    bind: Call,
+    inputs_and_d: InputSet,
+    spec: Spec,
+    exact: Iterable[tuple[slice, Tensor]] | None = None,
+    finish: Callable[[], None] = lambda: None,
+) -> Deviation:
+    """Call an arm once into poison, wait for it with ``finish``, and compare what it makes."""
+    inputs, d = inputs_and_d.inputs, inputs_and_d.d
+    call = bind(inputs_and_d.timed, d)
+    d.fill_(poison(d.dtype))
+    # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
+    Matrix.poisoned(d.shape[0], d.shape[1], spec.operands.d.dtype, d.device)
+    result = call()
+    finish()
+    return deviation(result, inputs, spec, exact)
+
+
+def wrong(spec: Spec, shape: Shape, found: Deviation) -> Iterator[str]:
+    """Yield what is wrong with a result."""
+    allowed = tolerance(spec, shape)
+    limits = (
+        ("relative error", found.relative, allowed.relative),
+        ("worst element", found.worst_element, allowed.worst_element),
+    )
+    for what, measured, limit in limits:
+        if not measured <= limit:  # NaN is not
+            yield f"{what} {measured:.3g}, the limit is {limit:.3g}; a wrong kernel is not timed"
 
 
 def _arm(bind: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
@@ -347,7 +276,7 @@ def input_sets(
     spec: Spec,
     l2_bytes: int,
     generator: torch.Generator,
-    protocol: Protocol,
+    protocol: Protocol | Rounds,
     pack_scales: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[InputSet, ...]:
     """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
@@ -365,3 +294,667 @@ def _input_set(
     d = Matrix.poisoned(*shape[:2], spec.operands.d.dtype, generator.device).view
     inputs = random_inputs(shape, spec, generator, normalized=True)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
+
+
+# --- from a spec to its record
+
+
+AGAINST_A_MODULE: Final = Protocol(pairs=30, graph_below_seconds=1.0)
+"""Two modules of one spec differ by a percent or less: more pairs than against cuBLAS, and CUDA graphs
+throughout, so that kernels are compared and no launches."""
+
+
+def time_spec(
+    path: Path,
+    shapes: Sequence[Shape] | None,
+    progress: Callable[[str], None],
+    against: Path | None = None,
+) -> Record:
+    """Generate a spec's module and time it on the given shapes, or else on those that the spec lists.
+
+    The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none; or it is the
+    module ``against``, which takes what the spec's own takes.
+
+    Raises:
+        GemmgenError: The spec is rejected, there are no shapes, ``against`` is no module, or ``bench``
+            refuses to time the kernel.
+    """
+    product = make(path)
+    spec = product.source.spec
+    chosen = shapes or (spec.bench.shapes if spec.bench else None)
+    if not chosen:
+        message = "names no shapes to time: list them under bench.shapes, or give --shapes"
+        raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
+    opponent = nullcontext(other_module(against)) if against else rival(product)
+    with staged(product) as module_path, opponent as baseline:
+        subject, module = Subject.of(path, module_path), import_generated(module_path)
+        return bench(
+            module,
+            subject,
+            spec,
+            chosen,
+            protocol=AGAINST_A_MODULE if against else None,
+            baseline=baseline,
+            progress=progress,
+        )
+
+
+# --- many kernels on the shapes of a suite
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A kernel that takes part, with its module in a file."""
+
+    entry: Entry
+    spec: Spec
+    module_path: Path
+    most: Shape | None
+    """The largest problem [M, N, K] that it computes; None where there is no limit."""
+
+    def takes(self, shape: Shape) -> bool:
+        """Whether the spec says that its kernel computes such a problem; its wrapper may still refuse it."""
+        return bool(fitting([shape], self.most)) and shape[2] % problem_of(self.spec).k_multiple == 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shape on which kernels of one contest have not been timed yet."""
+
+    contest: str
+    shape: Shape
+    families: tuple[str, ...]
+    entrants: tuple[Entrant, ...]
+    baseline: Baseline
+
+    @property
+    def spec(self) -> Spec:
+        """One that says what all of them compute."""
+        return self.entrants[0].spec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known before anything is timed, from processes of their own."""
+
+    launched: Mapping[tuple[str, Shape], tuple[str, ...]]
+    """The kernels of the baseline, by contest and shape."""
+    failures: Mapping[str, str]
+    """Why a kernel, by its name, cannot be compiled and run at all."""
+
+
+def time_suite(
+    specs: Sequence[Path],
+    suite: Suite,
+    book: Book,
+    *,
+    extents: range = range(1, LARGEST + 1),
+    candidates: int | None = None,
+    protocol: Rounds | None = None,
+    machine: SuiteMachine | None = None,
+    prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
+
+    With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
+    those that its planner ranks first for that shape.
+
+    What the book has already is not timed again. All kernels that compute the same from the same types are
+    timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
+    as such and not timed there. Modules are compiled in processes of their own before anything is timed.
+
+    Raises GemmgenError: a spec is rejected; no spec is of the suite's types (``no-shapes``); ``no-gpu``;
+    ``no-baseline``; ``other-machine`` for a book of another GPU or other versions; ``device-lost`` after a
+    kernel that leaves the GPU unusable: the same call in a new process goes on behind it.
+    """
+    protocol = protocol or Rounds()
+    with scratch() as directory:
+        entrants = _entrants(specs, Path(directory))
+        baselines = _baselines(entrants)
+        if not any(suite.shapes(entrant.spec.operands.a.dtype, extents) for entrant in entrants):
+            message = "has no shapes for the types of these specs"
+            raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
+        heats = _heats(entrants, suite, extents)
+        if candidates:
+            heats = _chosen(heats, candidates, Path(directory), progress)
+            entrants = tuple({each.entry.name: each for found in heats for each in found.entrants}.values())
+        tasks = _tasks(heats, baselines, _book_with(book, entrants).done())
+        if not tasks:
+            return
+        prepared = (prepare or prepare_in_children)(tasks, progress)
+        gpu = problem_of(tasks[0].spec).gpu
+        machine = machine or CudaMachine(require_gpu(gpu.architecture))
+        session = _session(entrants, baselines, suite, protocol, machine)
+        _refuse_other_machine(book, session)
+        book.write(session)
+        _write_choices(book, heats)
+        with machine.quiet(), machine.watched() as state_since:
+            campaign = _Campaign(book, protocol, machine, session.environment, prepared, state_since)
+            for number, task in enumerate(tasks, 1):
+                progress(f"{task.contest} {shape_text(task.shape)}, {number} of {len(tasks)}")
+                campaign.settle_seconds = protocol.warm_up_seconds if number == 1 else protocol.settle_seconds
+                campaign.run(task)
+
+
+def _entrants(specs: Sequence[Path], directory: Path) -> tuple[Entrant, ...]:
+    """Plan and render the specs, and write their modules into a directory."""
+    found: list[Entrant] = []
+    errors: list[Diagnostic] = []
+    for path in specs:
+        try:
+            product = make(path)
+            spec, name = product.source.spec, product.source.stem
+            module_path = directory / f"{name}.py"
+            if module_path.exists():
+                message = "another spec of this name takes part: rename one of the two"
+                raise GemmgenError([Diagnostic(product.source.path, "module-name", message)])
+            cublas(spec)
+        except GemmgenError as error:
+            errors += error.diagnostics
+            continue
+        module_path.write_text(product.module, encoding="utf-8", newline="\n")
+        entry = Entry(name, Subject.of(path, module_path), contest_of(spec))
+        found.append(Entrant(entry, spec, module_path, single_tile(spec)))
+    if errors:
+        raise GemmgenError(errors)
+    generations = {problem_of(entrant.spec).gpu.architecture.generation for entrant in found}
+    if len(generations) > 1:
+        message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
+        raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
+    return tuple(found)
+
+
+def contest_of(spec: Spec) -> str:
+    """Return what kernels have in common that are timed together, in the fewest words that say so."""
+    problem = problem_of(spec)
+    a, b, d = (operand.dtype for operand in (spec.operands.a, spec.operands.b, spec.operands.d))
+    words = [a if a == b else f"{a} x {b}"]
+    if problem.block_scaled:
+        words = [formats_text(spec)]
+    usual = {"tf32": "fp32", "int8": "int32"}.get(a, a if DTYPES[a].bits == 16 else "bf16")
+    if d != usual:
+        words.append(f"to {d}")
+    if problem.accumulator.name not in ("fp32", "int32"):
+        words.append(f"summed in {problem.accumulator.name}")
+    majors = [operand.major for operand in (problem.a, problem.b)]
+    words += [f"{name} {major}-major" for name, major in zip("AB", majors, strict=True) if major != "k"]
+    if spec.mma.promote_k:
+        words.append("promoted")
+    terms = [f"{problem.alpha:g} alpha"] if problem.alpha != 1 else []
+    if problem.c is not None and not problem.residual:
+        terms.append(f"{problem.beta:g} c" if problem.beta != 1 else "c")
+    terms += [op + "".join(f" {p.value:g}" for p in problem.parameters if p.op == op) for op in problem.ops]
+    if problem.c is not None and problem.c != problem.d:
+        terms.append(f"c {problem.c.name}")
+    return " + ".join((" ".join(words), *terms))
+
+
+def _baselines(entrants: Iterable[Entrant]) -> dict[str, Baseline]:
+    """Return the baseline of each contest."""
+    return {entrant.entry.contest: cublas(entrant.spec) for entrant in entrants}
+
+
+@dataclass(frozen=True)
+class _Heat:
+    """Who takes part in a contest on one shape."""
+
+    contest: str
+    shape: Shape
+    families: tuple[str, ...]
+    entrants: tuple[Entrant, ...]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """By the names of specs: the names of kernels in the order of the planner's ranking."""
+
+
+def _heats(entrants: Sequence[Entrant], suite: Suite, extents: range) -> list[_Heat]:
+    """Return the heats contest by contest, in the order of the suite's file."""
+    found: list[_Heat] = []
+    for contest in dict.fromkeys(entrant.entry.contest for entrant in entrants):
+        members = [entrant for entrant in entrants if entrant.entry.contest == contest]
+        shapes = suite.shapes(members[0].spec.operands.a.dtype, extents)
+        for shape, families in shapes.items():
+            able = tuple(entrant for entrant in members if entrant.takes(shape))
+            found.append(_Heat(contest, shape, families, able))
+    return found
+
+
+def _tasks(
+    heats: Iterable[_Heat], baselines: Mapping[str, Baseline], done: set[tuple[str, Shape, str]]
+) -> tuple[Task, ...]:
+    """Return what is not done."""
+    tasks: list[Task] = []
+    for found in heats:
+        place = found.contest, found.shape
+        left = tuple(entrant for entrant in found.entrants if (*place, entrant.entry.name) not in done)
+        if left and (*place, BASELINE) not in done:
+            tasks.append(Task(*place, found.families, left, baselines[found.contest]))
+    return tuple(tasks)
+
+
+def _chosen(heats: Sequence[_Heat], candidates: int, directory: Path, progress: Progress) -> list[_Heat]:
+    """Return the heats with what the planner ranks first for each shape in place of each open spec.
+
+    A ranking takes a second or more: they are made in processes beside each other.
+    """
+    jobs = [(found, entrant) for found in heats for entrant in found.entrants]
+    progress(f"ranking the kernels of {len(jobs)} specs and shapes")
+
+    def ranked(job: tuple[_Heat, Entrant]) -> list[tuple[str, str]]:
+        with forked(partial(_ranked, job[1], job[0].shape, candidates)) as result:
+            return result()
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        rankings = list(pool.map(ranked, jobs))
+    members: dict[tuple[str, Shape], dict[str, tuple[Entrant, ...]]] = {}
+    for (found, entrant), ranking in zip(jobs, rankings, strict=True):
+        pinned = len(ranking) == 1 and ranking[0][1] == entrant.module_path.read_text(encoding="utf-8")
+        kernels = (entrant,) if pinned else tuple(_candidate(entrant, *each, directory) for each in ranking)
+        members.setdefault((found.contest, found.shape), {})[entrant.entry.name] = kernels
+    return [
+        replace(
+            found,
+            entrants=tuple({each.entry.name: each for each in chain(*kernels.values())}.values()),
+            choices={name: tuple(each.entry.name for each in those) for name, those in kernels.items()},
+        )
+        for found in heats
+        for kernels in [members.get((found.contest, found.shape), {})]
+    ]
+
+
+def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[tuple[str, str]]:
+    """Return the labels and the modules of what a spec's planner ranks first for a shape."""
+    spec = entrant.spec.model_copy(update={"bench": Runs(shapes=(shape,))})
+    subject = entrant.entry.subject
+    return [
+        (
+            candidate.label,
+            render(candidate.plan, spec_name=Path(subject.spec_path).name, spec_sha256=subject.spec_sha256),
+        )
+        for candidate in rank(spec).legal[:candidates]
+    ]
+
+
+def _candidate(entrant: Entrant, label: str, module: str, directory: Path) -> Entrant:
+    """Return a kernel of a spec by its module, whose name has the beginning of the module's hash."""
+    digest = hashlib.sha256(module.encode()).hexdigest()
+    path = directory / f"{entrant.entry.name}_{digest[:8]}.py"
+    if not path.exists():
+        path.write_text(module, encoding="utf-8", newline="\n")
+    subject = replace(entrant.entry.subject, module_sha256=digest)
+    name = f"{entrant.entry.name}: {label} ({digest[:8]})"
+    return replace(entrant, entry=Entry(name, subject, entrant.entry.contest), module_path=path)
+
+
+def _write_choices(book: Book, heats: Iterable[_Heat]) -> None:
+    """Write down what the planner ranks first where the book does not say so yet."""
+    latest = book.choices
+    for found in heats:
+        for spec, kernels in found.choices.items():
+            choice = Choice("choice", found.shape, found.contest, spec, kernels)
+            if latest.get((found.contest, found.shape, spec)) != choice:
+                book.write(choice)
+
+
+def _book_with(book: Book, entrants: Sequence[Entrant]) -> Book:
+    """Return the book as it will be once these kernels take part: what others of their names did is stale."""
+    if not book.sessions:
+        return book
+    kernels = tuple(entrant.entry for entrant in entrants)
+    return Book(None, [*book.lines, replace(book.sessions[-1], kernels=kernels)])
+
+
+def _session(
+    entrants: Sequence[Entrant],
+    baselines: Mapping[str, Baseline],
+    suite: Suite,
+    protocol: Rounds,
+    machine: Machine,
+) -> Session:
+    environment = machine.environment()
+    contests: dict[str, ContestOf] = {}
+    for entrant in entrants:
+        name, spec = entrant.entry.contest, entrant.spec
+        problem = problem_of(spec)
+        bits = max(problem.a.smem_bits, problem.b.smem_bits)
+        contests[name] = ContestOf(
+            name=name,
+            dtypes=dtypes_of(spec),
+            baseline=baselines[name].text,
+            peak=peaks_of(environment.gpu, bits),
+            measured=measured_of(environment.gpu, spec.operands.a.dtype),
+        )
+    return Session(
+        line="session",
+        schema=SUITE_SCHEMA,
+        date=utc_now(),
+        suite=path_from_here(Path(suite.path)),
+        suite_sha256=suite.sha256,
+        environment=environment,
+        protocol=protocol,
+        contests=tuple(contests.values()),
+        kernels=tuple(entrant.entry for entrant in entrants),
+    )
+
+
+def _refuse_other_machine(book: Book, session: Session) -> None:
+    """One record is of one GPU, one set of versions, one protocol."""
+    if not book.sessions:
+        return
+    before = book.sessions[-1]
+    pairs = [("protocol", before.protocol, session.protocol)]
+    for member in fields(Environment):
+        if member.name != "gemmgen":
+            old, new = (getattr(each.environment, member.name) for each in (before, session))
+            pairs.append((member.name, old, new))
+    for name, old, new in pairs:
+        if old != new:
+            message = f"was measured with another {name}, {old}, here it is {new}: record into another file"
+            raise GemmgenError([Diagnostic(str(book.path), "other-machine", message)])
+
+
+@dataclass
+class _Campaign:
+    """The rounds on one shape after the other."""
+
+    book: Book
+    protocol: Rounds
+    machine: SuiteMachine
+    environment: Environment
+    prepared: Prepared
+    state_since: Callable[[float], GpuState | None]
+    settle_seconds: float = 0.0
+    matmuls: dict[str, ModuleType] = field(default_factory=dict[str, ModuleType])
+    """The modules by their kernels' names, imported once: each compiles or loads its kernel once."""
+
+    def run(self, task: Task) -> None:
+        """Time the kernels of a task that are right, by turns, and write down what happened to each."""
+        gc.collect()  # of the shape before; in a quiet context nothing else does
+        protocol, machine = self.protocol, self.machine
+        generator = torch.Generator(machine.device).manual_seed(protocol.seed)
+        l2_bytes = self.environment.l2_bytes
+        with task.baseline.settings():
+            try:
+                sets = input_sets(task.shape, task.spec, l2_bytes, generator, protocol, self._packing(task))
+                exact = tuple(references(sets[0].inputs, task.spec))
+                baseline = self._running(BASELINE, task.baseline.bind, task, sets, exact)
+            except Exception as error:
+                self._note(task, BASELINE, "cannot", error)
+                return
+            kernels = tuple(self._right(task, sets, exact))
+            del exact
+            if kernels:
+                self._take_turns(task, baseline, kernels, len(sets))
+
+    def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
+        if not problem_of(task.spec).block_scaled:
+            return None
+        return pack_scales_of(self._module(task.entrants[0]))
+
+    def _module(self, entrant: Entrant) -> ModuleType:
+        name = entrant.entry.name
+        if name not in self.matmuls:
+            self.matmuls[name] = import_generated(entrant.module_path)
+        return self.matmuls[name]
+
+    def _right(
+        self, task: Task, sets: tuple[InputSet, ...], exact: tuple[tuple[slice, Tensor], ...]
+    ) -> Iterator[_Running]:
+        """Yield the kernels that compute the right numbers; note why others do not."""
+        for entrant in task.entrants:
+            name = entrant.entry.name
+            if name in self.prepared.failures:
+                self._note(task, name, "failed", self.prepared.failures[name])
+                continue
+            try:
+                bind = partial(bound, matmul_of(self._module(entrant)))
+                running = self._running(name, bind, task, sets, exact)
+            except (ValueError, TypeError) as error:
+                self._note(task, name, "cannot", error)
+            except Exception as error:
+                self._note(task, name, "failed", error)
+            else:
+                faults = tuple(wrong(entrant.spec, task.shape, running.deviation))
+                if faults:
+                    self._note(task, name, "wrong", "; ".join(faults))
+                else:
+                    yield running
+
+    def _running(
+        self,
+        name: str,
+        bind: Call,
+        task: Task,
+        sets: tuple[InputSet, ...],
+        exact: tuple[tuple[slice, Tensor], ...],
+    ) -> _Running:
+        """Call an arm once for each set, and judge what it makes of the first."""
+        found = judged(bind, sets[0], task.spec, exact, self.machine.finish)
+        arm = _arm(bind, sets)
+        each_set(arm, len(sets), 1)()
+        self.machine.finish()
+        return _Running(name, arm, found)
+
+    def _note(
+        self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
+    ) -> None:
+        """Write down that a kernel is not timed; raise where it has lost the GPU."""
+        text = error if isinstance(error, str) else _first_line(error)
+        self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
+        if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
+            message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
+            where = f"{task.contest} {shape_text(task.shape)}"
+            raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=where)])
+
+    def _take_turns(
+        self, task: Task, baseline: _Running, kernels: tuple[_Running, ...], input_set_count: int
+    ) -> None:
+        """Capture the arms and time them; note why there is no sample of one, or no round at all."""
+        protocol, machine = self.protocol, self.machine
+        try:
+            one_pass = machine.recorded(each_set(baseline.arm, input_set_count, 1))
+            pass_seconds = estimate(machine, one_pass)
+            passes = math.ceil(protocol.graph_seconds / pass_seconds)
+            samples = [self._sample(baseline, input_set_count, passes)]
+        except Exception as error:
+            self._note(task, BASELINE, "cannot", error)
+            return
+        for running in kernels:
+            try:
+                samples.append(self._sample(running, input_set_count, passes))
+            except Exception as error:
+                self._note(task, running.name, "failed", error)
+        if len(samples) == 1:
+            return
+        try:
+            result = self._rounds(task, samples, input_set_count, pass_seconds)
+        except UnfinishedError as error:  # nobody knows whose fault it is
+            for sample in samples[1:-1]:
+                self._note(task, sample.running.name, "failed", f"rounds with it did not end: {error}")
+            self._note(task, samples[-1].running.name, "failed", error)
+        else:
+            self.book.write(result)
+
+    def _rounds(
+        self, task: Task, samples: Sequence[_Sample], input_set_count: int, pass_seconds: float
+    ) -> Result:
+        """Let the GPU settle, take turns, and then time the best once more beside the baseline."""
+        protocol, machine = self.protocol, self.machine
+        start = machine.now()
+        while machine.now() - start < self.settle_seconds:
+            machine.times([sample.work for sample in samples])
+        start = machine.now()
+        turns = [arm for number in range(protocol.rounds) for arm in _order(len(samples), number)]
+        by_arm = self._by_arm(samples, turns)
+        best = max(range(1, len(samples)), key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
+        pairs = self._by_arm(samples, [0, best] * protocol.rounds)
+        state = self.state_since(start)
+        timed = [
+            Timed(
+                kernel=sample.running.name,
+                seconds=by_arm[arm],
+                calls=sample.calls,
+                relative_error=_rounded(sample.running.deviation.relative),
+                host_seconds=_rounded(self._host_seconds(sample.running.arm, input_set_count, pass_seconds)),
+            )
+            for arm, sample in enumerate(samples)
+        ]
+        return Result(
+            line="result",
+            shape=task.shape,
+            contest=task.contest,
+            families=task.families,
+            input_sets=input_set_count,
+            baseline=timed[0],
+            baseline_kernels=self.prepared.launched.get((task.contest, task.shape), ()),
+            kernels=tuple(timed[1:]),
+            playoff=Playoff(samples[best].running.name, pairs[best], pairs[0]),
+            state=state,
+        )
+
+    def _by_arm(self, samples: Sequence[_Sample], turns: Sequence[int]) -> dict[int, tuple[float, ...]]:
+        """Return seconds per call of each arm, in the order of its turns."""
+        times = self.machine.times([samples[arm].work for arm in turns])
+        found: dict[int, list[float]] = {}
+        for arm, seconds in zip(turns, times, strict=True):
+            found.setdefault(arm, []).append(_rounded(seconds / samples[arm].calls))
+        return {arm: tuple(seconds) for arm, seconds in found.items()}
+
+    def _sample(self, running: _Running, input_set_count: int, passes: int) -> _Sample:
+        """Capture as many calls as the baseline's sample has; fewer of a kernel that is much slower."""
+        work = self.machine.recorded(each_set(running.arm, input_set_count, passes))
+        (seconds,) = self.machine.times([work])
+        fewer = math.ceil(passes * self.protocol.graph_seconds / seconds)
+        if seconds > MUCH_SLOWER * self.protocol.graph_seconds and fewer < passes:
+            work, passes = self.machine.recorded(each_set(running.arm, input_set_count, fewer)), fewer
+            self.machine.times([work])
+        return _Sample(running, work, passes * input_set_count)
+
+    def _host_seconds(self, arm: Arm, input_set_count: int, pass_seconds: float) -> float:
+        """Return the median host time of eager calls, of few where they take the device long."""
+        call_seconds = pass_seconds / input_set_count
+        calls = max(LEAST_SUITE_HOST_CALLS, min(self.protocol.host_calls, int(5e-3 / call_seconds)))
+        self.machine.finish()
+        found = statistics.median(call_times(arm, input_set_count, calls, self.machine))
+        self.machine.finish()
+        return found
+
+
+MUCH_SLOWER: Final = 2.5
+"""Than a sample should last, is what is captured again with fewer calls."""
+LEAST_SUITE_HOST_CALLS: Final = 5
+
+
+@dataclass(frozen=True)
+class _Running:
+    """An arm that has run on all sets, and how far its first result is from the exact one."""
+
+    name: str
+    arm: Arm
+    deviation: Deviation
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What is timed at once."""
+
+    running: _Running
+    work: Work
+    calls: int
+
+
+def _order(arms: int, number: int) -> tuple[int, ...]:
+    """Return the order of a round: the baseline, then the kernels from another one each time."""
+    kernels = range(1, arms)
+    first = number % len(kernels)
+    return (0, *kernels[first:], *kernels[:first])
+
+
+def _rounded(seconds: float) -> float:
+    """Return a number to six digits: more are noise, and a record has many."""
+    return float(f"{seconds:.6g}")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+# --- what is done before, in processes of their own: they compile for this one, and may be lost
+
+
+def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
+    """Compile every kernel and run it once, and read the names of the baseline's kernels.
+
+    Triton keeps what it compiles on the disk, where this process finds it. The profiler, which takes part in
+    every launch, stays out of this process too. It must not have used the GPU yet, for it is forked.
+
+    Raises GemmgenError (``no-gpu``).
+    """
+    smallest: dict[str, tuple[Entrant, Shape]] = {}
+    for task in sorted(tasks, key=lambda task: dtypes_of(task.spec).moved_bytes(task.shape)):
+        for entrant in task.entrants:
+            smallest.setdefault(entrant.entry.name, (entrant, task.shape))
+    progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
+    with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
+        primed = dict(zip(smallest, pool.map(_primed_in_child, smallest.values()), strict=True))
+        try:
+            names = launched()
+        except LostError:
+            names = {}
+    for outcome in primed.values():
+        if isinstance(outcome, GemmgenError):
+            raise outcome
+    failures = {name: outcome for name, outcome in primed.items() if isinstance(outcome, str)}
+    return Prepared(names, failures)
+
+
+def _primed_in_child(entrant_and_shape: tuple[Entrant, Shape]) -> GemmgenError | str | None:
+    try:
+        with forked(partial(_primed, *entrant_and_shape)) as result:
+            return result()
+    except LostError as error:
+        return f"compiling and running it ended its process: {error}"
+
+
+def _primed(entrant: Entrant, shape: Shape) -> GemmgenError | str | None:
+    """Compile a kernel by running it once; return what is wrong with it."""
+    spec = entrant.spec
+    try:
+        machine = CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
+    except GemmgenError as error:
+        return error
+    try:
+        module = import_generated(entrant.module_path)
+        pack_scales = pack_scales_of(module) if problem_of(spec).block_scaled else None
+        made = _input_set(shape, spec, torch.Generator(machine.device).manual_seed(0), pack_scales)
+        bound(matmul_of(module), made.timed, made.d)()
+        machine.finish()
+    except (ValueError, TypeError):
+        return None  # it does not take this shape; another one may do
+    except Exception as error:
+        return _first_line(error)
+    return None
+
+
+def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]:
+    """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
+    from torch.profiler import ProfilerActivity, profile
+
+    found: dict[tuple[str, Shape], tuple[str, ...]] = {}
+    generator = torch.Generator(torch.device("cuda")).manual_seed(0)
+    for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
+        with suppress(Exception), task.baseline.settings():
+            made = _input_set(task.shape, task.spec, generator, None)
+            call = task.baseline.bind(made.timed, made.d)
+            call()
+            torch.cuda.synchronize()
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                call()
+                torch.cuda.synchronize()
+            events: list[Any] = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
+            found[task.contest, task.shape] = tuple(
+                event.name
+                for event in events
+                if str(event.device_type).endswith("CUDA") and not event.name.startswith(("Mem", "cuda"))
+            )
+    return found

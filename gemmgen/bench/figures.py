@@ -1,16 +1,37 @@
-"""Records as tables and as a plot; matplotlib is imported only here, and only when a plot is drawn."""
+"""Records as tables and as pictures; matplotlib is imported only here, and only when a picture is drawn."""
 
 from __future__ import annotations
 
 import importlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from gemmgen.bench.record import Measurement, Record
+from rich import box
+from rich.table import Table
+
+from gemmgen.bench.record import Ceilings, Measurement, Record, Spread, flops
+from gemmgen.bench.suite import (
+    ALL,
+    BEST,
+    FIRST,
+    GROUPS,
+    Book,
+    Figures,
+    Peer,
+    Point,
+    grouped,
+    points_of,
+    ratios,
+    winners_of,
+)
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.problem import shape_text
+from gemmgen.problem import Shape, shape_text
 
 TEXT_COLUMNS: Final = 2
 """Columns on the left that hold words; the others hold numbers and are aligned on the right."""
@@ -82,18 +103,58 @@ def plot(records: Sequence[Record], path: Path) -> None:
     Raises GemmgenError: ``missing-package`` without matplotlib; ``bad-plot`` for another suffix, for records
     without a measurement, and for a path that cannot be written.
     """
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in METADATA:
-        raise _error(path, "bad-plot", "the name must end in .svg or .png")
+    _refuse_suffix(path)
     rows = [(record, measurement) for record in records for measurement in record.measurements]
     if not rows:
         raise _error(path, "bad-plot", "there is no measurement to plot")
+    _save(partial(_figure, rows), path)
+
+
+def ratio_picture(book: Book, path: Path) -> None:
+    """Draw over M how the best kernel of each shape of a suite compares, a panel for each contest.
+
+    The line is the median over the shapes of an M, the band goes from quartile to quartile. What lies beyond
+    the axis is an arrow at its end with its number. The same bytes and errors as those of ``plot``.
+    """
+    _refuse_suffix(path)
+    panels = _panels(book, path)
+    peers = [line for line in book.lines if isinstance(line, Peer) and line.seconds]
+    _save(partial(_ratio_figure, book, panels, peers), path)
+
+
+def roofline_picture(book: Book, path: Path) -> None:
+    """Draw the rates of the best kernel and of the baseline over FLOPs per byte, under the GPU's ceilings.
+
+    The same bytes and errors as those of ``plot``.
+    """
+    _refuse_suffix(path)
+    _save(partial(_roofline_figure, book, _panels(book, path)), path)
+
+
+def _panels(book: Book, path: Path) -> dict[str, list[Point]]:
+    """Return the points of the best kernels by contest, in the order of their shapes."""
+    points = sorted((p for p in points_of(book) if p.kernel == BEST), key=lambda p: p.shape)
+    panels = {name: [p for p in points if p.contest == name] for name in book.contests}
+    found = {name: members for name, members in panels.items() if members}
+    if not found:
+        raise _error(path, "bad-plot", "there is no measurement to plot")
+    return found
+
+
+def _refuse_suffix(path: Path) -> None:
+    if path.suffix.lower().removeprefix(".") not in METADATA:
+        raise _error(path, "bad-plot", "the name must end in .svg or .png")
+
+
+def _save(draw: Callable[[], Any], path: Path) -> None:
+    """Write the figure that a function draws; an .svg with its dark scheme."""
+    kind = path.suffix.lower().removeprefix(".")
     matplotlib = _matplotlib(path)
     image = io.BytesIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # not what this machine's matplotlibrc says
         matplotlib.rcParams.update(STYLE)
-        _figure(rows).savefig(image, format=kind, dpi=200, metadata=METADATA[kind])
+        draw().savefig(image, format=kind, dpi=200, metadata=METADATA[kind])
     content = image.getvalue()
     try:
         path.write_bytes(_with_dark_scheme(content) if kind == "svg" else content)
@@ -116,6 +177,93 @@ def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
     """Return the ends of an axis that has 1 and these ratios on it, but for those that are far from 1."""
     shown = [1.0, *(min(max(ratio, LEAST_RATIO), MOST_RATIO) for ratio in ratios)]
     return min(shown) - AXIS_MARGIN, max(shown) + AXIS_MARGIN
+
+
+# --- the record of a suite as tables
+
+NONE: Final = "\N{EN DASH}"
+MOST_KERNELS: Final = 30
+"""In a table; a planner that chooses for each shape has hundreds."""
+
+
+def suite_tables(book: Book) -> Iterator[Table]:
+    """Yield for each contest the best kernel's figures by groups of M, and the geometric means of every one.
+
+    The figures of the best are of pairs of its own with the baseline, shape by shape; those of the others
+    are of the rounds.
+    """
+    points = points_of(book)
+    for name, contest in book.contests.items():
+        figures = grouped(points, name)
+        if not figures:
+            continue
+        yield _best_table(name, contest.baseline, figures)
+        yield _kernel_table(figures, Counter(_won(book, name)))
+    peers = [line for line in book.lines if isinstance(line, Peer)]
+    if peers:
+        best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
+        yield _peer_table(peers, best)
+
+
+def _won(book: Book, contest: str) -> Iterator[str]:
+    return (kernel for (where, _), kernel in winners_of(book).items() if where == contest)
+
+
+def _table(title: str, *columns: str) -> Table:
+    """Return a table of words in its first column and numbers in the others."""
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    return table
+
+
+def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
+    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
+    title = f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
+    table = _table(f"{title}, over {baseline}", "M", "shapes", "geomean", "minimum", "at", "share >= 1")
+    for group, found in figures.get(BEST, {}).items():
+        share = f"{found.share:.0%}"
+        shape = shape_text(found.worst)
+        table.add_row(group, str(found.count), f"{found.geomean:.3f}", f"{found.minimum:.3f}", shape, share)
+    return table
+
+
+def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str, int]) -> Table:
+    groups = [group for group in GROUPS if any(group in found for found in figures.values())]
+    which = f", of the {MOST_KERNELS} that were best the most often" if len(figures) > MOST_KERNELS else ""
+    table = _table(
+        f"geometric means by M{which}", "kernel", "shapes", "best at", *groups, "minimum", "share >= 1"
+    )
+    shown = sorted(figures, key=lambda kernel: -won.get(kernel, 0))[:MOST_KERNELS]
+    for kernel, found in figures.items():
+        if kernel not in shown and kernel != BEST and not kernel.endswith(FIRST):
+            continue
+        cells = (f"{found[group].geomean:.3f}" if group in found else NONE for group in groups)
+        every = found[ALL]
+        places = str(won.get(kernel, 0)) if kernel != BEST else NONE
+        ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
+        table.add_row(kernel, str(every.count), places, *cells, *ends)
+    return table
+
+
+def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) -> Table:
+    """Return each peer beside the best kernel, both over the baseline in their own processes."""
+    names = ", ".join(dict.fromkeys(line.name for line in peers))
+    columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
+    table = _table(f"peers: {names}", *columns)
+    for line in peers:
+        place = line.contest, shape_text(line.shape)
+        ours = best.get((line.contest, line.shape))
+        own = f"{ours.ratio.median:.3f}" if ours else NONE
+        if line.why_not:
+            table.add_row(*place, NONE, own, NONE, NONE, line.why_not)
+            continue
+        theirs = ratios(line.baseline_seconds, line.seconds).median
+        over = f"{ours.ratio.median / theirs:.3f}" if ours else NONE
+        table.add_row(
+            *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels)
+        )
+    return table
 
 
 # --- rows of text
@@ -214,6 +362,183 @@ def _draw_row(axes: Any, row: int, measurement: Measurement, limits: tuple[float
     place: dict[str, Any] = {"xy": (1.04, row), "xycoords": ("axes fraction", "data")}
     text = figures_text(measurement)
     axes.annotate(text, va="center_baseline", color=INK, annotation_clip=False, **place)
+
+
+# --- drawing the record of a suite
+
+PANEL_INCHES: Final = 3.4
+LEGEND_INCHES: Final = 0.9
+RATIO_TICKS: Final = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
+"""What can be on the axis of ratios; it ends at the first and the last at the latest."""
+SPREAD: Final = 0.16
+"""How far, in octaves of M, the points of one M are drawn apart."""
+
+
+def ratio_limits(values: Iterable[float]) -> tuple[float, float]:
+    """Return the ends of the axis: the nearest ticks around the points, and 0.8 and 1.25 at least."""
+    found = [LEAST_RATIO, MOST_RATIO, *values]
+    lower = max((tick for tick in RATIO_TICKS if tick <= min(found)), default=RATIO_TICKS[0])
+    upper = min((tick for tick in RATIO_TICKS if tick >= max(found)), default=RATIO_TICKS[-1])
+    return lower, upper
+
+
+def _subplots(count: int) -> tuple[Any, list[Any]]:
+    """Return a figure with a panel below the other, each without a frame on top and on the right."""
+    figure_module: Any = importlib.import_module("matplotlib.figure")
+    size = (8, PANEL_INCHES * count + LEGEND_INCHES)
+    figure = figure_module.Figure(figsize=size, layout="constrained")
+    panels: list[Any] = list(figure.subplots(count, 1, squeeze=False)[:, 0])
+    for axes in panels:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.minorticks_off()
+    return figure, panels
+
+
+def _finished(figure: Any, panels: list[Any], book: Book, note: str) -> Any:
+    """Add what all panels share: the legend of the first one, and where the figures are from."""
+    handles, labels = panels[0].get_legend_handles_labels()
+    place: dict[str, Any] = {"loc": "outside upper left", "frameon": False, "ncols": 3, "labelcolor": INK}
+    figure.legend(handles, labels, **place)
+    environment = book.sessions[-1].environment
+    versions = f"torch {environment.torch}, Triton {environment.triton}, driver {environment.driver}"
+    figure.supxlabel(f"{environment.gpu}, sustained; {versions}{note}", fontsize=7, color=INK)
+    return figure
+
+
+def _ratio_figure(book: Book, panels: Mapping[str, list[Point]], peers: Sequence[Peer]) -> Any:
+    figure, drawn = _subplots(len(panels))
+    for axes, (name, points) in zip(drawn, panels.items(), strict=True):
+        limits = ratio_limits(point.ratio.median for point in points)
+        _draw_band(axes, points)
+        _draw_points(axes, points, limits)
+        _draw_peers(axes, [line for line in peers if line.contest == name], limits)
+        axes.axhline(1.0, color=INK, linewidth=0.8, zorder=1)
+        axes.set_yscale("log")
+        axes.set_ylim(*limits)
+        ticks = [tick for tick in RATIO_TICKS if limits[0] <= tick <= limits[1]]
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xscale("log", base=2)
+        extents = sorted({1 << round(math.log2(point.shape[0])) for point in points})
+        axes.set_xticks(extents, [str(extent) for extent in extents])
+        axes.minorticks_off()
+        figures = Figures.of(points)
+        assert figures is not None
+        at_least = f"{figures.share:.0%} of {figures.count} shapes at 1 or above"
+        title = f"{name}: geometric mean {figures.geomean:.3f}, {at_least}"
+        axes.set_title(title, loc="left", color=INK)
+        axes.set_ylabel("baseline's time over ours")
+        axes.set_xlabel("M")
+    return _finished(figure, drawn, book, "; an arrow leads to a shape beyond the axis")
+
+
+def _draw_band(axes: Any, points: Sequence[Point]) -> None:
+    """Draw the median over the shapes of each M, and the quartiles."""
+    by_m: dict[int, list[float]] = {}
+    for point in points:
+        by_m.setdefault(point.shape[0], []).append(point.ratio.median)
+    several = {m: values for m, values in sorted(by_m.items()) if len(values) >= LEAST_OF_A_BAND}
+    spreads = [Spread.of((tuple(values),)) for values in several.values()]
+    lower, upper = ([each.quartiles[end] for each in spreads] for end in (0, 1))
+    band = {"color": FASTER, "alpha": 0.18, "linewidth": 0, "label": "half of the shapes of an M"}
+    axes.fill_between(list(several), lower, upper, zorder=2, **band)
+    medians = [each.median for each in spreads]
+    axes.plot(list(several), medians, color=FASTER, linewidth=1.6, zorder=3, label="their median")
+
+
+LEAST_OF_A_BAND: Final = 3
+"""Shapes of an M, for a band of quartiles to say something."""
+
+
+def _draw_points(axes: Any, points: Sequence[Point], limits: tuple[float, float]) -> None:
+    """Draw each shape, those of an M beside each other; those beyond the axis as arrows at its end."""
+    placed = list(_placed(points))
+    for splits, color, label in (
+        (False, FASTER, "a shape, by its best kernel"),
+        (True, SLOWER, "the same, and the baseline splits K"),
+    ):
+        inside = [
+            (x, point.ratio.median)
+            for x, point in placed
+            if point.splits_k == splits and limits[0] <= point.ratio.median <= limits[1]
+        ]
+        if inside:
+            xs, ys = zip(*inside, strict=True)
+            axes.plot(xs, ys, "o", color=color, alpha=0.75, markersize=3.2, zorder=4, label=label, mew=0)
+    for x, point in placed:
+        ratio = point.ratio.median
+        if not limits[0] <= ratio <= limits[1]:
+            end, marker = (limits[1], "^") if ratio > 1 else (limits[0], "v")
+            color = SLOWER if point.splits_k else FASTER
+            axes.plot(x, end, marker, color=color, markersize=6, clip_on=False, zorder=5)
+            offset = (5, -3 if ratio > 1 else 3)
+            place: dict[str, Any] = {"xy": (x, end), "xytext": offset, "textcoords": "offset points"}
+            axes.annotate(f"{ratio:.2f}", color=INK, fontsize=7, va="center", **place)
+
+
+def _placed(points: Sequence[Point]) -> Iterator[tuple[float, Point]]:
+    """Yield where on the axis of M a point is drawn: side by side those of one M, in the order of N and K."""
+    by_m: dict[int, list[Point]] = {}
+    for point in points:
+        by_m.setdefault(point.shape[0], []).append(point)
+    for m, members in by_m.items():
+        for index, point in enumerate(members):
+            share = index / (len(members) - 1) - 0.5 if len(members) > 1 else 0.0
+            yield m * 2 ** (2 * SPREAD * share), point
+
+
+def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -> None:
+    """Draw what a peer reaches on a shape, at the end of the axis where it is beyond."""
+    if peers:
+        values = [ratios(line.baseline_seconds, line.seconds).median for line in peers]
+        ys = [min(max(value, limits[0]), limits[1]) for value in values]
+        style: dict[str, Any] = {"color": INK, "markerfacecolor": "none", "markersize": 5, "clip_on": False}
+        xs = [line.shape[0] for line in peers]
+        axes.plot(xs, ys, "D", zorder=5, label=f"a shape, by {peers[0].name.partition(',')[0]}", **style)
+
+
+def _roofline_figure(book: Book, panels: Mapping[str, list[Point]]) -> Any:
+    figure, drawn = _subplots(len(panels))
+    sources: list[str] = []
+    for axes, (name, points) in zip(drawn, panels.items(), strict=True):
+        contest = book.contests[name]
+        intensities = [flops(p.shape) / contest.dtypes.moved_bytes(p.shape) for p in points]
+        ends = min(intensities) / 1.5, max(intensities) * 1.5
+        for ceilings, line, label in (
+            (contest.peak, "--", "ceilings of the datasheet"),
+            (contest.measured, "-", "ceilings that were measured"),
+        ):
+            if ceilings:
+                _draw_roof(axes, ceilings, ends, line, label)
+                sources.append(ceilings.source)
+        theirs = [flops(p.shape) / p.baseline_seconds / 1e12 for p in points]
+        ours = [p.tflops for p in points]
+        style: dict[str, Any] = {"markersize": 3.6, "alpha": 0.8}
+        axes.plot(intensities, theirs, "o", color=SLOWER, mfc="none", zorder=3, label="the baseline", **style)
+        axes.plot(intensities, ours, "o", color=FASTER, mew=0, zorder=4, label="the best kernel", **style)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlim(*ends)
+        axes.set_title(f"{name}: {len(points)} shapes", loc="left", color=INK)
+        axes.set_ylabel("TFLOP/s")
+        axes.set_xlabel("operations per byte that has to move")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+    notes = textwrap.fill(f"Ceilings: {'; '.join(dict.fromkeys(sources))}", NOTE_COLUMNS)
+    return _finished(figure, drawn, book, f"\n{notes}" if sources else "")
+
+
+NOTE_COLUMNS: Final = 150
+
+
+def _draw_roof(axes: Any, ceilings: Ceilings, ends: tuple[float, float], line: str, label: str) -> None:
+    """Draw the lower of what memory and what the tensor cores allow."""
+    ridge = ceilings.flops_per_second / ceilings.bytes_per_second
+    xs = sorted({*ends, min(max(ridge, ends[0]), ends[1])})
+    ys = [min(ceilings.flops_per_second, x * ceilings.bytes_per_second) / 1e12 for x in xs]
+    axes.plot(xs, ys, line, color=INK, linewidth=1.0, zorder=2, label=label)
 
 
 def _with_dark_scheme(svg: bytes) -> bytes:

@@ -168,6 +168,8 @@ class HopperView(KernelView):
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
         if plan.splits > 1:
             yield "SPLITS", plan.splits, "parts of K, each a program's"
+            if plan.splits_at_once < plan.splits:
+                yield "SPLITS_AT_ONCE", plan.splits_at_once, "of which the last program reads the sums together"
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
+from gemmgen.cache import parsed
 from gemmgen.errors import Diagnostic, GemmgenError
 
 
@@ -40,7 +41,7 @@ class Frame:
 def _functions(source: str) -> dict[int, str]:
     """Return the function that each line of a file is in."""
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except SyntaxError:
         return {}
     found: dict[int, str] = {}

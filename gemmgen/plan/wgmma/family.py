@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
+from gemmgen.plan.decisions import DEFAULT_SHAPE
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -32,6 +33,9 @@ KINDS = ("cooperative", "ping_pong")
 STEP_BYTES = (128, 256, 64, 512)
 """Rows of the operands' tiles along K: 128 fill the widest swizzle."""
 
+EXCHANGED_STEP_BYTES = (256, 512)
+"""The same where the operands are exchanged: with few columns, shorter steps are soon multiplied."""
+
 CHOICES: Choices = {
     "cta_tile_m": (128, 256, 64),
     "cta_tile_n": (256, 128, 64, 32),
@@ -45,10 +49,23 @@ CHOICES: Choices = {
 TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
 """The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
 
-EXCHANGED_CHOICES: Choices = {"cta_tile_m": (8, 16, 32, 64, 128), "cta_tile_n": (64, 128, 256)}
-"""The same where the operands are exchanged, for few rows of A."""
+FEW_ROWS = 64
+"""Rows of A up to which the operands are exchanged, unless a spec decides otherwise: the time is then that of
+reading B, for which the ring may be as deep as shared memory is, and tiles as many as keep all SMs reading.
+"""
 
-EXCHANGED_TILED_CHOICES: Choices = {"warps_n": (4, 8), "occupancy": (1, 2, 3)}
+FEW_TILES = 64
+"""Tiles of as many rows and columns up to which the same holds: programs then have to divide K."""
+
+EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128, 256)}
+"""The same where the operands are exchanged; the tile's rows follow from those of A."""
+
+EXCHANGED_TILED_CHOICES: Choices = {
+    "warps_n": (4,),
+    "outstanding_mmas": (1,),
+    "occupancy": (1, 2, 3),
+    "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
+}
 """The same in a tiled schedule."""
 
 STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
@@ -57,6 +74,9 @@ STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
 
+DEEPEST_EXCHANGED_RING = 12
+"""The same where the operands are exchanged, and stages are small."""
+
 DEFAULTS: Values = {
     "schedule_kind": "persistent",
     "producer_registers": 40,
@@ -64,13 +84,15 @@ DEFAULTS: Values = {
     "minor": "m",
     "width": 16,
     "promote_k": 0,
-    "mma_rows": "m",
     "splits": 1,
     "early_operand": "none",
     "trigger": "end",
 }
 """Decisions that no rule couples to another one, with values that ran well; no record isolates them."""
 
+
+EXCHANGED_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
+"""The same where the operands are exchanged: a wave of tiles at most, of one row, without roles."""
 
 PING_PONG_WIDTH = 8
 """The width that ran best with ping-pong, whose consumers have neighbouring tiles."""
@@ -93,7 +115,7 @@ TILE_DERIVED = (
 """What follows from the tile and its warps, each from those alone."""
 MEMORY_DERIVED = (
     Derived("consumer_registers", most_consumer_registers),
-    Derived("stages", lambda plan: max(1, min(DEEPEST_RING, most_stages(plan)))),
+    Derived("stages", lambda plan: max(1, min(_deepest_ring(plan.exchanged), most_stages(plan)))),
 )
 """What follows from everything else, in this order."""
 
@@ -104,22 +126,26 @@ class WgmmaSpace(Space[WgmmaKernel]):
     stores = STORES
 
     def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
-        """Yield a branch for each kind of warp specialization."""
-        for kind in wanted.get("specialization") or _kinds(stated):
-            fixed = {**DEFAULTS, **_implied(stated, kind)}
-            choices = {**CHOICES, "cta_tile_k": _step_choices(problem)}
-            exchanged = stated.get("mma_rows") == "n"
-            if exchanged:
-                choices |= EXCHANGED_CHOICES
-            if {**fixed, **stated}.get("schedule_kind") == "tiled" and "schedule_kind" not in wanted:
-                choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
-            yield Branch(fixed, choices, {"specialization": kind})
+        """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
+        for rows in wanted.get("mma_rows") or (_mma_rows(problem, stated, wanted),):
+            exchanged = rows == "n"
+            defaults = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
+            for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
+                steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
+                choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
+                if exchanged:
+                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem)}
+                if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
+                    choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
+                fixed = {name: value for name, value in defaults.items() if name not in choices}
+                fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
+                yield Branch(fixed, choices, {"mma_rows": rows, "specialization": kind})
 
     def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
         down, along = ("warps_n", "warps_m") if decisions["mma_rows"] == "n" else ("warps_m", "warps_n")
         open_decisions = {
-            "stages": DEEPEST_RING,
+            "stages": _deepest_ring(decisions["mma_rows"] == "n"),
             "consumer_registers": 1,
             "subtile_n": decisions["cta_tile_n"],
             "epilogue_buffers": 1,
@@ -142,6 +168,49 @@ class WgmmaSpace(Space[WgmmaKernel]):
         return kernel
 
 
+def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
+    """Return the dimension along the instruction's rows: N for few rows of A, where a spec leaves the rest open.
+
+    Decisions that are made for tiles of many rows, or for roles, keep it at M.
+    """
+    if "mma_rows" in stated:
+        return stated["mma_rows"]
+    rows, columns, _ = problem.bench_shapes[0] if problem.bench_shapes else DEFAULT_SHAPE
+    few = rows <= FEW_ROWS or rows * columns <= FEW_TILES * FEW_ROWS**2
+    others: Values = {
+        "schedule_kind": "tiled",
+        "specialization": "none",
+        "consumers": 1,
+        "cluster_m": 1,
+        "cluster_n": 1,
+        "a_source": "shared",
+        "warps_m": 1,
+    }
+    fits = all(stated.get(name, value) == value for name, value in others.items())
+    fits &= stated.get("cta_tile_m", WGMMA.n_min) in _rows_of_tiles(problem)
+    free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
+    return "n" if few and fits and free else "m"
+
+
+def _rows_of_tiles(problem: Problem) -> tuple[int, ...]:
+    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer."""
+    rows = problem.bench_shapes[0][0] if problem.bench_shapes else FEW_ROWS
+    most = max(WGMMA.n_min, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
+    return tuple(most >> halvings for halvings in range((most // WGMMA.n_min).bit_length()))
+
+
+def _exchanged_defaults(stated: Values) -> Values:
+    """Return what is not tried of a kernel for exchanged operands; with roles, what is not tried of others."""
+    if stated.get("specialization", "none") != "none" or stated.get("schedule_kind", "tiled") != "tiled":
+        return {}
+    order = {"order", "minor", "width"}
+    return {name: value for name, value in EXCHANGED_DEFAULTS.items() if not order & {name} or not order & {*stated}}
+
+
+def _deepest_ring(exchanged: bool) -> int:
+    return DEEPEST_EXCHANGED_RING if exchanged else DEEPEST_RING
+
+
 def _kinds(stated: Values) -> tuple[object, ...]:
     if "specialization" in stated:
         return (stated["specialization"],)
@@ -162,6 +231,8 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
         implied |= {"consumers": 2, "width": PING_PONG_WIDTH}
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}
+    if "early_operand" in stated:
+        implied["trigger"] = "loads"  # so that the kernel behind has its own first loads early
     if stated.get("order") == "row":
         implied |= {"minor": "n", "width": 1}
     if stated.get("stages") == 1:  # an MMA in flight needs a second one
@@ -169,10 +240,6 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
     if "promote_k" in stated:  # a sum is promoted after each K step
         implied |= {"cta_tile_k": stated["promote_k"], "outstanding_mmas": 0}
     return implied
-
-
-def _step_choices(problem: Problem) -> tuple[int, ...]:
-    return tuple(size // problem.a.dtype.bytes for size in STEP_BYTES)
 
 
 def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) -> WgmmaKernel:
@@ -201,6 +268,8 @@ def _a_source(plan: WgmmaKernel) -> str:
 
 def _name(plan: WgmmaKernel) -> str:
     """Return what kind of kernel a plan is."""
+    if plan.exchanged and plan.schedule_kind == "tiled":
+        return "exchanged"
     if plan.specialized:
         return plan.specialization.replace("_", "-")
     if plan.synchronous:
@@ -215,6 +284,8 @@ def _label(plan: WgmmaKernel) -> str:
         parts.append(f"{plan.consumers} consumer{'s' * (plan.consumers > 1)}")
     if plan.occupancy > 1:
         parts.append(f"occupancy {plan.occupancy}")
+    if plan.splits > 1:
+        parts.append(f"K split by {plan.splits}")
     return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
 
 
@@ -224,6 +295,8 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
         "kernel": _name(plan),
         "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
         "cluster": [plan.cluster_m, plan.cluster_n],
+        "mma_rows": plan.mma_rows,
+        "splits": plan.splits,
         "consumers": plan.consumers,
         "warps": plan.total_warps,
         "stages": plan.stages,
@@ -234,6 +307,12 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
         "consumer_registers": plan.consumer_registers,
         "occupancy": plan.occupancy,
     }
+
+
+def _ring(plan: WgmmaKernel) -> str:
+    """Return how deep the ring is, how many MMAs are in flight, and by how many programs K is divided."""
+    splits = f" /{plan.splits}" if plan.splits > 1 else ""
+    return f"{plan.stages} q{plan.outstanding_mmas}{splits}"
 
 
 WGMMA_FAMILY = Family(
@@ -249,12 +328,13 @@ WGMMA_FAMILY = Family(
         ("tile", narrow_tile),
         ("CTAs", narrow_cluster),
         ("warps", lambda plan: str(plan.total_warps)),
-        ("ring", lambda plan: f"{plan.stages} q{plan.outstanding_mmas}"),
+        ("ring", _ring),
         ("smem", lambda plan: str(plan.smem_bytes)),
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight; accumulator of registers",
+    legend="CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight, and /2 where 2 programs divide K; "
+    "accumulator of registers",
     label=_label,
     as_dict=_as_dict,
 )

@@ -15,6 +15,12 @@ from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 from gemmgen.problem.operations import OPERATIONS
 
+SPLIT_REGISTERS = 128
+"""Registers of a thread that hold sums of splits on their way from memory.
+
+[gluon] The loads of an unrolled loop are issued together: with 4 times 64 sums registers spill, with twice
+they do not.
+"""
 COUNTS = (TILES_M, TILES_N, K_STEPS)
 """From which a partition derives its tiles and K steps."""
 
@@ -371,6 +377,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             *self._split_entries,
             Entry("instructions", self.mmas_per_step, "wgmma", f"{self.mma_name} per warpgroup and K step"),
         )
+
+    @property
+    def splits_at_once(self) -> int:
+        """Splits whose sums the last program of a tile reads together: as many as registers hold."""
+        room = max(1, SPLIT_REGISTERS // self.accumulator_elements)
+        return max(count for count in range(1, self.splits + 1) if self.splits % count == 0 and count <= room)
 
     @property
     def _split_entries(self) -> tuple[Entry, ...]:

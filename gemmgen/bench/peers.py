@@ -1,0 +1,365 @@
+"""What ``torch.compile`` makes of a matmul by Triton templates alone, beside cuBLAS in a process of its own.
+
+This file is that process too: as a script it takes a request from stdin, and needs torch with torch's own
+Triton and nothing of gemmgen, whose Triton may be another one. So gemmgen is imported only where the parent
+needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+
+if TYPE_CHECKING:
+    from gemmgen.bench.suite import Book, Peer, Suite
+    from gemmgen.problem import Shape
+
+KINDS: Final = {
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "e4m3": "e4m3",
+    "e4m3 + row_scale + column_scale": "scaled",
+}
+"""The contests that a peer can take part in, and what it is asked for."""
+NAME: Final = "Inductor's Triton templates"
+MODE: Final = "max-autotune-no-cudagraphs"
+"""Of torch.compile; the graphs are those of the measurement."""
+ANSWER_SECONDS: Final = 300
+"""A shape is tuned in half a minute; what takes longer than this hangs."""
+LARGEST_ERROR: Final = 0.02
+"""Of a result relative to the exact one: bf16 and e4m3 lose less than half of that."""
+NO_ANSWER: Final = "its process ended without an answer"
+
+
+# --- here
+
+
+def time_peers(
+    suite: Suite, book: Book, extents: range, command: Sequence[str], progress: Callable[[str], None]
+) -> None:
+    """Time the peer on the shapes that the suite names and draws for it, and write it into the book.
+
+    ``command`` starts a Python that has torch: ``env -u PYTHONPATH python3``. Where it cannot run, the book
+    says why. What the book has is not timed again.
+    """
+    done = book.peers_done()
+    jobs = [
+        (contest, shape)
+        for contest, found in book.contests.items()
+        if contest in KINDS
+        for shape in suite.peer_shapes(found.dtypes.a, extents)
+        if (contest, shape) not in done
+    ]
+    while jobs:  # one process for all of them; another one where that ends before it is through
+        answered = _answered(book, jobs, command, progress)
+        jobs = jobs[answered:]
+
+
+def _answered(
+    book: Book, jobs: Sequence[tuple[str, Shape]], command: Sequence[str], progress: Callable[[str], None]
+) -> int:
+    """Start a process for these jobs and write down its answers; return how many jobs are done with."""
+    from gemmgen.scratch import scratch, started
+
+    with scratch() as directory:
+        printed = Path(directory) / "stderr"
+        try:
+            with printed.open("w") as errors:
+                process = subprocess.Popen(
+                    [*command, str(Path(__file__).resolve())],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    process_group=0,
+                )
+        except OSError as error:
+            _note(book, jobs, NAME, f"cannot start {shlex.join(command)}: {error.strerror or error}")
+            return len(jobs)
+        with started(process.pid), process:
+            try:
+                return _written(book, jobs, process, printed, progress)
+            finally:
+                process.kill()
+
+
+def _written(
+    book: Book,
+    jobs: Sequence[tuple[str, Shape]],
+    process: subprocess.Popen[str],
+    printed: Path,
+    progress: Callable[[str], None],
+) -> int:
+    answers = _answers(process, _request(book, jobs))
+    first = next(answers, {"why_not": NO_ANSWER})
+    name = f"{NAME}, {first['versions']}" if "versions" in first else NAME
+    if "why_not" in first:  # not one job can be done
+        process.wait()
+        _note(book, jobs, name, f"{first['why_not']}{_last_line(printed)}")
+        return len(jobs)
+    for number, job in enumerate(jobs):
+        progress(f"{NAME}: {job[0]} {'x'.join(map(str, job[1]))}, {number + 1} of {len(jobs)}")
+        answer = next(answers, None)
+        if answer is None:
+            process.wait()
+            _note(book, [job], name, f"{NO_ANSWER}{_last_line(printed)}")
+            return number + 1
+        if "why_not" in answer:
+            _note(book, [job], name, str(answer["why_not"]))
+            continue
+        samples = {key: tuple(answer[key]) for key in ("seconds", "baseline_seconds", "kernels")}
+        numbers = {key: float(answer[key]) for key in ("tuning_seconds", "relative_error")}
+        book.write(_peer(job, name, **samples, **numbers))
+    return len(jobs)
+
+
+def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
+    from gemmgen.bench.suite import Peer
+
+    return Peer("peer", job[1], job[0], name, **members)
+
+
+def _note(book: Book, jobs: Sequence[tuple[str, Shape]], name: str, why_not: str) -> None:
+    for job in jobs:
+        book.write(_peer(job, name, why_not=why_not))
+
+
+def _request(book: Book, jobs: Sequence[tuple[str, Shape]]) -> dict[str, Any]:
+    protocol = book.sessions[-1].protocol
+    names = ("rounds", "graph_seconds", "warm_up_seconds", "settle_seconds", "l2_multiple")
+    numbers = {name: getattr(protocol, name) for name in (*names, "max_input_sets", "seed")}
+    return {"jobs": [{"kind": KINDS[contest], "shape": shape} for contest, shape in jobs], **numbers}
+
+
+def _answers(process: subprocess.Popen[str], request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Send the request and yield the process's answers; end it where one takes too long."""
+    asked, answered = cast("TextIO", process.stdin), cast("TextIO", process.stdout)
+    with suppress(BrokenPipeError):
+        asked.write(json.dumps(request))
+        asked.close()
+    while True:
+        with _ended_if_late(process):
+            line = answered.readline()
+        try:
+            yield json.loads(line)
+        except ValueError:  # the end, or half a line before it
+            return
+
+
+@contextmanager
+def _ended_if_late(process: subprocess.Popen[str]) -> Generator[None]:
+    """Kill a process unless the context ends in time."""
+    timer = threading.Timer(ANSWER_SECONDS, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _last_line(path: Path) -> str:
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1]}" if lines else ""
+
+
+# --- in the process
+
+
+def main() -> None:
+    """Answer a request: versions first, or why nothing can be done, and then each job in turn."""
+    sys.path.pop(0)  # the directory of this file
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what others print is no answer
+
+    def answer(**members: Any) -> None:
+        answers.write(json.dumps(members) + "\n")
+        answers.flush()
+
+    request = json.load(sys.stdin)
+    try:
+        import torch
+        import triton  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError as error:
+        answer(why_not=f"{type(error).__name__}: {error}")
+        return
+    versions = f"torch {torch.__version__}, Triton {triton.__version__}"
+    if not torch.cuda.is_available():
+        answer(why_not="torch finds no CUDA GPU", versions=versions)
+        return
+    import torch._inductor.config as inductor
+
+    settings: Any = inductor
+    settings.max_autotune_gemm_backends = "TRITON"
+    answer(versions=versions)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for number, job in enumerate(request["jobs"]):
+            settle = request["warm_up_seconds"] if number == 0 else request["settle_seconds"]
+            try:
+                found = _timed(job["kind"], tuple(job["shape"]), settle, request)
+            except Exception as error:  # of a compiler
+                answer(why_not=f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
+            else:
+                answer(**found)
+
+
+def _timed(kind: str, shape: tuple[int, int, int], settle: float, request: dict[str, Any]) -> dict[str, Any]:
+    """Tune a shape, check its numbers, and time it by turns with cuBLAS, as a suite's rounds do."""
+    import torch
+
+    compiler: Any = torch
+    compiler._dynamo.reset()
+    sets = _input_sets(kind, shape, request)
+    call, call_into = _calls(kind)
+    compiled: Callable[..., Any] = compiler.compile(call, mode=MODE, dynamic=False, fullgraph=True)
+    start = time.perf_counter()
+    result, kernels = _first(compiled, sets[0][0])
+    torch.cuda.synchronize()
+    tuning_seconds = time.perf_counter() - start
+    relative_error = _relative_error(kind, result, sets[0][0])
+    if not relative_error <= LARGEST_ERROR:
+        return {"why_not": f"it is wrong: relative error {relative_error:.3g}"}
+    results: list[Any] = [None] * len(sets)
+
+    def theirs(passes: int) -> None:
+        for _ in range(passes):
+            for inputs, d in sets:
+                call_into(*inputs, d)
+
+    def peers(passes: int) -> None:
+        for _ in range(passes):
+            for index, (inputs, _d) in enumerate(sets):
+                results[index] = compiled(*inputs)
+
+    theirs(1)
+    peers(1)
+    one_pass = _recorded(theirs, 1)
+    _times([one_pass])
+    pass_seconds = _times([one_pass] * 5)[-1]
+    passes = math.ceil(request["graph_seconds"] / pass_seconds)
+    works = [_recorded(theirs, passes), _recorded(peers, passes)]
+    end = time.perf_counter() + settle
+    while time.perf_counter() < end:
+        _times(works)
+    times = [float(f"{seconds / (passes * len(sets)):.6g}") for seconds in _times(works * request["rounds"])]
+    return {
+        "baseline_seconds": times[0::2],
+        "seconds": times[1::2],
+        "kernels": kernels,
+        "tuning_seconds": round(tuning_seconds, 1),
+        "relative_error": float(f"{relative_error:.6g}"),
+    }
+
+
+def _input_sets(kind: str, shape: tuple[int, int, int], request: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """Return A, B and scales, and a D, so many times that together they leave the L2 cache."""
+    import torch
+
+    (m, n, k), width = shape, 1 if kind in ("e4m3", "scaled") else 2
+    generator = torch.Generator("cuda").manual_seed(request["seed"])
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind, torch.float8_e4m3fn)
+    cuda: Any = torch.cuda
+    l2_bytes: int = cuda.get_device_properties(cuda.current_device()).L2_cache_size
+    set_bytes = (m * k + k * n) * width + m * n * 2
+    count = min(request["max_input_sets"], math.ceil(request["l2_multiple"] * l2_bytes / set_bytes))
+
+    def normal(rows: int, columns: int, size: float = 1.0) -> Any:
+        return (torch.randn(rows, columns, device="cuda", generator=generator) * size).to(dtype)
+
+    sets: list[tuple[Any, Any]] = []
+    for _ in range(count):
+        a, b = normal(m, k, k**-0.5 if width == 2 else 1.0), normal(n, k).T
+        scales: tuple[Any, ...] = ()
+        if kind == "e4m3":
+            scales = tuple(torch.ones((), device="cuda") for _ in range(2))
+        elif kind == "scaled":
+            row, column = ((m, 1), (1, n))
+            scales = tuple(
+                torch.rand(each, device="cuda", generator=generator) + 0.5 for each in (row, column)
+            )
+        out_dtype = dtype if width == 2 else torch.bfloat16
+        sets.append(((a, b, *scales), torch.empty(m, n, device="cuda", dtype=out_dtype)))
+    return sets
+
+
+def _calls(kind: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return what is compiled, and the baseline's call, which takes D last."""
+    import torch
+
+    functions: Any = torch
+    keywords: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+
+    def product(a: Any, b: Any) -> Any:
+        return functions.matmul(a, b)
+
+    def product_into(a: Any, b: Any, d: Any) -> Any:
+        return functions.matmul(a, b, out=d)
+
+    def scaled(a: Any, b: Any, scale_a: Any, scale_b: Any) -> Any:
+        return functions._scaled_mm(a, b, scale_a, scale_b, **keywords)
+
+    def scaled_into(a: Any, b: Any, scale_a: Any, scale_b: Any, d: Any) -> Any:
+        return functions._scaled_mm(a, b, scale_a, scale_b, **keywords, out=d)
+
+    return (product, product_into) if kind in ("bf16", "fp16") else (scaled, scaled_into)
+
+
+def _first(compiled: Callable[..., Any], inputs: Sequence[Any]) -> tuple[Any, list[str]]:
+    """Call for the first time, which compiles; return the result and what the generated code calls."""
+    import torch._inductor.utils as inductor
+
+    utilities: Any = inductor
+    result, sources = utilities.run_and_get_code(compiled, *inputs)
+    found = re.findall(r"\b(triton_\w+)\.run\(|\b(extern_kernels\.\w+)\(", "\n".join(sources))
+    return result, list(dict.fromkeys(name or other for name, other in found))
+
+
+def _relative_error(kind: str, result: Any, inputs: Sequence[Any]) -> float:
+    a, b, *scales = inputs
+    exact = a.double() @ b.double()
+    if kind == "scaled":
+        exact = exact * scales[0] * scales[1]
+    return ((result.double() - exact).norm() / exact.norm()).item()
+
+
+def _recorded(work: Callable[[int], None], passes: int) -> Callable[[], None]:
+    """Return the replay of a CUDA graph."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    graph.capture_begin()
+    try:
+        work(passes)
+    finally:
+        graph.capture_end()
+    return graph.replay
+
+
+def _times(works: Sequence[Callable[[], None]]) -> list[float]:
+    """Do the works one after the other without a pause, the last one once before; return their times."""
+    import torch
+
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(len(works) + 1)]
+    works[-1]()
+    events[0].record()
+    for work, event in zip(works, events[1:], strict=True):
+        work()
+        event.record()
+    events[-1].synchronize()
+    return [before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1103 @@
+"""bench --suite: the file of a suite, rounds on a machine with clocks of its own, the record, its figures."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from fake_gpu import FakeMachine
+from modules import ROOT
+from rich.console import Console
+from torch import Tensor
+
+from gemmgen.bench import (
+    Book,
+    errors_of,
+    load_suite,
+    ratio_picture,
+    report_of,
+    roofline_picture,
+    suite_tables,
+    time_peers,
+    time_suite,
+)
+from gemmgen.bench.baseline import Baseline
+from gemmgen.bench.contest import Prepared, Progress, Task, contest_of
+from gemmgen.bench.figures import IN_THE_DARK, ratio_limits
+from gemmgen.bench.machine import UnfinishedError
+from gemmgen.bench.suite import (
+    BASELINE,
+    BEST,
+    FIRST,
+    GROUPS,
+    Choice,
+    Figures,
+    Line,
+    Peer,
+    Refused,
+    Result,
+    Rounds,
+    Suite,
+    group_of,
+    grouped,
+    points_of,
+)
+from gemmgen.cli import main, range_of
+from gemmgen.device import require_gpu
+from gemmgen.errors import GemmgenError
+from gemmgen.hardware.architecture import HOPPER
+from gemmgen.numerics.inputs import Inputs
+from gemmgen.plan.ranking import Candidate, rank
+from gemmgen.problem import Shape
+from gemmgen.product import make
+from gemmgen.spec import Spec
+from gemmgen.spec.model import Runs
+
+SUITE = ROOT / "benchmarks" / "suites" / "h200.yaml"
+SPEC = (ROOT / "specs" / "h100_bf16.yaml").read_text()
+PROTOCOL = Rounds(rounds=3, warm_up_seconds=0.01, settle_seconds=0.005)
+TWO_SHAPES = "title: t\ndtypes: [bf16]\nfamilies: {x: {shapes: [[8, 16, 32], [64, 16, 32]]}}\n"
+CONTEST = "bf16"
+Command = Callable[..., tuple[int, str, str]]
+
+
+class Arms:
+    """Kernels by the names of their specs: how long each takes, and what it does besides."""
+
+    def __init__(self, machine: FakeMachine, seconds: dict[str, float]) -> None:
+        self.machine, self.seconds = machine, seconds
+        self.spoil: dict[str, Callable[[Tensor], object]] = {}
+        self.names: dict[str, str] = {}
+
+    def imported(self, path: Path) -> ModuleType:
+        module = ModuleType(path.stem)
+
+        def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+            self.machine.spend(path.stem[-1], self.seconds.get(path.stem, 30e-6), 3e-6)
+            out.copy_(a.double() @ b.double())
+            self.spoil.get(path.stem, lambda _: None)(out)
+            return out
+
+        module.__dict__["matmul"] = matmul
+        return module
+
+    def baseline(self, spec: Spec) -> Baseline:
+        def bind(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+            def call() -> Tensor:
+                self.machine.spend("x", self.seconds[BASELINE], 7e-6)
+                return d.copy_(inputs.a.double() @ inputs.b.double())
+
+            return call
+
+        return Baseline("an invented baseline", bind)
+
+
+@pytest.fixture
+def arms(monkeypatch: pytest.MonkeyPatch) -> Arms:
+    made = Arms(FakeMachine(), {BASELINE: 20e-6, "kernel_a": 10e-6, "kernel_b": 25e-6})
+    monkeypatch.setattr("gemmgen.bench.contest.import_generated", made.imported)
+    monkeypatch.setattr("gemmgen.bench.contest.cublas", made.baseline)
+    return made
+
+
+def prepared(tasks: Sequence[Task], progress: Progress) -> Prepared:
+    return Prepared({(task.contest, task.shape): (f"nvjet_{task.shape[0]}",) for task in tasks}, {})
+
+
+def specs_in(directory: Path, *names: str, text: str = SPEC) -> list[Path]:
+    paths = [directory / f"{name}.yaml" for name in names]
+    for path in paths:
+        path.write_text(text)
+    return paths
+
+
+def suite_in(directory: Path, text: str = TWO_SHAPES) -> Suite:
+    path = directory / "suite.yaml"
+    path.write_text(text)
+    return load_suite(path)
+
+
+def run(
+    directory: Path,
+    arms: Arms,
+    book: Book,
+    *names: str,
+    suite: str = TWO_SHAPES,
+    protocol: Rounds = PROTOCOL,
+    progress: Progress = lambda _: None,
+    **more: Any,
+) -> Book:
+    time_suite(
+        specs_in(directory, *names),
+        suite_in(directory, suite),
+        book,
+        protocol=protocol,
+        machine=arms.machine,
+        prepare=more.pop("prepare", prepared),
+        progress=progress,
+        **more,
+    )
+    return book
+
+
+def results(book: Book) -> list[Result]:
+    return [line for line in book.lines if isinstance(line, Result)]
+
+
+def refusals(book: Book) -> list[Refused]:
+    return [line for line in book.lines if isinstance(line, Refused)]
+
+
+# --- the rounds
+
+
+def test_kernels_take_turns_with_the_baseline(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    first, second = results(book)
+    assert (first.shape, second.shape) == ((8, 16, 32), (64, 16, 32))
+    # 8 * 32 + 16 * 32 operand and 8 * 16 result elements of 2 bytes are 1792 bytes: 2.5 * 4096 of L2 take 6.
+    assert first.input_sets == 6
+    # A pass of the baseline over 6 sets takes 120 us: 17 passes make 2 ms.
+    assert [arm.calls for arm in (first.baseline, *first.kernels)] == [102, 102, 102]
+    assert [arm.kernel for arm in first.kernels] == ["kernel_a", "kernel_b"]
+    assert first.baseline.seconds == pytest.approx((20e-6,) * 3)
+    assert first.kernels[1].seconds == pytest.approx((25e-6,) * 3)
+    assert first.ratio(first.kernels[0]).median == pytest.approx(2.0)
+    assert first.baseline_kernels == ("nvjet_8",)
+    assert first.kernels[0].host_seconds == pytest.approx(3e-6)
+    assert first.state is not None
+    assert first.families == ("x",)
+
+
+def test_who_comes_after_the_baseline_changes_and_the_best_is_timed_once_more(
+    tmp_path: Path, arms: Arms
+) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", suite=TWO_SHAPES.replace(", [64, 16, 32]", ""))
+    # A sample is one replay of 102 calls; the last ones are 3 rounds of three, and 3 pairs with the best.
+    samples = [calls[0] for _, calls in arms.machine.timed if set(calls) <= set("XAB")]
+    assert "".join(samples[-15:]) == "XAB" + "XBA" + "XAB" + "XA" * 3
+    (result,) = results(book)
+    assert result.playoff is not None
+    assert result.playoff.kernel == "kernel_a"
+    assert result.playoff.seconds == pytest.approx((10e-6,) * 3)
+    assert result.playoff.baseline_seconds == pytest.approx((20e-6,) * 3)
+
+
+def test_a_kernel_that_is_much_slower_gets_shorter_samples(tmp_path: Path, arms: Arms) -> None:
+    arms.seconds["kernel_b"] = 400e-6
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    # 102 calls of 400 us are 40.8 ms, 17 passes * 2 / 40.8 is one pass.
+    assert [arm.calls for arm in results(book)[0].kernels] == [102, 6]
+    assert results(book)[0].kernels[1].seconds == pytest.approx((400e-6,) * 3)
+
+
+def test_the_gpu_settles_before_each_shape_and_longer_before_the_first(tmp_path: Path, arms: Arms) -> None:
+    protocol = Rounds(rounds=1, warm_up_seconds=1.0, settle_seconds=0.25)
+    begins: list[float] = []
+    run(
+        tmp_path,
+        arms,
+        Book(),
+        "kernel_a",
+        protocol=protocol,
+        progress=lambda _: begins.append(arms.machine.now()),
+    )
+    assert 1.0 < begins[1] - begins[0] < 1.1
+    assert 0.25 < arms.machine.now() - begins[1] < 0.35
+
+
+def test_only_shapes_of_the_range_are_timed(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a", extents=range(9, 65))
+    assert [result.shape for result in results(book)] == [(64, 16, 32)]
+
+
+# --- what the planner chooses
+
+OPEN = """\
+title: t
+target: h200
+operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
+tile: {m: 64, k: 64}
+cluster: {m: 1, n: 1}
+warp_specialization: {kind: cooperative, consumers: 1}
+schedule: {kind: persistent}
+"""
+
+
+def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
+    tmp_path: Path, arms: Arms
+) -> None:
+    path = tmp_path / "record.jsonl"
+    open_, pinned = specs_in(tmp_path, "open", text=OPEN) + specs_in(tmp_path, "kernel_a")
+    suite = suite_in(tmp_path, TWO_SHAPES.replace("[64, 16, 32]", "[4096, 4096, 64]"))
+    small, large = (8, 16, 32), (4096, 4096, 64)
+    labels = {shape: [candidate.label for candidate in ranked(open_, shape)[:2]] for shape in (small, large)}
+    assert labels[small] != labels[large]
+    book = Book.opened(path)
+
+    def chosen(shapes: range) -> None:
+        time_suite(
+            [open_, pinned],
+            suite,
+            book,
+            extents=shapes,
+            candidates=2,
+            protocol=PROTOCOL,
+            machine=arms.machine,
+            prepare=prepared,
+        )
+
+    chosen(range(1, 9))  # of the large one the ranking is enough
+    choices = {line.spec: line for line in book.lines if isinstance(line, Choice)}
+    assert choices["kernel_a"].kernels == ("kernel_a",)  # it leaves nothing open
+    names = choices["open"].kernels
+    assert [re.sub(r" \([0-9a-f]{8}\)$", "", name) for name in names] == [
+        f"open: {label}" for label in labels[small]
+    ]
+    (result,) = results(book)
+    assert [arm.kernel for arm in result.kernels] == [*names, "kernel_a"]
+    modules = {entry.name: entry.subject.module_sha256 for entry in book.sessions[0].kernels}
+    assert all(modules[name].startswith(name[-9:-1]) for name in names)
+    points = {point.kernel: point for point in points_of(book)}
+    assert points[f"open{FIRST}"].ratio == points[names[0]].ratio
+    assert points[BEST].ratio.median == pytest.approx(2.0)  # kernel_a's
+    assert f"open{FIRST}" in text_of(book)
+    before = path.read_text()
+    chosen(range(1, 9))
+    assert path.read_text() == before
+
+
+def ranked(path: Path, shape: Shape) -> Sequence[Candidate]:
+    spec = make(path).source.spec
+    return rank(spec.model_copy(update={"bench": Runs(shapes=(shape,))})).legal
+
+
+# --- what is not timed
+
+
+def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, arms: Arms) -> None:
+    arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    assert [[arm.kernel for arm in result.kernels] for result in results(book)] == [["kernel_a"]] * 2
+    assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_b", "wrong")] * 2
+    assert re.match(r"relative error 0\.0\d+, the limit is 0\.004; a wrong kernel", refusals(book)[0].message)
+    assert errors_of(book)[0].startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
+
+
+def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: Arms) -> None:
+    def refuse(d: Tensor) -> None:
+        if d.shape[0] == 8:
+            raise ValueError("m must be 64\nor more")
+
+    arms.spoil["kernel_b"] = refuse
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    assert refusals(book) == [
+        Refused("refused", (8, 16, 32), CONTEST, "kernel_b", "cannot", "ValueError: m must be 64")
+    ]
+    assert [len(result.kernels) for result in results(book)] == [1, 2]
+    assert errors_of(book) == []
+
+
+def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cublas(spec: Spec) -> Baseline:
+        def bind(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+            if d.shape[0] == 8:
+                raise RuntimeError("M must be divisible by 16")
+            return arms.baseline(spec).bind(inputs, d)
+
+        return Baseline("b", bind)
+
+    monkeypatch.setattr("gemmgen.bench.contest.cublas", cublas)
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    assert [line.kernel for line in refusals(book)] == [BASELINE]
+    assert [result.shape for result in results(book)] == [(64, 16, 32)]
+    lines = len(book.lines)
+    run(tmp_path, arms, book, "kernel_a")
+    assert len(book.lines) == lines  # nor is it tried again
+
+
+def test_a_kernel_that_cannot_be_compiled_is_an_error_on_each_shape(tmp_path: Path, arms: Arms) -> None:
+    def failing(tasks: Sequence[Task], progress: Progress) -> Prepared:
+        return Prepared({}, {"kernel_b": "compiling and running it ended its process: signal 6"})
+
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", prepare=failing)
+    assert len(errors_of(book)) == 2
+    assert errors_of(book)[0] == (
+        "bf16 8x16x32: kernel_b failed: compiling and running it ended its process: signal 6"
+    )
+    assert [len(result.kernels) for result in results(book)] == [1, 1]
+
+
+def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path, arms: Arms) -> None:
+    def hang(d: Tensor) -> None:
+        raise UnfinishedError("did not end within 30 seconds")
+
+    arms.spoil["kernel_a"] = hang
+    path = tmp_path / "record.jsonl"
+    with pytest.raises(
+        GemmgenError, match=r"^kernel_a: error\[device-lost\] bf16 8x16x32: UnfinishedError: did"
+    ):
+        run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    with pytest.raises(GemmgenError, match=r"error\[device-lost\] bf16 64x16x32"):
+        run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    assert [(result.shape, result.kernels[0].kernel) for result in results(book)] == [
+        ((8, 16, 32), "kernel_b"),
+        ((64, 16, 32), "kernel_b"),
+    ]
+    assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_a", "failed")] * 2
+
+
+def test_rounds_that_never_end_are_not_begun_again(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = arms.machine.times
+
+    def hang(works: Sequence[Callable[[], None]]) -> list[float]:
+        if len(works) > 3:
+            raise UnfinishedError("did not end within 30 seconds")
+        return times(works)
+
+    monkeypatch.setattr(arms.machine, "times", hang)
+    book = Book()
+    for _ in range(2):
+        with pytest.raises(GemmgenError, match=r"error\[device-lost\]"):
+            run(tmp_path, arms, book, "kernel_a", "kernel_b")
+    run(tmp_path, arms, book, "kernel_a", "kernel_b")
+    assert [line.kernel for line in refusals(book)] == ["kernel_a", "kernel_b"] * 2
+    assert results(book) == []
+
+
+def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path, arms: Arms) -> None:
+    good, bad = specs_in(tmp_path, "kernel_a", "bad")
+    bad.write_text("title: 5\n")
+    with pytest.raises(GemmgenError, match=r"bad\.yaml:1:8: error\[wrong-type\] title"):
+        time_suite([good, bad], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+    with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec of this name takes part"):
+        time_suite([good, good], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+    other = ROOT / "specs" / "b200_bf16.yaml"
+    with pytest.raises(GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: one GPU"):
+        time_suite([good, other], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+    fp16 = suite_in(tmp_path, TWO_SHAPES.replace("bf16", "fp16"))
+    with pytest.raises(GemmgenError, match=r"error\[no-shapes\]: has no shapes for the types of these specs"):
+        time_suite([good], fp16, Book(), machine=arms.machine, prepare=prepared)
+    assert arms.machine.timed == []
+
+
+# --- going on
+
+
+def test_what_is_in_the_record_is_not_timed_again_and_another_kernel_is(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    before = path.read_text()
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    assert path.read_text() == before
+    book = run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    assert [[arm.kernel for arm in result.kernels] for result in results(book)] == [
+        ["kernel_a"],
+        ["kernel_a"],
+        ["kernel_b"],
+        ["kernel_b"],
+    ]
+    best = [point for point in points_of(book) if point.kernel == BEST]
+    assert [point.ratio.median for point in best] == pytest.approx([2.0, 2.0])
+
+
+def test_a_kernel_whose_module_has_changed_is_timed_anew(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    changed = SPEC.replace("stages: 4", "stages: 3")
+    specs = [*specs_in(tmp_path, "kernel_a", text=changed), *specs_in(tmp_path, "kernel_b")]
+    arms.seconds["kernel_a"] = 40e-6
+    book = Book.opened(path)
+    time_suite(
+        specs,
+        suite_in(tmp_path),
+        book,
+        protocol=PROTOCOL,
+        machine=arms.machine,
+        prepare=prepared,
+    )
+    points = {(point.kernel, point.shape): point.ratio.median for point in points_of(book)}
+    assert points["kernel_a", (8, 16, 32)] == pytest.approx(0.5)
+    assert points["kernel_b", (8, 16, 32)] == pytest.approx(0.8)
+    assert points[BEST, (8, 16, 32)] == pytest.approx(0.5)  # what kernel_a won before is no longer true
+    assert len(results(book)) == 4
+
+
+def test_a_record_is_of_one_machine(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    path.write_text(path.read_text().replace("Fake H200", "Fake H100"))
+    message = "was measured with another gpu, Fake H100, here it is Fake H200: record into another file"
+    with pytest.raises(GemmgenError, match=rf"error\[other-machine\]: {message}"):
+        run(tmp_path, arms, Book.opened(path), "kernel_b")
+    path.write_text(path.read_text().replace("Fake H100", "Fake H200"))
+    with pytest.raises(GemmgenError, match="another protocol"):
+        run(tmp_path, arms, Book.opened(path), "kernel_b", protocol=Rounds())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pytest import MonkeyPatch
+from test_bench_suite import *
+directory = Path(sys.argv[1])
+with MonkeyPatch.context() as patch:
+    arms = Arms(FakeMachine(), {BASELINE: 20e-6, "kernel_a": 10e-6, "kernel_b": 25e-6})
+    patch.setattr("gemmgen.bench.contest.import_generated", arms.imported)
+    patch.setattr("gemmgen.bench.contest.cublas", arms.baseline)
+    def progress(step):
+        if "64x16x32" in step:
+            os.kill(os.getpid(), signal.SIGKILL)
+    run(directory, arms, Book.opened(directory / "record.jsonl"), "kernel_a", progress=progress)
+"""
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    whole = path.read_bytes()
+    assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
+    path.write_bytes(whole + whole.splitlines()[1][:100])  # killed while it wrote
+    told: list[str] = []
+    book = run(tmp_path, arms, Book.opened(path), "kernel_a", progress=told.append)
+    assert told == ["bf16 64x16x32, 1 of 1"]
+    assert [result.shape for result in results(book)] == [(8, 16, 32), (64, 16, 32)]
+    assert path.read_bytes().startswith(whole)
+    assert Book.opened(path).lines == book.lines
+    assert len(book.sessions) == 2
+
+
+def put(lines: list[str], number: int, **members: Any) -> bytes:
+    document = json.loads(lines[number]) | members
+    return "\n".join([*lines[:number], json.dumps(document), *lines[number + 1 :], ""]).encode()
+
+
+def test_a_record_that_was_tampered_with_is_refused_with_its_line(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    lines = path.read_text().splitlines()
+    for content, message in (
+        (b"{}\n", ":1: error[bad-record]: no line of a suite's record"),
+        (b"[\n", ":1: error[bad-record]: no line of a suite's record"),
+        ("\n".join([*lines[1:], ""]).encode(), ":1: error[bad-record]: a record begins with its session"),
+        (put(lines, 0, schema=2), ":1: error[bad-record]: schema is 2; this gemmgen reads version 1"),
+        (put(lines, 1, shape=[1, 2]), ":2: error[bad-record] shape: must have 3 elements, not 2"),
+        (put(lines, 2, host="x"), ":3: error[bad-record] host: is not known"),
+        (put(lines, 2, kernels=[{}]), ":3: error[bad-record] kernels.0.kernel: is missing"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(GemmgenError, match=f"^{re.escape(path.as_posix() + message)}"):
+            Book.opened(path)
+    with pytest.raises(GemmgenError, match=r"error\[bad-record\]: cannot read the record: Is a directory"):
+        Book.opened(tmp_path)
+    with pytest.raises(GemmgenError, match=r"error\[cannot-write\]: cannot write the record: No such file"):
+        Book(tmp_path / "missing" / "r.jsonl").write(refused((1, 1, 1), "cannot"))
+
+
+def refused(shape: Shape, why: Any) -> Refused:
+    return Refused("refused", shape, CONTEST, "kernel_a", why, "m")
+
+
+# --- figures
+
+
+def test_groups_are_by_m() -> None:
+    pairs = {1: "1-16", 16: "1-16", 17: "17-32", 64: "33-64", 65: "65-128", 2048: "1025-2048", 2049: "2049-"}
+    assert {m: group_of(m) for m in pairs} == pairs
+    assert GROUPS[-3:] == ("2049-", "split K", "all")
+
+
+def hand_made(arms: Arms, tmp_path: Path) -> Book:
+    """Ratios 2, 0.5, 0.5, 1 of one kernel, 0.8 of the other, at M of 1, 16, 16 and 4096; K is split twice."""
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    first = results(book)[0]
+    session = book.sessions[0]
+    a, b = first.kernels
+    base = first.baseline
+
+    def result(shape: Shape, seconds: float, *names: str) -> Result:
+        timed = replace(a, seconds=(seconds,) * 3)
+        playoff = replace(first.playoff, seconds=timed.seconds) if first.playoff else None
+        return replace(first, shape=shape, kernels=(timed, b), playoff=playoff, baseline_kernels=names)
+
+    assert base.seconds == pytest.approx((20e-6,) * 3)
+    lines: list[Line] = [
+        session,
+        result((1, 8, 8), 10e-6, "nvjet_splitK_TNT"),
+        result((16, 8, 8), 40e-6, "nvjet_TNT", "splitKreduce_kernel"),
+        result((16, 8, 16), 40e-6, "nvjet_TNT"),
+        result((4096, 8, 8), 20e-6),
+    ]
+    return Book(None, lines)
+
+
+def test_figures_are_those_computed_by_hand(tmp_path: Path, arms: Arms) -> None:
+    figures = grouped(points_of(hand_made(arms, tmp_path)), CONTEST)
+    assert list(figures) == [BEST, "kernel_a", "kernel_b"]
+    best = figures[BEST]
+    assert list(best) == ["1-16", "2049-", "split K", "all"]
+    assert best["1-16"].count == 3
+    assert best["1-16"].geomean == pytest.approx((2 * 0.5 * 0.5) ** (1 / 3))
+    assert (best["1-16"].minimum, best["1-16"].worst) == (pytest.approx(0.5), (16, 8, 8))
+    assert best["1-16"].share == pytest.approx(1 / 3)
+    assert best["split K"] == Figures(2, best["split K"].geomean, 0.5, (16, 8, 8), 0.5)
+    assert best["split K"].geomean == pytest.approx(1.0)
+    assert best["all"].geomean == pytest.approx(math.sqrt(math.sqrt(0.5)))
+    assert best["all"].share == 0.5  # 2 and 1 of four
+    assert figures["kernel_b"]["all"].geomean == pytest.approx(0.8)
+    assert figures["kernel_b"]["all"].share == 0
+
+
+def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> None:
+    book = hand_made(arms, tmp_path)
+    shown = text_of(book)
+    assert "bf16: the best of 2 kernels, over an invented baseline" in shown
+    assert re.search(r"1-16 +3 +0\.794 +0\.500 +16x8x8 +33%", shown)
+    assert re.search(r"split K +2 +1\.000 +0\.500 +16x8x8 +50%", shown)
+    assert re.search(r"kernel_a +4 +4 +0\.794 +1\.000 +1\.000 +0\.841 +0\.500 +50%", shown)
+    assert re.search(r"kernel_b +4 +0 +0\.800 +0\.800 +0\.800 +0\.800 +0\.800 +0%", shown)
+    report: Any = json.loads(json.dumps(report_of(book)))
+    contest = report["contests"]["bf16"]
+    assert contest["groups"]["best"]["split K"] == {
+        "count": 2,
+        "geomean": pytest.approx(1.0),
+        "minimum": pytest.approx(0.5),
+        "worst": [16, 8, 8],
+        "share": 0.5,
+    }
+    assert contest["shapes"][0]["kernel"] == "kernel_a"
+    assert contest["shapes"][0]["baseline_kernels"] == ["nvjet_splitK_TNT"]
+    assert report["errors"] == []
+
+
+def text_of(book: Book) -> str:
+    console = Console(width=200, file=io.StringIO())
+    with console.capture() as captured:
+        for table in suite_tables(book):
+            console.print(table)
+    return captured.get()
+
+
+def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> None:
+    book = hand_made(arms, tmp_path)
+    result = results(book)[0]
+    # 2 * 4096**3 operations at 989.4 TFLOP/s take 138.9 us; the kernel claims 10 us, and the baseline 20.
+    book.lines.append(replace(result, shape=(4096, 4096, 4096)))
+    assert errors_of(book)[:2] == [
+        "bf16 4096x4096x4096: best at 13.89 of the datasheet: do not believe it",
+        "bf16 4096x4096x4096: the baseline at 6.95 of the datasheet: do not believe it",
+    ]
+
+
+# --- pictures
+
+
+def pictured(tmp_path: Path, arms: Arms) -> Book:
+    """Two contests; of one three shapes of an M, one of them far off, one that splits K, and a peer."""
+    book = hand_made(arms, tmp_path)
+    session = book.sessions[0]
+    other = replace(session.contests[0], name="e4m3")
+    results_ = results(book)
+    more = [replace(results_[0], shape=(16, 8, 24)), replace(results_[1], contest="e4m3")]
+    timed = replace(more[0].kernels[0], seconds=(100e-6,) * 3)
+    assert more[0].playoff is not None
+    far = replace(more[0].playoff, seconds=(100e-6,) * 3)
+    more[0] = replace(more[0], kernels=(timed,), playoff=far)
+    peer = Peer("peer", (16, 8, 8), CONTEST, "A peer, version 1", (1.0,) * 3, (1.1,) * 3, 2.0, ("triton_x",))
+    contests = (*session.contests, other)
+    return Book(None, [replace(session, contests=contests), *book.lines[1:], *more, peer])
+
+
+def texts_of(path: Path) -> list[str]:
+    return [" ".join(text.split()) for text in re.findall(r"<text [^>]*>([^<]*)</text>", path.read_text())]
+
+
+def test_ratios_are_drawn_over_m_in_a_panel_for_each_contest(tmp_path: Path, arms: Arms) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "ratio.svg"
+    ratio_picture(pictured(tmp_path, arms), path)
+    texts = texts_of(path)
+    # 2, 0.5, 0.5, 1 and 0.2: the fifth root of 0.1.
+    assert "bf16: geometric mean 0.631, 40% of 5 shapes at 1 or above" in texts
+    assert "e4m3: geometric mean 0.500, 0% of 1 shapes at 1 or above" in texts
+    for words in (
+        "half of the shapes of an M",
+        "their median",
+        "a shape, by its best kernel",
+        "the same, and the baseline splits K",
+        "a shape, by A peer",
+        "0.20",  # the arrow's
+        "16",
+        "4096",
+    ):
+        assert words in texts
+    assert {text for text in texts if re.fullmatch(r"[012]\.\d+", text)} >= {"0.5", "0.9", "1.25"}
+    assert "4" not in texts  # nothing flattens the axis
+    assert_follows_a_dark_scheme(path)
+
+
+def test_rates_are_drawn_under_the_ceilings(tmp_path: Path, arms: Arms) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "roofline.svg"
+    roofline_picture(pictured(tmp_path, arms), path)
+    texts = texts_of(path)
+    for words in (
+        "ceilings of the datasheet",
+        "ceilings that were measured",
+        "the baseline",
+        "the best kernel",
+        "bf16: 5 shapes",
+        "operations per byte that has to move",
+    ):
+        assert words in texts
+    note = " ".join(texts)
+    assert "datasheet of the H200, not measured: dense MMA of 16-bit operands; memory bandwidth" in note
+    assert "device-to-device copy, bytes read plus bytes written" in note
+    assert_follows_a_dark_scheme(path)
+
+
+def assert_follows_a_dark_scheme(path: Path) -> None:
+    picture = path.read_text()
+    assert "@media (prefers-color-scheme: dark)" in picture
+    drawn = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})(?![0-9a-f ]*!)", picture))
+    assert drawn - set(IN_THE_DARK.values()) <= set(IN_THE_DARK)
+
+
+@pytest.mark.parametrize("draw", [ratio_picture, roofline_picture])
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_picture_has_the_same_bytes_each_time(
+    tmp_path: Path, arms: Arms, draw: Callable[[Book, Path], None], suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    book = pictured(tmp_path, arms)
+    paths = [tmp_path / f"{name}.{suffix}" for name in ("first", "second")]
+    for path in paths:
+        draw(book, path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: the name must end in \.svg or \.png"):
+        draw(book, tmp_path / "x.jpg")
+    with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: there is no measurement to plot"):
+        draw(Book(None, book.lines[:1]), paths[0])
+
+
+def test_the_axis_of_ratios_ends_at_ticks() -> None:
+    assert ratio_limits([1.0]) == (0.8, 1.25)
+    assert ratio_limits([0.75, 1.3]) == (0.7, 1.5)
+    assert ratio_limits([0.1, 4.0]) == (0.5, 2.0)
+
+
+# --- peers
+
+ANSWERS = """
+import json, sys, time
+request = json.load(sys.stdin)
+print(json.dumps({{"versions": "torch 1, Triton 2"}}), flush=True)
+for job in request["jobs"]:
+    if job["shape"] == {ends_at}:
+        print("a fault", file=sys.stderr)
+        sys.exit(3)
+    if job["shape"] == {late_at}:
+        time.sleep(60)
+    if job["shape"] == [8, 16, 32]:
+        print(json.dumps({{"why_not": "NoValidChoicesError: none"}}), flush=True)
+        continue
+    rounds = request["rounds"]
+    print(json.dumps({{"seconds": [2e-6] * rounds, "baseline_seconds": [3e-6] * rounds, "tuning_seconds": 4.5,
+                      "kernels": [job["kind"]], "relative_error": 1e-3}}), flush=True)
+"""
+PEERS = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 64, 128], nk: [[16, 32]]}}\npeers: {draw: 9}\n"
+
+
+def peers_of(tmp_path: Path, book: Book, ends_at: object = None, late_at: object = None) -> list[Peer]:
+    script = tmp_path / "answers.py"
+    script.write_text(ANSWERS.format(ends_at=ends_at, late_at=late_at))
+    command = [sys.executable, str(script)]
+    time_peers(suite_in(tmp_path, PEERS), book, range(1, 1 << 31), command, lambda _: None)
+    return [line for line in book.lines if isinstance(line, Peer)]
+
+
+def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    first, second, third = peers_of(tmp_path, Book.opened(path))
+    name = "Inductor's Triton templates, torch 1, Triton 2"
+    assert (first.name, first.why_not) == (name, "NoValidChoicesError: none")
+    assert second == Peer("peer", (64, 16, 32), CONTEST, name, (2e-6,) * 3, (3e-6,) * 3, 4.5, ("bf16",), 1e-3)
+    assert third.shape == (128, 16, 32)
+    book = Book.opened(path)
+    assert peers_of(tmp_path, book) == [first, second, third]  # none is asked for again
+    shown = text_of(book)
+    assert "peers: Inductor's Triton templates, torch 1, Triton 2" in shown
+    assert re.search(r"bf16 +64x16x32 +1\.500 +2\.000 +1\.333 +4\.5 +bf16", shown)
+    assert re.search(r"bf16 +8x16x32 +\N{EN DASH} +2\.000 .*NoValidChoicesError: none", shown)
+    report: Any = report_of(book)
+    assert report["peers"][0] == {
+        "contest": CONTEST,
+        "shape": [8, 16, 32],
+        "name": name,
+        "why_not": "NoValidChoicesError: none",
+    }
+    assert report["peers"][1]["ratio"] == pytest.approx(1.5)
+
+
+def test_a_peer_that_ends_is_started_again_behind_its_fault(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    _, second, third = peers_of(tmp_path, book, ends_at=[64, 16, 32])
+    assert second.why_not == "its process ended without an answer: a fault"
+    assert third.seconds == (2e-6,) * 3
+
+
+def test_a_peer_that_is_too_late_is_ended(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gemmgen.bench.peers.ANSWER_SECONDS", 0.5)
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    _, second, third = peers_of(tmp_path, book, late_at=[64, 16, 32])
+    assert second.why_not == "its process ended without an answer"
+    assert third.seconds == (2e-6,) * 3
+
+
+def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    suite = suite_in(tmp_path, PEERS)
+    time_peers(suite, book, range(8, 9), [str(tmp_path / "missing")], lambda _: None)
+    time_peers(suite, book, range(64, 65), ["sh", "-c", "echo no such python >&2"], lambda _: None)
+    reasons = [line.why_not for line in book.lines if isinstance(line, Peer)]
+    assert reasons == [
+        f"cannot start {tmp_path}/missing: No such file or directory",
+        "its process ended without an answer: no such python",
+    ]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_peer_itself_says_so(tmp_path: Path, arms: Arms) -> None:
+    book = run(tmp_path, arms, Book(), "kernel_a")
+    time_peers(suite_in(tmp_path, PEERS), book, range(8, 9), [sys.executable], lambda _: None)
+    (found,) = (line for line in book.lines if isinstance(line, Peer))
+    assert found.why_not == "torch finds no CUDA GPU"
+    assert found.name == f"Inductor's Triton templates, torch {torch.__version__}, Triton {triton_version()}"
+
+
+def triton_version() -> str:
+    import triton  # pyright: ignore[reportMissingTypeStubs]
+
+    return str(triton.__version__)
+
+
+# --- contests
+
+
+def test_kernels_that_compute_the_same_meet_in_one_contest() -> None:
+    names = {
+        "h100_bf16": "bf16",
+        "h100_bf16_128x128": "bf16",
+        "h100_bf16_nn": "bf16 B mn-major",
+        "h100_bf16_fp32out": "bf16 to fp32",
+        "h100_e4m3": "e4m3",
+        "h100_e4m3_promoted": "e4m3 promoted",
+        "h100_e4m3_scaled": "e4m3 + row_scale + column_scale",
+        "h100_e5m2_e4m3": "e5m2 x e4m3 to e4m3 + tensor_scale",
+        "h100_bf16_bias_gelu": "bf16 + column_bias + gelu_tanh",
+        "h100_fp16_axpby": "fp16 + -1 alpha + 0.5 c",
+        "h100_int8": "int8",
+    }
+    found = {stem: contest_of(make(ROOT / "specs" / f"{stem}.yaml").source.spec) for stem in names}
+    assert found == names
+
+
+# --- the file of a suite
+
+
+def test_the_committed_suite_has_the_shapes_that_its_families_say() -> None:
+    suite = load_suite(SUITE)
+    every = range(1, 1 << 31)
+    # 17 layers by 12 M are 204; with 5 of split K, 7 squares, 5 + 3 of long and short K and 5 ragged ones
+    # 229; of the layers 8192x8192x8192, 4096x4096x4096 and 4096x24576x1536 are among them already.
+    assert len(suite.shapes("bf16", every)) == 229 - 3
+    assert suite.shapes("bf16", every)[8192, 8192, 8192] == ("llama3_70b", "squares")
+    # 4 + 4 + 5 layers by 12 and 7 squares, of which two are layers.
+    assert len(suite.shapes("e4m3", every)) == 13 * 12 + 7 - 2
+    assert len(suite.shapes("bf16", range(1, 65))) == 17 * 5 + 2
+    peers = suite.peer_shapes("bf16", range(1, 65))
+    assert peers[:3] == ((1, 4096, 4096), (16, 6144, 4096), (64, 4096, 14336))
+    assert len(set(peers)) == 15
+    assert set(peers) <= suite.shapes("bf16", range(1, 65)).keys()
+    assert suite.peer_shapes("bf16", range(1, 65)) == peers
+    assert suite.peer_shapes("fp16", every) == ()
+
+
+X = "title: t\nfamilies: {x: {dtypes: [bf16], shapes: [[1, 2, 3]]}}"
+"""A suite that nothing is wrong with."""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, ": error[file-missing]: there is no such file"),
+        ("", ": error[file-empty]: the file is empty; a suite has `families`"),
+        ("# a\n", ": error[file-empty]: the file holds only comments; a suite has `families`"),
+        (
+            X.replace("t\n", "&x t\n"),
+            ":1:8: error[yaml-feature]: an anchor is not part of a suite; remove it",
+        ),
+        (X.replace("title: t\n", ""), ":1:1: error[missing-field]: has no `title`"),
+        ("title: t\nfamilies: {}", ":2:11: error[wrong-length] families: there is no family in it"),
+        (
+            X.replace("t\n", "5\n"),
+            ":1:8: error[wrong-type] title: expected text, found the whole number 5",
+        ),
+        (
+            f"{X}\npeer: {{}}",
+            (
+                ':3:1: error[unknown-key]: unknown key "peer", the keys here are title, source, dtypes, m,'
+                " families and peers; did you mean peers?"
+            ),
+        ),
+        (
+            X.replace("shapes", "shape"),
+            (
+                ':2:32: error[unknown-key] families.x: unknown key "shape", the keys here are dtypes, m, nk'
+                " and shapes; did you mean shapes?"
+            ),
+        ),
+        (
+            X.replace("bf16", "bf17"),
+            (
+                ":2:25: error[not-a-choice] families.x.dtypes.0: expected bf16, fp16, tf32, fp32, e4m3, e5m2,"
+                ' int8, int32, e2m1 or ue8m0, found the text "bf17"'
+            ),
+        ),
+        (
+            X.replace(", 3]", "]"),
+            ":2:41: error[wrong-length] families.x.shapes.0: expected [M, N, K], found a list of 2",
+        ),
+        (
+            X.replace("shapes: [[1, 2, 3]]", "m: [1], nk: [[1, 0]]"),
+            (
+                ":2:49: error[out-of-range] families.x.nk.0.1: expected 1 to 2,147,483,647, found the whole"
+                " number 0"
+            ),
+        ),
+        (
+            X.replace("shapes: [[1, 2, 3]]", "nk: [[1, 2]]"),
+            (
+                ":2:32: error[missing-field] families.x.nk: needs `m`, a list of M, here or at the top of the"
+                " file"
+            ),
+        ),
+        (
+            X.replace("dtypes: [bf16], ", ""),
+            (
+                ":2:12: error[missing-field] families.x: needs `dtypes`, a list of types of A and B, here or"
+                " at the top of the file"
+            ),
+        ),
+        (
+            X.replace(", shapes: [[1, 2, 3]]", ""),
+            ":2:12: error[missing-field] families.x: has neither `shapes` nor `nk`",
+        ),
+        (
+            "title: t\nfamilies: {x: 3}",
+            (
+                ":2:15: error[wrong-type] families.x: expected a mapping with the keys dtypes, m, nk and"
+                " shapes, found the whole number 3"
+            ),
+        ),
+        (
+            f"{X}\npeers: {{draw: -1}}",
+            ":3:15: error[out-of-range] peers.draw: expected at least 0, found the whole number -1",
+        ),
+        (
+            X.replace("3]", "true]"),
+            ":2:48: error[wrong-type] families.x.shapes.0.2: expected a whole number, found the boolean true",
+        ),
+    ],
+)
+def test_a_broken_suite_is_explained_at_its_line(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "suite.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(GemmgenError) as caught:
+        load_suite(path)
+    assert str(caught.value) == f"{path.as_posix()}{message}"
+
+
+def test_all_that_is_wrong_with_a_suite_is_told_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+    path.write_text("title: 5\nfamilies:\n  x: {nk: [[1, 2, 3], [0, 4]], foo: 1}\n")
+    with pytest.raises(GemmgenError) as caught:
+        load_suite(path)
+    assert [(found.code, found.line) for found in caught.value.diagnostics] == [
+        ("wrong-type", 1),
+        ("missing-field", 3),
+        ("missing-field", 3),
+        ("wrong-length", 3),
+        ("out-of-range", 3),
+        ("unknown-key", 3),
+    ]
+
+
+# --- the command
+
+
+@pytest.fixture
+def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process; return its exit code, stdout and stderr."""
+
+    def run_command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        out, err = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, out, err
+
+    return run_command
+
+
+def test_the_command_times_specs_tells_figures_and_draws_pictures(
+    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    specs = specs_in(tmp_path, "kernel_a", "kernel_b")
+    suite = Path(suite_in(tmp_path).path)
+    calls: list[tuple[range, int | None]] = []
+
+    def timed(
+        paths: Sequence[Path],
+        suite: Suite,
+        book: Book,
+        *,
+        extents: range,
+        candidates: int | None,
+        progress: Progress,
+    ) -> None:
+        calls.append((extents, candidates))
+        assert list(paths) == specs
+        progress("timing")
+        run(tmp_path, arms, book, "kernel_a", "kernel_b", extents=extents)
+
+    monkeypatch.setattr("gemmgen.bench.time_suite", timed)
+    out = tmp_path / "new" / "out"
+    code, shown, told = gemmgen("bench", *specs, "--suite", suite, "--m", "1-64", "--out", out)
+    assert (code, told) == (0, "benchmarking timing\n")
+    assert calls == [(range(1, 65), None)]
+    gemmgen("bench", *specs, "--suite", suite, "--candidates")
+    gemmgen("bench", *specs, "--candidates", 3, "--suite", suite)
+    assert [asked for _, asked in calls] == [None, 10, 3]
+    assert "bf16: the best of 2 kernels, over an invented baseline" in shown
+    assert sorted(path.name for path in out.iterdir()) == ["ratio.svg", "record.jsonl", "roofline.svg"]
+    code, again, told = gemmgen("bench", out / "record.jsonl")
+    assert (code, again, told) == (0, shown, "")
+    code, report, _ = gemmgen("bench", out / "record.jsonl", "--json")
+    assert json.loads(report) == json.loads(json.dumps(report_of(Book.opened(out / "record.jsonl"))))
+
+
+def test_the_command_asks_for_peers_after_the_kernels(
+    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = Path(suite_in(tmp_path).path)
+    asked: list[list[str]] = []
+
+    def peers(suite: Suite, book: Book, extents: range, command: list[str], progress: Progress) -> None:
+        asked.append(command)
+
+    def no_kernels(*_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr("gemmgen.bench.time_suite", no_kernels)
+    monkeypatch.setattr("gemmgen.bench.time_peers", peers)
+    for more in ([], ["--peers"], ["--peers", "--peer-python", "env -u 'A B' python3"]):
+        assert gemmgen("bench", *specs_in(tmp_path, "kernel_a"), "--suite", suite, *more)[0] == 0
+    assert asked == [[sys.executable], ["env", "-u", "A B", "python3"]]
+
+
+def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: Command) -> None:
+    arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    code, out, err = gemmgen("bench", path)
+    assert code == 1
+    assert "the best of 1" not in out
+    assert err.startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["s.yaml", "--m", "1-64"], "--m: goes with --suite"),
+        (["s.yaml", "--peers"], "--peers: goes with --suite"),
+        (["s.yaml", "--candidates"], "--candidates: goes with --suite"),
+        (["s.yaml", "--suite", "x.yaml", "--shapes", "1x8x8"], "--shapes: does not go with a suite"),
+        (["r.jsonl", "--plot", "x.svg"], "--plot: does not go with a suite, which has --out"),
+        (["r.jsonl", "q.jsonl"], "RECORD…: show one record of a suite at a time"),
+        (
+            ["s.yaml", "--suite", str(SUITE), "--m", "0-64"],
+            "--m: `0-64` is no range: write 1-64, 4096- or 16",
+        ),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    gemmgen: Command, arguments: list[str], message: str
+) -> None:
+    code, _, err = gemmgen("bench", *arguments)
+    assert code == 2
+    assert message in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"), [("1-64", 1, 64), ("16", 16, 16), ("4096-", 4096, 1 << 31), ("", 1, 1 << 31)]
+)
+def test_a_range_of_m_is_one_number_or_two(text: str, low: int, high: int) -> None:
+    assert range_of(text) == range(low, high + 1)
+
+
+# --- on a GPU
+
+
+@pytest.mark.gpu
+def test_a_suite_can_be_timed(tmp_path: Path) -> None:
+    """In a process of its own, for the kernels are compiled in forked ones before the GPU is used."""
+    try:
+        require_gpu(HOPPER)
+    except GemmgenError as error:
+        pytest.skip(str(error))
+    suite = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 256], nk: [[4096, 4096]]}}\npeers: {draw: 1}\n"
+    (tmp_path / "suite.yaml").write_text(suite)
+    specs = [ROOT / "specs" / f"{name}.yaml" for name in ("h100_bf16", "h100_bf16_128x128")]
+    command = [sys.executable, "-m", "gemmgen", "bench", *map(str, specs)]
+    command += ["--suite", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--peers"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    book = Book.opened(tmp_path / "record.jsonl")
+    first, second = results(book)
+    assert [arm.kernel for arm in first.kernels] == ["h100_bf16", "h100_bf16_128x128"]
+    for result in (first, second):
+        assert any("nvjet" in name for name in result.baseline_kernels)
+        assert result.state is not None
+        # The samples last about 2 ms, and those of an arm are within a fifth of each other.
+        for arm in (result.baseline, *result.kernels):
+            assert 1e-3 < arm.seconds[0] * arm.calls < 10e-3
+            assert max(arm.seconds) < 1.2 * min(arm.seconds)
+    (peer,) = (line for line in book.lines if isinstance(line, Peer))
+    assert peer.seconds or peer.why_not
