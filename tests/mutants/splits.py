@@ -20,7 +20,7 @@ RESET = "    gl.store(args.counters_ptr + tile, 0)\n"
 PARTIAL = "(PROGRAM_TILE_M * PROGRAM_TILE_N)"
 LEAVE = f"    gl.store(partial_addresses(args, tile) + split * {PARTIAL}, accumulator)\n"
 FIRST_PARTIAL = "addresses = partial_addresses(args, tile)\n"
-OTHER_PARTIALS = "gl.static_range(1, SPLITS)"
+ALL_PARTIALS = "gl.static_range(SPLITS)"
 PARTIALS_OF_TILE = "* (SPLITS * PROGRAM_TILE_M * PROGRAM_TILE_N)"
 STORES_PARTIAL, LOADS_PARTIALS = "gl.store(partial_addresses(", "gl.load(addresses"
 EITHER_PARTIAL = f"{STORES_PARTIAL}|{LOADS_PARTIALS}"
@@ -129,11 +129,11 @@ DIVIDED = {
         EITHER_PARTIAL,
         (FIRST_PARTIAL, FIRST_PARTIAL.replace("tile)", "tile ^ 1)")),
     ),
-    "split_first_partial_added_twice": splits(
-        WRONG_NUMBERS, "d_desc", "", (OTHER_PARTIALS, OTHER_PARTIALS.replace("1,", "0,"))
+    "split_first_partial_left_out": splits(
+        WRONG_NUMBERS, "d_desc", "", (ALL_PARTIALS, ALL_PARTIALS.replace("SPLITS", "1, SPLITS"))
     ),
     "split_last_partial_left_out": splits(
-        WRONG_NUMBERS, "d_desc", "", (OTHER_PARTIALS, OTHER_PARTIALS.replace("SPLITS", "SPLITS - 1"))
+        WRONG_NUMBERS, "d_desc", "", (ALL_PARTIALS, ALL_PARTIALS.replace("SPLITS", "SPLITS - 1"))
     ),
     "split_own_sums_added_too": splits(
         WRONG_NUMBERS, "d_desc", "", (SUM, SUM.replace("accumulator =", "accumulator +="))
@@ -181,6 +181,33 @@ DIVIDED = {
     "split_last_leaves_its_store_running": splits(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, f"        {NOTHING}\n")
     ),
+}
+
+# So many parts that their sums are added up in groups.
+many = of("h100_fp16_many_splits")
+GROUPS, PART = "range(0, SPLITS, SPLITS_AT_ONCE)", "(first + i)"
+SCALAR = "tensor_scale = gl.load(tensor_scale_ptr)\n"
+MANY = {
+    "many_group_is_all": many(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("SPLITS", "SPLITS_AT_ONCE"))
+    ),
+    "many_first_group_only": many(
+        WRONG_NUMBERS, "d_desc", "", (GROUPS, GROUPS.replace("0, SPLITS", "0, SPLITS_AT_ONCE"))
+    ),
+    "many_groups_overlap": many(WRONG_NUMBERS, "d_desc", "", (GROUPS, "range(SPLITS - 1)")),
+    "many_first_of_a_group_only": many(WRONG_NUMBERS, "d_desc", "", (PART, "first")),
+    "many_first_group_again_and_again": many(WRONG_NUMBERS, "d_desc", "", (PART, "i")),
+    "many_counter_only_acquires": many(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
+    ),
+    "many_scalar_before_the_wait": many(
+        K.EARLY_ACCESS,
+        "tensor_scale_ptr",
+        SCALAR.strip(),
+        (f"        {SCALAR}", ""),
+        ("    gdc_wait()\n", f"    {SCALAR}    gdc_wait()\n"),
+    ),
+    "many_counters_not_reset": many(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
 }
 
 # The same where the program starts before the kernel ahead has ended.
@@ -417,4 +444,4 @@ EARLY = {
     ),
 }
 
-MUTANTS = DIVIDED | EARLY_SPLITS | EARLY
+MUTANTS = DIVIDED | MANY | EARLY_SPLITS | EARLY
