@@ -105,6 +105,41 @@ def test_lints_and_notes_are_told_once_with_their_tests(simulated: pytest.Pytest
     assert ran.stdout.str().count("lint[wait-parity]") == 1
 
 
+DEPENDENT = """
+import pytest
+import torch
+from dependent import add_kernel
+
+
+@pytest.mark.parametrize("launch_pdl", [False, True])
+def test_dependent(launch_pdl):
+    weight, x = torch.ones(256, device="cuda"), torch.ones(256, device="cuda")
+    d = torch.empty_like(x)
+    add_kernel[(2,)](weight, x, d, launch_pdl=launch_pdl)
+    assert torch.equal(d, weight + x)
+"""
+
+
+def test_what_comes_before_the_end_of_the_kernel_ahead_is_a_lint_or_fails(simulated: pytest.Pytester) -> None:
+    kernels = ROOT / "tests" / "kernels" / "dependent.py"
+    text = kernels.read_text(encoding="utf-8")
+    simulated.makepyfile(DEPENDENT, dependent=text)
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
+    ran.assert_outcomes(passed=2)
+    (line,) = lines_of(kernels, "weight = gl.load(")
+    read = "load reads it although no gdc_wait comes before: the kernel ahead may still write it"
+    hint = 'simulate(*, early=("weight_ptr",)) says that it does not'
+    ran.stdout.fnmatch_lines(
+        [SECTION, f"*dependent.py:{line}: lint[[]early-access] weight_ptr: {read}; {hint}*"]
+    )
+    wait = "    gdc_wait()\n    x = gl.load(x_ptr + offsets)\n"
+    assert text.count(wait) == 1
+    simulated.makepyfile(DEPENDENT, dependent=text.replace(wait, wait.partition("\n")[2]))
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
+    ran.assert_outcomes(passed=1, failed=1)
+    ran.stdout.fnmatch_lines(["*: error[[]early-access] d_ptr: store writes it although no gdc_wait comes *"])
+
+
 def test_a_barrier_that_comes_round_in_one_test_is_covered(simulated: pytest.Pytester) -> None:
     simulated.makepyfile(TESTS + RIGHT + SHORT)
     ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")

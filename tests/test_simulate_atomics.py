@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
     TensorDescriptor,
 )
 
+from gemmgen import triton_api
 from gemmgen.errors import GemmgenError
+from gemmgen.scratch import forked
 from gemmgen.simulate import Finding, Kind, Result, Severity, run
 
 KERNELS = Path(__file__).parent / "kernels" / "atomics.py"
@@ -474,3 +477,23 @@ def test_a_poll_with_a_timeout_is_refused(tmp_path: Path) -> None:
 def test_programs_hold_at_least_one_place(tmp_path: Path) -> None:
     with pytest.raises(GemmgenError, match="resident_programs is 0: it must be positive"):
         locked_sum(imported(tmp_path / "k.py"), resident_programs=0)
+
+
+@pytest.mark.parametrize(
+    ("order", "before", "after"),
+    [("relaxed", 0, 0), ("release", 1, 0), ("acquire", 0, 1), ("acq_rel", 1, 1)],
+)
+def test_the_compiler_has_all_warps_wait_before_a_release_and_after_an_acquire(
+    order: str, before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So it is right that the warps of a partition run as one here: a kernel needs no barrier of its own.
+    monkeypatch.setenv(triton_api.CACHE_VARIABLE, str(tmp_path / "cache"))
+    kernel = imported(
+        tmp_path / f"{order}.py", ('1, sem="release")  #', f'1, sem="{order}")  #')
+    ).announce_kernel
+    types = {"x_ptr": "*i32", "flag_ptr": "*i32"}
+    with forked(lambda: triton_api.compile_kernel(kernel, types, 90, {"num_warps": 4}).stages["ptx"]) as ptx:
+        found = re.findall(r"bar\.sync|st\.global|atom\.global|red\.global", ptx().decode())
+    (atomic,) = (place for place, what in enumerate(found) if what in ("atom.global", "red.global"))
+    assert found[:atomic] == ["st.global", *["bar.sync"] * before]
+    assert found[atomic + 1 :] == [*["bar.sync"] * after, "st.global"]

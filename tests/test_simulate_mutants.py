@@ -9,14 +9,15 @@ from dataclasses import replace
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
-from mutants import committed, kinds, rings
+from mutants import committed, kinds, rings, splits
 from mutants.mutant import changed, code_of, launch_of, product_of
 from mutants.rings import SHAPES
 
 from gemmgen.module import import_generated
-from gemmgen.verify.simulation import simulate_product
+from gemmgen.simulate import POLICIES
+from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product
 
-MUTANTS = rings.MUTANTS | kinds.MUTANTS | committed.MUTANTS
+MUTANTS = rings.MUTANTS | kinds.MUTANTS | splits.MUTANTS | committed.MUTANTS
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
     "twin_b_in_the_stage_before",
@@ -53,10 +54,22 @@ def test_the_unmutated_module_is_clean_under_many_schedules(stem: str) -> None:
     assert simulate_product(product, (launch,)).problems == ()
 
 
+DIVIDED = sorted({mutant.stem for mutant in splits.MUTANTS.values()})
+
+
+@pytest.mark.parametrize("stem", DIVIDED)
+def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(stem: str) -> None:
+    product = product_of(stem)
+    launches = all_launches(product.plan, 10)
+    assert [len(launch.schedules) for launch in launches] == [len(POLICIES) - 1 + 10, 1]
+    assert simulate_product(product, launches).problems == ()
+    assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()
+
+
 def test_no_fault_is_planted_twice() -> None:
     planted = {(mutant.stem, mutant.changes) for mutant in MUTANTS.values()}
     assert len(planted) == len(MUTANTS)
-    count = len(rings.MUTANTS) + len(kinds.MUTANTS) + len(committed.MUTANTS)
+    count = sum(len(family.MUTANTS) for family in (rings, kinds, splits, committed))
     assert len(MUTANTS) == count  # no name is in two of them
 
 

@@ -45,7 +45,8 @@ def test_programs_share_the_tiles(product: Product) -> None:
     assert simulation.diagnostics == ()
     (launched,) = simulation.launches
     tiles_m, tiles_n = product.plan.tiles(launched.shape)
-    assert launched.programs == (3 if product.plan.persistent else tiles_m * tiles_n)
+    tiles = tiles_m * tiles_n * product.plan.programs_per_tile
+    assert launched.programs == (3 if product.plan.persistent else tiles)
 
 
 def test_the_ring_launch_wraps_every_ring_at_ragged_edges(product: Product) -> None:
@@ -101,6 +102,15 @@ def test_a_tiled_kernel_is_launched_with_a_program_for_each_tile(tmp_path: Path)
     # The stages come round three times within the one tile.
     assert -(-ring.shape[2] // plan.cta_tile_k) == 3 * plan.stages + 2
     assert [launch.on(plan, "x.py").programs for launch in pinned_launches((1, 1, 1), 0)] == [1, 1]
+
+
+def test_two_sub_tiles_of_a_program_of_one_tile_are_covered_as_far_as_they_can_be(tmp_path: Path) -> None:
+    lines = "schedule: {kind: tiled}\ntile: {m: 64, n: 128, k: 64}\nepilogue: {beta: 1, subtile_n: 64}"
+    product = planned(tmp_path, f"{lines}\nbuffering: {{epilogue: 1}}", ("bf16", "bf16", "bf16"))
+    assert simulate_product(product, (ring_launch(product.plan, ("lazy",)),)).problems == ()
+    short = replace(ring_launch(product.plan, ("lazy",)), shape=(64, 128, 2 * product.plan.stages * 64))
+    (problem,) = simulate_product(product, (short,)).problems
+    assert (problem.kind, problem.name) == ("ring-coverage", "load_ready[0]")
 
 
 def test_a_kernel_of_a_single_tile_is_launched_on_parts_of_it_and_on_all_of_it(tmp_path: Path) -> None:

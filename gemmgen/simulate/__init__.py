@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gemmgen.hardware import Architecture, Gpu
 from gemmgen.hardware.gpus import gpu_named
-from gemmgen.simulate.execution import described, run, run_lowered
+from gemmgen.simulate.execution import described, is_dependent, run, run_lowered
 from gemmgen.simulate.findings import Finding, Findings, Kind, Severity, refusal
+from gemmgen.simulate.global_memory import differing
 from gemmgen.simulate.policies import DEFAULT_SCHEDULES, POLICIES
 from gemmgen.simulate.result import Result
 from gemmgen.simulate.timeline import Trace
@@ -56,6 +57,8 @@ class Simulated:
     atol: float = 0.0
     resident_programs: int | None = None
     processes: int = 1
+    early: Sequence[str] | None = None
+    restored: Sequence[str] = ()
 
     def __getitem__(self, grid: Any) -> Callable[..., Result]:
         """Return what launches the kernel; a grid is one to three numbers, or a function of the arguments."""
@@ -78,6 +81,9 @@ class Simulated:
                 checks=[check.judge for check in checks],
                 resident_programs=self.resident_programs,
                 processes=self.processes,
+                dependent=is_dependent(kwargs),
+                early=self.early,
+                restored=self.restored,
             )
 
         return launch
@@ -95,6 +101,8 @@ def simulate(
     atol: float = 0.0,
     resident_programs: int | None = None,
     processes: int = 1,
+    early: Sequence[str] | None = None,
+    restored: Sequence[str] = (),
 ) -> Simulated:
     """Return a kernel to be launched in the simulator: ``simulate(kernel)[grid](*args, **kwargs)``.
 
@@ -114,6 +122,8 @@ def simulate(
         atol: Largest difference, in addition.
         resident_programs: Programs that the GPU holds at one time, as for ``run``.
         processes: Among which the schedules are divided, as for ``run``.
+        early: Parameters that a launch with ``launch_pdl=True`` may read before gdc_wait, as for ``run``.
+        restored: Parameters whose tensors the kernel must leave as it finds them, as for ``run``.
 
     Raises:
         GemmgenError: There is no such target; at the launch, what ``run`` raises, or an expectation that does
@@ -131,6 +141,8 @@ def simulate(
         atol,
         resident_programs,
         processes,
+        early,
+        restored,
     )
 
 
@@ -190,10 +202,7 @@ class _Check:
 
     def _wrong(self) -> Tensor:
         if self._rtol == self._atol == 0:
-            found, wanted = self._tensor.contiguous(), self._wanted.contiguous()
-            size = found.dtype.itemsize
-            differing = found.view(torch.uint8) != wanted.view(torch.uint8)
-            return differing.reshape(*found.shape, size).any(-1)
+            return differing(self._tensor, self._wanted)
         close = torch.isclose(
             self._tensor.double(), self._wanted.double(), rtol=self._rtol, atol=self._atol, equal_nan=True
         )

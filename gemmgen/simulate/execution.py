@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
-from operator import index
+from operator import index, mul
 from time import perf_counter
 from typing import Any, cast
 
@@ -21,8 +21,15 @@ from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.scratch import LostError, forked
 from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Findings, Kind, refusal
-from gemmgen.simulate.global_memory import Descriptor, GlobalMemory
-from gemmgen.simulate.operations.control import only_looks
+from gemmgen.simulate.global_memory import (
+    Dependence,
+    Descriptor,
+    Elements,
+    GlobalMemory,
+    Storage,
+    differing,
+)
+from gemmgen.simulate.operations.control import GDC_WAIT, only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import code
 from gemmgen.simulate.parse import Block, Operation, parse, walk
@@ -67,6 +74,8 @@ def run(
     max_idle_operations: int | None = None,
     resident_programs: int | None = None,
     processes: int = 1,
+    early: Sequence[str] | None = None,
+    restored: Sequence[str] = (),
     **keywords: Any,
 ) -> Result:
     """Compile a ``@gluon.jit`` kernel, run it once under each schedule, and return what was found.
@@ -88,7 +97,13 @@ def run(
             the largest GPU of the target has room for, by shared memory and warps.
         processes: Among which the schedules behind the first one are divided, where that one took long. The
             others are forked from this process: no other thread may be inside torch then.
-        keywords: As at a launch: arguments by name, and options (``num_warps``, ``num_ctas``, ``maxnreg``).
+        early: Names of parameters that a launch with ``launch_pdl=True`` may read before gdc_wait, since no
+            kernel ahead of it still writes them. By default nothing is known of that, and such a read is a
+            lint; with names, one of any other parameter is an error.
+        restored: Names of parameters whose tensors each schedule must leave as it finds them: counters that
+            the next launch relies on.
+        keywords: As at a launch: arguments by name, and options (``num_warps``, ``num_ctas``, ``maxnreg``,
+            ``launch_pdl``).
 
     Raises:
         GemmgenError: The arguments do not fit the kernel, the compiler refuses it, or the simulator does not
@@ -104,7 +119,15 @@ def run(
         max_idle_operations,
         resident_programs=resident_programs,
         processes=processes,
+        dependent=is_dependent(keywords),
+        early=early,
+        restored=restored,
     )
+
+
+def is_dependent(keywords: Mapping[str, Any]) -> bool:
+    """Whether a launch with these options may begin before the kernel ahead of it has ended."""
+    return bool(keywords.get("launch_pdl"))
 
 
 def run_lowered(
@@ -117,6 +140,9 @@ def run_lowered(
     checks: Sequence[Check] = (),
     resident_programs: int | None = None,
     processes: int = 1,
+    dependent: bool = False,
+    early: Sequence[str] | None = None,
+    restored: Sequence[str] = (),
 ) -> Result:
     """Run a compiled launch as `run` does; each check is called after each schedule that came to its end."""
     if not schedules:
@@ -129,6 +155,8 @@ def run_lowered(
         raise refusal(f"processes is {processes}: it must be positive")
     if resident_programs is not None and resident_programs < 1:
         raise refusal(f"resident_programs is {resident_programs}: it must be positive")
+    for option, names in (("early", early or ()), ("restored", restored)):
+        _check_names(option, names, lowered.arguments)
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     linecache.checkcache()  # a file may have been edited since it was quoted
     programs = programs_of(grid, lowered.bound)
@@ -139,10 +167,26 @@ def run_lowered(
     resident = 1
     if _exchanges(compiled.function):
         resident = resident_programs or resident_programs_of(module, lowered.target)
+    dependence: Dependence | None = None
+    if dependent:
+        body = walk(compiled.function.regions[0])
+        waits = dict.fromkeys(op.location for op in body if op.name == GDC_WAIT)
+        dependence = Dependence(None if early is None else frozenset(early), tuple(waits))
     with _undisturbed():
-        runs = _Schedules(compiled, lowered, programs, resident, max_idle_operations, checks)
+        runs = _Schedules(
+            compiled, lowered, programs, resident, max_idle_operations, checks, dependence, restored
+        )
         result = _run_schedules(runs, policies, findings, processes)
     return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
+
+
+def _check_names(option: str, names: Sequence[str], arguments: Mapping[str, Any]) -> None:
+    """Raise an error where an option names what is no tensor of a launch."""
+    if isinstance(names, str):
+        raise refusal(f"{option} is {names!r}: it must be a sequence of names", code="bad-launch")
+    for name in names:
+        if described(arguments.get(name)) is None:
+            raise refusal(f"{option} names {name!r}, which is no tensor of the launch", code="bad-launch")
 
 
 @contextmanager
@@ -199,11 +243,15 @@ class _Schedules:
         resident: int,
         max_idle_operations: int | None,
         checks: Sequence[Check],
+        dependence: Dependence | None,
+        restored: Sequence[str],
     ) -> None:
         self._kernel = kernel
         self._programs = programs
         self._resident = resident
         self._checks = checks
+        self._dependence = dependence
+        self._restored = [_Restored(name, lowered.arguments[name]) for name in restored]
         self._arguments = _bind(kernel, lowered)
         self._tensors = _tensors(lowered.arguments.values())
         self._initial = [tensor.clone() for tensor in self._tensors]
@@ -219,11 +267,16 @@ class _Schedules:
         for tensor, before in zip(self._tensors, self._initial, strict=True):
             tensor.copy_(before)
         findings = Findings()
+        memory = GlobalMemory(findings, self._dependence)
         arguments, limit = self._arguments, self._max_idle_operations
-        launch = _Launch(self._kernel, self._programs, self._resident, arguments, findings, trace, limit)
+        launch = _Launch(
+            self._kernel, self._programs, self._resident, arguments, memory, findings, trace, limit
+        )
         launch.run(policy)
         # What a kernel that does not end leaves behind is no result.
         if not findings.has(Kind.LIVELOCK) and not findings.has(Kind.DEADLOCK):
+            for tensor in self._restored:
+                tensor.judge(findings, memory)
             for check in self._checks:
                 check(findings)
         if self._left is None:
@@ -246,6 +299,34 @@ class _Schedules:
             return self.run_all(policies)
         except GemmgenError as error:
             return error
+
+
+class _Restored:
+    """A tensor that a launch must leave as it finds it."""
+
+    def __init__(self, name: str, argument: Any) -> None:
+        tensor = described(argument)
+        assert tensor is not None
+        self._name = name
+        self._tensor = tensor
+        self._found = tensor.clone()
+
+    def judge(self, findings: Findings, memory: GlobalMemory) -> None:
+        """Report the elements that are not as they were, and who wrote the first of them."""
+        changed = differing(self._tensor, self._found).nonzero()
+        if not len(changed):
+            return
+        first = tuple(map(int, changed[0]))
+        left, found = (tensor[first].double().item() for tensor in (self._tensor, self._found))
+        count = f"{len(changed):,} of {self._tensor.numel():,} elements are not left as they were found"
+        text = f"{count}, the first at {list(first)}: {left:g}, not {found:g}"
+        element = self._tensor.storage_offset() + sum(map(mul, first, self._tensor.stride()))
+        last = memory.last_write(Elements(_elements(self._tensor), torch.tensor([element])))
+        kind, name = Kind.WORKSPACE_NOT_RESTORED, self._name
+        if last is None:
+            findings.add(kind, name, (), "", 0, text)
+        else:
+            findings.add(kind, name, (last.location,), last.partition, last.cta, text)
 
 
 def _run_schedules(
@@ -326,6 +407,7 @@ class _Launch:
         programs: tuple[int, int, int],
         resident: int,
         arguments: Mapping[str, Any],
+        memory: GlobalMemory,
         findings: Findings,
         trace: Trace | None,
         max_idle_operations: int,
@@ -334,6 +416,7 @@ class _Launch:
         self._programs = programs
         self._resident = resident
         self._arguments = arguments
+        self._memory = memory
         self._findings = findings
         self._trace = trace
         self._max_idle_operations = max_idle_operations
@@ -345,10 +428,9 @@ class _Launch:
     def run(self, policy: Policy) -> None:
         """Run every program; stop where none can go on, or one has no end."""
         self._findings.begin_run()
-        memory = GlobalMemory(self._findings)
         pending = Pending(prod(self._programs), policy)
         try:
-            while self._launch(pending, memory):
+            while self._launch(pending):
                 if self._run_one_to_its_end(policy):
                     continue
                 idle = any(cluster.idle for cluster in self._running)
@@ -357,18 +439,18 @@ class _Launch:
                     return
                 self._places = min(self._places + PROGRAMS_AT_A_TIME, self._resident)
         finally:
-            memory.end()
+            self._memory.end()
             for cluster in self._running:
                 self._count_phases(cluster)
                 cluster.end()
 
-    def _launch(self, pending: Pending, memory: GlobalMemory) -> bool:
+    def _launch(self, pending: Pending) -> bool:
         """Begin programs while there is room for them; return whether any are running."""
         while len(self._running) < self._places and (number := pending.launch()) is not None:
             trace = self._trace if number == 0 else None
             grid = Grid(self._programs, number, pending)
             limit = self._max_idle_operations
-            cluster = Cluster(self._kernel, grid, memory, self._findings, trace, limit)
+            cluster = Cluster(self._kernel, grid, self._memory, self._findings, trace, limit)
             cluster.begin(self._arguments)
             self._running.append(cluster)
         return bool(self._running)
@@ -455,8 +537,7 @@ def _bind(kernel: Kernel, lowered: GenericTtgir) -> dict[str, Any]:
         elif isinstance(value, Tensor):
             if value.device.type != "cpu":
                 raise refusal(f"{name} is on {value.device}: tensors must be on the CPU", code="bad-launch")
-            flat = value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
-            values.append(Pointer(name, flat, value.storage_offset()))
+            values.append(Pointer(name, _elements(value), value.storage_offset()))
         else:
             values.append(value)
     if len(values) != len(block.arguments):
@@ -490,6 +571,10 @@ def _tensors(values: Any) -> list[Tensor]:
     return list(found.values())
 
 
+def _elements(tensor: Tensor) -> Tensor:
+    """Return all of a tensor's storage as one dimension."""
+    return tensor.as_strided((Storage.of(tensor).elements,), (1,), 0)
+
+
 def _flat(tensor: Tensor) -> Tensor:
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.as_strided((count,), (1,), 0).view(torch.uint8)
+    return _elements(tensor).view(torch.uint8)

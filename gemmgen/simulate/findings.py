@@ -128,11 +128,13 @@ class Kind(StrEnum):
     WORK_IN_FLIGHT = "work-in-flight"
     GLOBAL_RACE = "global-race"
     WEAK_ATOMIC = "weak-atomic"
+    EARLY_ACCESS = "early-access"
     SMEM_CAPACITY = "smem-capacity"
     TMEM_CAPACITY = "tmem-capacity"
     CANCEL_AFTER_REFUSAL = "cancel-after-refusal"
     REGISTER_BUDGET = "register-budget"
     WRONG_NUMBERS = "wrong-numbers"
+    WORKSPACE_NOT_RESTORED = "workspace-not-restored"
     UNDEFINED_VALUE = "undefined-value"
     DOUBLE_INIT = "double-init"
     WAIT_PARITY = "wait-parity"
@@ -271,7 +273,7 @@ _RANKS = (
     (Kind.WRITE_AFTER_WRITE,),
     (Kind.ARRIVAL_OVERFLOW, Kind.CANCEL_AFTER_REFUSAL),
     (Kind.DEADLOCK, Kind.LIVELOCK, Kind.WORK_IN_FLIGHT),
-    (Kind.WRONG_NUMBERS,),
+    (Kind.WRONG_NUMBERS, Kind.WORKSPACE_NOT_RESTORED),
 )
 """Kinds that different schedules show first, those that say most first; others have the empty place."""
 _ENDS = _RANKS[-2] + _RANKS[-1]

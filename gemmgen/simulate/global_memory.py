@@ -186,6 +186,12 @@ class Descriptor:
         return Box(self, shape, Slice(self.tensor[tuple(within)]), tuple(inside))
 
 
+def differing(a: Tensor, b: Tensor) -> Tensor:
+    """Return which elements of two tensors of one type and shape differ in a bit."""
+    first, second = (tensor.contiguous().view(torch.uint8) for tensor in (a, b))
+    return (first != second).reshape(*a.shape, a.element_size()).any(-1)
+
+
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors of one type and shape are the same, NaN included."""
     first, second = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (a, b))
@@ -269,6 +275,20 @@ class _Dispute:
             (self.redundant if same else self.harmful)()
 
 
+AHEAD = Component(-1, 0)
+"""Of no program: the end of the kernel ahead is its only event, in a launch that may begin before that."""
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """Of a launch that may begin before the kernel ahead of it has ended: gdc_wait awaits that end."""
+
+    early: frozenset[str] | None
+    """Arguments that no kernel ahead still writes; None where the launch says nothing of that."""
+    waits: tuple[Location, ...]
+    """Where the kernel has gdc_wait."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Head:
     """The newest atomic write of one agent to a place: what a reader of the place may learn."""
@@ -328,8 +348,10 @@ class _Tracker:
 class GlobalMemory:
     """What the programs of one launch did to the tensors that they were given."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: Findings, dependence: Dependence | None = None) -> None:
         self._findings = findings
+        self.dependence = dependence
+        """None where the kernel ahead has ended."""
         self._touches: list[tuple[Touch, ...]] = [()]
         self._heads: list[tuple[_Head, ...]] = [()]
         self._trackers: dict[Storage, _Tracker] = {}
@@ -340,6 +362,7 @@ class GlobalMemory:
         """Of the storage at each address."""
         self._unordered: dict[tuple[Component, Component, Location], _Unordered] = {}
         self._judged: set[tuple[str, Location, Location]] = set()
+        self._judged_early: set[tuple[str, Location]] = set()
         self._disputes: list[_Dispute] = []
 
     @property
@@ -357,6 +380,8 @@ class GlobalMemory:
     ) -> None:
         """Judge a read of regions of a tensor, and remember it."""
         touch = Touch(access, strength)
+        if self.dependence is not None and not reached(clock, AHEAD):
+            self._judge_early(self.dependence, regions, name, access, clock, writes=False)
         for region in regions:
             if region.empty:
                 continue
@@ -378,6 +403,8 @@ class GlobalMemory:
     ) -> Touch:
         """Judge a write of regions of a tensor, and remember it; `perform` does a plain one."""
         touch = Touch(access, strength)
+        if self.dependence is not None and not reached(clock, AHEAD):
+            self._judge_early(self.dependence, regions, name, access, clock, writes=True)
         alone = len(self._touches)
         self._touches.append((touch,))
         for region in regions:
@@ -402,6 +429,13 @@ class GlobalMemory:
             if (second if first is write else first).performed:
                 dispute.settle(same=not changes())
         write.performed = True
+
+    def last_write(self, region: Region) -> Access | None:
+        """Return who wrote a region last, one of those that nothing orders; None if nobody did."""
+        tracker = self._trackers.get(region.storage)
+        marks = tracker.writers.found(region) if tracker else None
+        touches = self._touches[_distinct(marks)[-1]] if marks is not None else ()
+        return touches[-1].access if touches else None
 
     def end(self) -> None:
         """Report races of writes that were never done."""
@@ -504,6 +538,41 @@ class GlobalMemory:
                     self._judge_proxy(name, touch.access, other.access)
             elif not touch.together(other):
                 self._report(name, touch, other, clock, does, did)
+
+    def _judge_early(
+        self,
+        dependence: Dependence,
+        regions: Sequence[Region],
+        name: str,
+        access: Access,
+        clock: Clock,
+        *,
+        writes: bool,
+    ) -> None:
+        """Judge an access that is not known to come after the end of the kernel ahead."""
+        early = dependence.early
+        if not writes and early is not None and name in early:
+            return
+        if (name, access.location) in self._judged_early or all(region.empty for region in regions):
+            return
+        self._judged_early.add((name, access.location))
+        does, other = ("writes", "read or write") if writes else ("reads", "write")
+        ahead = f"the kernel ahead may still {other} it"
+        text = f"{access.what} {does} it although no gdc_wait comes before: {ahead}"
+        severity = Severity.ERROR
+        if not writes and early is None:
+            severity = Severity.LINT
+            text += f'; simulate(…, early=("{name}",)) says that it does not'
+        self._findings.add(
+            Kind.EARLY_ACCESS,
+            name,
+            (access.location, *dependence.waits),
+            access.partition,
+            access.cta,
+            text,
+            severity=severity,
+            follows=self._findings.follows(clock),
+        )
 
     def _judge_proxy(self, name: str, access: Access, write: Access) -> None:
         """Judge asynchronous work after a write that is known to be done.

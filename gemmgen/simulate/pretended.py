@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
-from gemmgen.simulate.execution import programs_of, run_lowered
+from gemmgen.simulate.execution import is_dependent, programs_of, run_lowered
 from gemmgen.simulate.result import Result
 from gemmgen.simulate.ttgir import lower_kernel
 
@@ -60,7 +60,15 @@ def pretended(
                 return _Warmed(lambda grid, args: launch(kernel, grid, args, keywords))
             programs = programs_of(grid, lowered.bound)
             affordable = _affordable(schedules, programs)
-            result = run_lowered(kernel, lowered, programs, affordable, seed, processes=processes)
+            result = run_lowered(
+                kernel,
+                lowered,
+                programs,
+                affordable,
+                seed,
+                processes=processes,
+                dependent=is_dependent(keywords),
+            )
         tell(result)
         return result
 

@@ -24,6 +24,7 @@ from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.simulate.execution import run
@@ -173,6 +174,15 @@ def _ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
 
 D_ARGUMENT = "d_desc"
 """What the kernel calls D."""
+STAGE_BARRIERS = "load_"
+"""How the names of the stages' barriers begin."""
+COUNTERS_ARGUMENT = "counters_ptr"
+"""What the kernel calls the counters of a workspace: every launch relies on how the last one left them."""
+
+
+def early_arguments(plan: Kernel) -> tuple[str, ...]:
+    """Return what the kernel's launch may read before the kernel ahead of it has ended."""
+    return (f"{plan.early_operand}_desc",) if isinstance(plan, WgmmaKernel) and plan.dependent else ()
 
 
 @dataclass(frozen=True)
@@ -313,6 +323,7 @@ class _Simulated:
         self._module = module
         self._spec = product.source.spec
         self._target = product.plan.architecture
+        self._early = early_arguments(product.plan)
         self._launch = launch
         self._seed = seed
         self._processes = processes
@@ -324,6 +335,7 @@ class _Simulated:
         m, n, _ = inputs.shape
         d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
         options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
+        names: list[str] = self._module.matmul_kernel.arg_names
         self.result = run(
             self._module.matmul_kernel,
             (self._launch.programs,),
@@ -332,6 +344,8 @@ class _Simulated:
             schedules=self._launch.schedules,
             seed=self._seed,
             processes=self._processes,
+            early=self._early,
+            restored=(COUNTERS_ARGUMENT,) if COUNTERS_ARGUMENT in names else (),
             **options,
         )
         return d
@@ -359,11 +373,15 @@ class _Simulated:
     def uncovered(self) -> tuple[str, ...]:
         """Barriers with too few phases to show all faults.
 
-        A program of one tile does once what it does once per tile: nothing could come round there.
+        A program of one tile does once what it does once per tile or sub-tile: no launch could bring that
+        round, but only the stages, which come round along K.
         """
-        once_per_tile = {name for name, phases in self.result.phases.items() if phases == 1}
-        without = once_per_tile if self._launch.one_tile else set[str]()
-        return tuple(name for name in self.result.uncovered if name not in without)
+        uncovered = self.result.uncovered
+        if not self._launch.one_tile:
+            return uncovered
+        return tuple(
+            name for name in uncovered if name.startswith(STAGE_BARRIERS) and self.result.phases[name] > 1
+        )
 
     @property
     def uncovered_text(self) -> str:

@@ -146,6 +146,16 @@ def locked_sum_kernel(x_ptr, total_ptr, lock_ptr):
 
 
 @gluon.jit
+def announce_kernel(x_ptr, flag_ptr):
+    """The threads of all warps store, and one of them announces it."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    offsets = gl.arange(0, 128, layout)
+    gl.store(x_ptr + offsets, offsets)
+    gl.atomic_add(flag_ptr, 1, sem="release")  # one thread
+    gl.store(x_ptr + 128 + offsets, offsets)
+
+
+@gluon.jit
 def arriver(counter_ptr, stored):
     mbarrier.wait(stored, 0)
     gl.atomic_add(counter_ptr, 1, sem="release")

@@ -10,14 +10,17 @@ from typing import Any
 
 import torch
 
-from gemmgen.simulate.clocks import Barrier, Tick, join
+from gemmgen.simulate.clocks import Barrier, Tick, join, learn
 from gemmgen.simulate.findings import Kind, Severity, refusal
+from gemmgen.simulate.global_memory import AHEAD
 from gemmgen.simulate.memory import Proxy, View
 from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import Block, Operation, walk
 from gemmgen.simulate.program import Agent, BarrierWait, Handler, JoinWait, Rendezvous, SpinWait, Steps
 from gemmgen.simulate.timeline import Span
 from gemmgen.simulate.types import MemDescType
+
+GDC_WAIT = "tt.grid_dependency_wait"
 
 
 def owner(op: Operation, operand: int, cta: int) -> int:
@@ -287,10 +290,16 @@ def assert_(agent: Agent, op: Operation) -> None:
         agent.report(Kind.ASSERTION, name, (op.location,), f"the assertion fails: {op.attributes['message']}")
 
 
-@operation("tt.grid_dependency_wait")
+@operation(GDC_WAIT)
+def grid_dependency_wait(agent: Agent, _: Operation) -> None:
+    """Learn that the kernel ahead has ended, if the launch may begin before that."""
+    if agent.cluster.globals.dependence is not None:
+        learn(agent.knowledge.clock, AHEAD, 1)
+
+
 @operation("tt.grid_dependency_launch_dependents")
-def grid_dependency(agent: Agent, op: Operation) -> None:
-    """Nothing: these order one launch after another, and here runs one."""
+def grid_dependency_launch_dependents(agent: Agent, op: Operation) -> None:
+    """Nothing: what a kernel behind does before this one's end is judged where it is launched."""
 
 
 @operation("tt.elementwise_inline_asm", "asm_string", ignored=("constraints", "packed_element", "pure"))

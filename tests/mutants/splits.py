@@ -1,0 +1,447 @@
+"""Faults in kernels whose programs divide a tile's K, and in those that start before the kernel ahead ends.
+
+That `gl.barrier()` is missing before the counter is none: the compiler has all warps wait before a release.
+"""
+
+from __future__ import annotations
+
+from gemmgen.simulate import Kind
+from mutants.kinds import WRONG_NUMBERS
+from mutants.mutant import NOTHING, of
+
+K = Kind
+
+# K divided by three, each part a program's: what they leave for each other, and who adds it up.
+splits, both = of("h100_bf16_splits"), of("h100_bf16_early_splits")
+COUNT = 'gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")'
+ARRIVE = f"    arrived = {COUNT}\n"
+LAST = "    return arrived == SPLITS - 1\n"
+RESET = "    gl.store(args.counters_ptr + tile, 0)\n"
+PARTIAL = "(PROGRAM_TILE_M * PROGRAM_TILE_N)"
+LEAVE = f"    gl.store(partial_addresses(args, tile) + split * {PARTIAL}, accumulator)\n"
+FIRST_PARTIAL = "addresses = partial_addresses(args, tile)\n"
+ALL_PARTIALS = "gl.static_range(SPLITS)"
+PARTIALS_OF_TILE = "* (SPLITS * PROGRAM_TILE_M * PROGRAM_TILE_N)"
+STORES_PARTIAL, LOADS_PARTIALS = "gl.store(partial_addresses(", "gl.load(addresses"
+EITHER_PARTIAL = f"{STORES_PARTIAL}|{LOADS_PARTIALS}"
+EITHER_COUNTER = "gl.store(args.counters_ptr|gl.atomic_add(args.counters_ptr"
+BOUNDS = "split * args.k_steps, (split + 1) * args.k_steps)"
+PROGRAM = "tile, split = gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS\n"
+K_STEPS = "gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K)"
+IF_LAST = "    if is_last(args, tile, split, accumulator):\n"
+SUM = "        accumulator = sum_of_splits(args, tile)\n"
+READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
+FINAL_WAIT = "        tma.store_wait(0)\n"
+TMA_STORE = "tma.async_store("
+LOAD = "tma.async_load("
+COUNTS = "arrived = gl.atomic_add("
+DIVIDED = {
+    # The counter: what it orders, for whom, and how it is left.
+    "split_counter_relaxed": splits(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
+    ),
+    "split_counter_only_releases": splits(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
+    ),
+    "split_counter_only_acquires": splits(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
+    ),
+    "split_counter_of_a_cta": splits(
+        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
+    ),
+    "split_counter_no_atomic": splits(
+        K.GLOBAL_RACE,
+        "counters_ptr",
+        "gl.store(args.counters_ptr|gl.load(args.counters_ptr",
+        (COUNT, f"gl.load(args.counters_ptr + tile)\n{RESET.replace(', 0)', ', arrived + 1)').rstrip()}"),
+    ),
+    "split_counter_of_the_first_tile": splits(
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (COUNT, COUNT.replace(" + tile", " + tile * 0"))
+    ),
+    "split_counter_not_reset": splits(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    "split_counter_reset_to_one": splits(
+        K.WORKSPACE_NOT_RESTORED, "counters_ptr", RESET.strip()[:-2], (RESET, RESET.replace("0)", "1)"))
+    ),
+    "split_counter_of_the_next_tile_reset": splits(
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, RESET.replace("+ tile", "+ (tile ^ 1)"))
+    ),
+    "split_counter_reset_by_everyone": splits(
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, ""), (ARRIVE, ARRIVE + RESET)
+    ),
+    "split_counter_reset_by_an_atomic_of_everyone": splits(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (RESET, ""),
+        (ARRIVE, f'{ARRIVE}    gl.atomic_store(args.counters_ptr + tile, 0, sem="relaxed")\n'),
+    ),
+    "split_counter_reset_before_it_counts": splits(
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, ""), (ARRIVE, RESET + ARRIVE)
+    ),
+    # Who is the last.
+    "split_nobody_is_last": splits(
+        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (LAST, LAST.replace("SPLITS - 1", "SPLITS"))
+    ),
+    "split_last_but_one_adds_up": splits(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("SPLITS - 1", "SPLITS - 2"))
+    ),
+    "split_first_adds_up": splits(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("SPLITS - 1", "0"))
+    ),
+    "split_all_but_the_first_add_up": splits(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("== SPLITS - 1", "> 0"))
+    ),
+    "split_everyone_adds_up": splits(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (IF_LAST, "    is_last(args, tile, split, accumulator)\n    if split >= 0:\n"),
+    ),
+    "split_part_of_the_end_adds_up": splits(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (IF_LAST, "    is_last(args, tile, split, accumulator)\n    if split == SPLITS - 1:\n"),
+    ),
+    "split_sums_added_up_before_the_counter": splits(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (SUM, "        accumulator = total\n"),
+        (IF_LAST, f"    total = sum_of_splits(args, tile)\n{IF_LAST}"),
+    ),
+    # The partial sums.
+    "split_partial_stored_after_the_counter": splits(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LEAVE, ""), (ARRIVE, ARRIVE + LEAVE)
+    ),
+    "split_partials_in_one_place": splits(
+        K.GLOBAL_RACE, "partials_ptr", STORES_PARTIAL, (LEAVE, LEAVE.replace("split *", "split * 0 *"))
+    ),
+    "split_partials_of_tiles_overlap": splits(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (PARTIALS_OF_TILE, PARTIALS_OF_TILE.replace("SPLITS * ", "")),
+    ),
+    "split_partials_of_another_tile": splits(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (FIRST_PARTIAL, FIRST_PARTIAL.replace("tile)", "tile ^ 1)")),
+    ),
+    "split_first_partial_left_out": splits(
+        WRONG_NUMBERS, "d_desc", "", (ALL_PARTIALS, ALL_PARTIALS.replace("SPLITS", "1, SPLITS"))
+    ),
+    "split_last_partial_left_out": splits(
+        WRONG_NUMBERS, "d_desc", "", (ALL_PARTIALS, ALL_PARTIALS.replace("SPLITS", "SPLITS - 1"))
+    ),
+    "split_own_sums_added_too": splits(
+        WRONG_NUMBERS, "d_desc", "", (SUM, SUM.replace("accumulator =", "accumulator +="))
+    ),
+    # The steps of each part.
+    "split_begins_a_step_late": splits(
+        K.DEADLOCK, "load_ready", READY_WAIT, (BOUNDS, BOUNDS.replace("k_steps,", "k_steps + 1,"))
+    ),
+    "split_begins_a_step_early": splits(
+        K.WORK_IN_FLIGHT,
+        "a_smem|b_smem",
+        LOAD,
+        (BOUNDS, BOUNDS.replace("split * args.k_steps,", "split * args.k_steps - (split > 0).to(gl.int32),")),
+    ),
+    "split_ends_a_step_late": splits(
+        K.WORK_IN_FLIGHT, "a_smem|b_smem", LOAD, (BOUNDS, BOUNDS.replace("k_steps)", "k_steps + 1)"))
+    ),
+    "split_ends_a_step_early": splits(
+        K.DEADLOCK, "load_ready", READY_WAIT, (BOUNDS, BOUNDS.replace("k_steps)", "k_steps - 1)"))
+    ),
+    "split_parts_overlap_by_a_step": splits(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (BOUNDS, "split * (args.k_steps - 1), split * (args.k_steps - 1) + args.k_steps)"),
+    ),
+    "split_parts_leave_a_step_out": splits(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (BOUNDS, "split * (args.k_steps + 1), split * (args.k_steps + 1) + args.k_steps)"),
+    ),
+    "split_rest_of_the_steps_left_out": splits(
+        WRONG_NUMBERS, "d_desc", "", (K_STEPS, "a_desc.shape[1] // (SPLITS * PROGRAM_TILE_K)")
+    ),
+    "split_all_parts_are_the_first": splits(
+        WRONG_NUMBERS, "d_desc", "", (BOUNDS, "split * 0 * args.k_steps, args.k_steps)")
+    ),
+    "split_and_tile_exchanged": splits(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (PROGRAM, PROGRAM.replace("tile, split", "split, tile")),
+    ),
+    "split_last_leaves_its_store_running": splits(
+        K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, f"        {NOTHING}\n")
+    ),
+}
+
+# So many parts that their sums are added up in groups.
+many = of("h100_fp16_many_splits")
+GROUPS, PART = "range(0, SPLITS, SPLITS_AT_ONCE)", "(first + i)"
+SCALAR = "tensor_scale = gl.load(tensor_scale_ptr)\n"
+MANY = {
+    "many_group_is_all": many(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("SPLITS", "SPLITS_AT_ONCE"))
+    ),
+    "many_first_group_only": many(
+        WRONG_NUMBERS, "d_desc", "", (GROUPS, GROUPS.replace("0, SPLITS", "0, SPLITS_AT_ONCE"))
+    ),
+    "many_groups_overlap": many(WRONG_NUMBERS, "d_desc", "", (GROUPS, "range(SPLITS - 1)")),
+    "many_first_of_a_group_only": many(WRONG_NUMBERS, "d_desc", "", (PART, "first")),
+    "many_first_group_again_and_again": many(WRONG_NUMBERS, "d_desc", "", (PART, "i")),
+    "many_counter_only_acquires": many(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
+    ),
+    "many_scalar_before_the_wait": many(
+        K.EARLY_ACCESS,
+        "tensor_scale_ptr",
+        SCALAR.strip(),
+        (f"        {SCALAR}", ""),
+        ("    gdc_wait()\n", f"    {SCALAR}    gdc_wait()\n"),
+    ),
+    "many_counters_not_reset": many(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+}
+
+# The same where the program starts before the kernel ahead has ended.
+GDC_WAIT = "    gdc_wait()\n"
+LAUNCH = "    gdc_launch_dependents()\n"
+EARLY_PROLOGUE = "        load_b(args, Loads(row, column, loads.k_step + stage, loads.end), stage)\n"
+LATE_PROLOGUE = "        loads = load_a(args, loads, stage)\n"
+EARLY_LOOP, LATE_LOOP = (
+    f"    for stage in range(STAGES):\n{line}" for line in (EARLY_PROLOGUE, LATE_PROLOGUE)
+)
+VECTORS = "        load_vectors(args, buffers, column)\n"
+COLUMN_BIAS_LOAD = "tma.async_load(args.column_bias_desc"
+LOAD_A, LOAD_B = "tma.async_load(args.a_desc", "tma.async_load(args.b_desc"
+MMA = "return warpgroup_mma("
+EXPECT = "        mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)\n"
+EXPECTS = "mbarrier.expect(ready,"
+STEP_WAIT = "        accumulator = warpgroup_mma_wait(0, deps=[accumulator])\n"
+REFILL = "        loads = load_next(args, loads, ring.stage)\n"
+EARLY_SPLITS = {
+    "early_split_without_a_wait": both(K.EARLY_ACCESS, "a_desc", LOAD_A, (GDC_WAIT, "")),
+    "early_split_waits_behind_the_loads": both(
+        K.EARLY_ACCESS, "a_desc", LOAD_A, (GDC_WAIT + LATE_LOOP, LATE_LOOP + GDC_WAIT)
+    ),
+    "early_split_only_the_last_waits": both(
+        K.EARLY_ACCESS,
+        "a_desc",
+        LOAD_A,
+        (GDC_WAIT, ""),
+        (f"{IF_LAST}{VECTORS}", f"{IF_LAST}    {GDC_WAIT}{VECTORS}"),
+        also=((K.EARLY_ACCESS, "partials_ptr", STORES_PARTIAL), (K.EARLY_ACCESS, "counters_ptr", COUNTS)),
+    ),
+    "early_split_only_the_first_part_waits": both(
+        K.EARLY_ACCESS, "a_desc", LOAD_A, (GDC_WAIT, f"    if split == 0:\n    {GDC_WAIT}")
+    ),
+    "early_split_partial_cleared_before_the_wait": both(
+        K.EARLY_ACCESS,
+        "partials_ptr",
+        "gl.store(partial_addresses(args, tile), ",
+        (GDC_WAIT, f"    if split == 0:\n        gl.store(partial_addresses(args, tile), 0.0)\n{GDC_WAIT}"),
+    ),
+    "early_split_counter_cleared_before_the_wait": both(
+        K.EARLY_ACCESS,
+        "counters_ptr",
+        "gl.atomic_and(args.counters_ptr",
+        (GDC_WAIT, f"    gl.atomic_and(args.counters_ptr + tile, -1)\n{GDC_WAIT}"),
+    ),
+    "early_split_counter_looked_at_before_the_wait": both(
+        K.EARLY_ACCESS,
+        "counters_ptr",
+        "gl.atomic_load(args.counters_ptr",
+        (GDC_WAIT, f"    tile += gl.atomic_load(args.counters_ptr + tile) * 0\n{GDC_WAIT}"),
+    ),
+    "early_split_vectors_of_everyone": both(
+        K.WORK_IN_FLIGHT, "column_bias_smem", COLUMN_BIAS_LOAD, (IF_LAST + VECTORS, VECTORS[4:] + IF_LAST)
+    ),
+    "early_split_counter_relaxed": both(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
+    ),
+    "early_split_counter_not_reset": both(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    "early_split_begins_where_the_first_does": both(
+        WRONG_NUMBERS, "d_desc", "", (EARLY_PROLOGUE, EARLY_PROLOGUE.replace("loads.k_step + stage", "stage"))
+    ),
+    "early_split_loads_a_step_past_its_end": both(
+        K.WORK_IN_FLIGHT,
+        "a_smem|b_smem",
+        LOAD,
+        (BOUNDS, BOUNDS.replace("k_steps)", "k_steps + 1)")),
+    ),
+}
+
+# One program for each tile, which starts early.
+early, early_a = of("h100_bf16_early"), of("h100_fp16_early_a")
+WHOLE_B = "        load_b(args, Loads(row, column, loads.k_step + stage), stage)\n"
+BOTH_LOADS = "    load_vectors(args, buffers, column)\n    load_c(args, buffers, row, column)\n"
+START_VECTORS, START_C = BOTH_LOADS.splitlines(keepends=True)
+C_LOAD = "tma.async_load(args.c_desc"
+PREDICATE = "    if loads.k_step < args.k_steps:\n"
+STAGE_OF_A = "args.a_smem.index(stage))"
+EARLY_LAST_WAIT = "    tma.store_wait(0)\n"
+STORE = "    store(args, buffers, row, column, accumulator.permute((1, 0)))\n"
+A_PROLOGUE = "        load_a(args, Loads(row, column, loads.k_step + stage), stage)\n"
+ROW_SCALE = "    load_vectors(args, buffers, row)\n"
+ROW_SCALE_LOAD = "tma.async_load(args.row_scale_desc"
+REFILL_IN_FLIGHT = "        loads = load_next(args, loads, stage_in_flight)\n"
+EARLY = {
+    # What comes before the end of the kernel ahead.
+    "early_without_a_wait": early(
+        K.EARLY_ACCESS,
+        "column_bias_desc",
+        COLUMN_BIAS_LOAD,
+        (GDC_WAIT, ""),
+    ),
+    "early_wait_at_the_end": early(
+        K.EARLY_ACCESS,
+        "column_bias_desc",
+        COLUMN_BIAS_LOAD,
+        (GDC_WAIT, ""),
+        (STORE, STORE + GDC_WAIT),
+        also=((K.EARLY_ACCESS, "d_desc", TMA_STORE),),
+    ),
+    "early_vectors_before_the_wait": early(
+        K.EARLY_ACCESS,
+        "column_bias_desc",
+        COLUMN_BIAS_LOAD,
+        (GDC_WAIT + START_VECTORS, START_VECTORS + GDC_WAIT),
+    ),
+    "early_c_before_the_wait": early(
+        K.EARLY_ACCESS, "c_desc", C_LOAD, (GDC_WAIT + BOTH_LOADS, START_C + GDC_WAIT + START_VECTORS)
+    ),
+    "early_both_operands_before_the_wait": early(
+        K.EARLY_ACCESS,
+        "a_desc",
+        LOAD_A,
+        (WHOLE_B, f"{WHOLE_B}        loads = load_a(args, loads, stage)\n"),
+        (LATE_LOOP + LAUNCH, LAUNCH),
+    ),
+    "early_late_operand_prefetched": early(
+        K.EARLY_ACCESS,
+        "a_desc",
+        LOAD_A,
+        (WHOLE_B, WHOLE_B.replace("load_b", "load_next")),
+        (LATE_LOOP, "    loads = Loads(row, column, gl.to_tensor(0) + STAGES)\n"),
+    ),
+    "early_first_tile_does_not_wait": early(
+        K.EARLY_ACCESS,
+        "column_bias_desc",
+        COLUMN_BIAS_LOAD,
+        (GDC_WAIT, f"    if gl.program_id(0) > 0:\n    {GDC_WAIT}"),
+    ),
+    "early_launches_and_does_not_wait": early(
+        K.EARLY_ACCESS,
+        "column_bias_desc",
+        COLUMN_BIAS_LOAD,
+        (GDC_WAIT, LAUNCH),
+        (LATE_LOOP + LAUNCH, LATE_LOOP),
+    ),
+    "early_a_without_a_wait": early_a(K.EARLY_ACCESS, "row_scale_desc", ROW_SCALE_LOAD, (GDC_WAIT, "")),
+    "early_a_scales_before_the_wait": early_a(
+        K.EARLY_ACCESS, "row_scale_desc", ROW_SCALE_LOAD, (GDC_WAIT + ROW_SCALE, ROW_SCALE + GDC_WAIT)
+    ),
+    "early_a_is_the_other_operand": early_a(
+        K.EARLY_ACCESS, "b_desc", LOAD_B, (A_PROLOGUE, A_PROLOGUE.replace("load_a", "load_next"))
+    ),
+    # The ring, which two loops fill at first.
+    "early_loads_b_past_the_end": early(
+        K.WORK_IN_FLIGHT,
+        "b_smem",
+        LOAD_B,
+        (f"{PREDICATE}        column", f"{PREDICATE.replace('< args.k_steps', '>= 0')}        column"),
+    ),
+    "early_loads_a_past_the_end": early(
+        K.WORK_IN_FLIGHT,
+        "a_smem",
+        LOAD_A,
+        (f"{PREDICATE}        row", f"{PREDICATE.replace('< args.k_steps', '>= 0')}        row"),
+    ),
+    "early_expects_nothing": early(K.DEADLOCK, "load_ready", READY_WAIT, (EXPECT, "")),
+    "early_expects_its_own_bytes": early(
+        K.BYTE_COUNT,
+        "load_ready",
+        EXPECTS,
+        (EXPECT, EXPECT.replace("args.a_desc.nbytes_per_cta + ", "")),
+    ),
+    "early_expects_the_late_bytes": early(
+        K.BYTE_COUNT,
+        "load_ready",
+        EXPECTS,
+        (EXPECT, EXPECT.replace(" + args.b_desc.nbytes_per_cta", "")),
+    ),
+    "early_expects_twice": early(
+        K.ARRIVAL_OVERFLOW,
+        "load_ready",
+        EXPECTS,
+        (f"        {LOAD_A}", f"{EXPECT}        {LOAD_A}"),
+    ),
+    "early_parity_flipped": early(
+        K.READ_AFTER_WRITE,
+        "a_smem|b_smem",
+        MMA,
+        (READY_WAIT, READY_WAIT.replace("ring.phase", "ring.phase ^ 1")),
+    ),
+    "early_stage_not_awaited": early(K.READ_AFTER_WRITE, "a_smem|b_smem", MMA, (READY_WAIT, NOTHING)),
+    "early_one_stage_too_few": early(
+        K.DEADLOCK,
+        "load_ready",
+        READY_WAIT,
+        (f"    for stage in range(STAGES):\n{WHOLE_B}", f"    for stage in range(STAGES - 1):\n{WHOLE_B}"),
+    ),
+    "early_one_late_stage_too_few": early(
+        K.BYTE_COUNT, "load_ready", EXPECTS, (LATE_LOOP, LATE_LOOP.replace("STAGES", "STAGES - 1"))
+    ),
+    "early_step_of_the_first_stage": early(
+        WRONG_NUMBERS, "d_desc", "", (WHOLE_B, WHOLE_B.replace(" + stage", ""))
+    ),
+    "early_late_operand_in_the_next_stage": early(
+        K.READ_AFTER_WRITE, "a_smem", MMA, (STAGE_OF_A, "args.a_smem.index((stage + 1) % STAGES))")
+    ),
+    "early_early_operand_in_the_first_stage": early(
+        K.WRITE_AFTER_WRITE, "b_smem", LOAD_B, ("args.b_smem.index(stage))", "args.b_smem.index(stage * 0))")
+    ),
+    "early_refill_before_the_mma_retired": early(
+        K.WRITE_AFTER_READ, "a_smem|b_smem", LOAD, (STEP_WAIT + REFILL, REFILL + STEP_WAIT)
+    ),
+    "early_mma_not_awaited": early(
+        K.WRITE_AFTER_READ,
+        "a_smem|b_smem",
+        LOAD,
+        (STEP_WAIT, STEP_WAIT.replace("(0,", "(1,")),
+        also=((K.ACCUMULATOR_IN_FLIGHT, "accumulator", ".permute("),),
+    ),
+    "early_refill_of_the_next_stage": early(
+        K.WRITE_AFTER_WRITE,
+        "a_smem|b_smem",
+        LOAD,
+        (REFILL, REFILL.replace("ring.stage", "(ring.stage + 1) % STAGES")),
+    ),
+    "early_store_left_running": early(
+        K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (EARLY_LAST_WAIT, f"    {NOTHING}\n")
+    ),
+    "early_a_refill_of_the_stage_in_use": early_a(
+        K.WRITE_AFTER_READ,
+        "a_smem|b_smem",
+        LOAD,
+        (REFILL_IN_FLIGHT, REFILL_IN_FLIGHT.replace("stage_in_flight", "ring.stage")),
+    ),
+    "early_a_expects_nothing_of_b": early_a(
+        K.BYTE_COUNT,
+        "load_ready",
+        EXPECTS,
+        (EXPECT, EXPECT.replace(" + args.b_desc.nbytes_per_cta", "")),
+    ),
+    "early_a_store_left_running": early_a(
+        K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (EARLY_LAST_WAIT, f"    {NOTHING}\n")
+    ),
+}
+
+MUTANTS = DIVIDED | MANY | EARLY_SPLITS | EARLY
