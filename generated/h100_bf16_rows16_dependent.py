@@ -106,8 +106,8 @@ def load_b(args, loads, stage):
     if loads.k_step < args.k_steps:
         column, k = loads.column, loads.k_step * PROGRAM_TILE_K
         ready = args.load_ready.index(stage)
-        # The phase of `ready` completes when this one arrival and all these bytes, of A and of B, have come
-        # in. They are the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+        # The phase of `ready` completes when this one arrival and all bytes of A and of B have come in. They
+        # are the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
         mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
         tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(stage))
 
@@ -215,7 +215,7 @@ ARGUMENTS = {
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of a CTA, CTAs per cluster, programmatic dependent launch; Triton warns of unset FP fusion.
+# Warps of a CTA, CTAs per cluster, a dependent launch; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED = {}  # by device
 
@@ -225,16 +225,14 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 
     Args:
         a: [M, K], torch.bfloat16, K contiguous.
-        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
+        b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``); read
+            while the kernel ahead in the stream may still run, which must not write it.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
 
     All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided;
     addresses and row strides are multiples of 16 bytes. TMA writes rows in units of 16 bytes: where a row of
     D is not a whole number of them, `out` is refused, and the result is a view of padded rows. There is no
     backward, and torch.compile cannot trace this. A CUDA graph can capture all calls but the first.
-
-    Programmatic dependent launch: the kernel starts, and reads `b`, while the one ahead of it in the
-    stream may still run; that one must not write `b`. All else waits for its end.
 
     Raises TypeError for what is not a strided tensor of the dtype above, ValueError for any other fault.
     """

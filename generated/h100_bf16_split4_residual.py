@@ -221,9 +221,8 @@ def partial_addresses(args, tile):
 def is_last(args, tile, split, accumulator):
     """Leave a split's sums in memory; return whether all other splits of the tile have done so."""
     gl.store(partial_addresses(args, tile) + split * (PROGRAM_TILE_M * PROGRAM_TILE_N), accumulator)
-    # One thread counts for all: the sums of every thread come before that.
-    gl.barrier()
-    # Release these sums to the program that comes last, and acquire those of the programs that came before.
+    # One thread counts for all, behind Triton's barrier: it releases the sums of all threads to the program
+    # that comes last, and acquires for them those of the programs that came before.
     arrived = gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
     return arrived == SPLITS - 1
 
@@ -271,7 +270,8 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc, partials_ptr, counters_ptr):
         k_steps=gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K),
     )
 
-    tile, split = gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS
+    tile = gl.program_id(0) // SPLITS
+    split = gl.program_id(0) % SPLITS
     row, column = tile_origin(args, tile)
     loads = Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)
     for stage in range(STAGES):
@@ -315,8 +315,8 @@ def matmul(
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         c: [M, N], torch.bfloat16, N contiguous.
-        workspace: what `make_workspace` returns for M, N and the device, of calls that do not overlap; if not
-            given, each stream has one, and each call that a CUDA graph captures.
+        workspace: of `make_workspace`, for calls that do not overlap; if not given, each stream has one, and
+            each call in a CUDA graph.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
 
     All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided;
@@ -341,37 +341,28 @@ def matmul(
     arguments.append(_argument("out", out, known))
     if 0 in (m, n, k):
         return out.zero_()
-    arguments += _workspace(m, n, a.device) if workspace is None else workspace
-    _launch(a.device, SPLITS.value * _tiles(m, n), arguments)
+    tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
+    arguments += _workspace(tiles, m, n, a.device) if workspace is None else workspace
+    _launch(a.device, SPLITS.value * tiles, arguments)
     return out
 
 
 def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return what calls for M x N share with their programs: sums of each split, and a counter for each tile.
-
-    The counters are zero, and every call leaves them so.
-    """
-    sums = _tiles(m, n) * (SPLITS.value * PROGRAM_TILE_M.value * PROGRAM_TILE_N.value)
-    partials = torch.empty(sums, dtype=torch.float32, device=device)
-    return partials, torch.zeros(_tiles(m, n), dtype=torch.int32, device=device)
+    """Return room for the sums of an M x N D, and its tiles' counters: 0, as every call leaves them."""
+    tiles = -(-m // PROGRAM_TILE_M.value), -(-n // PROGRAM_TILE_N.value)
+    counters = torch.zeros(tiles, dtype=torch.int32, device=device)
+    sums = SPLITS.value * PROGRAM_TILE_M.value * PROGRAM_TILE_N.value * counters.numel()
+    return torch.empty(sums, dtype=torch.float32, device=device), counters
 
 
-def _workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the current stream's workspace, whose calls run one after the other; it grows when it must.
-
-    A call that a graph captures has one of its own, zeroed at each replay: the graph may run on any stream.
-    """
+def _workspace(tiles: int, m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the current stream's, made larger if need be; a new one for a graph, which any may replay."""
     if torch.cuda.is_current_stream_capturing():
         return make_workspace(m, n, device)
-    stream = device, torch.cuda.current_stream(device).cuda_stream
-    if stream not in WORKSPACES or WORKSPACES[stream][1].numel() < _tiles(m, n):
+    stream = torch.cuda.current_stream(device)
+    if stream not in WORKSPACES or WORKSPACES[stream][1].numel() < tiles:
         WORKSPACES[stream] = make_workspace(m, n, device)
     return WORKSPACES[stream]
-
-
-def _tiles(m: int, n: int) -> int:
-    """Return the tiles of D."""
-    return -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from gemmgen.hardware import Architecture
 from gemmgen.plan.decisions import Decisions
@@ -49,9 +50,14 @@ class Geometry(Decisions, ABC):
         return self.schedule_kind == "persistent"
 
     @property
+    def read_early(self) -> Literal["a", "b"] | None:
+        """The operand that is read before the kernel ahead has ended; None where all waits for that."""
+        return None
+
+    @property
     def dependent(self) -> bool:
         """Whether it is launched before the kernel ahead of it has ended."""
-        return False
+        return self.read_early is not None
 
     @property
     @abstractmethod

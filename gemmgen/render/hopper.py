@@ -169,7 +169,11 @@ class HopperView(KernelView):
         if plan.splits > 1:
             yield "SPLITS", plan.splits, "parts of K, each a program's"
             if plan.splits_at_once < plan.splits:
-                yield "SPLITS_AT_ONCE", plan.splits_at_once, "of which the last program reads the sums together"
+                yield (
+                    "SPLITS_AT_ONCE",
+                    plan.splits_at_once,
+                    "of which the last program reads the sums together",
+                )
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants
@@ -260,8 +264,30 @@ class HopperView(KernelView):
         """The operand whose loads wait for the kernel ahead."""
         return "b" if self.plan.early_operand == "a" else "a"
 
+    @property
+    def place(self) -> str:
+        """The part that finds a program's tile."""
+        return f"wgmma/place_{'split' if self.splits else 'tile'}.py.j2"
+
+    @property
+    def prologue(self) -> str:
+        """The part that starts a tiled program's first loads."""
+        early = "_early" if self.plan.dependent else ""
+        trigger = "_trigger" if self.plan.dependent and self.plan.trigger == "loads" else ""
+        return f"wgmma/prologue{early}{trigger}.py.j2"
+
+    @property
+    def ending(self) -> str:
+        """The part that stores its tile."""
+        return f"wgmma/ending{'_split' if self.splits else ''}.py.j2"
+
+    @property
+    def reads_scalar_first(self) -> bool:
+        """Whether a factor in global memory is read before anything else."""
+        return self.plan.problem.scalar and not self.plan.dependent
+
     @staticmethod
-    def place(operand: str) -> str:
+    def coordinate(operand: str) -> str:
         """Return what of a tile's place an operand's loads need besides K."""
         return "row" if operand == "a" else "column"
 

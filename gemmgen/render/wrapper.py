@@ -10,7 +10,6 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument
-from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.definition import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import formula
@@ -285,7 +284,7 @@ class Wrapper:
         if self.plan.schedule_kind == "single_tile":
             return "1"
         if self.workspace:
-            return "SPLITS.value * _tiles(m, n)"
+            return "SPLITS.value * tiles"
         return "-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)"
 
     @property
@@ -319,9 +318,11 @@ class Wrapper:
         step = self.plan.architecture.tma_padded_alignment_bytes
         alignment = f"; rows at multiples of {step} bytes, K one of {self.k_multiple}"
         a, b = (doc + alignment * (name in self.padded) for name, doc in (("a", a), ("b", b)))
+        contract = "read while the kernel ahead in the stream may still run, which must not write it"
+        early = {name: f"; {contract}" * (self.plan.read_early == name) for name in ("a", "b")}
         docs = [
-            f"a: {a_shape}, {problem.a.dtype.torch}, {a}.",
-            f"b: {b_shape}, {problem.b.dtype.torch}, {b}.",
+            f"a: {a_shape}, {problem.a.dtype.torch}, {a}{early['a']}.",
+            f"b: {b_shape}, {problem.b.dtype.torch}, {b}{early['b']}.",
         ]
         for name in self.scales:
             vector = self.vector(name)
@@ -339,8 +340,8 @@ class Wrapper:
         own = "in memory of its own; allocated if not given"
         if self.workspace:
             docs.append(
-                "workspace: what `make_workspace` returns for M, N and the device, of calls that do not overlap; "
-                "if not given, each stream has one, and each call that a CUDA graph captures."
+                "workspace: of `make_workspace`, for calls that do not overlap; if not given, each stream has one, "
+                "and each call in a CUDA graph."
             )
         docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
@@ -353,18 +354,6 @@ class Wrapper:
             )
             for doc in docs
         )
-
-    @property
-    def dependent_contract(self) -> str:
-        """What a caller of a kernel that starts early has to keep, as a paragraph of the docstring."""
-        plan = self.plan
-        assert isinstance(plan, WgmmaKernel)  # no other starts early
-        early = plan.early_operand
-        text = (
-            f"Programmatic dependent launch: the kernel starts, and reads `{early}`, while the one ahead of it in "
-            f"the stream may still run; that one must not write `{early}`. All else waits for its end."
-        )
-        return textwrap.fill(text, width=106, initial_indent=" " * 4, subsequent_indent=" " * 4)
 
     @property
     def summary(self) -> str:
@@ -399,7 +388,7 @@ class Wrapper:
         if plan.launch_register_limit:
             options += f", registers for {plan.occupancy} per SM"
         if plan.dependent:
-            options += ", programmatic dependent launch"
+            options += ", an early start"
         return f"{options}; Triton warns of unset FP fusion."
 
     @property

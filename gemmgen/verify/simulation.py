@@ -24,7 +24,6 @@ from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.simulate.execution import run
@@ -182,7 +181,7 @@ COUNTERS_ARGUMENT = "counters_ptr"
 
 def early_arguments(plan: Kernel) -> tuple[str, ...]:
     """Return what the kernel's launch may read before the kernel ahead of it has ended."""
-    return (f"{plan.early_operand}_desc",) if isinstance(plan, WgmmaKernel) and plan.dependent else ()
+    return (f"{plan.read_early}_desc",) if plan.read_early else ()
 
 
 @dataclass(frozen=True)

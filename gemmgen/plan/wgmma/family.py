@@ -204,7 +204,11 @@ def _exchanged_defaults(stated: Values) -> Values:
     if stated.get("specialization", "none") != "none" or stated.get("schedule_kind", "tiled") != "tiled":
         return {}
     order = {"order", "minor", "width"}
-    return {name: value for name, value in EXCHANGED_DEFAULTS.items() if not order & {name} or not order & {*stated}}
+    return {
+        name: value
+        for name, value in EXCHANGED_DEFAULTS.items()
+        if not order & {name} or not order & {*stated}
+    }
 
 
 def _deepest_ring(exchanged: bool) -> int:

@@ -69,9 +69,9 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.splits
 
     @property
-    def dependent(self) -> bool:
-        """Whether it is launched before the kernel ahead of it has ended."""
-        return self.early_operand != "none"
+    def read_early(self) -> EarlyOperand | None:
+        """The operand that is read before the kernel ahead has ended; None where all waits for that."""
+        return None if self.early_operand == "none" else self.early_operand
 
     @property
     def synchronous(self) -> bool:

@@ -212,14 +212,14 @@ def least_columns(plan: WgmmaKernel) -> int:
 
 def mma_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the extents of a CTA's tile along the rows and along the columns of the instruction."""
-    tile = (plan.cta_tile_m, plan.cta_tile_n)
-    return tile[::-1] if plan.exchanged else tile
+    m, n = plan.cta_tile_m, plan.cta_tile_n
+    return (n, m) if plan.exchanged else (m, n)
 
 
 def least_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the fewest rows and columns of a tile of D that its warps can share."""
-    least = (least_rows(plan), least_columns(plan))
-    return least[::-1] if plan.exchanged else least
+    rows, columns = least_rows(plan), least_columns(plan)
+    return (columns, rows) if plan.exchanged else (rows, columns)
 
 
 def narrowest_subtile(plan: WgmmaKernel) -> int:
