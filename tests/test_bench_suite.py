@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import math
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ from gemmgen.bench import (
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.contest import Prepared, Progress, Task, contest_of
 from gemmgen.bench.figures import IN_THE_DARK, ratio_limits
-from gemmgen.bench.machine import UnfinishedError
+from gemmgen.bench.machine import CudaMachine, UnfinishedError
+from gemmgen.bench.record import GpuState
 from gemmgen.bench.suite import (
     BASELINE,
     BEST,
@@ -222,6 +224,79 @@ def test_the_gpu_settles_before_each_shape_and_longer_before_the_first(tmp_path:
 def test_only_shapes_of_the_range_are_timed(tmp_path: Path, arms: Arms) -> None:
     book = run(tmp_path, arms, Book(), "kernel_a", extents=range(9, 65))
     assert [result.shape for result in results(book)] == [(64, 16, 32)]
+
+
+# --- the GPU's own clocks
+
+
+class Event:
+    """An event of a GPU whose clock the works advance; one of ``late`` never comes."""
+
+    clock = 0.0
+    late = False
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Event.clock
+
+    def query(self) -> bool:
+        return not Event.late
+
+    def elapsed_time(self, other: Event) -> float:
+        return other.at - self.at
+
+
+def work(milliseconds: float, log: list[float]) -> Callable[[], None]:
+    def spend() -> None:
+        Event.clock += milliseconds
+        log.append(milliseconds)
+
+    return spend
+
+
+def test_works_are_timed_one_behind_the_other_after_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[float] = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    machine = CudaMachine(torch.device("cpu"))
+    assert machine.times([work(2, log), work(3, log)]) == pytest.approx([2e-3, 3e-3])
+    assert log == [3, 2, 3]
+
+
+def test_a_gpu_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "late", True)
+    monkeypatch.setattr("gemmgen.bench.machine.UNFINISHED_SECONDS", 0.05)
+    machine = CudaMachine(torch.device("cpu"))
+    with pytest.raises(UnfinishedError, match=r"did not end within 0\.05 seconds"):
+        machine.finish()
+    with pytest.raises(UnfinishedError):
+        machine.times([work(1, [])])
+
+
+def test_the_state_is_the_mean_of_what_the_tool_says_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '1000, 100, 50'\nsleep 0.3\necho '1400, [N/A], 61'\necho x\nsleep 60\n")
+    smi.chmod(0o755)
+    machine = CudaMachine(torch.device("cpu"))
+
+    def properties(_: object) -> SimpleNamespace:
+        return SimpleNamespace(uuid="0")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    start = machine.now()
+    with machine.watched() as since:
+        while since(start) is None or since(start) == GpuState(1000.0, 100.0, 50.0):
+            assert machine.now() - start < 10
+        assert since(start) == GpuState(1200.0, 100.0, 55.5)
+        assert since(machine.now()) == GpuState(1400.0, None, 61.0)  # the latest, where none came since
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    with machine.watched() as since:
+        assert since(start) is None
 
 
 # --- what the planner chooses
@@ -704,6 +779,55 @@ def test_the_axis_of_ratios_ends_at_ticks() -> None:
     assert ratio_limits([1.0]) == (0.8, 1.25)
     assert ratio_limits([0.75, 1.3]) == (0.7, 1.5)
     assert ratio_limits([0.1, 4.0]) == (0.5, 2.0)
+
+
+# --- what the pages quote
+
+
+@pytest.fixture
+def refresh() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms, refresh: ModuleType) -> None:
+    path = tmp_path / "record.jsonl"
+    for line in hand_made(arms, tmp_path).lines:
+        Book(path).write(line)
+    block = f"a\n<!-- suite: {path} -->\nold\n<!-- end -->\nb\n"
+    page = refresh.refreshed(block)
+    assert page == (
+        f"a\n<!-- suite: {path} -->\n"
+        "On Fake H200 with torch 0, Triton 0:\n\n"
+        "bf16: the best of 2 kernels, over an invented baseline:\n\n"
+        "| M | shapes | geomean | minimum | at | share >= 1 |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+        "| 1-16 | 3 | 0.794 | 0.500 | 16x8x8 | 33% |\n"
+        "| 2049- | 1 | 1.000 | 1.000 | 4096x8x8 | 100% |\n"
+        "| split K | 2 | 1.000 | 0.500 | 16x8x8 | 50% |\n"
+        "| all | 4 | 0.841 | 0.500 | 16x8x8 | 50% |\n"
+        "<!-- end -->\nb\n"
+    )
+    assert refresh.refreshed(page) == page
+
+
+def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleType) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for record, pictures in refresh.suite_records().items():
+        assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
+        book = Book.opened(record)
+        assert errors_of(book) == []
+        for name in book.contests:
+            best = Figures.of(p for p in points_of(book) if p.contest == name and p.kernel == BEST)
+            assert best
+            assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(pictures[0]))
+            assert f"{name}: {best.count} shapes" in texts_of(pictures[1])
+        for picture in pictures:
+            assert f"]({picture.name})" in page
 
 
 # --- peers

@@ -205,6 +205,33 @@ def suite_tables(book: Book) -> Iterator[Table]:
         yield _peer_table(peers, best)
 
 
+def suite_markdown(book: Book) -> str:
+    """Return the figures of the best kernels by groups of M as a Markdown table for each contest."""
+    points, lines = points_of(book), list[str]()
+    for name, contest in book.contests.items():
+        figures = grouped(points, name)
+        if BEST in figures:
+            rows = list(_best_rows(figures[BEST]))
+            rule = ["---", *["---:"] * (len(BEST_COLUMNS) - 1)]
+            lines += ["", f"{_best_title(name, figures)}, over {contest.baseline}:", ""]
+            lines += [f"| {' | '.join(row)} |" for row in (BEST_COLUMNS, rule, *rows)]
+    return "\n".join((*lines[1:], ""))
+
+
+BEST_COLUMNS: Final = ("M", "shapes", "geomean", "minimum", "at", "share >= 1")
+
+
+def _best_title(name: str, figures: Mapping[str, Mapping[str, Figures]]) -> str:
+    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
+    return f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
+
+
+def _best_rows(groups: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
+    for group, found in groups.items():
+        numbers = f"{found.geomean:.3f}", f"{found.minimum:.3f}"
+        yield group, str(found.count), *numbers, shape_text(found.worst), f"{found.share:.0%}"
+
+
 def _won(book: Book, contest: str) -> Iterator[str]:
     return (kernel for (where, _), kernel in winners_of(book).items() if where == contest)
 
@@ -218,13 +245,9 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
-    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
-    title = f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
-    table = _table(f"{title}, over {baseline}", "M", "shapes", "geomean", "minimum", "at", "share >= 1")
-    for group, found in figures.get(BEST, {}).items():
-        share = f"{found.share:.0%}"
-        shape = shape_text(found.worst)
-        table.add_row(group, str(found.count), f"{found.geomean:.3f}", f"{found.minimum:.3f}", shape, share)
+    table = _table(f"{_best_title(name, figures)}, over {baseline}", *BEST_COLUMNS)
+    for row in _best_rows(figures.get(BEST, {})):
+        table.add_row(*row)
     return table
 
 
