@@ -36,7 +36,7 @@ from gemmgen.bench import (
     time_suite,
 )
 from gemmgen.bench.baseline import Baseline
-from gemmgen.bench.contest import Prepared, Progress, Task, contest_of
+from gemmgen.bench.contest import Prepared, Progress, Task, contest_of, prepare_in_children
 from gemmgen.bench.figures import IN_THE_DARK, ratio_limits
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
 from gemmgen.bench.record import GpuState
@@ -299,6 +299,61 @@ def test_the_state_is_the_mean_of_what_the_tool_says_meanwhile(
         assert since(start) is None
 
 
+# --- before anything is timed
+
+
+def end(d: Tensor) -> None:
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def refuse(d: Tensor) -> None:
+    raise ValueError("m must be 64")
+
+
+def fault(d: Tensor) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+
+
+def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("kernel_a", "kernel_b", "kernel_c", "kernel_d")
+    arms.spoil |= {"kernel_b": end, "kernel_c": fault, "kernel_d": refuse}
+
+    def on_the_cpu(_: object) -> torch.device:
+        return torch.device("cpu")
+
+    def done(_: object) -> None:
+        pass
+
+    monkeypatch.setattr("gemmgen.bench.contest.require_gpu", on_the_cpu)
+    monkeypatch.setattr(CudaMachine, "finish", done)
+    seen: list[tuple[Sequence[Task], Prepared]] = []
+    told: list[str] = []
+
+    def watched(tasks: Sequence[Task], progress: Progress) -> Prepared:
+        found = prepare_in_children(tasks, told.append)
+        seen.append((tasks, found))
+        return replace(found, failures=dict.fromkeys(names[1:], "left out"))
+
+    run(tmp_path, arms, Book(), *names, prepare=watched)
+    ((tasks, found),) = seen
+    assert [(task.shape, len(task.entrants)) for task in tasks] == [((8, 16, 32), 4), ((64, 16, 32), 4)]
+    assert found.failures == {
+        "kernel_b": "compiling and running it ended its process: signal 6",
+        "kernel_c": "RuntimeError: CUDA error: an illegal memory access was encountered",
+    }
+    assert told == ["compiling 4 kernels, and naming the baseline's on 2 shapes"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_timed_and_nothing_recorded(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+        run(tmp_path, arms, Book.opened(path), "kernel_a", prepare=prepare_in_children)
+    assert not path.exists()
+
+
 # --- what the planner chooses
 
 OPEN = """\
@@ -373,11 +428,11 @@ def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, 
 
 
 def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: Arms) -> None:
-    def refuse(d: Tensor) -> None:
+    def refuse_few(d: Tensor) -> None:
         if d.shape[0] == 8:
             raise ValueError("m must be 64\nor more")
 
-    arms.spoil["kernel_b"] = refuse
+    arms.spoil["kernel_b"] = refuse_few
     book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
     assert refusals(book) == [
         Refused("refused", (8, 16, 32), CONTEST, "kernel_b", "cannot", "ValueError: m must be 64")
@@ -651,6 +706,9 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     assert re.search(r"split K +2 +1\.000 +0\.500 +16x8x8 +50%", shown)
     assert re.search(r"kernel_a +4 +4 +0\.794 +1\.000 +1\.000 +0\.841 +0\.500 +50%", shown)
     assert re.search(r"kernel_b +4 +0 +0\.800 +0\.800 +0\.800 +0\.800 +0\.800 +0%", shown)
+    assert re.search(
+        r"16x8x8 +0\.500 \[0\.500, 0\.500\] +40\.0 +20\.0 +kernel_a +nvjet_TNT, splitKreduce_kernel", shown
+    )
     report: Any = json.loads(json.dumps(report_of(book)))
     contest = report["contests"]["bf16"]
     assert contest["groups"]["best"]["split K"] == {
@@ -1135,6 +1193,21 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     assert (code, again, told) == (0, shown, "")
     code, report, _ = gemmgen("bench", out / "record.jsonl", "--json")
     assert json.loads(report) == json.loads(json.dumps(report_of(Book.opened(out / "record.jsonl"))))
+
+
+def test_without_matplotlib_there_are_figures_and_a_warning(
+    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    code, out, err = gemmgen("bench", path, "--out", tmp_path)
+    assert code == 0
+    assert "bf16: one kernel, over an invented baseline" in out
+    assert err == (
+        f"{tmp_path}/ratio.svg: warning[missing-package]: plots need matplotlib; "
+        "install it with: pip install 'gemmgen[plot]'\n"
+    )
 
 
 def test_the_command_asks_for_peers_after_the_kernels(

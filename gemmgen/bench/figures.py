@@ -182,6 +182,8 @@ def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
 # --- the record of a suite as tables
 
 NONE: Final = "\N{EN DASH}"
+SLOWEST: Final = 12
+"""Shapes of a table that shows where to look."""
 MOST_KERNELS: Final = 30
 """In a table; a planner that chooses for each shape has hundreds."""
 
@@ -197,8 +199,11 @@ def suite_tables(book: Book) -> Iterator[Table]:
         figures = grouped(points, name)
         if not figures:
             continue
+        winners = {shape: kernel for (where, shape), kernel in winners_of(book).items() if where == name}
+        best = [point for point in points if point.contest == name and point.kernel == BEST]
         yield _best_table(name, contest.baseline, figures)
-        yield _kernel_table(figures, Counter(_won(book, name)))
+        yield _kernel_table(figures, Counter(winners.values()))
+        yield _slowest_table(best, winners)
     peers = [line for line in book.lines if isinstance(line, Peer)]
     if peers:
         best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
@@ -232,10 +237,6 @@ def _best_rows(groups: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
         yield group, str(found.count), *numbers, shape_text(found.worst), f"{found.share:.0%}"
 
 
-def _won(book: Book, contest: str) -> Iterator[str]:
-    return (kernel for (where, _), kernel in winners_of(book).items() if where == contest)
-
-
 def _table(title: str, *columns: str) -> Table:
     """Return a table of words in its first column and numbers in the others."""
     table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -266,6 +267,18 @@ def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str
         places = str(won.get(kernel, 0)) if kernel != BEST else NONE
         ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
         table.add_row(kernel, str(every.count), places, *cells, *ends)
+    return table
+
+
+def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table:
+    """Return the shapes at which the best kernel compares worst, with what the baseline launches there."""
+    columns = "M x N x K", "ratio [quartiles]", "us", "baseline's", "best kernel", "baseline's kernels"
+    table = _table(f"the {SLOWEST} slowest shapes beside the baseline", *columns)
+    for point in sorted(best, key=lambda point: point.ratio.median)[:SLOWEST]:
+        ends = ", ".join(f"{quartile:.3f}" for quartile in point.ratio.quartiles)
+        times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
+        kernels = winners[point.shape], ", ".join(point.baseline_kernels)
+        table.add_row(shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels)
     return table
 
 

@@ -174,6 +174,7 @@ class CudaMachine:
         finally:
             gc.unfreeze()
             gc.enable()
+            torch.cuda.empty_cache()  # what comes next may be another process
 
     def recorded(self, work: Work) -> Work:
         """Return the replay of a CUDA graph, without the collection that ``torch.cuda.graph`` begins with."""
