@@ -37,7 +37,7 @@ from gemmgen.bench import (
 )
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.contest import Prepared, Progress, Task, contest_of, prepare_in_children
-from gemmgen.bench.figures import IN_THE_DARK, ratio_limits
+from gemmgen.bench.figures import IN_THE_DARK, ratio_limits, short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
 from gemmgen.bench.record import GpuState
 from gemmgen.bench.suite import (
@@ -608,6 +608,9 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, arms: Ar
     whole = path.read_bytes()
     assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
     path.write_bytes(whole + whole.splitlines()[1][:100])  # killed while it wrote
+    halved = path.read_bytes()
+    assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
+    assert path.read_bytes() == halved  # who only reads changes nothing
     told: list[str] = []
     book = run(tmp_path, arms, Book.opened(path), "kernel_a", progress=told.append)
     assert told == ["bf16 64x16x32, 1 of 1"]
@@ -707,8 +710,9 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     assert re.search(r"kernel_a +4 +4 +0\.794 +1\.000 +1\.000 +0\.841 +0\.500 +50%", shown)
     assert re.search(r"kernel_b +4 +0 +0\.800 +0\.800 +0\.800 +0\.800 +0\.800 +0%", shown)
     assert re.search(
-        r"16x8x8 +0\.500 \[0\.500, 0\.500\] +40\.0 +20\.0 +kernel_a +nvjet_TNT, splitKreduce_kernel", shown
+        r"16x8x8 +0\.500 \[0\.500, 0\.500\] +40\.0 +20\.0 +kernel_a +TNT, splitKreduce_kernel", shown
     )
+    assert "ratio [quartiles]" in shown
     report: Any = json.loads(json.dumps(report_of(book)))
     contest = report["contests"]["bf16"]
     assert contest["groups"]["best"]["split K"] == {
@@ -721,6 +725,18 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     assert contest["shapes"][0]["kernel"] == "kernel_a"
     assert contest["shapes"][0]["baseline_kernels"] == ["nvjet_splitK_TNT"]
     assert report["errors"] == []
+
+
+def test_the_names_of_cublas_kernels_are_shortened() -> None:
+    assert (
+        short_name("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT")
+        == "sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
+    )
+    reduction = (
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float, (cublasLt::x)2>(cublasSplitKParams<float>)"
+    )
+    assert short_name(reduction) == "splitKreduce_kernel"
+    assert short_name("triton_tem_fused_mm_0") == "triton_tem_fused_mm_0"
 
 
 def text_of(book: Book) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from gemmgen.bench.record import Ceilings, Measurement, Record, Spread, flops
@@ -239,9 +241,11 @@ def _best_rows(groups: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
 
 def _table(title: str, *columns: str) -> Table:
     """Return a table of words in its first column and numbers in the others."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        table.add_column(escape(column), justify="right" if index else "left", no_wrap=True)
     return table
 
 
@@ -266,7 +270,7 @@ def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str
         every = found[ALL]
         places = str(won.get(kernel, 0)) if kernel != BEST else NONE
         ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
-        table.add_row(kernel, str(every.count), places, *cells, *ends)
+        table.add_row(escape(kernel), str(every.count), places, *cells, *ends)
     return table
 
 
@@ -277,9 +281,16 @@ def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table
     for point in sorted(best, key=lambda point: point.ratio.median)[:SLOWEST]:
         ends = ", ".join(f"{quartile:.3f}" for quartile in point.ratio.quartiles)
         times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
-        kernels = winners[point.shape], ", ".join(point.baseline_kernels)
-        table.add_row(shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels)
+        kernels = winners[point.shape], ", ".join(map(short_name, point.baseline_kernels))
+        cells = shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels
+        table.add_row(*map(escape, cells))
     return table
+
+
+def short_name(kernel: str) -> str:
+    """Return a kernel's name without its return type, namespaces, arguments and cuBLAS's own name."""
+    bare = re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2]
+    return bare.removeprefix("nvjet_")
 
 
 def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) -> Table:
@@ -292,7 +303,7 @@ def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) 
         ours = best.get((line.contest, line.shape))
         own = f"{ours.ratio.median:.3f}" if ours else NONE
         if line.why_not:
-            table.add_row(*place, NONE, own, NONE, NONE, line.why_not)
+            table.add_row(*place, NONE, own, NONE, NONE, escape(line.why_not))
             continue
         theirs = ratios(line.baseline_seconds, line.seconds).median
         over = f"{ours.ratio.median / theirs:.3f}" if ours else NONE
