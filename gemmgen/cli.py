@@ -522,7 +522,7 @@ def bench_command(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Time each spec's kernel against torch.matmul; or make the table and the plot of records."""
+    """Time each spec's kernel against torch.matmul, or all by turns on a suite; or show what records say."""
     require_compiler()
     from gemmgen import bench
 

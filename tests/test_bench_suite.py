@@ -439,6 +439,8 @@ def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: A
     ]
     assert [len(result.kernels) for result in results(book)] == [1, 2]
     assert errors_of(book) == []
+    assert "not timed" in text_of(book)
+    assert re.search(r"bf16 +kernel_b +1 +8x16x32 +ValueError: m must be 64", text_of(book))
 
 
 def test_a_shape_that_the_baseline_cannot_compute_is_left_out(

@@ -27,6 +27,7 @@ from gemmgen.bench.suite import (
     Figures,
     Peer,
     Point,
+    Refused,
     grouped,
     points_of,
     ratios,
@@ -206,6 +207,9 @@ def suite_tables(book: Book) -> Iterator[Table]:
         yield _best_table(name, contest.baseline, figures)
         yield _kernel_table(figures, Counter(winners.values()))
         yield _slowest_table(best, winners)
+    refused = [line for line in book.current() if isinstance(line, Refused)]
+    if refused:
+        yield _refusal_table(refused)
     peers = [line for line in book.lines if isinstance(line, Peer)]
     if peers:
         best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
@@ -283,6 +287,18 @@ def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table
         times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
         kernels = winners[point.shape], ", ".join(map(short_name, point.baseline_kernels))
         cells = shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _refusal_table(refused: Sequence[Refused]) -> Table:
+    """Return what was not timed, with the first shape of those that have the same reason."""
+    table = _table("not timed", "contest", "kernel", "shapes", "the first", "why")
+    together: dict[tuple[str, str, str], list[Shape]] = {}
+    for line in refused:
+        together.setdefault((line.contest, line.kernel, line.message), []).append(line.shape)
+    for (contest, kernel, message), shapes in together.items():
+        cells = contest, kernel, str(len(shapes)), shape_text(shapes[0]), message
         table.add_row(*map(escape, cells))
     return table
 
