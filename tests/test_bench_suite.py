@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -306,6 +307,10 @@ def end(d: Tensor) -> None:
     os.kill(os.getpid(), signal.SIGABRT)
 
 
+def never_end(d: Tensor) -> None:
+    time.sleep(60)
+
+
 def refuse(d: Tensor) -> None:
     raise ValueError("m must be 64")
 
@@ -317,8 +322,9 @@ def fault(d: Tensor) -> None:
 def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
     tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ("kernel_a", "kernel_b", "kernel_c", "kernel_d")
-    arms.spoil |= {"kernel_b": end, "kernel_c": fault, "kernel_d": refuse}
+    names = ("kernel_a", "kernel_b", "kernel_c", "kernel_d", "kernel_e")
+    arms.spoil |= {"kernel_b": end, "kernel_c": fault, "kernel_d": refuse, "kernel_e": never_end}
+    monkeypatch.setattr("gemmgen.bench.contest.PRIMING_SECONDS", 1)
 
     def on_the_cpu(_: object) -> torch.device:
         return torch.device("cpu")
@@ -338,12 +344,13 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
 
     run(tmp_path, arms, Book(), *names, prepare=watched)
     ((tasks, found),) = seen
-    assert [(task.shape, len(task.entrants)) for task in tasks] == [((8, 16, 32), 4), ((64, 16, 32), 4)]
+    assert [(task.shape, len(task.entrants)) for task in tasks] == [((8, 16, 32), 5), ((64, 16, 32), 5)]
     assert found.failures == {
         "kernel_b": "compiling and running it ended its process: signal 6",
         "kernel_c": "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "kernel_e": "compiling and running it ended its process: signal 14",
     }
-    assert told == ["compiling 4 kernels, and naming the baseline's on 2 shapes"]
+    assert told == ["compiling 5 kernels, and naming the baseline's on 2 shapes"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -495,23 +502,29 @@ def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path
     assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_a", "failed")] * 2
 
 
-def test_rounds_that_never_end_are_not_begun_again(
-    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [UnfinishedError("did not end"), RuntimeError("CUDA error: misaligned")])
+def test_rounds_that_fail_are_not_begun_again(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     times = arms.machine.times
 
-    def hang(works: Sequence[Callable[[], None]]) -> list[float]:
+    def fail(works: Sequence[Callable[[], None]]) -> list[float]:
         if len(works) > 3:
-            raise UnfinishedError("did not end within 30 seconds")
+            raise error
         return times(works)
 
-    monkeypatch.setattr(arms.machine, "times", hang)
+    monkeypatch.setattr(arms.machine, "times", fail)
+    monkeypatch.setattr(arms.machine, "lost", lambda: True)
     book = Book()
     for _ in range(2):
         with pytest.raises(GemmgenError, match=r"error\[device-lost\]"):
             run(tmp_path, arms, book, "kernel_a", "kernel_b")
     run(tmp_path, arms, book, "kernel_a", "kernel_b")
-    assert [line.kernel for line in refusals(book)] == ["kernel_a", "kernel_b"] * 2
+    first_line = f"{type(error).__name__}: {error}"
+    assert [(line.kernel, line.message) for line in refusals(book)] == [
+        ("kernel_a", f"rounds with it: {first_line}"),
+        ("kernel_b", first_line),
+    ] * 2
     assert results(book) == []
 
 

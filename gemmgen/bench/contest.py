@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
+import signal
 import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -768,9 +769,9 @@ class _Campaign:
             return
         try:
             result = self._rounds(task, samples, input_set_count, pass_seconds)
-        except UnfinishedError as error:  # nobody knows whose fault it is
+        except Exception as error:  # nobody knows whose fault it is
             for sample in samples[1:-1]:
-                self._note(task, sample.running.name, "failed", f"rounds with it did not end: {error}")
+                self._note(task, sample.running.name, "failed", f"rounds with it: {_first_line(error)}")
             self._note(task, samples[-1].running.name, "failed", error)
         else:
             self.book.write(result)
@@ -882,6 +883,12 @@ def _first_line(error: Exception) -> str:
 # --- what is done before, in processes of their own: they compile for this one, and may be lost
 
 
+PRIMING_SECONDS: Final = 300
+"""A kernel compiles in a few seconds: a process that takes longer than this is ended."""
+NAMING_SECONDS: Final = 60
+"""The process that asks the profiler has so long, and a second for each shape."""
+
+
 def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     """Compile every kernel and run it once, and read the names of the baseline's kernels.
 
@@ -918,6 +925,7 @@ def _primed_in_child(entrant_and_shape: tuple[Entrant, Shape]) -> GemmgenError |
 
 def _primed(entrant: Entrant, shape: Shape) -> GemmgenError | str | None:
     """Compile a kernel by running it once; return what is wrong with it."""
+    signal.alarm(PRIMING_SECONDS)
     spec = entrant.spec
     try:
         machine = CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
@@ -940,6 +948,7 @@ def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]
     """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
     from torch.profiler import ProfilerActivity, profile
 
+    signal.alarm(NAMING_SECONDS + len(tasks))
     found: dict[tuple[str, Shape], tuple[str, ...]] = {}
     generator = torch.Generator(torch.device("cuda")).manual_seed(0)
     for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
