@@ -434,6 +434,24 @@ def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, 
     assert errors_of(book)[0].startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
 
 
+def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path: Path, arms: Arms) -> None:
+    calls: list[int] = []
+
+    def spoil_later(d: Tensor) -> None:
+        calls.append(1)
+        if len(calls) > 500:  # a counter that is not reset, say
+            d[0, 0] += 1
+
+    arms.spoil["kernel_a"] = spoil_later
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    first, _ = results(book)
+    assert [arm.kernel for arm in first.kernels] == ["kernel_b"]
+    assert first.playoff is not None
+    assert first.playoff.kernel == "kernel_b"
+    assert (refusals(book)[0].kernel, refusals(book)[0].why) == ("kernel_a", "wrong")
+    assert refusals(book)[0].message.startswith("after many replays: relative error 0.")
+
+
 def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: Arms) -> None:
     def refuse_few(d: Tensor) -> None:
         if d.shape[0] == 8:
