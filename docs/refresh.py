@@ -1,9 +1,10 @@
 """Fill the marked blocks of the pages from what they quote: a generated module, and the benchmark records.
 
-``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/speed.svg and docs/pipeline.svg, which
-is drawn from a simulation; tests fail while one of them is not what this would write. A block begins with
-``<!-- excerpt: FILE FUNCTION… -->``, with ``<!-- speed -->`` for the rows of SHOWN, or with
-``<!-- benchmarks -->`` for all; it ends with ``<!-- end -->``.
+``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/speed.svg, the pictures of suites and
+docs/pipeline.svg, which is drawn from a simulation; tests fail while one is not what this would write. A
+block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with ``<!-- speed -->`` for the rows of SHOWN, with
+``<!-- benchmarks -->`` for all, or with ``<!-- suite: RECORD -->`` for the figures of a suite; it ends with
+``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from gemmgen.bench import Record, markdown_table, plot, read_record
+from gemmgen.bench import (
+    Book,
+    Record,
+    markdown_table,
+    plot,
+    ratio_picture,
+    read_record,
+    roofline_picture,
+    suite_markdown,
+)
+from gemmgen.bench.record import Environment
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make
 
@@ -44,6 +55,12 @@ def refreshed(text: str) -> str:
     text = re.sub(
         r"(<!-- excerpt: (\S+) ([^>]*?) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{_excerpt(ROOT / match[2], match[3].split())}{match[4]}",
+        text,
+        flags=re.DOTALL,
+    )
+    text = re.sub(
+        r"(<!-- suite: (\S+) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{_suite(ROOT / match[2])}{match[3]}",
         text,
         flags=re.DOTALL,
     )
@@ -101,11 +118,26 @@ def _benchmarks() -> str:
     return f"{_where(records())}\n\n{markdown_table(records())}"
 
 
+def _suite(path: Path) -> str:
+    book = Book.opened(path)
+    return f"{_on([session.environment for session in book.sessions])}\n\n{suite_markdown(book)}"
+
+
+def suite_records() -> dict[Path, tuple[Path, Path]]:
+    """Return the committed records of suites, each with its pictures: of the ratios, and of the roofline."""
+    return {
+        path: (ROOT / "docs" / f"{path.stem}_ratio.svg", ROOT / "docs" / f"{path.stem}_roofline.svg")
+        for path in sorted((ROOT / "benchmarks" / "suites").glob("*.jsonl"))
+    }
+
+
 def _where(found: list[Record]) -> str:
-    gpus = sorted({record.environment.gpu for record in found})
-    versions = sorted(
-        {f"torch {record.environment.torch}, Triton {record.environment.triton}" for record in found}
-    )
+    return _on([record.environment for record in found])
+
+
+def _on(found: list[Environment]) -> str:
+    gpus = sorted({environment.gpu for environment in found})
+    versions = sorted({f"torch {environment.torch}, Triton {environment.triton}" for environment in found})
     return f"On {', '.join(gpus)} with {'; '.join(versions)}:"
 
 
@@ -125,4 +157,7 @@ if __name__ == "__main__":
     for page in PAGES:
         page.write_text(refreshed(page.read_text()))
     plot(shown(), PICTURE)
+    for record, (ratio, roofline) in suite_records().items():
+        ratio_picture(Book.opened(record), ratio)
+        roofline_picture(Book.opened(record), roofline)
     PIPELINE.write_text(pipeline(), encoding="utf-8")

@@ -106,7 +106,16 @@ class FakeMachine:
         yield
 
     def recorded(self, work: Work) -> Work:
-        return self.capture(work)
+        spend = self.capture(work)
+
+        def replay() -> None:
+            before = self.host_clock, self.device_clock, self.log
+            self.log = []
+            work()  # a graph computes again, and costs what it cost
+            self.host_clock, self.device_clock, self.log = before
+            spend()
+
+        return replay
 
     def times(self, works: Sequence[Work]) -> list[float]:
         works[-1]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import math
@@ -10,10 +11,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,9 +37,10 @@ from gemmgen.bench import (
     time_suite,
 )
 from gemmgen.bench.baseline import Baseline
-from gemmgen.bench.contest import Prepared, Progress, Task, contest_of
-from gemmgen.bench.figures import IN_THE_DARK, ratio_limits
-from gemmgen.bench.machine import UnfinishedError
+from gemmgen.bench.contest import Prepared, Progress, Task, contest_of, prepare_in_children
+from gemmgen.bench.figures import IN_THE_DARK, ratio_limits, short_name
+from gemmgen.bench.machine import CudaMachine, UnfinishedError
+from gemmgen.bench.record import GpuState
 from gemmgen.bench.suite import (
     BASELINE,
     BEST,
@@ -224,6 +227,140 @@ def test_only_shapes_of_the_range_are_timed(tmp_path: Path, arms: Arms) -> None:
     assert [result.shape for result in results(book)] == [(64, 16, 32)]
 
 
+# --- the GPU's own clocks
+
+
+class Event:
+    """An event of a GPU whose clock the works advance; one of ``late`` never comes."""
+
+    clock = 0.0
+    late = False
+
+    def __init__(self, *, enable_timing: bool = False) -> None:
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = Event.clock
+
+    def query(self) -> bool:
+        return not Event.late
+
+    def elapsed_time(self, other: Event) -> float:
+        return other.at - self.at
+
+
+def work(milliseconds: float, log: list[float]) -> Callable[[], None]:
+    def spend() -> None:
+        Event.clock += milliseconds
+        log.append(milliseconds)
+
+    return spend
+
+
+def test_works_are_timed_one_behind_the_other_after_one_that_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[float] = []
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    machine = CudaMachine(torch.device("cpu"))
+    assert machine.times([work(2, log), work(3, log)]) == pytest.approx([2e-3, 3e-3])
+    assert log == [3, 2, 3]
+
+
+def test_a_gpu_that_hangs_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "late", True)
+    monkeypatch.setattr("gemmgen.bench.machine.UNFINISHED_SECONDS", 0.05)
+    machine = CudaMachine(torch.device("cpu"))
+    with pytest.raises(UnfinishedError, match=r"did not end within 0\.05 seconds"):
+        machine.finish()
+    with pytest.raises(UnfinishedError):
+        machine.times([work(1, [])])
+
+
+def test_the_state_is_the_mean_of_what_the_tool_says_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho '1000, 100, 50'\nsleep 0.3\necho '1400, [N/A], 61'\necho x\nsleep 60\n")
+    smi.chmod(0o755)
+    machine = CudaMachine(torch.device("cpu"))
+
+    def properties(_: object) -> SimpleNamespace:
+        return SimpleNamespace(uuid="0")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    start = machine.now()
+    with machine.watched() as since:
+        while since(start) is None or since(start) == GpuState(1000.0, 100.0, 50.0):
+            assert machine.now() - start < 10
+        assert since(start) == GpuState(1200.0, 100.0, 55.5)
+        assert since(machine.now()) == GpuState(1400.0, None, 61.0)  # the latest, where none came since
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    with machine.watched() as since:
+        assert since(start) is None
+
+
+# --- before anything is timed
+
+
+def end(d: Tensor) -> None:
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def never_end(d: Tensor) -> None:
+    time.sleep(60)
+
+
+def refuse(d: Tensor) -> None:
+    raise ValueError("m must be 64")
+
+
+def fault(d: Tensor) -> None:
+    raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+
+
+def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("kernel_a", "kernel_b", "kernel_c", "kernel_d", "kernel_e")
+    arms.spoil |= {"kernel_b": end, "kernel_c": fault, "kernel_d": refuse, "kernel_e": never_end}
+    monkeypatch.setattr("gemmgen.bench.contest.PRIMING_SECONDS", 1)
+
+    def on_the_cpu(_: object) -> torch.device:
+        return torch.device("cpu")
+
+    def done(_: object) -> None:
+        pass
+
+    monkeypatch.setattr("gemmgen.bench.contest.require_gpu", on_the_cpu)
+    monkeypatch.setattr(CudaMachine, "finish", done)
+    seen: list[tuple[Sequence[Task], Prepared]] = []
+    told: list[str] = []
+
+    def watched(tasks: Sequence[Task], progress: Progress) -> Prepared:
+        found = prepare_in_children(tasks, told.append)
+        seen.append((tasks, found))
+        return replace(found, failures=dict.fromkeys(names[1:], "left out"))
+
+    run(tmp_path, arms, Book(), *names, prepare=watched)
+    ((tasks, found),) = seen
+    assert [(task.shape, len(task.entrants)) for task in tasks] == [((8, 16, 32), 5), ((64, 16, 32), 5)]
+    assert found.failures == {
+        "kernel_b": "compiling and running it ended its process: signal 6",
+        "kernel_c": "RuntimeError: CUDA error: an illegal memory access was encountered",
+        "kernel_e": "compiling and running it ended its process: signal 14",
+    }
+    assert told == ["compiling 5 kernels, and naming the baseline's on 2 shapes"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_timed_and_nothing_recorded(tmp_path: Path, arms: Arms) -> None:
+    path = tmp_path / "record.jsonl"
+    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+        run(tmp_path, arms, Book.opened(path), "kernel_a", prepare=prepare_in_children)
+    assert not path.exists()
+
+
 # --- what the planner chooses
 
 OPEN = """\
@@ -297,18 +434,38 @@ def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, 
     assert errors_of(book)[0].startswith("bf16 8x16x32: kernel_b is wrong: relative error 0.0")
 
 
+def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path: Path, arms: Arms) -> None:
+    calls: list[int] = []
+
+    def spoil_later(d: Tensor) -> None:
+        calls.append(1)
+        if len(calls) > 500:  # a counter that is not reset, say
+            d[0, 0] += 1
+
+    arms.spoil["kernel_a"] = spoil_later
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    first, _ = results(book)
+    assert [arm.kernel for arm in first.kernels] == ["kernel_b"]
+    assert first.playoff is not None
+    assert first.playoff.kernel == "kernel_b"
+    assert (refusals(book)[0].kernel, refusals(book)[0].why) == ("kernel_a", "wrong")
+    assert refusals(book)[0].message.startswith("after many replays: relative error 0.")
+
+
 def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: Arms) -> None:
-    def refuse(d: Tensor) -> None:
+    def refuse_few(d: Tensor) -> None:
         if d.shape[0] == 8:
             raise ValueError("m must be 64\nor more")
 
-    arms.spoil["kernel_b"] = refuse
+    arms.spoil["kernel_b"] = refuse_few
     book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
     assert refusals(book) == [
         Refused("refused", (8, 16, 32), CONTEST, "kernel_b", "cannot", "ValueError: m must be 64")
     ]
     assert [len(result.kernels) for result in results(book)] == [1, 2]
     assert errors_of(book) == []
+    assert "not timed" in text_of(book)
+    assert re.search(r"bf16 +kernel_b +1 +8x16x32 +ValueError: m must be 64", text_of(book))
 
 
 def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
@@ -363,23 +520,29 @@ def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path
     assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_a", "failed")] * 2
 
 
-def test_rounds_that_never_end_are_not_begun_again(
-    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [UnfinishedError("did not end"), RuntimeError("CUDA error: misaligned")])
+def test_rounds_that_fail_are_not_begun_again(
+    tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     times = arms.machine.times
 
-    def hang(works: Sequence[Callable[[], None]]) -> list[float]:
+    def fail(works: Sequence[Callable[[], None]]) -> list[float]:
         if len(works) > 3:
-            raise UnfinishedError("did not end within 30 seconds")
+            raise error
         return times(works)
 
-    monkeypatch.setattr(arms.machine, "times", hang)
+    monkeypatch.setattr(arms.machine, "times", fail)
+    monkeypatch.setattr(arms.machine, "lost", lambda: True)
     book = Book()
     for _ in range(2):
         with pytest.raises(GemmgenError, match=r"error\[device-lost\]"):
             run(tmp_path, arms, book, "kernel_a", "kernel_b")
     run(tmp_path, arms, book, "kernel_a", "kernel_b")
-    assert [line.kernel for line in refusals(book)] == ["kernel_a", "kernel_b"] * 2
+    first_line = f"{type(error).__name__}: {error}"
+    assert [(line.kernel, line.message) for line in refusals(book)] == [
+        ("kernel_a", f"rounds with it: {first_line}"),
+        ("kernel_b", first_line),
+    ] * 2
     assert results(book) == []
 
 
@@ -478,6 +641,9 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, arms: Ar
     whole = path.read_bytes()
     assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
     path.write_bytes(whole + whole.splitlines()[1][:100])  # killed while it wrote
+    halved = path.read_bytes()
+    assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
+    assert path.read_bytes() == halved  # who only reads changes nothing
     told: list[str] = []
     book = run(tmp_path, arms, Book.opened(path), "kernel_a", progress=told.append)
     assert told == ["bf16 64x16x32, 1 of 1"]
@@ -576,6 +742,10 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     assert re.search(r"split K +2 +1\.000 +0\.500 +16x8x8 +50%", shown)
     assert re.search(r"kernel_a +4 +4 +0\.794 +1\.000 +1\.000 +0\.841 +0\.500 +50%", shown)
     assert re.search(r"kernel_b +4 +0 +0\.800 +0\.800 +0\.800 +0\.800 +0\.800 +0%", shown)
+    assert re.search(
+        r"16x8x8 +0\.500 \[0\.500, 0\.500\] +40\.0 +20\.0 +kernel_a +TNT, splitKreduce_kernel", shown
+    )
+    assert "ratio [quartiles]" in shown
     report: Any = json.loads(json.dumps(report_of(book)))
     contest = report["contests"]["bf16"]
     assert contest["groups"]["best"]["split K"] == {
@@ -588,6 +758,18 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     assert contest["shapes"][0]["kernel"] == "kernel_a"
     assert contest["shapes"][0]["baseline_kernels"] == ["nvjet_splitK_TNT"]
     assert report["errors"] == []
+
+
+def test_the_names_of_cublas_kernels_are_shortened() -> None:
+    assert (
+        short_name("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT")
+        == "sm90_tst_64x8_64x16_4x1_v_bz_splitK_TNT"
+    )
+    reduction = (
+        "void cublasLt::splitKreduce_kernel<32, 16, int, float, (cublasLt::x)2>(cublasSplitKParams<float>)"
+    )
+    assert short_name(reduction) == "splitKreduce_kernel"
+    assert short_name("triton_tem_fused_mm_0") == "triton_tem_fused_mm_0"
 
 
 def text_of(book: Book) -> str:
@@ -704,6 +886,55 @@ def test_the_axis_of_ratios_ends_at_ticks() -> None:
     assert ratio_limits([1.0]) == (0.8, 1.25)
     assert ratio_limits([0.75, 1.3]) == (0.7, 1.5)
     assert ratio_limits([0.1, 4.0]) == (0.5, 2.0)
+
+
+# --- what the pages quote
+
+
+@pytest.fixture
+def refresh() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refresh.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms, refresh: ModuleType) -> None:
+    path = tmp_path / "record.jsonl"
+    for line in hand_made(arms, tmp_path).lines:
+        Book(path).write(line)
+    block = f"a\n<!-- suite: {path} -->\nold\n<!-- end -->\nb\n"
+    page = refresh.refreshed(block)
+    assert page == (
+        f"a\n<!-- suite: {path} -->\n"
+        "On Fake H200 with torch 0, Triton 0:\n\n"
+        "bf16: the best of 2 kernels, over an invented baseline:\n\n"
+        "| M | shapes | geomean | minimum | at | share >= 1 |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+        "| 1-16 | 3 | 0.794 | 0.500 | 16x8x8 | 33% |\n"
+        "| 2049- | 1 | 1.000 | 1.000 | 4096x8x8 | 100% |\n"
+        "| split K | 2 | 1.000 | 0.500 | 16x8x8 | 50% |\n"
+        "| all | 4 | 0.841 | 0.500 | 16x8x8 | 50% |\n"
+        "<!-- end -->\nb\n"
+    )
+    assert refresh.refreshed(page) == page
+
+
+def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleType) -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for record, pictures in refresh.suite_records().items():
+        assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
+        book = Book.opened(record)
+        assert errors_of(book) == []
+        for name in book.contests:
+            best = Figures.of(p for p in points_of(book) if p.contest == name and p.kernel == BEST)
+            assert best
+            assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(pictures[0]))
+            assert f"{name}: {best.count} shapes" in texts_of(pictures[1])
+        for picture in pictures:
+            assert f"]({picture.name})" in page
 
 
 # --- peers
@@ -1011,6 +1242,21 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     assert (code, again, told) == (0, shown, "")
     code, report, _ = gemmgen("bench", out / "record.jsonl", "--json")
     assert json.loads(report) == json.loads(json.dumps(report_of(Book.opened(out / "record.jsonl"))))
+
+
+def test_without_matplotlib_there_are_figures_and_a_warning(
+    tmp_path: Path, arms: Arms, gemmgen: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    path = tmp_path / "record.jsonl"
+    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    code, out, err = gemmgen("bench", path, "--out", tmp_path)
+    assert code == 0
+    assert "bf16: one kernel, over an invented baseline" in out
+    assert err == (
+        f"{tmp_path}/ratio.svg: warning[missing-package]: plots need matplotlib; "
+        "install it with: pip install 'gemmgen[plot]'\n"
+    )
 
 
 def test_the_command_asks_for_peers_after_the_kernels(

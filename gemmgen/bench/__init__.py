@@ -7,6 +7,7 @@ from gemmgen.bench.figures import (
     plot,
     ratio_picture,
     roofline_picture,
+    suite_markdown,
     suite_tables,
 )
 from gemmgen.bench.peers import time_peers
@@ -42,6 +43,7 @@ __all__ = [
     "read_record",
     "report_of",
     "roofline_picture",
+    "suite_markdown",
     "suite_tables",
     "time_peers",
     "time_spec",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
+import signal
 import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -168,8 +169,8 @@ class _Contest:
             ours, baseline = (self._judged(arm, sets[0]) for arm in (bind, self.baseline.bind))
             self._refuse_wrong(shape, ours)
             timing = measure(
-                _arm(bind, sets),
-                _arm(self.baseline.bind, sets),
+                _Calls(bind, sets),
+                _Calls(self.baseline.bind, sets),
                 len(sets),
                 self.machine,
                 self.protocol,
@@ -229,15 +230,16 @@ def wrong(spec: Spec, shape: Shape, found: Deviation) -> Iterator[str]:
             yield f"{what} {measured:.3g}, the limit is {limit:.3g}; a wrong kernel is not timed"
 
 
-def _arm(bind: Call, sets: tuple[InputSet, ...]) -> Callable[[int], object]:
-    calls = tuple(bind(each.timed, each.d) for each in sets)
-    results = [each.d for each in sets]
+class _Calls:
+    """An arm: a call for each input set, which keeps its result."""
 
-    def enqueue(index: int) -> None:
+    def __init__(self, bind: Call, sets: tuple[InputSet, ...]) -> None:
+        self._calls = tuple(bind(each.timed, each.d) for each in sets)
+        self.results = [each.d for each in sets]
+
+    def __call__(self, index: int) -> None:
         # Kept until the set's next turn: results that a call allocates are then rotated like the sets.
-        results[index] = calls[index]()
-
-    return enqueue
+        self.results[index] = self._calls[index]()
 
 
 def _tell(progress: Progress, subject: str, message: str) -> None:
@@ -682,9 +684,8 @@ class _Campaign:
                 self._note(task, BASELINE, "cannot", error)
                 return
             kernels = tuple(self._right(task, sets, exact))
-            del exact
             if kernels:
-                self._take_turns(task, baseline, kernels, len(sets))
+                self._take_turns(task, baseline, kernels, sets, exact)
 
     def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
         if not problem_of(task.spec).block_scaled:
@@ -730,7 +731,7 @@ class _Campaign:
     ) -> _Running:
         """Call an arm once for each set, and judge what it makes of the first."""
         found = judged(bind, sets[0], task.spec, exact, self.machine.finish)
-        arm = _arm(bind, sets)
+        arm = _Calls(bind, sets)
         each_set(arm, len(sets), 1)()
         self.machine.finish()
         return _Running(name, arm, found)
@@ -747,10 +748,15 @@ class _Campaign:
             raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=where)])
 
     def _take_turns(
-        self, task: Task, baseline: _Running, kernels: tuple[_Running, ...], input_set_count: int
+        self,
+        task: Task,
+        baseline: _Running,
+        kernels: tuple[_Running, ...],
+        sets: tuple[InputSet, ...],
+        exact: tuple[tuple[slice, Tensor], ...],
     ) -> None:
         """Capture the arms and time them; note why there is no sample of one, or no round at all."""
-        protocol, machine = self.protocol, self.machine
+        protocol, machine, input_set_count = self.protocol, self.machine, len(sets)
         try:
             one_pass = machine.recorded(each_set(baseline.arm, input_set_count, 1))
             pass_seconds = estimate(machine, one_pass)
@@ -767,18 +773,29 @@ class _Campaign:
         if len(samples) == 1:
             return
         try:
-            result = self._rounds(task, samples, input_set_count, pass_seconds)
-        except UnfinishedError as error:  # nobody knows whose fault it is
+            result = self._rounds(task, samples, sets, exact, pass_seconds)
+        except GemmgenError:
+            raise
+        except Exception as error:  # nobody knows whose fault it is
             for sample in samples[1:-1]:
-                self._note(task, sample.running.name, "failed", f"rounds with it did not end: {error}")
+                self._note(task, sample.running.name, "failed", f"rounds with it: {_first_line(error)}")
             self._note(task, samples[-1].running.name, "failed", error)
         else:
-            self.book.write(result)
+            if result:
+                self.book.write(result)
 
     def _rounds(
-        self, task: Task, samples: Sequence[_Sample], input_set_count: int, pass_seconds: float
-    ) -> Result:
-        """Let the GPU settle, take turns, and then time the best once more beside the baseline."""
+        self,
+        task: Task,
+        samples: list[_Sample],
+        sets: tuple[InputSet, ...],
+        exact: tuple[tuple[slice, Tensor], ...],
+        pass_seconds: float,
+    ) -> Result | None:
+        """Let the GPU settle, take turns, and then time the best once more beside the baseline.
+
+        Kernels that are wrong after so many replays are noted as that: they leave something behind.
+        """
         protocol, machine = self.protocol, self.machine
         start = machine.now()
         while machine.now() - start < self.settle_seconds:
@@ -786,7 +803,12 @@ class _Campaign:
         start = machine.now()
         turns = [arm for number in range(protocol.rounds) for arm in _order(len(samples), number)]
         by_arm = self._by_arm(samples, turns)
-        best = max(range(1, len(samples)), key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
+        right = [
+            arm for arm in range(1, len(samples)) if self._still_right(task, samples[arm], sets[0], exact)
+        ]
+        if not right:
+            return None
+        best = max(right, key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
         pairs = self._by_arm(samples, [0, best] * protocol.rounds)
         state = self.state_since(start)
         timed = [
@@ -795,22 +817,37 @@ class _Campaign:
                 seconds=by_arm[arm],
                 calls=sample.calls,
                 relative_error=_rounded(sample.running.deviation.relative),
-                host_seconds=_rounded(self._host_seconds(sample.running.arm, input_set_count, pass_seconds)),
+                host_seconds=_rounded(self._host_seconds(sample.running.arm, len(sets), pass_seconds)),
             )
             for arm, sample in enumerate(samples)
+            if arm in (0, *right)
         ]
         return Result(
             line="result",
             shape=task.shape,
             contest=task.contest,
             families=task.families,
-            input_sets=input_set_count,
+            input_sets=len(sets),
             baseline=timed[0],
             baseline_kernels=self.prepared.launched.get((task.contest, task.shape), ()),
             kernels=tuple(timed[1:]),
             playoff=Playoff(samples[best].running.name, pairs[best], pairs[0]),
             state=state,
         )
+
+    def _still_right(
+        self, task: Task, sample: _Sample, inputs_and_d: InputSet, exact: tuple[tuple[slice, Tensor], ...]
+    ) -> bool:
+        """Judge what one more replay makes of the first set."""
+        result = sample.running.arm.results[0]
+        result.fill_(poison(result.dtype))
+        sample.work()
+        self.machine.finish()
+        found = deviation(result, inputs_and_d.inputs, task.spec, exact)
+        faults = tuple(wrong(task.spec, task.shape, found))
+        if faults:
+            self._note(task, sample.running.name, "wrong", f"after many replays: {'; '.join(faults)}")
+        return not faults
 
     def _by_arm(self, samples: Sequence[_Sample], turns: Sequence[int]) -> dict[int, tuple[float, ...]]:
         """Return seconds per call of each arm, in the order of its turns."""
@@ -850,7 +887,7 @@ class _Running:
     """An arm that has run on all sets, and how far its first result is from the exact one."""
 
     name: str
-    arm: Arm
+    arm: _Calls
     deviation: Deviation
 
 
@@ -880,6 +917,12 @@ def _first_line(error: Exception) -> str:
 
 
 # --- what is done before, in processes of their own: they compile for this one, and may be lost
+
+
+PRIMING_SECONDS: Final = 300
+"""A kernel compiles in a few seconds: a process that takes longer than this is ended."""
+NAMING_SECONDS: Final = 60
+"""The process that asks the profiler has so long, and a second for each shape."""
 
 
 def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
@@ -918,6 +961,7 @@ def _primed_in_child(entrant_and_shape: tuple[Entrant, Shape]) -> GemmgenError |
 
 def _primed(entrant: Entrant, shape: Shape) -> GemmgenError | str | None:
     """Compile a kernel by running it once; return what is wrong with it."""
+    signal.alarm(PRIMING_SECONDS)
     spec = entrant.spec
     try:
         machine = CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
@@ -940,6 +984,7 @@ def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]
     """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
     from torch.profiler import ProfilerActivity, profile
 
+    signal.alarm(NAMING_SECONDS + len(tasks))
     found: dict[tuple[str, Shape], tuple[str, ...]] = {}
     generator = torch.Generator(torch.device("cuda")).manual_seed(0)
     for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler

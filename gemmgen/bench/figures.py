@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from gemmgen.bench.record import Ceilings, Measurement, Record, Spread, flops
@@ -25,6 +27,7 @@ from gemmgen.bench.suite import (
     Figures,
     Peer,
     Point,
+    Refused,
     grouped,
     points_of,
     ratios,
@@ -182,6 +185,8 @@ def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
 # --- the record of a suite as tables
 
 NONE: Final = "\N{EN DASH}"
+SLOWEST: Final = 12
+"""Shapes of a table that shows where to look."""
 MOST_KERNELS: Final = 30
 """In a table; a planner that chooses for each shape has hundreds."""
 
@@ -197,34 +202,61 @@ def suite_tables(book: Book) -> Iterator[Table]:
         figures = grouped(points, name)
         if not figures:
             continue
+        winners = {shape: kernel for (where, shape), kernel in winners_of(book).items() if where == name}
+        best = [point for point in points if point.contest == name and point.kernel == BEST]
         yield _best_table(name, contest.baseline, figures)
-        yield _kernel_table(figures, Counter(_won(book, name)))
+        yield _kernel_table(figures, Counter(winners.values()))
+        yield _slowest_table(best, winners)
+    refused = [line for line in book.current() if isinstance(line, Refused)]
+    if refused:
+        yield _refusal_table(refused)
     peers = [line for line in book.lines if isinstance(line, Peer)]
     if peers:
         best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
         yield _peer_table(peers, best)
 
 
-def _won(book: Book, contest: str) -> Iterator[str]:
-    return (kernel for (where, _), kernel in winners_of(book).items() if where == contest)
+def suite_markdown(book: Book) -> str:
+    """Return the figures of the best kernels by groups of M as a Markdown table for each contest."""
+    points, lines = points_of(book), list[str]()
+    for name, contest in book.contests.items():
+        figures = grouped(points, name)
+        if BEST in figures:
+            rows = list(_best_rows(figures[BEST]))
+            rule = ["---", *["---:"] * (len(BEST_COLUMNS) - 1)]
+            lines += ["", f"{_best_title(name, figures)}, over {contest.baseline}:", ""]
+            lines += [f"| {' | '.join(row)} |" for row in (BEST_COLUMNS, rule, *rows)]
+    return "\n".join((*lines[1:], ""))
+
+
+BEST_COLUMNS: Final = ("M", "shapes", "geomean", "minimum", "at", "share >= 1")
+
+
+def _best_title(name: str, figures: Mapping[str, Mapping[str, Figures]]) -> str:
+    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
+    return f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
+
+
+def _best_rows(groups: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
+    for group, found in groups.items():
+        numbers = f"{found.geomean:.3f}", f"{found.minimum:.3f}"
+        yield group, str(found.count), *numbers, shape_text(found.worst), f"{found.share:.0%}"
 
 
 def _table(title: str, *columns: str) -> Table:
     """Return a table of words in its first column and numbers in the others."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        table.add_column(escape(column), justify="right" if index else "left", no_wrap=True)
     return table
 
 
 def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
-    kernels = sum(kernel != BEST and not kernel.endswith(FIRST) for kernel in figures)
-    title = f"{name}: the best of {kernels} kernels" if kernels > 1 else f"{name}: one kernel"
-    table = _table(f"{title}, over {baseline}", "M", "shapes", "geomean", "minimum", "at", "share >= 1")
-    for group, found in figures.get(BEST, {}).items():
-        share = f"{found.share:.0%}"
-        shape = shape_text(found.worst)
-        table.add_row(group, str(found.count), f"{found.geomean:.3f}", f"{found.minimum:.3f}", shape, share)
+    table = _table(f"{_best_title(name, figures)}, over {baseline}", *BEST_COLUMNS)
+    for row in _best_rows(figures.get(BEST, {})):
+        table.add_row(*row)
     return table
 
 
@@ -242,8 +274,39 @@ def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str
         every = found[ALL]
         places = str(won.get(kernel, 0)) if kernel != BEST else NONE
         ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
-        table.add_row(kernel, str(every.count), places, *cells, *ends)
+        table.add_row(escape(kernel), str(every.count), places, *cells, *ends)
     return table
+
+
+def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table:
+    """Return the shapes at which the best kernel compares worst, with what the baseline launches there."""
+    columns = "M x N x K", "ratio [quartiles]", "us", "baseline's", "best kernel", "baseline's kernels"
+    table = _table(f"the {SLOWEST} slowest shapes beside the baseline", *columns)
+    for point in sorted(best, key=lambda point: point.ratio.median)[:SLOWEST]:
+        ends = ", ".join(f"{quartile:.3f}" for quartile in point.ratio.quartiles)
+        times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
+        kernels = winners[point.shape], ", ".join(map(short_name, point.baseline_kernels))
+        cells = shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def _refusal_table(refused: Sequence[Refused]) -> Table:
+    """Return what was not timed, with the first shape of those that have the same reason."""
+    table = _table("not timed", "contest", "kernel", "shapes", "the first", "why")
+    together: dict[tuple[str, str, str], list[Shape]] = {}
+    for line in refused:
+        together.setdefault((line.contest, line.kernel, line.message), []).append(line.shape)
+    for (contest, kernel, message), shapes in together.items():
+        cells = contest, kernel, str(len(shapes)), shape_text(shapes[0]), message
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def short_name(kernel: str) -> str:
+    """Return a kernel's name without its return type, namespaces, arguments and cuBLAS's own name."""
+    bare = re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2]
+    return bare.removeprefix("nvjet_")
 
 
 def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) -> Table:
@@ -256,7 +319,7 @@ def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) 
         ours = best.get((line.contest, line.shape))
         own = f"{ours.ratio.median:.3f}" if ours else NONE
         if line.why_not:
-            table.add_row(*place, NONE, own, NONE, NONE, line.why_not)
+            table.add_row(*place, NONE, own, NONE, NONE, escape(line.why_not))
             continue
         theirs = ratios(line.baseline_seconds, line.seconds).median
         over = f"{ours.ratio.median / theirs:.3f}" if ours else NONE

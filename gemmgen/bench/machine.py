@@ -6,13 +6,15 @@ import gc
 import importlib
 import importlib.metadata
 import math
+import os
+import signal
 import statistics
 import subprocess
 import time
 import typing
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Thread
@@ -172,6 +174,7 @@ class CudaMachine:
         finally:
             gc.unfreeze()
             gc.enable()
+            torch.cuda.empty_cache()  # what comes next may be another process
 
     def recorded(self, work: Work) -> Work:
         """Return the replay of a CUDA graph, without the collection that ``torch.cuda.graph`` begins with."""
@@ -257,14 +260,14 @@ def _watching(uuid: str) -> Generator[deque[tuple[float, GpuState]]]:
             if state:
                 rows.append((time.perf_counter(), state))
 
-    with started(smi.pid):
+    with started(smi.pid), smi:
         reader = Thread(target=read, daemon=True)
         reader.start()
         try:
             yield rows
         finally:
-            smi.kill()
-            smi.wait()
+            with suppress(ProcessLookupError):
+                os.killpg(smi.pid, signal.SIGKILL)
             reader.join()
 
 

@@ -7,6 +7,8 @@ needs it.
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import math
 import os
@@ -203,6 +205,7 @@ def main() -> None:
     settings: Any = inductor
     settings.max_autotune_gemm_backends = "TRITON"
     answer(versions=versions)
+    gc.disable()  # what is unloaded while a stream is captured would end the capture
     with torch.cuda.stream(torch.cuda.Stream()):
         for number, job in enumerate(request["jobs"]):
             settle = request["warm_up_seconds"] if number == 0 else request["settle_seconds"]
@@ -219,7 +222,10 @@ def _timed(kind: str, shape: tuple[int, int, int], settle: float, request: dict[
     import torch
 
     compiler: Any = torch
-    compiler._dynamo.reset()
+    dynamo: Any = importlib.import_module("torch._dynamo")
+    dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
     sets = _input_sets(kind, shape, request)
     call, call_into = _calls(kind)
     compiled: Callable[..., Any] = compiler.compile(call, mode=MODE, dynamic=False, fullgraph=True)

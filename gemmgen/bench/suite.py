@@ -477,10 +477,12 @@ class Book:
 
     path: Path | None = None
     lines: list[Line] = field(default_factory=list[Line])
+    half_a_line_from: int | None = None
+    """Where in the file a line begins that is not whole, for a run was ended while it wrote; None without."""
 
     @classmethod
     def opened(cls, path: Path) -> Book:
-        """Return the book in a file, empty where there is none; a last line that is not whole is cut off.
+        """Return the book in a file, empty where there is none; a last line that is not whole is left out.
 
         Raises GemmgenError (``bad-record``) for what is no line of such a record.
         """
@@ -491,10 +493,7 @@ class Book:
         except OSError as error:
             raise _bad_record(path, f"cannot read the record: {error.strerror or error}") from error
         whole = data[: data.rfind(b"\n") + 1]
-        book = cls(path, list(_lines(whole, path)))
-        if len(whole) < len(data):  # a run was ended while it wrote
-            os.truncate(path, len(whole))
-        return book
+        return cls(path, list(_lines(whole, path)), len(whole) if len(whole) < len(data) else None)
 
     def write(self, line: Line) -> None:
         """Append a line; it is on the disk when this returns.
@@ -505,6 +504,9 @@ class Book:
         if self.path is None:
             return
         try:
+            if self.half_a_line_from is not None:
+                os.truncate(self.path, self.half_a_line_from)
+                self.half_a_line_from = None
             with self.path.open("ab") as file:
                 file.write(f"{encoded_line(line)}\n".encode())
                 file.flush()
