@@ -70,7 +70,7 @@ def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
 
 
 def make_workspace_of(matmul: Matmul) -> Callable[..., object] | None:
-    """Return the ``make_workspace(m, n, device)`` beside a module's ``matmul``, which those have that divide K."""
+    """Return the ``make_workspace(m, n, device)`` beside a ``matmul``, None where its kernel needs none."""
     return getattr(matmul, "__globals__", {}).get("make_workspace")
 
 

@@ -215,7 +215,7 @@ ARGUMENTS = {
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of a CTA, CTAs per cluster, a dependent launch; Triton warns of unset FP fusion.
+# Warps of a CTA, CTAs per cluster, early; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED = {}  # by device
 

@@ -259,7 +259,7 @@ ARGUMENTS = {
     "counters": (torch.int32, "", None, None),
 }
 MAX_EXTENT = 2**31 - 512  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of a CTA, CTAs per cluster, a dependent launch; Triton warns of unset FP fusion.
+# Warps of a CTA, CTAs per cluster, early; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED = {}  # by device
 WORKSPACES = {}  # by device and stream

@@ -252,7 +252,7 @@ ARGUMENTS = {
     "counters": (torch.int32, "", None, None),
 }
 MAX_EXTENT = 2**31 - 2048  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of a CTA, CTAs per cluster, registers for 2 per SM, a dependent launch; Triton warns of unset FP fusion.
+# Warps of a CTA, CTAs per cluster, registers for 2 per SM, early; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "maxnreg": 256, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED = {}  # by device
 WORKSPACES = {}  # by device and stream

@@ -187,8 +187,8 @@ class HopperOverview(KernelOverview):
             return ""
         early = self.plan.early_operand.upper()
         return (
-            f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and waits "
-            "for that one's end before all else."
+            f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and "
+            "waits for that one's end before all else."
         )
 
     @property
@@ -197,8 +197,8 @@ class HopperOverview(KernelOverview):
         if self.plan.splits == 1:
             return "One program per tile of D."
         return (
-            f"{counted(self.plan.splits).capitalize()} programs per tile of D divide its K: each leaves its sums in "
-            "memory, and the last to come adds them up in order and stores D."
+            f"{counted(self.plan.splits).capitalize()} programs per tile of D divide its K: each leaves its "
+            "sums in memory, and the last to come adds them up in order and stores D."
         )
 
     @property

@@ -340,8 +340,8 @@ class Wrapper:
         own = "in memory of its own; allocated if not given"
         if self.workspace:
             docs.append(
-                "workspace: of `make_workspace`, for calls that do not overlap; if not given, each stream has one, "
-                "and each call in a CUDA graph."
+                "workspace: of `make_workspace`, for calls that do not overlap; if not given, each stream has "
+                "one, and each call in a CUDA graph."
             )
         docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
@@ -388,7 +388,7 @@ class Wrapper:
         if plan.launch_register_limit:
             options += f", registers for {plan.occupancy} per SM"
         if plan.dependent:
-            options += ", an early start"
+            options += ", early"
         return f"{options}; Triton warns of unset FP fusion."
 
     @property

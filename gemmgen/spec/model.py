@@ -228,8 +228,8 @@ class Mma(Model):
 
     rows: MmaRows | None = Field(
         default=None,
-        description="the dimension of D along its rows, of which it has 64: n exchanges the operands, so that "
-        "a tile may have as few as 8 rows of A",
+        description="the dimension of D along its rows, of which it has 64: n exchanges the operands, so "
+        "that a tile may have as few as 8 rows of A",
     )
     n: Positive | None = Field(default=None, description="columns of one instruction")
     promote_k: Positive | None = Field(
@@ -304,7 +304,7 @@ class Schedule(Model):
     )
     splits: Positive | None = Field(
         default=None,
-        description="parts of K, each a program of its own; the last one of a tile adds up their sums in order",
+        description="parts of K, each a program of its own; the last one of a tile adds up their sums",
     )
 
 

@@ -67,7 +67,7 @@ START_CYCLES = 3_200
 
 
 STREAM_START_SECONDS = 2.63e-6
-"""[few-rows] From a kernel's launch in a chain of such to its first byte, and from its last to the next launch."""
+"""[few-rows] From a kernel's launch, in a chain of such, to its first byte, and from its last to the next."""
 STREAM_ROUND_SECONDS = 1.28e-6
 """[few-rows] From the last byte of one round of tiles on an SM to the first of the next."""
 STREAM_LATENCY_SECONDS = 0.65e-6
@@ -185,8 +185,8 @@ def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
 def _streamed_terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles by cause of a kernel that streams B past few rows of A, each program one tile.
 
-    The time is that in which DRAM delivers both operands, or in which the busiest SM takes its tiles in; where
-    the two are near each other, they add up to more than either.
+    The time is that in which DRAM delivers both operands, or in which the busiest SM, or all of them, take
+    their tiles in; where these are near each other, they add up to more than each.
     """
     m, n, k = shape
     gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes

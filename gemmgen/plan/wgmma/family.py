@@ -169,7 +169,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
 
 def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
-    """Return the dimension along the instruction's rows: N for few rows of A, where a spec leaves the rest open.
+    """Return the dimension along the instruction's rows: N for few rows of A, where a spec leaves that open.
 
     Decisions that are made for tiles of many rows, or for roles, keep it at M.
     """
@@ -200,7 +200,7 @@ def _rows_of_tiles(problem: Problem) -> tuple[int, ...]:
 
 
 def _exchanged_defaults(stated: Values) -> Values:
-    """Return what is not tried of a kernel for exchanged operands; with roles, what is not tried of others."""
+    """Return what is not tried where operands are exchanged; with roles it is what is not tried elsewhere."""
     if stated.get("specialization", "none") != "none" or stated.get("schedule_kind", "tiled") != "tiled":
         return {}
     order = {"order", "minor", "width"}
@@ -337,7 +337,7 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight, and /2 where 2 programs divide K; "
+    legend="CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight, /2 where 2 programs divide K; "
     "accumulator of registers",
     label=_label,
     as_dict=_as_dict,

@@ -117,7 +117,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def consumer_extents(self) -> tuple[int, int]:
-        """Elements of a consumer's tile in one CTA along the rows and along the columns of the instruction."""
+        """Elements of a consumer's tile in one CTA along the instruction's rows and columns."""
         m, n = self.cta_consumer_tile_m, self.cta_tile_n
         return (n, m) if self.exchanged else (m, n)
 

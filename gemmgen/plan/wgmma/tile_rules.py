@@ -106,7 +106,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("warp-layout")
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer is whole warpgroups, each of four warps down the instruction: Gluon accepts others, wrongly."""
+    """A consumer is whole warpgroups, each of four warps down an instruction: Gluon accepts others, wrongly."""
     warpgroup = plan.architecture.warps_per_warpgroup
     (down, along), rows = plan.warps_across, plan.mma_rows
     if down not in (warpgroup, 2 * warpgroup):
@@ -201,7 +201,7 @@ def occupancy(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 def least_rows(plan: WgmmaKernel) -> int:
-    """Return the fewest rows of an instruction's tile of which every warp of every consumer has its own 16."""
+    """Return the fewest rows of an instruction's tile of which each warp of each consumer has its own 16."""
     return plan.row_shares * plan.warps_across[0] * WGMMA.rows_per_warp
 
 
