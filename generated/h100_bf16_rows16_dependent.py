@@ -93,17 +93,18 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Loads:
-    """Where the tile is, and the K step that is loaded next."""
+    """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
 
     row: gl.tensor
     column: gl.tensor
     k_step: gl.tensor
+    end: gl.tensor
 
 
 @gluon.jit
 def load_b(args, loads, stage):
     """Start loading the B of the next K step, if there is one left, into an empty stage."""
-    if loads.k_step < args.k_steps:
+    if loads.k_step < loads.end:
         column, k = loads.column, loads.k_step * PROGRAM_TILE_K
         ready = args.load_ready.index(stage)
         # The phase of `ready` completes when this one arrival and all bytes of A and of B have come in. They
@@ -115,11 +116,11 @@ def load_b(args, loads, stage):
 @gluon.jit
 def load_a(args, loads, stage):
     """Start loading the A of the same step into the same stage; return the step after it."""
-    if loads.k_step < args.k_steps:
+    if loads.k_step < loads.end:
         row, k = loads.row, loads.k_step * PROGRAM_TILE_K
         ready = args.load_ready.index(stage)
         tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(stage))
-    return Loads(loads.row, loads.column, loads.k_step + 1)
+    return Loads(loads.row, loads.column, loads.k_step + 1, loads.end)
 
 
 @gluon.jit
@@ -193,9 +194,9 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
     row, column = tile_origin(args, gl.program_id(0))
-    loads = Loads(row, column, gl.to_tensor(0))
+    loads = Loads(row, column, gl.to_tensor(0), args.k_steps)
     for stage in range(STAGES):
-        load_b(args, Loads(row, column, loads.k_step + stage), stage)
+        load_b(args, Loads(row, column, loads.k_step + stage, loads.end), stage)
     # All else waits until the kernel ahead has ended and its writes are visible.
     gdc_wait()
     for stage in range(STAGES):
@@ -215,7 +216,7 @@ ARGUMENTS = {
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of a CTA, CTAs per cluster, early; Triton warns of unset FP fusion.
+# Warps of a CTA, CTAs per cluster, dependent launch; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED = {}  # by device
 

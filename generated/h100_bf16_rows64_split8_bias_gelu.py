@@ -109,7 +109,7 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Loads:
-    """Where the tile is, and the K step that is loaded next of this program's, up to the last."""
+    """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
 
     row: gl.tensor
     column: gl.tensor
@@ -215,14 +215,14 @@ def partial_addresses(args, tile):
     """Where the sums of a tile's first split are; those of the others follow, split by split."""
     rows = gl.arange(0, PROGRAM_TILE_N, gl.SliceLayout(1, ACCUMULATOR_LAYOUT))[:, None]
     columns = gl.arange(0, PROGRAM_TILE_M, gl.SliceLayout(0, ACCUMULATOR_LAYOUT))[None, :]
-    first = tile.to(gl.int64) * (SPLITS * PROGRAM_TILE_N * PROGRAM_TILE_M)
+    first = tile.to(gl.int64) * (SPLITS * PROGRAM_TILE_M * PROGRAM_TILE_N)
     return args.partials_ptr + first + (rows * PROGRAM_TILE_M + columns)
 
 
 @gluon.jit
 def is_last(args, tile, split, accumulator):
     """Leave a split's sums in memory; return whether all other splits of the tile have done so."""
-    gl.store(partial_addresses(args, tile) + split * (PROGRAM_TILE_N * PROGRAM_TILE_M), accumulator)
+    gl.store(partial_addresses(args, tile) + split * (PROGRAM_TILE_M * PROGRAM_TILE_N), accumulator)
     # One thread counts for all, behind Triton's barrier: it releases the sums of all threads to the program
     # that comes last, and acquires for them those of the programs that came before.
     arrived = gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
@@ -236,7 +236,7 @@ def sum_of_splits(args, tile):
     accumulator = gl.zeros((PROGRAM_TILE_N, PROGRAM_TILE_M), gl.float32, ACCUMULATOR_LAYOUT)
     for first in range(0, SPLITS, SPLITS_AT_ONCE):
         for i in gl.static_range(SPLITS_AT_ONCE):
-            accumulator += gl.load(addresses + (first + i) * (PROGRAM_TILE_N * PROGRAM_TILE_M))
+            accumulator += gl.load(addresses + (first + i) * (PROGRAM_TILE_M * PROGRAM_TILE_N))
     # All splits have counted: leave the counter as it was found, for the next launch.
     gl.store(args.counters_ptr + tile, 0)
     return accumulator
@@ -303,7 +303,6 @@ MAX_EXTENT = 2**31 - 1024  # TMA coordinates are 32-bit, and a tile may overhang
 # Warps of a CTA, CTAs per cluster; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}
 COMPILED = {}  # by device
-WORKSPACES = {}  # by device and stream
 
 
 def matmul(
@@ -320,8 +319,7 @@ def matmul(
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         column_bias: [N], torch.bfloat16, contiguous: a summand for each column.
-        workspace: of `make_workspace`, for calls that do not overlap; if not given, each stream has one, and
-            each call in a CUDA graph.
+        workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
 
     All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided;
@@ -346,9 +344,13 @@ def matmul(
     arguments.append(_argument("out", out, known))
     if 0 in (m, n, k):
         return out.zero_()
-    tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
-    arguments += _workspace(tiles, m, n, a.device) if workspace is None else workspace
-    _launch(a.device, SPLITS.value * tiles, arguments)
+    programs = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value) * SPLITS.value
+    if workspace is None and torch.cuda.is_current_stream_capturing():
+        workspace = make_workspace(m, n, a.device)  # of the graph, which any stream may replay
+    arguments += workspace or _workspace(torch.cuda.current_stream(a.device), m, n)
+    if arguments[-1].numel() * SPLITS.value < programs:
+        raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
+    _launch(a.device, programs, arguments)
     return out
 
 
@@ -360,14 +362,10 @@ def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
     return torch.empty(sums, dtype=torch.float32, device=device), counters
 
 
-def _workspace(tiles: int, m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the current stream's, made larger if need be; a new one for a graph, which any may replay."""
-    if torch.cuda.is_current_stream_capturing():
-        return make_workspace(m, n, device)
-    stream = torch.cuda.current_stream(device)
-    if stream not in WORKSPACES or WORKSPACES[stream][1].numel() < tiles:
-        WORKSPACES[stream] = make_workspace(m, n, device)
-    return WORKSPACES[stream]
+@functools.lru_cache(maxsize=16)
+def _workspace(stream: torch.cuda.Stream, m: int, n: int) -> tuple[Tensor, Tensor]:
+    """Make the workspace of a stream, whose calls do not overlap; a later call finds it made."""
+    return make_workspace(m, n, stream.device)
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:

@@ -118,7 +118,9 @@ def test_a_time_is_said_to_be_a_prediction_and_of_what_it_is_the_sum() -> None:
     # 8192^3 / 2,048 / 132 SMs at 1.35 GHz are 1,506 us, of 1,570.
     assert found.derivation.startswith("predicted, only to rank by: 96% tensor cores, 3% idle SMs, ")
     assert found.amount == pytest.approx(1570, abs=10)
-    starved = entries(planned((8, 8192, 8192)), "problem")["time"]
+    few = entries(planned((8, 8192, 8192)), "problem")["time"]
+    assert few.derivation == "predicted, only to rank by: 87% DRAM, 8% start, 4% busiest SM"
+    starved = entries(planned((8, 8192, 8192), mma={"rows": "m"}), "problem")["time"]
     assert starved.derivation == "predicted, only to rank by: as long as DRAM takes"
 
 

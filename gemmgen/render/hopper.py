@@ -87,11 +87,13 @@ class HopperView(KernelView):
                 parts.append("wgmma/producer_shares" if plan.row_shares > 1 else "wgmma/producer")
         elif not plan.synchronous:
             if not plan.persistent:
-                parts.append("wgmma/loads_tiled")
-            parts.append(f"wgmma/load_next_{plan.schedule_kind}{'_early' * plan.dependent}")
+                parts.append(f"wgmma/loads_{'bounded' if self.bounded else 'tiled'}")
+            early = f"_early_{plan.read_early}" if plan.read_early else ""
+            parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
         if plan.splits > 1:
-            parts.append("wgmma/splits")
+            grouped = "_grouped" if plan.splits_at_once < plan.splits else ""
+            parts += ["wgmma/partials", f"wgmma/sum_of_splits{grouped}"]
         if plan.ping_pong:
             parts.append("wgmma/consumer_ping_pong")
         elif plan.specialized:
@@ -255,9 +257,14 @@ class HopperView(KernelView):
         return self.plan.splits > 1
 
     @property
+    def bounded(self) -> bool:
+        """Whether a program's loads know their end: a part of K, or all of it in several functions."""
+        return self.splits or self.plan.dependent
+
+    @property
     def last_step(self) -> str:
         """The K step before which a program's loads end."""
-        return "loads.end" if self.splits else "args.k_steps"
+        return "loads.end" if self.bounded else "args.k_steps"
 
     @property
     def late_operand(self) -> str:
@@ -286,27 +293,23 @@ class HopperView(KernelView):
         """Whether a factor in global memory is read before anything else."""
         return self.plan.problem.scalar and not self.plan.dependent
 
-    @staticmethod
-    def coordinate(operand: str) -> str:
-        """Return what of a tile's place an operand's loads need besides K."""
-        return "row" if operand == "a" else "column"
-
     @property
     def first_loads(self) -> str:
         """The first K step that a program loads."""
         if not self.splits:
-            return "Loads(row, column, gl.to_tensor(0))"
+            return f"Loads(row, column, gl.to_tensor(0){', args.k_steps' * self.bounded})"
         return "Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)"
+
+    @property
+    def next_loads(self) -> str:
+        """The K step after one that is loaded."""
+        end = ", loads.end" if self.bounded else ""
+        return f"Loads(loads.row, loads.column, loads.k_step + 1{end})"
 
     @property
     def loads_ahead(self) -> str:
         """The K step that a stage of the first lap holds."""
-        end = ", loads.end" if self.splits else ""
-        return f"Loads(row, column, loads.k_step + stage{end})"
-
-    def coordinates(self, operand: str) -> str:
-        """Return where a K step's tile of an operand begins."""
-        return self.a_coordinates if operand == "a" else self.b_coordinates
+        return "Loads(row, column, loads.k_step + stage, loads.end)"
 
     @property
     def partial_extents(self) -> tuple[str, str]:

@@ -283,8 +283,6 @@ class Wrapper:
         """The tiles of D."""
         if self.plan.schedule_kind == "single_tile":
             return "1"
-        if self.workspace:
-            return "SPLITS.value * tiles"
         return "-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)"
 
     @property
@@ -340,8 +338,7 @@ class Wrapper:
         own = "in memory of its own; allocated if not given"
         if self.workspace:
             docs.append(
-                "workspace: of `make_workspace`, for calls that do not overlap; if not given, each stream has "
-                "one, and each call in a CUDA graph."
+                "workspace: of `make_workspace`, for calls one after the other; each stream's own by default."
             )
         docs.append(f"out: [M, N], {problem.d.torch}, N contiguous, {own}.")
         return "\n".join(
@@ -388,7 +385,7 @@ class Wrapper:
         if plan.launch_register_limit:
             options += f", registers for {plan.occupancy} per SM"
         if plan.dependent:
-            options += ", early"
+            options += ", dependent launch"
         return f"{options}; Triton warns of unset FP fusion."
 
     @property

@@ -67,7 +67,7 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     limit = "this version starts kernels early whose programs have one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
-        fix = "leave dependent_launch out, or use tiled for schedule.kind"
+        fix = "leave it out, or use tiled for schedule.kind"
         yield Finding(field, f"{found} in a {kind} schedule", limit, fix)
     elif plan.synchronous:
         yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
@@ -106,7 +106,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("warp-layout")
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer is whole warpgroups, each of four warps down an instruction: Gluon accepts others, wrongly."""
+    """A consumer is whole warpgroups, each of four warps down an instruction: Gluon accepts other ones."""
     warpgroup = plan.architecture.warps_per_warpgroup
     (down, along), rows = plan.warps_across, plan.mma_rows
     if down not in (warpgroup, 2 * warpgroup):
