@@ -25,7 +25,7 @@ import pytest
 import torch
 from fake_gpu import Cuda, SecondCuda, on_a_fake_gpu
 from hopper import hopper
-from modules import HOPPER_SPECS, SPECS, made, module_file
+from modules import HOPPER_SPECS, SPECS, made, module_file, spec_file
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
@@ -34,6 +34,7 @@ from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.device import captured_graph
 from gemmgen.module import Matmul, import_generated, matmul_of
+from gemmgen.numerics.inputs import random_inputs
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
 
@@ -997,3 +998,95 @@ def test_each_of_two_gpus_computes_its_own(matmul: Matmul, product: Product) -> 
     for index, (result, expected) in zip((1, 0), results, strict=True):
         assert result.device.index == index
         assert torch.equal(result, expected)
+
+
+SPLIT_MODULES = tuple(spec.stem for spec in HOPPER_SPECS if hopper(made(spec).plan).splits > 1)
+REPLAYS = 1_000
+
+
+@dataclass(frozen=True)
+class Call:
+    """A split kernel with inputs whose sums round: another order of the splits would have other bits."""
+
+    module: ModuleType
+    a: Tensor
+    b: Tensor
+    extras: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, stem: str, rows: int) -> Call:
+        """Return a call of a committed module on so many rows of A."""
+        product = made(spec_file(stem))
+        plan = hopper(product.plan)
+        spec, k = product.source.spec, 8 * plan.splits * plan.cta_tile_k
+        inputs = random_inputs((rows, 5 * plan.cta_tile_n, k), spec, torch.Generator("cuda").manual_seed(1))
+        return cls(import_generated(module_file(stem)), inputs.a, inputs.b, dict(inputs.extras))
+
+    def __call__(self, **options: Any) -> Tensor:
+        return matmul_of(self.module)(self.a, self.b, **self.extras, **options)
+
+
+@gpu
+@pytest.mark.parametrize("stem", SPLIT_MODULES)
+def test_graphs_on_two_streams_have_the_same_bits_at_every_replay(stem: str) -> None:
+    call = Call.of(stem, 8)
+    expected = call()
+    torch.cuda.synchronize()
+    streams = (torch.cuda.Stream(), torch.cuda.Stream())
+    graphs: list[tuple[torch.cuda.CUDAGraph, Tensor]] = []
+    for _ in streams:
+        with captured_graph() as graph:
+            result = call()
+        graphs.append((graph, result))
+    different = torch.zeros(2, dtype=torch.int64, device=FIRST)
+    for _ in range(REPLAYS):
+        for i, (stream, (graph, result)) in enumerate(zip(streams, graphs, strict=True)):
+            with torch.cuda.stream(stream):
+                result.fill_(float("nan")) if result.is_floating_point() else result.fill_(-1)
+                graph.replay()
+                different[i] += (result != expected).sum()
+    torch.cuda.synchronize()
+    assert not different.any()
+
+
+@gpu
+@pytest.mark.parametrize("stem", SPLIT_MODULES)
+def test_calls_on_two_streams_have_the_same_bits(stem: str) -> None:
+    call = Call.of(stem, 8)
+    expected = call()
+    torch.cuda.synchronize()
+    streams = (torch.cuda.Stream(), torch.cuda.Stream())
+    different = torch.zeros(2, dtype=torch.int64, device=FIRST)
+    for _ in range(REPLAYS):
+        for i, stream in enumerate(streams):
+            with torch.cuda.stream(stream):
+                different[i] += (call() != expected).sum()
+    torch.cuda.synchronize()
+    assert not different.any()
+
+
+@gpu
+@pytest.mark.parametrize("stem", SPLIT_MODULES)
+def test_a_workspace_is_left_as_it_was_found_and_must_be_large_enough(stem: str) -> None:
+    call = Call.of(stem, 8)
+    m, n = 8, call.b.shape[1]
+    workspace = call.module.make_workspace(m, n, FIRST)
+    assert torch.equal(call(workspace=workspace), call())
+    assert not workspace[1].any()
+    with pytest.raises(ValueError, match=f"workspace must be for {m} x {n}, found 1 counters"):
+        call(workspace=call.module.make_workspace(1, 1, FIRST))
+
+
+@gpu
+@pytest.mark.parametrize("stem", SPLIT_MODULES)
+def test_the_bits_of_a_row_do_not_depend_on_how_many_there_are(stem: str) -> None:
+    call = Call.of(stem, 64)
+    whole = call()
+    for rows in (1, 3, 8, 33):
+        extras = {
+            name: tensor[:rows] if name.startswith("row") else tensor for name, tensor in call.extras.items()
+        }
+        if "c" in extras:
+            extras["c"] = extras["c"][:rows]
+        part = Call(call.module, call.a[:rows], call.b, extras)()
+        assert torch.equal(part, whole[:rows]), rows

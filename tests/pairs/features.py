@@ -124,9 +124,11 @@ def features(plan: WgmmaKernel) -> frozenset[Feature]:
         "promoted": "yes" if plan.promote_k else "no",
         "occupancy": str(plan.occupancy),
         "mma_n": "narrower"
-        if plan.mma_n < min(plan.cta_tile_n // plan.warps_n, plan.widest_mma_n)
+        if plan.mma_n < min(plan.consumer_extents[1] // plan.warps_across[1], plan.widest_mma_n)
         else "widest",
     }
+    if plan.exchanged:  # its warps lie along N: no spec of the array has such
+        del found["warps"]
     walked = {"order": plan.order, "minor": plan.minor}
     found |= {name: walked[name] for name in walk(found["kind"], plan.order)}
     return frozenset(found.items())
