@@ -1,14 +1,14 @@
 """Programs that wait for each other through global memory, on a GPU: as they are, and each planted fault.
 
-Without a sanitizer they run with as many programs as show a fault at all, again and again, on outputs that are
+Without a sanitizer they run with so many programs that a fault can show, again and again, on outputs that are
 poisoned before each launch. Under the sanitizers they run as small as in the simulator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,10 +18,10 @@ import torch
 from test_simulate_atomics import FAULTS, SCHEDULES, imported, tile_of
 from torch import Tensor
 
-from consan.case import CLEAN, Simulated
+from consan.case import CLEAN, Device, Simulated
 
 PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY = "programs that wait", "programs that wait wrongly"
-BARE_LAUNCHES, SANITIZED_LAUNCHES = 200, 5
+BARE_LAUNCHES, SANITIZED_LAUNCHES = 200, 10
 POISON = 1 << 30
 """Of integers; of floats it is NaN."""
 
@@ -41,7 +41,7 @@ class Problem:
     semaphores: Tensor
     left: Tensor
     """What the semaphores are after the first launch."""
-    num_ctas: int = 1
+    options: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def integers(*shape: int) -> Tensor:
@@ -121,7 +121,9 @@ def cluster_counter(large: bool) -> Problem:
     out, within = torch.empty_like(x), torch.arange(256, dtype=torch.int32, device="cuda")
     expected = torch.arange(clusters, dtype=torch.int32, device="cuda").unsqueeze(1) + within
     left = words(clusters)
-    return Problem((clusters,), (x, out, counter), (x, out), (), out, expected, counter, left, num_ctas=2)
+    return Problem(
+        (clusters,), (x, out, counter), (x, out), (), out, expected, counter, left, {"num_ctas": 2}
+    )
 
 
 def more_than_fit(large: bool) -> Problem:
@@ -159,7 +161,8 @@ class AtomicCase:
     changes: tuple[tuple[str, str], ...] = ()
     planted: frozenset[str] = frozenset()
     resident: int | None = None
-
+    launches: int = BARE_LAUNCHES
+    """Without a sanitizer."""
     stages: tuple[str, ...] = ("bare", "consan", "gsan")
     weight: int = 1
 
@@ -175,12 +178,12 @@ class AtomicCase:
         ran = self.simulation(self._module(folder), schedules=SCHEDULES, **resident, **keywords)
         return Simulated.of(ran.result.findings, self.planted)
 
-    def observe(self, stage: str, folder: Path) -> str:
+    def observe(self, stage: str, folder: Path, device: Device) -> str:
         """Launch it again and again, and say how often it was wrong."""
-        with _memory_of(stage):
+        with device.used(), _memory_of(stage):
             problem = self.problem(stage == "bare")
             kernel = getattr(self._module(folder), f"{self.subject}_kernel")
-            return repeated(kernel, problem, BARE_LAUNCHES if stage == "bare" else SANITIZED_LAUNCHES)
+            return repeated(kernel, problem, self.launches if stage == "bare" else SANITIZED_LAUNCHES, device)
 
     def source(self, file: str, line: int, folder: Path) -> str:
         """Return the line itself."""
@@ -191,7 +194,7 @@ class AtomicCase:
         return imported(folder / "kernels.py", *self.changes)
 
 
-def repeated(kernel: Any, problem: Problem, launches: int) -> str:
+def repeated(kernel: Any, problem: Problem, launches: int, device: Device) -> str:
     """Launch a kernel on poisoned memory, and say how many launches were wrong."""
     wrong = unready = 0
     zeros = torch.zeros_like(problem.semaphores)
@@ -201,9 +204,10 @@ def repeated(kernel: Any, problem: Problem, launches: int) -> str:
         for tensor, before in problem.restored:
             tensor.copy_(before)
         problem.semaphores.copy_(zeros)
-        kernel[problem.grid](*problem.arguments, **({"num_ctas": problem.num_ctas} if problem.num_ctas > 1 else {}))
+        kernel[problem.grid](*problem.arguments, **problem.options)
         wrong += not torch.equal(problem.found, problem.expected)
         unready += not torch.equal(problem.semaphores, problem.left)
+        device.alive()
     if not wrong and not unready:
         return CLEAN
     said = [f"wrong numbers in {wrong} of {launches} launches"] if wrong else []
@@ -227,15 +231,15 @@ def _cases() -> Generator[AtomicCase]:
         yield AtomicCase(f"{case.__name__} as it is", PROGRAMS_THAT_WAIT, case.__name__, case, problem)
     for name, changes in SEEN_BY_TMA.items():
         group = PROGRAMS_THAT_WAIT_WRONGLY
-        planted = frozenset({"missing-fence message_ptr", "missing-fence buffer", "missing-fence message_desc"})
+        planted = frozenset(
+            {"missing-fence message_ptr", "missing-fence buffer", "missing-fence message_desc"}
+        )
         yield AtomicCase(name, group, "message", simulated.message, message_by_tma, changes, planted)
     for name, fault in FAULTS.items():
         case, titles = fault.case, frozenset({f"{fault.kind} {fault.name}"})
         problem = more_than_fit if name == MORE_PROGRAMS else PROBLEMS[case]
         group = PROGRAMS_THAT_WAIT_WRONGLY
-        yield AtomicCase(
-            name, group, case.__name__, case, problem, fault.changes, titles, fault.resident
-        )
+        yield AtomicCase(name, group, case.__name__, case, problem, fault.changes, titles, fault.resident)
 
 
 def message_by_tma(large: bool) -> Problem:

@@ -1,12 +1,14 @@
 """What is compared: kernels as they are and with planted faults, each by name.
 
-A case is simulated without a GPU, and observed on one in stages, each in a process of its own (`consan.device`):
-``consan`` and ``gsan``, under Triton's sanitizers of concurrency and of global memory, and ``bare``, as it is.
+A case is simulated without a GPU, and observed on one in stages, each in a process of its own
+(`consan.device`): ``consan`` and ``gsan``, under Triton's sanitizers of concurrency and of global memory, and
+``bare``, as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +16,8 @@ from typing import Any, Protocol
 from gemmgen.simulate import Finding, Severity
 
 CLEAN = "clean"
+NO_VERDICT = "no verdict"
+"""With the reason after it: what was out of time, or what stopped that is not the kernel's own doing."""
 REFUSED = "refused by Triton"
 SKIPPED = "skips itself"
 
@@ -34,6 +38,18 @@ class Simulated:
         ordered = sorted(titles, key=lambda title: (title not in planted, title))
         error = any(finding.severity is Severity.ERROR for finding in findings)
         return cls(error, tuple(ordered))
+
+
+class Device(Protocol):
+    """What a case is launched on."""
+
+    def used(self) -> AbstractContextManager[None]:
+        """Return the context in which ``device="cuda"`` is the device."""
+        ...
+
+    def alive(self) -> None:
+        """Say that a launch has ended: what is silent for long hangs."""
+        ...
 
 
 class Case(Protocol):
@@ -78,8 +94,8 @@ class Case(Protocol):
         """Return what the simulator says; files may be written to a folder."""
         ...
 
-    def observe(self, stage: str, folder: Path) -> str | Mapping[str, Any]:
-        """Launch it on the GPU, and return `CLEAN` or what is wrong, or the numbers of its results."""
+    def observe(self, stage: str, folder: Path, device: Device) -> str | Mapping[str, Any]:
+        """Launch it, and return `CLEAN` or what is wrong, or the numbers of its results."""
         ...
 
     def source(self, file: str, line: int, folder: Path) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -18,25 +19,26 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import pytest
 import torch
+from foreign import as_on
 
-from consan.atomics import ATOMIC_CASES, PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY
-from consan.case import CLEAN, REFUSED, SKIPPED, Case
+from consan.atomics import ATOMIC_CASES, BARE_LAUNCHES, PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY
+from consan.case import CLEAN, NO_VERDICT, REFUSED, SKIPPED, Case
 from consan.foreign_files import FOREIGN, FOREIGN_FAULTS, foreign_cases
 from consan.generated import AS_GENERATED, KINDS, MODULE_CASES, RINGS, STRUCTURES
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
 
 AT_A_TIME = max(1, min(15, (os.cpu_count() or 2) - 1))
-LIMITS_S = {"consan": 60, "gsan": 60, "bare": 25, "numbers": 200}
-"""How long a stage may take after its last kernel was compiled; a kernel that runs longer hangs."""
-ASSERTION = re.compile(r"([^\s:]+):(\d+): .*Assertion `(.+?)` failed")
+LIMITS_S = {"consan": 60, "gsan": 30, "bare": 20, "numbers": 200}
+"""A launch that takes longer, without its compilation, hangs."""
+ASSERTION = re.compile(r"([^\s:]*):(\d+): .*Assertion `(.+?)` failed")
 MODES = {"consan": "consan", "gsan": "gsan"}
 PRIORITIES = (
     *(AS_GENERATED, PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY, RINGS),
@@ -44,7 +46,6 @@ PRIORITIES = (
 )
 LAST = (STRUCTURES, KINDS)
 """Groups that come after everything else, the numbers too."""
-NO_VERDICT = "no verdict"
 HANGS = "hangs"
 
 
@@ -86,7 +87,11 @@ class Running:
         told = ASSERTION.search(errors)
         case = self.job.case
         if told and self.job.stage in MODES:
-            source = case.source(told[1], int(told[2]), self.folder)
+            file, line = told[1], int(told[2])
+            try:
+                source = case.source(file, line, self.folder)
+            except (IndexError, OSError):  # of a library
+                source = f"{Path(file).name}, line {line}"
             return Observed(told[3], source, seconds=seconds)
         if result and isinstance(result["outcome"], dict):
             return Observed("numbers", numbers=cast(Any, result["outcome"]), seconds=seconds)
@@ -108,9 +113,9 @@ class Running:
         return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     def kill(self) -> None:
-        """End it, and the compilers that it has started."""
-        os.killpg(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        """End it, and the compilers that it has started; the driver may take a while over a hung kernel."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 def start(job: Job, folder: Path, dry_run: bool) -> Running:
@@ -120,13 +125,15 @@ def start(job: Job, folder: Path, dry_run: bool) -> Running:
     pid = os.fork()
     if pid == 0:
         _be(job, folder, dry_run)
+    with suppress(OSError):  # whichever of the two is first
+        os.setpgid(pid, pid)
     return Running(job, pid, folder, begin)
 
 
 def _be(job: Job, folder: Path, dry_run: bool) -> NoReturn:
     """Do a job in this process, and end it."""
     try:
-        os.setsid()
+        os.setpgid(0, 0)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         for descriptor in (1, 2):
             os.dup2(os.open(folder / "errors", flags | os.O_APPEND), descriptor)
@@ -163,8 +170,7 @@ def _observed(job: Job, folder: Path, say: Callable[..., None], dry_run: bool) -
     cast(Any, triton).set_allocator(allocate)
     cast(Any, triton).knobs.compilation.instrumentation_mode = "" if dry_run else MODES.get(job.stage, "")
     try:
-        with _simulated(say) if dry_run else nullcontext():
-            return job.case.observe(job.stage, folder)
+        return job.case.observe(job.stage, folder, ThisDevice(say, dry_run))
     except pytest.skip.Exception:
         return SKIPPED
     except AssertionError as error:
@@ -181,21 +187,31 @@ def _observed(job: Job, folder: Path, say: Callable[..., None], dry_run: bool) -
         return f"{name}: {text}" if is_kernels else f"{NO_VERDICT}: {name}: {text}"
 
 
-def _simulated(say: Callable[..., None]) -> AbstractContextManager[None]:
-    """Let launches be simulated, to try all but the GPU."""
-    from foreign import as_on
+@dataclass(frozen=True)
+class ThisDevice:
+    """The GPU; in a dry run, the simulator."""
+
+    say: Callable[..., None]
+    dry_run: bool
 
     @contextmanager
-    def simulating() -> Generator[None]:
+    def used(self) -> Generator[None]:
+        """In it, ``device="cuda"`` is the device."""
+        if not self.dry_run:
+            yield
+            return
         found: list[str] = []
-        say(mark="compiled", at=time.monotonic())
+        self.alive()
         with as_on(HOPPER, ("random",), lambda result: found.extend(map(str, result.findings))):
             yield
         sys.stderr.write("\n".join(found))
 
-    return simulating()
+    def alive(self) -> None:
+        """Say that a launch has ended."""
+        self.say(mark="compiled", at=time.monotonic())
 
 
+T = TypeVar("T")
 Found = dict[str, dict[str, Observed]]
 """What each stage of each case showed."""
 
@@ -209,7 +225,7 @@ def measured(
     waiting = deque(_jobs(cases))
     running: list[Running] = []
     end, saved, started = time.monotonic() + seconds, time.monotonic(), 0
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         while running or (waiting and time.monotonic() < end):
             while waiting and len(running) < at_a_time and time.monotonic() < end:
                 running.append(start(waiting.popleft(), Path(temporary) / str(started), dry_run))
@@ -259,7 +275,7 @@ def _jobs(cases: Sequence[Case]) -> list[Job]:
         if stage != "numbers" and stage not in _after_consan(case)
     ]
     numbers = [Job(case, "numbers") for case in cases if "numbers" in case.stages]
-    late = [job for job in jobs if job.case.group in LAST]
+    late = sorted((job for job in jobs if job.case.group in LAST), key=lambda job: job.case.weight)
     return [*(job for job in jobs if job not in late), *numbers, *late]
 
 
@@ -269,10 +285,37 @@ def _after_consan(case: Case) -> tuple[str, ...]:
     return ("bare",) if "consan" in stages[: stages.index("bare")] else ()
 
 
-def cases_of(groups: Sequence[str], names: Sequence[str], per_test: int) -> list[Case]:
+def cases_of(
+    groups: Sequence[str], names: Sequence[str], per_test: int, launches: int = BARE_LAUNCHES
+) -> list[Case]:
     """Return the cases of some groups, or of some names."""
-    every: list[Case] = [*MODULE_CASES.values(), *ATOMIC_CASES.values(), *foreign_cases(per_test).values()]
+    atomic = [replace(case, launches=launches) for case in ATOMIC_CASES.values()]
+    # To list these, files are imported that ask for a GPU: not in the process that is forked.
+    foreign = in_a_fork(lambda: foreign_cases(per_test))
+    every: list[Case] = [*MODULE_CASES.values(), *atomic, *foreign.values()]
     return [case for case in every if case.group in groups and (not names or case.name in names)]
+
+
+def in_a_fork(function: Callable[[], T]) -> T:
+    """Return what a function returns in a process of its own."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with os.fdopen(writing, "wb") as stream:
+                stream.write(pickle.dumps(function()))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        data = stream.read()
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise RuntimeError("a forked process failed")
+    return pickle.loads(data)
 
 
 def this_machine() -> dict[str, str]:
@@ -280,7 +323,7 @@ def this_machine() -> dict[str, str]:
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         asked = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    except OSError:
+    except (OSError, subprocess.CalledProcessError):
         asked = "no GPU, no driver"
     gpu, driver = asked.split(", ")
     versions = {name: str(cast(Any, sys.modules[name]).__version__) for name in ("torch", "triton")}
@@ -293,13 +336,21 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--seconds", type=float, default=420)
     parser.add_argument("--groups", default=",".join(PRIORITIES))
-    parser.add_argument("--per-test", type=int, default=6, help="cases of each test of other people's kernels")
+    parser.add_argument(
+        "--per-test", type=int, default=6, help="cases of each test of other people's kernels"
+    )
     parser.add_argument("--at-a-time", type=int, default=AT_A_TIME)
+    parser.add_argument("--limit", type=float, help="seconds that a launch may take in any stage")
     parser.add_argument("--dry-run", action="store_true", help="simulate every launch: no GPU is used")
+    parser.add_argument(
+        "--launches", type=int, default=BARE_LAUNCHES, help="of what waits, without a sanitizer"
+    )
     parser.add_argument("names", nargs="*")
     given = parser.parse_intermixed_args()
     begin = time.monotonic()
     torch.set_num_threads(1)
+    if given.limit:
+        LIMITS_S.update(dict.fromkeys(LIMITS_S, given.limit))
     machine = this_machine()
 
     def save(found: Found) -> None:
@@ -310,7 +361,7 @@ def main() -> None:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
-    cases = cases_of(given.groups.split(","), given.names, given.per_test)
+    cases = cases_of(given.groups.split(","), given.names, given.per_test, given.launches)
     log(f"{len(cases)} cases, {given.at_a_time} at a time")
     left = given.seconds - (time.monotonic() - begin)
     measured(cases, left, at_a_time=given.at_a_time, dry_run=given.dry_run, log=log, save=save)

@@ -17,7 +17,7 @@ import torch
 from mutants import tutorials
 from mutants.mutant import SCHEDULES
 
-from consan.case import CLEAN, REFUSED, SKIPPED, Simulated
+from consan.case import CLEAN, REFUSED, SKIPPED, Device, Simulated
 from gemmgen.hardware import HOPPER
 from gemmgen.simulate.policies import DEFAULT_SCHEDULES
 from gemmgen.triton_api import replaced
@@ -61,12 +61,14 @@ class ForeignCase:
         told = Simulated.of(result.findings, self.planted)
         return told if told.findings or result.status == "clean" else Simulated(True, ("wrong numbers",))
 
-    def observe(self, stage: str, folder: Path) -> str | Mapping[str, Any]:
+    def observe(self, stage: str, folder: Path, device: Device) -> str | Mapping[str, Any]:
         """Call the test."""
-        with foreign.imported(self._file(folder), HOPPER) as module, few_sms():
+        with foreign.imported(self._file(folder), HOPPER) as module:
             case = self._case(module)
-            case.function(**case.parameters)
-            torch.cuda.synchronize()
+            with device.used(), few_sms():
+                case.function(**case.parameters)
+                torch.cuda.synchronize()
+        device.alive()
         return CLEAN
 
     def source(self, file: str, line: int, folder: Path) -> str:

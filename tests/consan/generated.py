@@ -17,7 +17,7 @@ from mutants.mutant import changed, code_of, generated, launch_of, product_of
 from mutants.rings import LAST_WAIT, SHAPES
 from torch import Tensor
 
-from consan.case import CLEAN, Simulated
+from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.encoding import bits, rounded
@@ -27,6 +27,7 @@ from gemmgen.product import Product, make
 from gemmgen.simulate import Result, run
 from gemmgen.spec import Spec
 from gemmgen.verify.simulation import Launch, ring_launch
+
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"
 LATE = {
@@ -104,12 +105,13 @@ class ModuleCase:
         result, _ = simulated(self.module(folder), self, self.integers, *FIXED, "random")
         return Simulated.of(result.findings, self.planted)
 
-    def observe(self, stage: str, folder: Path) -> str | dict[str, Any]:
+    def observe(self, stage: str, folder: Path, device: Device) -> str | dict[str, Any]:
         """Launch it, and count the wrong elements; or compare its numbers with the simulator's."""
         if stage == "numbers":
-            return numbers(self.module(folder), self)
-        module, inputs = self.module(folder), self.integers
-        wrong = max(wrong_elements(launched(module, self, inputs), inputs, self.spec) for _ in range(LAUNCHES))
+            return numbers(self.module(folder), self, device)
+        module, inputs, wrong = self.module(folder), self.integers, 0
+        for _ in range(LAUNCHES):
+            wrong = max(wrong, wrong_elements(launched(module, self, inputs, device), inputs, self.spec))
         return f"{wrong} wrong elements" if wrong else CLEAN
 
     def source(self, file: str, line: int, folder: Path) -> str:
@@ -169,12 +171,15 @@ def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: 
     return run(module.matmul_kernel, grid, arguments, schedules=schedules, **options), d
 
 
-def launched(module: ModuleType, case: ModuleCase, inputs: Inputs) -> Tensor:
-    """Return the GPU's D."""
-    extras = {name: on_gpu(tensor) for name, tensor in inputs.extras.items()}
-    d, arguments = prepared(module, case, Inputs(on_gpu(inputs.a), on_gpu(inputs.b), extras))
-    module.matmul_kernel[(case.launch.programs,)](*arguments, **module.LAUNCH_OPTIONS)
-    return d.cpu()
+def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Device) -> Tensor:
+    """Return the device's D."""
+    with device.used():
+        extras = {name: on_gpu(tensor) for name, tensor in inputs.extras.items()}
+        d, arguments = prepared(module, case, Inputs(on_gpu(inputs.a), on_gpu(inputs.b), extras))
+        module.matmul_kernel[(case.launch.programs,)](*arguments, **module.LAUNCH_OPTIONS)
+        found = d.cpu()
+    device.alive()
+    return found
 
 
 def on_gpu(tensor: Tensor) -> Tensor:
@@ -197,13 +202,13 @@ def wrong_elements(d: Tensor, inputs: Inputs, spec: Spec) -> int:
     return 0 if deviation(d, inputs, spec).relative <= tolerance(spec, inputs.shape).relative else d.numel()
 
 
-def numbers(module: ModuleType, case: ModuleCase) -> dict[str, Any]:
+def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, Any]:
     """Return how the simulator's D and the GPU's differ on small integers and on normals."""
     exact, random = case.integers, random_inputs(case.launch.shape, case.spec, generator())
     simulated_exact, simulated_random = (
         simulated(module, case, inputs, "random")[1] for inputs in (exact, random)
     )
-    gpu_exact, gpu_random = launched(module, case, exact), launched(module, case, random)
+    gpu_exact, gpu_random = (launched(module, case, inputs, device) for inputs in (exact, random))
     error = gpu_random.double() - simulated_random.double()
     rms = simulated_random.double().square().mean().sqrt()
     return {
