@@ -213,11 +213,11 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 }
 """The groups of each section's table."""
 OF_ATOMICS = (
-    f"Without a sanitizer a kernel runs {BARE_LAUNCHES} times with the grid that is given, on poisoned memory;\n"
-    f"with one {SANITIZED_LAUNCHES} times, as small as in the simulator. ConSan follows shared memory and\n"
-    "mbarriers, and no order of global memory. Triton's sanitizer of global memory (GSan) does: its column\n"
-    "stands beside it. That a weak atomic gives right numbers on a card is no contradiction: a card may\n"
-    "order more than it promises."
+    f"Without a sanitizer a kernel runs {BARE_LAUNCHES} times with the grid that is given, on poisoned\n"
+    f"memory; with one {SANITIZED_LAUNCHES} times, as small as in the simulator. ConSan follows shared\n"
+    "memory and mbarriers, and no order of global memory. Triton's sanitizer of global memory (GSan) does:\n"
+    "its column stands beside it. That a weak atomic gives right numbers on a card is no contradiction: a\n"
+    "card may order more than it promises."
 )
 
 

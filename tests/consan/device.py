@@ -94,7 +94,7 @@ class Running:
                 source = f"{Path(file).name}, line {line}"
             return Observed(told[3], source, seconds=seconds)
         if result and isinstance(result["outcome"], dict):
-            return Observed("numbers", numbers=cast(Any, result["outcome"]), seconds=seconds)
+            return Observed("numbers", numbers=result["outcome"], seconds=seconds)
         if result:
             return Observed(result["outcome"], seconds=seconds)
         if status is None:
@@ -157,7 +157,7 @@ def _observed(job: Job, folder: Path, say: Callable[..., None], dry_run: bool) -
     def allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
         return torch.empty(size, device="cuda", dtype=torch.int8)
 
-    compiles: Any = JITFunction._do_compile  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+    compiles = cast(Any, JITFunction)._do_compile
 
     def compiling(self: Any, *args: Any, **keywords: Any) -> Any:
         say(mark="compiling", at=time.monotonic())
@@ -340,7 +340,7 @@ def main() -> None:
         "--per-test", type=int, default=6, help="cases of each test of other people's kernels"
     )
     parser.add_argument("--at-a-time", type=int, default=AT_A_TIME)
-    parser.add_argument("--limit", type=float, help="seconds that a launch may take in any stage")
+    parser.add_argument("--limit", type=int, help="seconds that a launch may take in any stage")
     parser.add_argument("--dry-run", action="store_true", help="simulate every launch: no GPU is used")
     parser.add_argument(
         "--launches", type=int, default=BARE_LAUNCHES, help="of what waits, without a sanitizer"
@@ -349,8 +349,9 @@ def main() -> None:
     given = parser.parse_intermixed_args()
     begin = time.monotonic()
     torch.set_num_threads(1)
-    if given.limit:
-        LIMITS_S.update(dict.fromkeys(LIMITS_S, given.limit))
+    limit: int | None = given.limit
+    if limit:
+        LIMITS_S.update(dict.fromkeys(LIMITS_S, limit))
     machine = this_machine()
 
     def save(found: Found) -> None:

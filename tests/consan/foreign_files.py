@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import foreign
 import torch
@@ -94,7 +94,7 @@ class ForeignCase:
 
 def few_sms() -> Any:
     """Let programs find as few SMs on this GPU as in the simulator."""
-    answer: Any = torch.cuda.get_device_properties
+    answer = cast(Any, torch.cuda).get_device_properties
 
     class Few:
         def __init__(self, properties: Any) -> None:
@@ -104,7 +104,10 @@ def few_sms() -> Any:
         def __getattr__(self, name: str) -> Any:
             return getattr(self._properties, name)
 
-    return replaced([(torch.cuda, "get_device_properties", lambda *args, **keys: Few(answer(*args, **keys)))])
+    def few(*args: Any) -> Few:
+        return Few(answer(*args))
+
+    return replaced([(torch.cuda, "get_device_properties", few)])
 
 
 def foreign_cases(per_test: int) -> dict[str, ForeignCase]:
