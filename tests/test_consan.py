@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,8 +30,8 @@ from consan.agreement import (
     written,
 )
 from consan.atomics import PROGRAMS_THAT_WAIT
-from consan.case import CLEAN, NO_VERDICT
-from consan.device import PRIORITIES
+from consan.case import CLEAN, NO_VERDICT, Device, Simulated
+from consan.device import LIMITS_S, PRIORITIES, measured
 from consan.foreign_files import FOREIGN, FOREIGN_FAULTS
 from consan.generated import AS_GENERATED, MODULE_CASES, UNMUTATED
 from modules import spec_file
@@ -137,12 +139,48 @@ def test_a_dry_run_observes_a_case_of_each_kind_and_becomes_a_record(tmp_path: P
     assert "no_ready_wait" in document(made)
 
 
-def test_a_kernel_that_takes_too_long_hangs_and_one_that_waits_has_no_verdict(tmp_path: Path) -> None:
-    names = ["locked_sum as it is", "split_k as it is"]
-    options = ("--dry-run", "--seconds=12", "--at-a-time=1", "--limit=1", "--launches=1000")
-    found = observed_by_device(names, tmp_path / "found.json", *options)["found"]
-    assert "split_k as it is" in found
-    assert found["split_k as it is"]["bare"]["outcome"] == "hangs"
+@dataclass(frozen=True)
+class Silent:
+    """A case that launches, or does not get so far, and is not heard of again."""
+
+    name: str
+    launches: bool
+    group: str = AS_GENERATED
+    subject: str = ""
+    shape: tuple[int, ...] = ()
+    planted: frozenset[str] = frozenset()
+    stages: tuple[str, ...] = ("bare",)
+    weight: int = 1
+
+    def simulate(self, folder: Path) -> Simulated:
+        return Simulated(fault=False, findings=())
+
+    def observe(self, stage: str, folder: Path, device: Device) -> str:
+        if self.launches:
+            device.alive()
+        time.sleep(600)
+        return CLEAN
+
+    def source(self, file: str, line: int, folder: Path) -> str:
+        return ""
+
+
+def test_what_launches_and_does_not_end_hangs_and_what_does_not_launch_has_no_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(LIMITS_S, "bare", 1)
+    cases = [
+        Silent("hangs", launches=True),
+        Silent("compiles", launches=False),
+        Silent("waits", launches=True),
+    ]
+    begin = time.monotonic()
+    found = measured(cases, 4, at_a_time=1, dry_run=True)
+    assert time.monotonic() - begin < 60
+    outcomes = {name: stages["bare"].outcome for name, stages in found.items()}
+    assert outcomes == {"hangs": "hangs", "compiles": f"{NO_VERDICT}: out of time"}
+    row = entry(cases[2], Simulated(fault=False, findings=()), {})
+    assert row.bare == f"{NO_VERDICT}: out of time"
 
 
 # --- on a GPU
