@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from consan.agreement import (
-    AT_A_TIME,
     BY_DESIGN,
-    CLEAN,
     DIFFERENCES,
     DOCUMENT,
     RECORD,
+    RECORDED,
     Entry,
     Numbers,
     document,
-    observe,
-    observe_numbers,
+    entry,
+    numbers_of,
     read,
+    record,
+    simulated,
     written,
 )
-from consan.case import CASES, UNMUTATED
+from consan.atomics import PROGRAMS_THAT_WAIT
+from consan.case import CLEAN, NO_VERDICT, Device, Simulated
+from consan.device import LIMITS_S, PRIORITIES, measured
+from consan.foreign_files import FOREIGN, FOREIGN_FAULTS
+from consan.generated import AS_GENERATED, MODULE_CASES, UNMUTATED
 from modules import spec_file
 
 from gemmgen.device import require_gpu
@@ -33,6 +42,9 @@ from gemmgen.hardware import HOPPER
 from gemmgen.numerics.inputs import is_exact
 from gemmgen.numerics.reference import tolerance
 from gemmgen.spec import load_spec
+
+TESTS = Path(__file__).parent
+GPU_SECONDS = 1500
 
 MESSAGES = {
     # The producer no longer waits for a stage to be empty.
@@ -46,30 +58,40 @@ MESSAGES = {
 
 def test_what_is_recorded_is_still_a_case() -> None:
     record = read()  # a newer module or mutant may wait for a GPU: the document names it
-    recorded = [entry.name for entry in record.entries]
-    assert recorded == [name for name in CASES if name in recorded]
-    assert [numbers.module for numbers in record.numbers] == [name for name in recorded if name in UNMUTATED]
+    ours = [row.name for row in record.entries if row.group not in (FOREIGN, FOREIGN_FAULTS)]
+    assert ours == [name for name in RECORDED if name in ours]
+    assert {row.group for row in record.entries} <= set(PRIORITIES)
+    assert [numbers.module for numbers in record.numbers] == [name for name in ours if name in UNMUTATED]
     assert RECORD.read_text(encoding="utf-8") == written(record)
 
 
 def test_the_recorded_simulator_named_what_it_names_now() -> None:
-    for entry in read().entries:
-        planted = CASES[entry.name].planted  # test_simulate_mutants asserts that it is found
-        assert set(entry.findings[:1]) <= planted
-        assert bool(entry.findings) == bool(planted)
-        assert entry.fault == (bool(planted) and entry.name not in BY_DESIGN)
+    for row in read().entries:
+        if row.name in RECORDED:
+            planted = RECORDED[row.name].planted  # other tests assert that it is found
+            assert set(row.findings[:1]) <= planted
+            assert bool(row.findings) == bool(planted)
+            if row.name in MODULE_CASES:
+                lint = row.name in BY_DESIGN
+                assert row.fault == (bool(planted) and not lint)
 
 
 def test_every_recorded_difference_has_a_reason() -> None:
-    differing = {entry.name for entry in read().entries if not entry.agrees}
+    entries = read().entries
+    differing = {row.name for row in entries if not row.agrees}
     assert differing == DIFFERENCES.keys()
-    assert DIFFERENCES.keys().isdisjoint(UNMUTATED)
-    assert set(BY_DESIGN) <= set(CASES)
+    assert set(BY_DESIGN) <= {row.name for row in entries}
+
+
+def test_nothing_that_is_right_is_recorded_as_wrong() -> None:
+    for row in read().entries:
+        if row.group in (AS_GENERATED, PROGRAMS_THAT_WAIT):
+            assert (row.fault, row.shown) == (False, False), row
 
 
 def test_the_verdicts_of_twelve_mutants_agree() -> None:
-    agreeing = [entry.name for entry in read().entries if entry.agrees]
-    mutants = [name for name in agreeing if name not in UNMUTATED]
+    agreeing = [row.name for row in read().entries if row.agrees and row.measured]
+    mutants = [name for name in agreeing if name in RECORDED and name not in UNMUTATED]
     assert len(mutants) >= 12
 
 
@@ -80,6 +102,88 @@ def test_the_recorded_numbers_are_the_simulators() -> None:
 
 def test_the_document_is_what_the_record_says() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == document(read())
+
+
+# --- the program that measures, without a GPU
+
+
+def observed_by_device(
+    names: Sequence[str], file: Path, *options: str, groups: Sequence[str] = PRIORITIES
+) -> dict[str, Any]:
+    """Run `consan.device` in a process of its own, and return what it wrote."""
+    command = [sys.executable, "-m", "consan.device", str(file), f"--groups={','.join(groups)}", *options]
+    ran = subprocess.run([*command, *names], cwd=TESTS, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_a_dry_run_observes_a_case_of_each_kind_and_becomes_a_record(tmp_path: Path) -> None:
+    names = ["h100_bf16", "no_ready_wait", "locked_sum as it is"]
+    found = observed_by_device(
+        names, tmp_path / "found.json", "--dry-run", "--seconds=200", "--at-a-time=2", "--launches=2"
+    )
+    outcomes = {
+        name: {stage: one["outcome"] for stage, one in stages.items()}
+        for name, stages in found["found"].items()
+    }
+    assert outcomes["h100_bf16"] == {"consan": CLEAN, "bare": CLEAN, "numbers": "numbers"}
+    assert outcomes["no_ready_wait"] == {"consan": "86528 wrong elements"}
+    assert outcomes["locked_sum as it is"]["consan"] == CLEAN
+    assert outcomes["locked_sum as it is"]["gsan"].startswith(NO_VERDICT)  # its allocator needs a driver
+    made = record(found)
+    assert [row.name for row in made.entries] == names
+    assert [row.agrees for row in made.entries] == [True, True, True]
+    assert made.entries[1].findings
+    (numbers,) = made.numbers
+    assert (numbers.different_bits, numbers.worst_element) == (0, 0)
+    assert "no_ready_wait" in document(made)
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A case that launches, or does not get so far, and is not heard of again."""
+
+    name: str
+    launches: bool
+    group: str = AS_GENERATED
+    subject: str = ""
+    shape: tuple[int, ...] = ()
+    planted: frozenset[str] = frozenset()
+    stages: tuple[str, ...] = ("bare",)
+    weight: int = 1
+
+    def simulate(self, folder: Path) -> Simulated:
+        return Simulated(fault=False, findings=())
+
+    def observe(self, stage: str, folder: Path, device: Device) -> str:
+        if self.launches:
+            device.alive()
+        time.sleep(600)
+        return CLEAN
+
+    def source(self, file: str, line: int, folder: Path) -> str:
+        return ""
+
+
+def test_what_launches_and_does_not_end_hangs_and_what_does_not_launch_has_no_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(LIMITS_S, "bare", 1)
+    cases = [
+        Silent("hangs", launches=True),
+        Silent("compiles", launches=False),
+        Silent("waits", launches=True),
+    ]
+    begin = time.monotonic()
+    found = measured(cases, 4, at_a_time=1, dry_run=True)
+    assert time.monotonic() - begin < 60
+    outcomes = {name: stages["bare"].outcome for name, stages in found.items()}
+    assert outcomes == {"hangs": "hangs", "compiles": f"{NO_VERDICT}: out of time"}
+    row = entry(cases[2], Simulated(fault=False, findings=()), {})
+    assert row.bare == f"{NO_VERDICT}: out of time"
+
+
+# --- on a GPU
 
 
 def check(numbers: Numbers) -> None:
@@ -99,23 +203,24 @@ def check(numbers: Numbers) -> None:
 @pytest.fixture(scope="module")
 def observed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Entry]]:
-    """Observe each case once: some at a time, or, where pytest runs several workers, each on demand."""
+) -> Callable[[str], Mapping[str, Any]]:
+    """Observe each case once: together what this session asks for, or, in a worker of pytest, by itself."""
     skip_without_hopper()
-    started: dict[str, Future[Entry]] = {}
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    found: dict[str, Any] = {}
+    asked: set[str] = set()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        for item in cast(list[Any], request.session.items):
+            if "observed" in getattr(item, "fixturenames", ()):
+                asked.add(item.callspec.params["name"])
 
-        def start(name: str) -> Future[Entry]:
-            if name not in started:
-                started[name] = pool.submit(observe, name, tmp_path_factory.mktemp(name))
-            return started[name]
+    def observe(name: str) -> Mapping[str, Any]:
+        if name not in found:
+            file = tmp_path_factory.mktemp("observed") / "found.json"
+            names = sorted(asked | {name})
+            found.update(observed_by_device(names, file, f"--seconds={GPU_SECONDS}")["found"])
+        return found
 
-        if "PYTEST_XDIST_WORKER" not in os.environ:
-            for item in cast(list[Any], request.session.items):
-                if "observed" in getattr(item, "fixturenames", ()):
-                    start(item.callspec.params["name"])
-        yield lambda name: start(name).result()
-        pool.shutdown(cancel_futures=True)
+    return observe
 
 
 def skip_without_hopper() -> None:
@@ -125,22 +230,30 @@ def skip_without_hopper() -> None:
         pytest.skip(str(error))
 
 
+def seen(observed: Callable[[str], Mapping[str, Any]], name: str) -> Entry:
+    return entry(RECORDED[name], simulated(RECORDED[name]), observed(name)[name])
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", CASES)
-def test_consan_agrees_with_the_simulator(observed: Callable[[str], Entry], name: str) -> None:
-    entry = observed(name)
-    assert entry.agrees or name in DIFFERENCES, entry
-    assert name not in UNMUTATED or (entry.consan, entry.bare) == (CLEAN, CLEAN), entry
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_gpu_agrees_with_the_simulator(observed: Callable[[str], Mapping[str, Any]], name: str) -> None:
+    row = seen(observed, name)
+    assert row.measured, row
+    assert row.agrees or name in DIFFERENCES, row
+    if row.group in (AS_GENERATED, PROGRAMS_THAT_WAIT):
+        assert (row.consan, row.bare) == (CLEAN, CLEAN), row
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", MESSAGES)
-def test_consan_names_a_planted_fault(observed: Callable[[str], Entry], name: str) -> None:
-    assert MESSAGES[name] in observed(name).consan
+def test_consan_names_a_planted_fault(observed: Callable[[str], Mapping[str, Any]], name: str) -> None:
+    assert MESSAGES[name] in seen(observed, name).consan
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", UNMUTATED)
-def test_the_simulators_numbers_are_the_hardwares(name: str, tmp_path: Path) -> None:
-    skip_without_hopper()
-    check(observe_numbers(name, tmp_path))
+def test_the_simulators_numbers_are_the_hardwares(
+    observed: Callable[[str], Mapping[str, Any]], name: str
+) -> None:
+    (numbers,) = numbers_of({name: observed(name)[name]})
+    check(numbers)

@@ -1,33 +1,41 @@
-"""What the simulator and ConSan on a GPU say of the same kernels: measured, recorded, tabulated.
+"""What the simulator, and Triton's sanitizers on a GPU, say of the same kernels: recorded, tabulated.
 
-``python -m consan.agreement record FILE``, run in tests/, measures all cases on a Hopper GPU and writes the
-record; ``python -m consan.agreement document`` writes docs/agreement.md from the committed one.
+``python -m consan.agreement record FILE``, run in tests/, simulates what `consan.device` has observed, and
+writes the record; ``python -m consan.agreement document`` writes docs/agreement.md from the committed one.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from consan.case import CASES, LAUNCHES, UNMUTATED
+from consan.atomics import (
+    ATOMIC_CASES,
+    BARE_LAUNCHES,
+    PROGRAMS_THAT_WAIT,
+    PROGRAMS_THAT_WAIT_WRONGLY,
+    SANITIZED_LAUNCHES,
+)
+from consan.case import CLEAN, NO_VERDICT, REFUSED, SKIPPED, Case, Simulated
+from consan.foreign_files import FOREIGN, FOREIGN_FAULTS, foreign_cases
+from consan.generated import AS_GENERATED, KINDS, LAUNCHES, MODULE_CASES, RINGS, STRUCTURES
 from gemmgen.numerics.reference import tolerance
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "tests" / "records" / "consan.json"
 DOCUMENT = ROOT / "docs" / "agreement.md"
-TIMEOUT_SECONDS = 600
-AT_A_TIME = 6
-ASSERTION = re.compile(r":(\d+): .*Assertion `(.+?)` failed")
-CLEAN = "clean"
+RECORDED = MODULE_CASES | ATOMIC_CASES
+"""All cases but those of other people's kernels."""
+EVERY_FOREIGN = 1 << 30
+NO_FAULT = (CLEAN, REFUSED, SKIPPED)
+
+# --- why the two do not agree
 
 NO_WORK_AT_EXIT = (
     "ConSan does not look for stores in flight when a kernel ends. They read shared memory that the SM may "
@@ -64,26 +72,42 @@ BY_DESIGN = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One case: what the simulator says, what ConSan does, and what the kernel does without it."""
+    """One case: what the simulator says, what the sanitizers do, and what the kernel does without them."""
 
     name: str
-    module: str
+    group: str
+    subject: str
+    """The module, kernel or file."""
     shape: tuple[int, ...]
     fault: bool
     """Whether the simulator finds an error; a lint is none."""
     findings: tuple[str, ...]
     """Kinds and names of its findings, the planted fault's first."""
     consan: str
-    """``clean``; ConSan's message; or what else went wrong."""
+    """``clean``; ConSan's message; what else went wrong; or that there is no verdict, and why."""
     source: str
-    """The line that ConSan's message names."""
+    """What ConSan's message names."""
     bare: str
     """As `consan`, without it; empty where ConSan had shown a fault, and it was not tried."""
+    gsan: str = ""
+    """As `consan`, under the sanitizer of global memory; empty where it was not tried."""
+    gsan_source: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether ConSan gave a verdict."""
+        return not self.consan.startswith(NO_VERDICT)
 
     @property
     def agrees(self) -> bool:
-        """Whether both or neither find a fault."""
-        return self.fault == (self.consan != CLEAN)
+        """Whether the simulator and ConSan both find a fault, or neither does, or ConSan gave no verdict."""
+        return not self.measured or self.fault == (self.consan not in NO_FAULT)
+
+    @property
+    def shown(self) -> bool:
+        """Whether any run on the GPU shows a fault."""
+        runs = (self.consan, self.bare, self.gsan)
+        return any(run and run not in NO_FAULT and not run.startswith(NO_VERDICT) for run in runs)
 
 
 @dataclass(frozen=True)
@@ -113,109 +137,51 @@ class Record:
     numbers: tuple[Numbers, ...]
 
 
-def observe(name: str, folder: Path) -> Entry:
-    """Simulate and launch one case; it is killed when it takes too long."""
-    case, path = CASES[name], folder / f"{CASES[name].stem}.py"
-    path.write_text(case.source, encoding="utf-8")
-    stages, errors, killed = _run("verdict", name, path, TRITON_INSTRUMENTATION_MODE="consan")
-    if "simulator" not in stages:
-        raise RuntimeError(f"{name}: {errors}")
-    simulator = stages["simulator"]
-    told = ASSERTION.search(errors)
-    consan = told[2] if told else _outcome(stages.get("consan"), killed)
+def simulated(case: Case) -> Simulated:
+    """Return what the simulator says of a case."""
+    with tempfile.TemporaryDirectory() as folder:
+        return case.simulate(Path(folder))
+
+
+def entry(case: Case, said: Simulated, observed: Mapping[str, Mapping[str, Any]]) -> Entry:
+    """Put together what the simulator said and what the stages on the GPU showed."""
+
+    def told(stage: str) -> str:
+        if stage in observed:
+            return cast(str, observed[stage]["outcome"])
+        waits = stage == "bare" and "consan" in observed and observed["consan"]["outcome"] != CLEAN
+        return "" if stage not in case.stages or waits else f"{NO_VERDICT}: out of time"
+
     return Entry(
-        name,
-        case.stem,
-        tuple(simulator["shape"]),
-        simulator["fault"],
-        tuple(simulator["findings"]),
-        consan,
-        path.read_text(encoding="utf-8").splitlines()[int(told[1]) - 1].strip() if told else "",
-        _outcome(stages.get("bare"), killed) if consan == CLEAN else "",
+        case.name,
+        case.group,
+        case.subject,
+        tuple(case.shape),
+        said.fault,
+        said.findings,
+        told("consan"),
+        observed.get("consan", {}).get("source", ""),
+        told("bare"),
+        told("gsan"),
+        observed.get("gsan", {}).get("source", ""),
     )
 
 
-def observe_numbers(name: str, folder: Path) -> Numbers:
-    """Compare the simulator's numbers with the GPU's."""
-    path = folder / f"{CASES[name].stem}.py"
-    path.write_text(CASES[name].source, encoding="utf-8")
-    stages, errors, _ = _run("numbers", name, path)
-    if "numbers" not in stages:
-        raise RuntimeError(f"{name}: {errors}")
-    found = stages["numbers"]
-    return Numbers(
-        name,
-        tuple(found["shape"]),
-        found["elements"],
-        found["different_bits"],
-        found["relative"],
-        found["worst_element"],
-    )
+def record(observed: Mapping[str, Any], processes: int = 2) -> Record:
+    """Return the record of what `consan.device` has written; the simulator's part is made now."""
+    found: dict[str, dict[str, dict[str, Any]]] = observed["found"]
+    cases: dict[str, Case] = {**RECORDED, **foreign_cases(EVERY_FOREIGN)}
+    chosen = [case for name, case in cases.items() if name in found]
+    with ProcessPoolExecutor(processes) as pool:
+        said = list(pool.map(simulated, chosen))
+    entries = tuple(entry(case, one, found[case.name]) for case, one in zip(chosen, said, strict=True))
+    return Record(**observed["machine"], entries=entries, numbers=numbers_of(found))
 
 
-def _run(what: str, name: str, path: Path, **environment: str) -> tuple[dict[str, Any], str, bool]:
-    """Return the stages that a case's process reported, its errors, and whether it was killed."""
-    command = [sys.executable, "-m", "consan.case", what, name, str(path)]
-    variables = {key: value for key, value in os.environ.items() if key != "TRITON_INSTRUMENTATION_MODE"}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command, cwd=ROOT / "tests", env={**variables, **environment}, stdout=output, stderr=errors
-        )
-        killed = False
-        try:
-            process.wait(TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            killed = True
-        output.seek(0)
-        errors.seek(0)
-        lines = [json.loads(line) for line in output.read().splitlines() if line.startswith("{")]
-        return {line["stage"]: line for line in lines}, errors.read(), killed
-
-
-def _outcome(stage: dict[str, Any] | None, killed: bool) -> str:
-    if stage is None:
-        return "hang" if killed else "crash"
-    if "raised" not in stage:
-        return f"{stage['wrong']} wrong elements" if stage["wrong"] else CLEAN
-    raised, text = stage["raised"], stage["text"]
-    if raised != "OutOfResources" and ("CUDA" not in text or raised == "OutOfMemoryError"):
-        raise RuntimeError(f"no verdict on the kernel: {raised}: {text}")
-    return f"{raised}: {text}"
-
-
-def measure() -> Record:
-    """Run every case on this machine's GPU, a few at a time."""
-    import torch
-    import triton  # pyright: ignore[reportMissingTypeStubs]
-
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    asked = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
-    gpu, driver = asked.split(", ")
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_A_TIME) as pool:
-
-        def own(name: str) -> Path:
-            path = Path(folder) / name
-            path.mkdir(exist_ok=True)
-            return path
-
-        def seen(name: str) -> Entry:
-            return observe(name, own(name))
-
-        def compared(name: str) -> Numbers:
-            return observe_numbers(name, own(name))
-
-        entries = tuple(pool.map(seen, CASES))
-        numbers = tuple(pool.map(compared, UNMUTATED))
-    return Record(
-        gpu=gpu,
-        driver=driver,
-        torch=cast(str, cast(Any, torch).__version__),
-        triton=cast(str, cast(Any, triton).__version__),
-        entries=entries,
-        numbers=numbers,
-    )
+def numbers_of(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[Numbers, ...]:
+    """Return the numbers among what was observed."""
+    stages = ((name, found.get(name, {}).get("numbers", {}).get("numbers")) for name in MODULE_CASES)
+    return tuple(Numbers(name, **_tuples(values)) for name, values in stages if values)
 
 
 def written(record: Record) -> str:
@@ -231,19 +197,38 @@ def read(path: Path = RECORD) -> Record:
     return Record(**found, entries=entries, numbers=numbers)
 
 
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
+def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: tuple(cast(Any, value)) if isinstance(value, list) else value for key, value in fields.items()
     }
 
 
+# --- the document
+
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "Generated modules": (AS_GENERATED,),
+    "Faults in generated modules": (RINGS, STRUCTURES, KINDS),
+    "Programs that wait for each other": (PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY),
+    "Other people's kernels": (FOREIGN, FOREIGN_FAULTS),
+}
+"""The groups of each section's table."""
+OF_ATOMICS = (
+    f"Without a sanitizer a kernel runs {BARE_LAUNCHES} times with the grid that is given, on poisoned\n"
+    f"memory; with one {SANITIZED_LAUNCHES} times, as small as in the simulator. ConSan follows shared\n"
+    "memory and mbarriers, and no order of global memory. Triton's sanitizer of global memory (GSan) does:\n"
+    "its column stands beside it. That a weak atomic gives right numbers on a card is no contradiction: a\n"
+    "card may order more than it promises."
+)
+
+
 def document(record: Record) -> str:
     """Return docs/agreement.md."""
-    mutants = [entry for entry in record.entries if entry.name not in UNMUTATED]
-    agreed = sum(entry.agrees for entry in mutants)
-    clean = sum(entry.agrees for entry in record.entries) - agreed
-    modules = len(record.entries) - len(mutants)
     versions = f"driver {record.driver}, torch {record.torch}, Triton {record.triton}"
+    sections = "\n\n".join(
+        f"## {title}\n\n{_section(title, [entry for entry in record.entries if entry.group in groups])}"
+        for title, groups in TABLES.items()
+        if any(entry.group in groups for entry in record.entries)
+    )
     return f"""<!-- Written by tests/consan/agreement.py from tests/records/consan.json. -->
 # Simulator and hardware
 
@@ -252,15 +237,13 @@ Each case ran in the simulator and, {LAUNCHES} times, under Triton's concurrency
 The modules were those before their device code was rewritten: lines and names that are quoted are theirs.
 Both had the same small integers and, on ragged tiles, few programs: a persistent kernel one, with four tiles
 and more than two laps of the ring; a tiled one, one for each tile; that of a single tile one. A
-case that showed nothing under ConSan ran {LAUNCHES} times without it as well. Each had a process of its own,
-which was given at most {TIMEOUT_SECONDS} s.
+case that showed nothing under ConSan ran {LAUNCHES} times without it as well. Each had a process of its own.
 
-The verdicts, fault or none, agree for {clean} of {modules} modules as generated and for {agreed} of \
-{len(mutants)} faulty ones.{_missing(record)}
+{_summary(record)}{_missing(record)}
 
-{_verdicts(record)}
+{sections}
 
-Wrong elements and refused launches are the kernel's own, not messages of ConSan. Which message ConSan gives
+Wrong elements and refused launches are the kernel's own, not messages of a sanitizer. Which message one gives
 first, and on which line, can change from run to run. The simulator's column has the planted fault; its other
 findings on a case are in the record.
 
@@ -279,11 +262,26 @@ largest difference over the root mean square of D.
 """
 
 
+def _summary(record: Record) -> str:
+    """Say in how many cases of each group the verdicts agree, and who sees more in the others."""
+    head = "| cases | with a verdict | simulator and ConSan agree | only the simulator sees the fault | \
+only ConSan does |"
+    rows: list[tuple[object, ...]] = []
+    for group in dict.fromkeys(entry.group for entry in record.entries):
+        measured = [entry for entry in record.entries if entry.group == group and entry.measured]
+        differ = [entry for entry in measured if not entry.agrees]
+        sharper = sum(entry.fault for entry in differ)
+        rows.append((group, len(measured), len(measured) - len(differ), sharper, len(differ) - sharper))
+    return _table(head, "|---|--:|--:|--:|--:|", rows)
+
+
 def _missing(record: Record) -> str:
-    """Name the cases that are newer than the record."""
-    measured = {entry.name for entry in record.entries}
-    missing = [f"`{name}`" for name in CASES if name not in measured]
-    return f"\nNot measured yet: {', '.join(missing)}." if missing else ""
+    """Name the cases that are newer than the record, and those that the GPU gave no verdict on."""
+    recorded = {entry.name for entry in record.entries}
+    without = {entry.name for entry in record.entries if not entry.measured}
+    missing = [f"`{name}`" for name in RECORDED if name not in recorded or name in without]
+    missing += [f"`{name}`" for name in sorted(without - RECORDED.keys())]
+    return f"\n\nNot measured: {', '.join(missing)}." if missing else ""
 
 
 def _table(head: str, align: str, rows: Iterable[Iterable[object]]) -> str:
@@ -306,7 +304,7 @@ def _numbers(record: Record) -> str:
             f"{row.elements:,}",
             row.different_bits,
             f"{row.relative:.1e}",
-            f"{tolerance(CASES[row.module].product.source.spec, row.shape).relative:.1e}",
+            f"{tolerance(MODULE_CASES[row.module].spec, row.shape).relative:.1e}",
             f"{row.worst_element:.1e}",
         )
         for row in record.numbers
@@ -314,29 +312,52 @@ def _numbers(record: Record) -> str:
     return _table(head, "|---|---|--:|--:|--:|--:|--:|", rows)
 
 
-def _verdicts(record: Record) -> str:
-    head = "| case | module | simulator | ConSan | at | without ConSan | agree |"
-    return _table(head, "|---|---|---|---|---|---|---|", map(_verdict, record.entries))
+def _section(title: str, entries: Sequence[Entry]) -> str:
+    measured = [entry for entry in entries if entry.measured]
+    if PROGRAMS_THAT_WAIT in TABLES[title]:
+        head = "| case | grid | simulator | ConSan | GSan | without either |"
+        rows = [
+            (
+                entry.name,
+                " x ".join(map(str, entry.shape)),
+                _finding(entry),
+                _told(entry.consan, entry.source),
+                _told(entry.gsan, entry.gsan_source),
+                entry.bare,
+            )
+            for entry in entries
+        ]
+        return f"{OF_ATOMICS}\n\n{_table(head, '|---|---|---|---|---|---|', rows)}"
+    head = "| case | of | simulator | ConSan | at | without ConSan | agree |"
+    return _table(head, "|---|---|---|---|---|---|---|", map(_verdict, measured))
 
 
 def _verdict(entry: Entry) -> tuple[str, ...]:
-    name = "as generated" if entry.name in UNMUTATED else entry.name
-    simulator = f"{'' if entry.fault else 'lint: '}{entry.findings[0]}" if entry.findings else CLEAN
-    source = f"`{entry.source}`" if entry.source else ""
     return (
-        name,
-        entry.module,
-        simulator,
+        "as generated" if entry.group == AS_GENERATED else entry.name,
+        entry.subject,
+        _finding(entry),
         entry.consan,
-        source,
+        entry.source,
         entry.bare,
         "yes" if entry.agrees else "**no**",
     )
 
 
+def _finding(entry: Entry) -> str:
+    if not entry.findings or entry.findings[0] in NO_FAULT:
+        return next(iter(entry.findings), CLEAN)
+    return f"{'' if entry.fault else 'lint: '}{entry.findings[0]}"
+
+
+def _told(outcome: str, source: str) -> str:
+    return f"{outcome} at {source}" if source else outcome
+
+
 def main(what: str, *files: str) -> None:
     if what == "record":
-        Path(files[0]).write_text(written(measure()), encoding="utf-8")
+        observed = json.loads(Path(files[0]).read_text(encoding="utf-8"))
+        RECORD.write_text(written(record(observed)), encoding="utf-8")
     else:
         DOCUMENT.write_text(document(read()), encoding="utf-8")
 

@@ -1,0 +1,220 @@
+"""Generated modules, as committed and with planted faults, for the comparison with ConSan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from kernels.launch import FIXED
+from modules import HOPPER_SPECS, spec_file
+from mutants import committed, kinds, rings
+from mutants.mutant import changed, code_of, generated, launch_of, product_of
+from mutants.rings import LAST_WAIT, SHAPES
+from torch import Tensor
+
+from consan.case import CLEAN, Device, Simulated
+from gemmgen.module import import_generated
+from gemmgen.numerics.case import kernel_arguments
+from gemmgen.numerics.encoding import bits, rounded
+from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
+from gemmgen.numerics.reference import deviation, reference, tolerance
+from gemmgen.product import Product, make
+from gemmgen.simulate import Result, run
+from gemmgen.spec import Spec
+from gemmgen.verify.simulation import Launch, ring_launch
+
+RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
+DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"
+LATE = {
+    "arrive_before_the_mma_retired": (
+        (
+            f"        {LAST_WAIT}\n        {RELEASE}",
+            f"        {RELEASE}\n        {DELAY}\n        {LAST_WAIT}",
+        ),
+    ),
+    "mma_wait_leaves_one_in_flight": (
+        (LAST_WAIT, LAST_WAIT.replace("(0,", "(1,")),
+        (f"        {RELEASE}\n", f"        {RELEASE}\n        {DELAY}\n"),
+    ),
+}
+"""The same faults, with time between the release of a stage and the wait for the MMA that still reads it."""
+LAUNCHES = 3
+"""Of each kernel under ConSan, for a race need not show in the first."""
+
+
+@dataclass(frozen=True)
+class ModuleCase:
+    """A module as generated, or a mutant of one, and the shape that it runs on, mostly in one program."""
+
+    name: str
+    group: str
+    subject: str
+    """The module's stem."""
+    changes: tuple[tuple[str, str], ...] = ()
+    planted: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> str:
+        """The module's text."""
+        if not self.changes:
+            return generated(self.subject)
+        return changed(code_of(self.subject), self.changes, self.subject)
+
+    @cached_property
+    def product(self) -> Product:
+        """What follows from the module's spec; faults are in pinned ones where there are such."""
+        return product_of(self.subject) if self.changes else make(spec_file(self.subject))
+
+    @cached_property
+    def launch(self) -> Launch:
+        """Four tiles, the last ones ragged, in one program if persistent: the stages come round twice."""
+        plan = self.product.plan
+        if self.group in (STRUCTURES, KINDS):
+            return launch_of(self.product).on(plan, self.subject)
+        launch = replace(ring_launch(plan), programs=1)
+        if plan.persistent:
+            k_steps = 2 * plan.stages + 2
+            m = 2 * plan.program_tile_m - min(48, plan.program_tile_m // 2)
+            n = 2 * plan.program_tile_n - min(96, plan.program_tile_n // 2)
+            launch = replace(launch, shape=SHAPES.get(self.subject, (m, n, k_steps * plan.cta_tile_k)))
+        return launch.on(plan, self.subject)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """M, N and K."""
+        return self.launch.shape
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Modules as generated are also compared in numbers."""
+        return ("consan", "bare") if self.changes else ("consan", "bare", "numbers")
+
+    @property
+    def weight(self) -> int:
+        """CTAs of a cluster."""
+        plan = self.product.plan
+        return plan.cluster_m * plan.cluster_n
+
+    def simulate(self, folder: Path) -> Simulated:
+        """Return what the simulator says, under four schedules."""
+        result, _ = simulated(self.module(folder), self, self.integers, *FIXED, "random")
+        return Simulated.of(result.findings, self.planted)
+
+    def observe(self, stage: str, folder: Path, device: Device) -> str | dict[str, Any]:
+        """Launch it, and count the wrong elements; or compare its numbers with the simulator's."""
+        if stage == "numbers":
+            return numbers(self.module(folder), self, device)
+        module, inputs, wrong = self.module(folder), self.integers, 0
+        for _ in range(LAUNCHES):
+            wrong = max(wrong, wrong_elements(launched(module, self, inputs, device), inputs, self.spec))
+        return f"{wrong} wrong elements" if wrong else CLEAN
+
+    def source(self, file: str, line: int, folder: Path) -> str:
+        """Return the line itself."""
+        return f"`{self.text.splitlines()[line - 1].strip()}`"
+
+    @property
+    def spec(self) -> Spec:
+        """The module's spec."""
+        return self.product.source.spec
+
+    @property
+    def integers(self) -> Inputs:
+        """Small integers as A, B and the rest."""
+        return integer_inputs(self.launch.shape, self.spec, generator())
+
+    def module(self, folder: Path) -> ModuleType:
+        """Return it from a file in a folder."""
+        path = folder / f"{self.subject}.py"
+        path.write_text(self.text, encoding="utf-8")
+        return import_generated(path)
+
+
+AS_GENERATED, RINGS = "as generated", "faults in rings"
+STRUCTURES, KINDS = "faults in every structure", "faults in every kind of loop"
+
+
+def _cases() -> Iterator[ModuleCase]:
+    for spec in HOPPER_SPECS:
+        yield ModuleCase(spec.stem, AS_GENERATED, spec.stem)
+    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    groups = ((RINGS, rings.MUTANTS), (STRUCTURES, committed.MUTANTS), (KINDS, kinds.MUTANTS))
+    for group, mutants in groups:
+        for name, mutant in mutants.items():  # one change may be there twice, for two findings
+            key = mutant.stem, mutant.changes
+            if key not in seen and mutant.stem.startswith("h100_"):
+                seen.add(key)
+                yield ModuleCase(name, group, mutant.stem, mutant.changes, mutant.symptom.titles)
+        if group == RINGS:
+            for name, changes in LATE.items():
+                mutant = rings.MUTANTS[name]
+                yield ModuleCase(f"{name}_late", group, mutant.stem, changes, mutant.symptom.titles)
+
+
+MODULE_CASES = {case.name: case for case in _cases()}
+UNMUTATED = tuple(name for name, case in MODULE_CASES.items() if not case.changes)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: str) -> tuple[Result, Tensor]:
+    """Return what the simulator found, and its D."""
+    d, arguments = prepared(module, case, inputs)
+    grid, options = (case.launch.programs,), module.LAUNCH_OPTIONS
+    return run(module.matmul_kernel, grid, arguments, schedules=schedules, **options), d
+
+
+def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Device) -> Tensor:
+    """Return the device's D."""
+    with device.used():
+        extras = {name: on_gpu(tensor) for name, tensor in inputs.extras.items()}
+        d, arguments = prepared(module, case, Inputs(on_gpu(inputs.a), on_gpu(inputs.b), extras))
+        module.matmul_kernel[(case.launch.programs,)](*arguments, **module.LAUNCH_OPTIONS)
+        found = d.cpu()
+    device.alive()
+    return found
+
+
+def on_gpu(tensor: Tensor) -> Tensor:
+    """Return a copy with the same strides: `cuda` would drop the padding that aligns a matrix's rows."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+    return copy.copy_(tensor)
+
+
+def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Any]]:
+    """Return a poisoned D on the inputs' device, and the kernel's arguments."""
+    m, n, _ = inputs.shape
+    d = Matrix.poisoned(m, n, case.spec.operands.d.dtype, inputs.a.device).view
+    return d, kernel_arguments(module, case.spec, inputs, d)
+
+
+def wrong_elements(d: Tensor, inputs: Inputs, spec: Spec) -> int:
+    """Return the elements that are not the reference's; where none can be exact, all or none by tolerance."""
+    if is_exact(spec):
+        return int((d != rounded(reference(inputs, spec), d.dtype)).sum().item())
+    return 0 if deviation(d, inputs, spec).relative <= tolerance(spec, inputs.shape).relative else d.numel()
+
+
+def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, Any]:
+    """Return how the simulator's D and the GPU's differ on small integers and on normals."""
+    exact, random = case.integers, random_inputs(case.launch.shape, case.spec, generator())
+    simulated_exact, simulated_random = (
+        simulated(module, case, inputs, "random")[1] for inputs in (exact, random)
+    )
+    gpu_exact, gpu_random = (launched(module, case, inputs, device) for inputs in (exact, random))
+    error = gpu_random.double() - simulated_random.double()
+    rms = simulated_random.double().square().mean().sqrt()
+    return {
+        "shape": list(case.launch.shape),
+        "elements": gpu_exact.numel(),
+        "different_bits": int((bits(simulated_exact) != bits(gpu_exact)).sum().item()),
+        "relative": (error.square().mean().sqrt() / rms).item(),
+        "worst_element": (error.abs().max() / rms).item(),
+    }
