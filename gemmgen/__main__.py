@@ -13,8 +13,8 @@ from types import FrameType
 from gemmgen.scratch import ENDINGS, discard
 
 GARBAGE_THRESHOLDS = (50_000, 20, 20)
-"""Of the garbage collector, for a process in which nearly all that is made is imported and stays: with Python's
-own, a fifth of the time to import torch goes into looking at that."""
+"""Of the garbage collector, for a process in which most of what is made is imported and stays: to look at
+that as often as Python does takes a fifth of the time to import torch."""
 
 
 def run() -> None:
