@@ -20,6 +20,7 @@ os.environ.setdefault("GEMMGEN_CACHE_DIR", str(ROOT / ".pytest_cache" / "gemmgen
 
 import torch
 
+from gemmgen.__main__ import GARBAGE_THRESHOLDS
 from gemmgen.cache import cached, key_of
 from gemmgen.lower import Lowered, lower
 from gemmgen.product import Product
@@ -92,6 +93,7 @@ def pytest_collection() -> Generator[None, Any, Any]:
     gc.disable()
     collected = yield
     gc.freeze()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
     return collected
 
