@@ -6,7 +6,10 @@ PYTHON ?= python3
 TORCH ?=
 BIN := .venv/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# Most of torch is never imported: what is, the first process that does so compiles, and for all others, whatever
+# the environment says of bytecode.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 # Is there only after an installation that ended well, and only for this version of Python.
 INSTALLED := .venv/installed-$(VERSION)
 

@@ -13,9 +13,9 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -91,6 +91,7 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+@lru_cache(maxsize=16)
 def is_self_contained(source: str) -> bool:
     """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
     try:
@@ -98,12 +99,20 @@ def is_self_contained(source: str) -> bool:
     except (ValueError, SyntaxError):
         return False
     imported: list[str] = []
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             imported.append("" if node.level else node.module or "")
     return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement, and what may hold some: most of a tree are expressions, without any."""
+    for part in ast.iter_child_nodes(tree):
+        if not isinstance(part, ast.expr):
+            yield part
+            yield from _statements(part)
 
 
 def cached(key: str | None, make: Callable[[], Files]) -> Files:

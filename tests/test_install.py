@@ -262,14 +262,14 @@ all="$*"
 case "$all" in
   *"-m venv"*)
     mkdir -p "$3/bin" && cp "$0" "$3/bin/python" && echo "$FAKE_VERSION" > "$3/version" && echo venv >> log;;
-  *"-m pip"*) echo "pip ${{all#*install }}" >> log; test -z "$FAKE_FAILURE";;
+  *"-m pip"*) echo "pip ${{all#*install }}$PYTHONDONTWRITEBYTECODE" >> log; test -z "$FAKE_FAILURE";;
   *"< (3, 11)"*) case "$FAKE_VERSION" in 3.[0-9]|3.10) exit 1;; esac;;
   *"import pip"*) test "$(cat .venv/version)" = "$FAKE_VERSION";;
   *print*) echo "$FAKE_VERSION";;
 esac
 """
 
-INSTALLED = "pip --disable-pip-version-check --constraint constraints.txt --editable .[dev]"
+INSTALLED = "pip --disable-pip-version-check --no-compile --constraint constraints.txt --editable .[dev]"
 
 
 class Checkout:
@@ -288,6 +288,7 @@ class Checkout:
         log = self.directory / "log"
         log.unlink(missing_ok=True)
         environment = os.environ | {"FAKE_VERSION": version, "FAKE_FAILURE": "1" if failure else ""}
+        environment["PYTHONDONTWRITEBYTECODE"] = " without bytecode"  # which make does not hand on
         for name in ("MAKEFLAGS", "MAKELEVEL", "TORCH", "PYTHON"):
             environment.pop(name, None)
         command = ["make", "setup", "PYTHON=./python", *arguments]
@@ -338,7 +339,7 @@ def test_an_environment_that_somebody_has_prepared_is_used(checkout: Checkout) -
 
 
 def test_a_build_of_torch_can_be_chosen(checkout: Checkout) -> None:
-    done = ["venv", "pip --disable-pip-version-check torch==1 --index-url x", INSTALLED]
+    done = ["venv", "pip --disable-pip-version-check --no-compile torch==1 --index-url x", INSTALLED]
     assert checkout.make("TORCH=torch==1 --index-url x") == (0, done)
 
 

@@ -30,7 +30,7 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits
 from gemmgen.simulate import Kind, Severity, run
 from gemmgen.simulate.global_memory import Descriptor
-from gemmgen.simulate.operations.tensor_cores import product
+from gemmgen.simulate.operations.tensor_cores import EXACT_PRODUCTS, product
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 
 kernels = cast(Any, kernels_)
@@ -231,6 +231,14 @@ def test_the_tensor_core_ignores_the_low_bits_of_fp32_and_wraps_int32() -> None:
     a, b = torch.full((1, 8), -128, dtype=torch.int8), torch.full((8, 1), -128, dtype=torch.int8)
     before = torch.full((1, 1), 2**31 - 1, dtype=torch.int32)
     assert product(a, b, before, torch.int32).item() == -(2**31) - 1 + 8 * 128 * 128
+
+
+@pytest.mark.parametrize("depth", [EXACT_PRODUCTS, EXACT_PRODUCTS + 1])
+def test_sums_of_int8_are_exact_up_to_the_largest_that_fp32_has_and_beyond(depth: int) -> None:
+    a, b = torch.full((1, depth), -128, dtype=torch.int8), torch.full((depth, 1), -128, dtype=torch.int8)
+    assert product(a, b, None, torch.int32).item() == depth * 2**14
+    a[0, 0], b[0, 0] = 1, 1
+    assert product(a, b, None, torch.int32).item() == (depth - 1) * 2**14 + 1
 
 
 def test_a_deadlock_names_the_barrier_and_its_arrivals() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, Gpu, ScaleFormat
@@ -70,32 +71,32 @@ class Problem:
     parameters: tuple[OpParameter, ...] = ()
     """Of the operations, every one with a value."""
 
-    @property
+    @cached_property
     def k_multiple(self) -> int:
         """What K is a multiple of."""
         return max(self.a.k_multiple, self.b.k_multiple)
 
-    @property
+    @cached_property
     def block_scaled(self) -> bool:
         """Whether A or B has a scale for each block of elements."""
         return self.a.scale is not None or self.b.scale is not None
 
-    @property
+    @cached_property
     def operations(self) -> tuple[Operation, ...]:
         """What the table has of the operations, in order."""
         return tuple(OPERATIONS[op] for op in self.ops)
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[str, ...]:
         """The row and column operands of the epilogue, in the order of its operations."""
         return tuple(op.name for op in self.operations if op.vector)
 
-    @property
+    @cached_property
     def scalar(self) -> bool:
         """Whether the epilogue multiplies with a number in global memory."""
         return any(op.operand == "scalar" for op in self.operations)
 
-    @property
+    @cached_property
     def residual(self) -> bool:
         """Whether C is added by an operation, and not to the product."""
         return any(op.operand == "matrix" for op in self.operations)
@@ -105,14 +106,14 @@ class Problem:
         as_d = OPERATIONS[name].effect == "plus" and self.d.addend
         return self.d if as_d else DTYPES["fp32"]
 
-    @property
+    @cached_property
     def steps(self) -> tuple[str, ...]:
         """What is done to a sum before it is converted, in order."""
         scaled = ("alpha",) if self.alpha != 1 else ()
         added = ("c",) if self.c is not None and not self.residual else ()
         return (*scaled, *added, *self.ops)
 
-    @property
+    @cached_property
     def transforms(self) -> bool:
         """Whether the epilogue does more than convert the accumulator."""
         return self.alpha != 1 or self.c is not None or bool(self.ops)

@@ -12,7 +12,7 @@ from gemmgen.simulate.findings import UNKNOWN, Location, Moment
 
 NUMBER_BITS = 32
 """Of a component's number in a clock; the highest is the guard bit of `maximum`, and always 0."""
-_NUMBER = (1 << NUMBER_BITS - 1) - 1
+NUMBER_MASK = (1 << NUMBER_BITS - 1) - 1
 
 
 class Component:
@@ -32,7 +32,7 @@ joined at every barrier, and one operation on a long integer is as fast as one o
 
 def reached(clock: Clock, component: Component) -> int:
     """Return the number that a clock has for a component."""
-    return clock.get(component.program, 0) >> component.shift & _NUMBER
+    return clock.get(component.program, 0) >> component.shift & NUMBER_MASK
 
 
 class Tick(NamedTuple):

@@ -7,7 +7,7 @@ import linecache
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from operator import index, mul
 from time import perf_counter
@@ -160,8 +160,8 @@ def run_lowered(
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
     linecache.checkcache()  # a file may have been edited since it was quoted
     programs = programs_of(grid, lowered.bound)
-    module = parse(lowered.text, lowered.library)
-    compiled = _kernel(module)
+    module, known = _parsed(lowered.text, lowered.library)
+    compiled = replace(known, layout=known.layout.afresh(), tensor_layout=known.tensor_layout.afresh())
     findings = Findings()
     check_budget(module, compiled.function, lowered.target, findings)
     resident = 1
@@ -504,7 +504,14 @@ def _steps(running: Sequence[Cluster]) -> tuple[list[Agent], list[Event]]:
     return agents, events
 
 
-def _kernel(module: Any) -> Kernel:
+@lru_cache(maxsize=4)
+def _parsed(text: str, library: str) -> tuple[Operation, Kernel]:
+    """Return a module and its kernel, which nothing changes but the division of its layouts."""
+    module = parse(text, library)
+    return module, _kernel(module)
+
+
+def _kernel(module: Operation) -> Kernel:
     functions = [op for op in module.regions[0].operations if op.name == "tt.func"]
     public = [op for op in functions if op.attributes.get("sym_visibility") == "public"]
     if len(functions) != 1 or len(public) != 1:

@@ -291,15 +291,13 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[tuple[Kind, str, tuple[str, ...], Severity], tuple[bool, Finding]] = {}
         self._faults: dict[Moment, None] = {}
+        self.faulty = False
+        """Whether this run has shown a fault."""
 
     def begin_run(self) -> None:
         """Forget the moments of the run before."""
         self._faults = {}
-
-    @property
-    def faulty(self) -> bool:
-        """Whether this run has shown a fault."""
-        return bool(self._faults)
+        self.faulty = False
 
     def follows(self, clock: Any) -> bool:
         """Whether what happens with this clock comes after a fault of this run."""
@@ -328,6 +326,7 @@ class Findings:
         self._keep(follows, finding)
         if moment is not None and severity is Severity.ERROR:
             self._faults[moment] = None
+            self.faulty = True
 
     def merge(self, other: Findings) -> None:
         """Add what another run has found."""

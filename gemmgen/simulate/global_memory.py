@@ -141,7 +141,7 @@ class Box:
             found = rounded_to_tf32(found)
         if found.shape == self.shape:
             return found
-        box = torch.full(self.shape, self.descriptor.padding, dtype=torch.float32).to(found.dtype)
+        box = self.descriptor.outside(self.shape, found.dtype).clone()
         box[self.inside] = found
         return box
 
@@ -165,6 +165,15 @@ class Descriptor:
     rounds_to_tf32: bool = False
     """Whether a load rounds fp32 to tf32; the tensor core would drop the bits instead."""
     _boxes: dict[Hashable, Box] = field(default_factory=dict[Hashable, Box])
+    _outside: dict[Hashable, Tensor] = field(default_factory=dict[Hashable, Tensor])
+
+    def outside(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return what a box reads as that lies outside of the tensor; it is only to be read."""
+        key = (shape, dtype)
+        found = self._outside.get(key)
+        if found is None:
+            found = self._outside[key] = torch.full(shape, self.padding, dtype=torch.float32).to(dtype)
+        return found
 
     def box(self, origin: tuple[int, ...], shape: tuple[int, ...]) -> Box:
         """Return a box of the tensor; one that was asked for before is the same object."""

@@ -140,10 +140,19 @@ class Layout:
         type_ = operation.result_types[0]
         assert isinstance(type_, MemDescType)
         place = self.places[operation] = Place(operation, index, type_.element_bytes)
-        end = int(place.granules[-1]) + 1
+        self._cover(int(place.granules[-1]) + 1)
+
+    def _cover(self, end: int) -> None:
         if end > len(self.atom_of):
             self.atom_of = torch.zeros(end, dtype=torch.int64)
             self.atom_sizes = [end]
+
+    def afresh(self) -> Layout:
+        """Return one with the same places that no access has divided."""
+        other = Layout()
+        other.places = self.places
+        other._cover(len(self.atom_of))
+        return other
 
     def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
         """Return the atoms of a view, dividing some if need be: (old, new) is appended to `split`."""

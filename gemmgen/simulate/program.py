@@ -58,7 +58,7 @@ Steps = Generator[Wait | None, None, Any]
 """A partition's execution: it yields where another may go on, with what it must wait for if anything."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Event:
     """Asynchronous work that may complete from now on; work of one lane completes in order."""
 
@@ -518,6 +518,8 @@ class Cluster:
         self.events: list[Event] = []
         """Asynchronous work that can complete, the first of each lane, in the order of issue."""
         self._issued = 0
+        self._unfinished = 0
+        """Partitions that have not come to their end."""
         self._runnable: list[Agent] | None = None
         """Partitions that can go on; None where that may have changed."""
         self.loads: dict[Component, tuple[int, Access, str, int]] = {}
@@ -542,6 +544,7 @@ class Cluster:
         """Add a partition to a CTA."""
         agent = Agent(self, cta, partition, label)
         self.agents.append(agent)
+        self._unfinished += 1
         self._runnable = None
         return agent
 
@@ -558,16 +561,27 @@ class Cluster:
         """The partitions that can go on."""
         if self._runnable is not None:
             return self._runnable
-        waiting = [agent for agent in self.agents if not agent.done]
-        runnable = [agent for agent in waiting if agent.waiting is None or agent.waiting.ready()]
-        if not any(agent.waiting is not None and agent.waiting.on_others for agent in waiting):
+        runnable: list[Agent] = []
+        settled = True
+        for agent in self.agents:
+            if agent.done:
+                continue
+            waiting = agent.waiting
+            if waiting is None:
+                runnable.append(agent)
+                continue
+            if waiting.on_others:
+                settled = False
+            if waiting.ready():
+                runnable.append(agent)
+        if settled:
             self._runnable = runnable
         return runnable
 
     @property
     def finished(self) -> bool:
         """Whether all partitions have come to their end."""
-        return all(agent.done for agent in self.agents)
+        return self._unfinished == 0
 
     def take(self, chosen: Agent | Event) -> None:
         """Let a partition go on, or asynchronous work complete.
@@ -700,6 +714,7 @@ class Cluster:
             agent.waiting = next(agent.steps)
         except StopIteration:
             agent.done = True
+            self._unfinished -= 1
         if agent.waiting is not None or agent.done:
             self._runnable = None
 

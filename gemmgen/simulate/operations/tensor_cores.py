@@ -93,15 +93,20 @@ def dot(agent: Agent, op: Operation) -> Tensor:
     return product(a, b, accumulator, type_.dtype)
 
 
+EXACT_PRODUCTS = 2**24 // 2**14
+"""Of two int8: the sum of so many is at most 2**24, up to which float32 has all integers."""
+
+
 def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return a @ b + accumulator. Sums are exact for small integers, and else right but for their order."""
     left = a.data if isinstance(a, View) else a
     right = b.data if isinstance(b, View) else b
     if dtype == torch.int32:
-        # Products of int8 and sums of 2**38 of them are exact in float64; the device wraps at 32 bits.
-        exact = left.double() @ right.double()
-        total = exact.to(torch.int64) + (0 if accumulator is None else accumulator.to(torch.int64))
-        return wrap_to_int32(total)
+        # Sums of so many products of int8 are exact in float32, of 2**38 in float64; the device wraps at 32
+        # bits, as a conversion of integers does.
+        exact_in = torch.float32 if left.shape[1] <= EXACT_PRODUCTS else torch.float64
+        total = (left.to(exact_in) @ right.to(exact_in)).to(torch.int64)
+        return (total if accumulator is None else total + accumulator).to(torch.int32)
     if left.dtype == torch.float32:
         left, right = as_tf32(left), as_tf32(right)
     left, right = as_float32(left), as_float32(right)
@@ -113,11 +118,6 @@ def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtyp
 def as_tf32(tensor: Tensor) -> Tensor:
     """Return what the tensor core sees of an fp32 number: it ignores the last 13 bits."""
     return (tensor.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
-
-
-def wrap_to_int32(tensor: Tensor) -> Tensor:
-    """Return the low 32 bits as a signed number."""
-    return ((tensor + 2**31) % 2**32 - 2**31).to(torch.int32)
 
 
 @operation(

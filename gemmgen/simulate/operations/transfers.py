@@ -186,8 +186,10 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
         barrier.issue(size, identity, component)
 
     def complete() -> None:
-        values = part.load().view(view.data.dtype)  # bits are bits, whatever their sign
-        view.data.copy_(values.view(view.data.shape))
+        data, values = view.data, part.load()
+        if values.dtype != data.dtype:
+            values = values.view(data.dtype)  # bits are bits, whatever their sign
+        data.copy_(values if values.shape == data.shape else values.view(data.shape))
         if barrier:
             barrier.receive(size, identity, published)
             cluster.settle(barrier)
