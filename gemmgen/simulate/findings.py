@@ -135,6 +135,7 @@ class Kind(StrEnum):
     UNDEFINED_VALUE = "undefined-value"
     DOUBLE_INIT = "double-init"
     WAIT_PARITY = "wait-parity"
+    UNALIGNED_TRANSFER = "unaligned-transfer"
     ASSERTION = "assertion"
     REDUNDANT_STORE = "redundant-store"
     OVERFLOW = "overflow"
@@ -262,6 +263,7 @@ _RANKS = (
         Kind.DOUBLE_INIT,
         Kind.UNDEFINED_VALUE,
         Kind.ASSERTION,
+        Kind.UNALIGNED_TRANSFER,
         Kind.ACCUMULATOR_IN_FLIGHT,
         Kind.BYTE_COUNT,
     ),
