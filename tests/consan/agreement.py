@@ -98,8 +98,7 @@ class Entry:
         if not self.fault:
             return (SIMULATOR,) if self.shown else ()
         consan = self.consan == CLEAN and not self.in_global_memory
-        bare = self.bare == CLEAN and not self.by_itself
-        who = ((CONSAN, consan), (GSAN, self.gsan == CLEAN), (H200, bare))
+        who = ((CONSAN, consan), (GSAN, self.gsan == CLEAN), (H200, self.bare == CLEAN))
         return tuple(name for name, silent in who if silent)
 
     @property

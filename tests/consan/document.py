@@ -44,9 +44,10 @@ OF_ATOMICS = (
 
 
 OF_TABLES = (
-    "Cases with a star are explained below. Wrong elements and refused launches are the kernel's own, not\n"
-    "messages of a sanitizer. Which message one gives first, and on which line, can change from run to run.\n"
-    "The simulator's column has the planted fault; its other findings on a case are in the record."
+    "Cases with a star are explained below. What ConSan has told of did not run without it. Wrong elements\n"
+    "and refused launches are the kernel's own, not messages of a sanitizer. Which message one gives first,\n"
+    "and on which line, can change from run to run. The simulator's column has the planted fault; its other\n"
+    "findings on a case are in the record."
 )
 OF_AGREEMENT = (
     "The H200 agrees that there is a fault if a sanitizer has a message, or numbers are wrong, or the\n"

@@ -72,6 +72,10 @@ DIFFERENCES = {
     "grid barrier: a volatile load sees it open": (
         f"{ORDERED_BY_CHANCE} It names the word that is polled: to it a volatile load is a plain one."
     ),
+    "grid barrier: one arrival too few opens it": (
+        "GSan names the race, and under ConSan one launch leaves a wrong semaphore. Without either the last "
+        "program arrives before the count is reset, each time, and nothing is lost."
+    ),
     "grid barrier: arrivals are reset after it is open": (
         "the fault needs a program that arrives at the next barrier before one store is done, and no "
         "launch had one. GSan looks for races, and atomics do not race."
