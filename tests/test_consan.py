@@ -173,6 +173,9 @@ def test_what_is_observed_later_replaces_what_was_before(
     main(*map(str, files))
     (row,) = read(tmp_path / "record.json").entries
     assert (row.consan, row.bare) == (CLEAN, f"{NO_VERDICT}: out of time")
+    files[1].write_text(json.dumps({"machine": machine, "found": {"no case": {}}}), encoding="utf-8")
+    with pytest.raises(ValueError, match="no cases: no case"):
+        main(*map(str, files))
     files[1].write_text(json.dumps({"machine": {**machine, "gpu": "other"}, "found": {}}), encoding="utf-8")
     with pytest.raises(ValueError, match="not of one machine"):
         main(*map(str, files))

@@ -173,6 +173,8 @@ def record(observed: Mapping[str, Any], processes: int = 2) -> Record:
     """Return the record of what `consan.device` has written; the simulator's part is made now."""
     found: dict[str, dict[str, dict[str, Any]]] = observed["found"]
     cases: dict[str, Case] = {**RECORDED, **foreign_cases(EVERY_FOREIGN)}
+    if unknown := found.keys() - cases.keys():  # those of other people's kernels, without their folder
+        raise ValueError(f"no cases: {', '.join(sorted(unknown))}")
     chosen = [case for name, case in cases.items() if name in found]
     with ProcessPoolExecutor(processes) as pool:
         said = list(pool.map(simulated, chosen))

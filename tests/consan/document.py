@@ -186,7 +186,7 @@ def _modules(entries: Sequence[Entry]) -> str:
     which = (
         f"{len(clean)} of {len(entries)} modules"
         if rest
-        else f"All {len(clean)} Hopper modules of generated/"
+        else f"All {len(clean)} Hopper modules, of generated/ and tests/pairs/,"
     )
     said = f"{which} are clean in the simulator, under ConSan and without it."
     return "\n\n".join([said, *([_faults(rest)] if rest else [])])

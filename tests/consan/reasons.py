@@ -11,8 +11,7 @@ RETIRED_READS = (
     "ConSan follows what a `warpgroup_mma` reads only until the wait for it. There the code that it adds "
     "counts the reads as seen by all partitions of the CTA, whether or not a release comes after the wait. "
     "So a load that nothing orders after the MMA is reported only if it is issued before that wait, and "
-    "ConSan's own work delays it. (Between two CTAs it is reported: reads count as seen in their own CTA "
-    "only.)"
+    "ConSan's own work delays it. (Loads that another CTA issues are reported: `pair_a_group_not_awaited`.)"
 )
 RIGHT_IN_TIME = (
     "as `arrive_before_the_mma_retired`. The numbers are right in each launch: no load came so early."
