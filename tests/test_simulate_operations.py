@@ -98,17 +98,19 @@ def test_inline_assembly_is_refused_with_its_text() -> None:
 
 def test_a_kernel_makes_its_own_descriptors() -> None:
     x, d = integers(100, 64), torch.zeros(100, 64)
-    assert run(kernels.device_descriptor_kernel, (1,), (x, d, 100, 64)).findings == ()
+    assert run(kernels.device_descriptor_kernel, (1,), (x, d, 100, 64, 0)).findings == ()
     assert d[64:].equal(x[64:])
     assert not d[:64].any()
 
 
 def test_a_descriptor_beyond_its_tensor_is_refused() -> None:
     with pytest.raises(GemmgenError, match="a descriptor over x_ptr reaches beyond the end of its storage"):
-        run(kernels.device_descriptor_kernel, (1,), (integers(100, 64), torch.zeros(101, 64), 101, 64))
+        run(kernels.device_descriptor_kernel, (1,), (integers(100, 64), torch.zeros(101, 64), 101, 64, 0))
 
 
-def gathered(skip_wait: bool) -> tuple[Result, torch.Tensor, torch.Tensor, torch.Tensor]:
+def gathered(
+    skip_wait: bool = False, column: int = 0
+) -> tuple[Result, torch.Tensor, torch.Tensor, torch.Tensor]:
     import triton.experimental.gluon.language as gl  # pyright: ignore[reportMissingTypeStubs]
     from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
         TensorDescriptor,
@@ -119,12 +121,12 @@ def gathered(skip_wait: bool) -> tuple[Result, torch.Tensor, torch.Tensor, torch
     rows = torch.randperm(64, generator=torch.Generator().manual_seed(0))[:32].to(torch.int32)
     rows[3] = 64  # outside of the tensor
     descriptors = [TensorDescriptor.from_tensor(tensor, [1, 64], layout) for tensor in (x, d)]
-    result = run(kernels.gather_kernel, (1,), (*descriptors, rows, skip_wait), target=BLACKWELL)
+    result = run(kernels.gather_kernel, (1,), (*descriptors, rows, skip_wait, column), target=BLACKWELL)
     return result, x, d, rows
 
 
 def test_rows_are_gathered_and_scattered() -> None:
-    result, x, d, rows = gathered(skip_wait=False)
+    result, x, d, rows = gathered()
     assert result.findings == ()
     inside = rows[rows < 64].long()
     expected = torch.zeros(64, 64)
@@ -135,6 +137,16 @@ def test_rows_are_gathered_and_scattered() -> None:
 def test_rows_that_are_not_awaited_are_a_race() -> None:
     result, *_ = gathered(skip_wait=True)
     assert (Kind.READ_AFTER_WRITE, "buffer") in found(result)
+
+
+@pytest.mark.parametrize("column", [0, 1, 2, 4, -4, -1])
+def test_the_last_coordinate_of_a_transfer_is_a_multiple_of_16_bytes(column: int) -> None:
+    x, d = integers(100, 64), torch.zeros(100, 64)
+    copied = run(kernels.device_descriptor_kernel, (1,), (x, d, 100, 64, column))
+    result, *_ = gathered(column=column)
+    for found_in, names in ((copied, ("x_ptr", "d_ptr")), (result, ("x_desc", "d_desc"))):
+        faults = [] if column % 4 == 0 else [(Kind.UNALIGNED_TRANSFER, name) for name in names]
+        assert found(found_in) == faults
 
 
 def test_an_allocation_is_a_place_and_no_instruction() -> None:

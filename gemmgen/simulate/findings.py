@@ -138,6 +138,7 @@ class Kind(StrEnum):
     UNDEFINED_VALUE = "undefined-value"
     DOUBLE_INIT = "double-init"
     WAIT_PARITY = "wait-parity"
+    UNALIGNED_TRANSFER = "unaligned-transfer"
     ASSERTION = "assertion"
     REDUNDANT_STORE = "redundant-store"
     OVERFLOW = "overflow"
@@ -265,6 +266,7 @@ _RANKS = (
         Kind.DOUBLE_INIT,
         Kind.UNDEFINED_VALUE,
         Kind.ASSERTION,
+        Kind.UNALIGNED_TRANSFER,
         Kind.ACCUMULATOR_IN_FLIGHT,
         Kind.BYTE_COUNT,
     ),

@@ -20,6 +20,7 @@ NO_VERDICT = "no verdict"
 """With the reason after it: what was out of time, or what stopped that is not the kernel's own doing."""
 REFUSED = "refused by Triton"
 SKIPPED = "skips itself"
+HANGS = "hangs"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ import torch
 from foreign import as_on
 
 from consan.atomics import ATOMIC_CASES, BARE_LAUNCHES, PROGRAMS_THAT_WAIT, PROGRAMS_THAT_WAIT_WRONGLY
-from consan.case import CLEAN, NO_VERDICT, REFUSED, SKIPPED, Case
+from consan.case import CLEAN, HANGS, NO_VERDICT, REFUSED, SKIPPED, Case
 from consan.foreign_files import FOREIGN, FOREIGN_FAULTS, foreign_cases
 from consan.generated import AS_GENERATED, KINDS, MODULE_CASES, RINGS, STRUCTURES
 from gemmgen.errors import GemmgenError
@@ -46,7 +46,9 @@ PRIORITIES = (
 )
 LAST = (STRUCTURES, KINDS)
 """Groups that come after everything else, the numbers too."""
-HANGS = "hangs"
+REFUSALS = ("CompilationError", "CompileTimeAssertionFailure")
+NOT_VERIFIED = "error encountered during parsing"
+"""What Triton raises of a kernel that its verifier refuses, whose reason it prints."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def _observed(job: Job, folder: Path, say: Callable[..., None], dry_run: bool) -
     except Exception as error:  # whatever the compiler, the launcher or the driver raises may be the verdict
         traceback.print_exc()
         name, text = type(error).__name__, (str(error).splitlines() or [""])[0]
-        if name in ("CompilationError", "CompileTimeAssertionFailure") or "PassManager" in text:
+        if name in REFUSALS or "PassManager" in text or text == NOT_VERIFIED:
             return REFUSED
         is_kernels = name == "OutOfResources" or ("CUDA" in text and name != "OutOfMemoryError")
         return f"{name}: {text}" if is_kernels else f"{NO_VERDICT}: {name}: {text}"

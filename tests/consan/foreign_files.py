@@ -52,7 +52,7 @@ class ForeignCase:
         schedules = SCHEDULES if self.mutant else DEFAULT_SCHEDULES
         with foreign.imported(self._file(folder), HOPPER) as module:
             result = foreign.outcome(self._case(module), schedules, limit_s=600)
-        if result.status == "refused" and "footprint exceeds" in result.text:
+        if result.status == "refused" and "exceeds the source view" in result.text:
             return Simulated(fault=False, findings=(REFUSED,))
         if result.status == "skipped":
             return Simulated(fault=False, findings=(SKIPPED,))

@@ -142,7 +142,7 @@ def inline_assembly_kernel(x_ptr, d_ptr):
 
 
 @gluon.jit
-def device_descriptor_kernel(x_ptr, d_ptr, rows, columns):
+def device_descriptor_kernel(x_ptr, d_ptr, rows, columns, column):
     """Descriptors that the kernel makes of pointers."""
     layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float32)
     x_desc = tma.make_tensor_descriptor(x_ptr, [rows, columns], [columns, 1], [64, 64], layout)
@@ -151,14 +151,14 @@ def device_descriptor_kernel(x_ptr, d_ptr, rows, columns):
     ready = mbarrier.allocate_mbarrier()
     mbarrier.init(ready, count=1)
     mbarrier.expect(ready, x_desc.nbytes_per_cta)
-    tma.async_load(x_desc, [64, 0], ready, buffer)
+    tma.async_load(x_desc, [64, column], ready, buffer)
     mbarrier.wait(ready, 0)
-    tma.async_store(d_desc, [64, 0], buffer)
+    tma.async_store(d_desc, [64, column], buffer)
     tma.store_wait(0)
 
 
 @gluon.jit
-def gather_kernel(x_desc, d_desc, rows_ptr, skip_wait: gl.constexpr):
+def gather_kernel(x_desc, d_desc, rows_ptr, skip_wait: gl.constexpr, column):
     """Rows that a tensor names, gathered and scattered by TMA."""
     layout: gl.constexpr = gl.SliceLayout(0, gl.BlockedLayout([1, 4], [32, 1], [1, 4], [1, 0]))
     rows = gl.load(rows_ptr + gl.arange(0, 32, layout))
@@ -166,10 +166,10 @@ def gather_kernel(x_desc, d_desc, rows_ptr, skip_wait: gl.constexpr):
     ready = mbarrier.allocate_mbarrier()
     mbarrier.init(ready, count=1)
     mbarrier.expect(ready, 32 * x_desc.block_type.shape[1] * 4)
-    blackwell_tma.async_gather(x_desc, rows, 0, ready, buffer)
+    blackwell_tma.async_gather(x_desc, rows, column, ready, buffer)
     if not skip_wait:
         mbarrier.wait(ready, 0)
-    blackwell_tma.async_scatter(d_desc, rows, 0, buffer)
+    blackwell_tma.async_scatter(d_desc, rows, column, buffer)
     tma.store_wait(0)
 
 

@@ -229,7 +229,13 @@ EPILOGUES = {
         also=((K.READ_AFTER_WRITE, "row_scale_smem|column_scale_smem|column_bias_smem", ".load("),),
     ),
     "vectors_of_other_rows": vectors(
-        WRONG_NUMBERS, "d_desc", "", (ROW_SCALE_LOAD, ROW_SCALE_LOAD.replace("[row]", "[row + 1]"))
+        WRONG_NUMBERS, "d_desc", "", (ROW_SCALE_LOAD, ROW_SCALE_LOAD.replace("[row]", "[row + 4]"))
+    ),
+    "vectors_of_unaligned_rows": vectors(
+        K.UNALIGNED_TRANSFER,
+        "row_scale_desc",
+        "tma.async_load(args.row_scale_desc",
+        (ROW_SCALE_LOAD, ROW_SCALE_LOAD.replace("[row]", "[row + 1]")),
     ),
     "vectors_expect_too_little": vectors(
         K.BYTE_COUNT,

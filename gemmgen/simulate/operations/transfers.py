@@ -49,6 +49,7 @@ def load(op: Operation) -> Handler:
         origin = tuple(int(agent.get(name)) + first for name, first in zip(coordinates, begin, strict=True))
         barrier_view: View = agent.get(barrier_name)
         view: View = agent.get(result)
+        _check_alignment(agent, op, descriptor, origin[-1], "TMA load")
         box = descriptor.box(origin, shape)
         ctas = range(agent.cluster.kernel.ctas) if spread else (agent.cta,)
         for cta in ctas:
@@ -70,7 +71,8 @@ def gather(agent: Agent, op: Operation) -> Steps:
         return
     view: View = agent.get(result)
     barrier = find(agent, agent.get(barrier_name), owner(op, 3, agent.cta), "TMA gather")
-    _load_into(agent, op, _rows(agent, descriptor_name, rows, column, view), view, barrier)
+    part = _rows(agent, op, (descriptor_name, rows, column), view, "TMA gather")
+    _load_into(agent, op, part, view, barrier)
     yield
 
 
@@ -81,13 +83,28 @@ def scatter(agent: Agent, op: Operation) -> Steps:
         raise refusal("TMA scatters in a cluster are not known to the simulator", op.location)
     descriptor_name, rows, column, source = op.operands
     view: View = agent.get(source)
-    _store_from(agent, op, view, _rows(agent, descriptor_name, rows, column, view), "TMA scatter", None)
+    part = _rows(agent, op, (descriptor_name, rows, column), view, "TMA scatter")
+    _store_from(agent, op, view, part, "TMA scatter", None)
     yield
 
 
-def _rows(agent: Agent, descriptor: str, rows: str, column: str, view: View) -> Rows:
-    numbers: Tensor = agent.get(rows)
-    return Rows(agent.get(descriptor), tuple(map(int, numbers)), int(agent.get(column)), view.data.shape[-1])
+def _rows(agent: Agent, op: Operation, names: tuple[str, str, str], view: View, what: str) -> Rows:
+    descriptor, rows, column = (agent.get(name) for name in names)
+    _check_alignment(agent, op, descriptor, int(column), what)
+    return Rows(descriptor, tuple(map(int, rows)), int(column), view.data.shape[-1])
+
+
+_ALIGNMENT = 16
+"""Bytes that the last coordinate of a transfer must be a multiple of; else the GPU ends the kernel [H200]."""
+
+
+def _check_alignment(agent: Agent, op: Operation, descriptor: Descriptor, first: int, what: str) -> None:
+    if offset := first * descriptor.tensor.element_size() % _ALIGNMENT:
+        text = (
+            f"{descriptor.name}: the last coordinate of a {what} is {first}, {offset} bytes past a multiple "
+            f"of {_ALIGNMENT}: an illegal instruction"
+        )
+        agent.report(Kind.UNALIGNED_TRANSFER, descriptor.name, (op.location,), text)
 
 
 class Part(Protocol):
@@ -223,8 +240,10 @@ def _store(agent: Agent, op: Operation, reduction: str | None) -> None:
     assert isinstance(type_, MemDescType)
     start = tuple(int(agent.get(name)) for name in op.operands[1:-1])
     origin = tuple(s + o for s, o in zip(start, type_.origin(agent.cta)[-len(start) :], strict=True))
+    what = "TMA reduction" if reduction else "TMA store"
+    _check_alignment(agent, op, descriptor, origin[-1], what)
     box = descriptor.box(origin, tuple(view.data.shape[-len(origin) :]))
-    _store_from(agent, op, view, box, "TMA reduction" if reduction else "TMA store", reduction)
+    _store_from(agent, op, view, box, what, reduction)
 
 
 def _store_from(
