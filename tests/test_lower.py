@@ -111,7 +111,8 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     # One warpgroup's share of a K step, by m64, by the instruction's width and depth.
     plan = hopper(product.plan)
     m, n, k = plan.mma_shape
-    rows, columns = plan.cta_consumer_tile_m // (plan.warps_m // 4), plan.cta_tile_n // plan.warps_n
+    (rows, columns), (down, along) = plan.consumer_extents, plan.warps_across
+    rows, columns = rows // (down // 4), columns // along
     expected = rows // m * (columns // n) * (plan.cta_tile_k // k)
     assert plan.mmas_per_step == expected
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
@@ -139,8 +140,8 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
     plan = hopper(product.plan)
     # An x4 stores four 8 x 8 matrices of 16 bits, 512 bytes of a warp; all warps run the same code.
     bytes_per_warp = plan.cta_consumer_tile_m * plan.cta_tile_n * 2 // plan.consumer_warps
-    expected = plan.consumers * bytes_per_warp // 512 if plan.problem.d.bits == 16 else 0
-    assert len(re.findall(r"stmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16", ptx(lowered))) == expected
+    expected = plan.consumers * bytes_per_warp // stmatrix_bytes(plan) if plan.problem.d.bits == 16 else 0
+    assert ptx(lowered).count(stmatrix(plan)) == expected
 
 
 def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(
@@ -151,6 +152,17 @@ def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(
     assert "UTMALDG.2D" in sass
     assert "UTMASTG.2D" in sass
     assert re.findall(r"\b(?:LDL|STL)\b.*", sass) == []
+
+
+def stmatrix_bytes(plan: WgmmaKernel) -> int:
+    """What one instruction stores: two matrices of 8 x 8, of a tile with 8 rows, or four."""
+    return min(512, 32 * plan.cta_consumer_tile_m)
+
+
+def stmatrix(plan: WgmmaKernel) -> str:
+    """It, by its number of matrices; sums of D's tile transposed are turned on the way."""
+    turned = ".trans" if plan.exchanged else ""
+    return f"stmatrix.sync.aligned.m8n8.x{stmatrix_bytes(plan) // 128}{turned}.shared.b16"
 
 
 # --- operations in order
@@ -193,16 +205,24 @@ def multiply(plan: WgmmaKernel) -> str:
         return "multiply_synchronous"
     if plan.promote_k:
         return "multiply_promoted"
-    overlapped = "multiply_overlapped" if plan.specialized else "multiply_overlapped_refill"
-    return overlapped if plan.outstanding_mmas else "multiply_in_order"
+    pace = "overlapped" if plan.outstanding_mmas else "in_order"
+    if plan.dependent:
+        return f"multiply_{pace}_early"
+    refills = plan.outstanding_mmas and not plan.specialized
+    return f"multiply_{pace}{'_refill' if refills else ''}"
 
 
 def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
     """What a consumer does, in order."""
     if plan.ping_pong and not epilogue_loads(plan):
         yield "turn_begin"
-    yield from epilogue_loads(plan)
+    if plan.splits == 1:
+        yield from epilogue_loads(plan)
     yield multiply(plan)
+    if plan.splits > 1:
+        yield "is_last"
+        yield from epilogue_loads(plan)
+        yield "sum_of_splits"
     if plan.specialized and plan.outstanding_mmas:
         yield from ["release"] * len(plan.resources.load_empty)
     if plan.ping_pong and not epilogue_loads(plan):
@@ -262,6 +282,7 @@ def check(text: str, plan: WgmmaKernel, stage: str, *names: str) -> None:
         "PENDINGS": plan.epilogue_buffers - 1,
         "MMA": mma(plan),
         "GROUPS": max((barrier.scope.groups for barrier in plan.barriers), default=0),
+        "STMATRIX": stmatrix(plan),
         "K_WIDTH": 32 // problem.a.dtype.bits,
         "C_BYTES": plan.subtile_bytes(problem.c) if problem.c else 0,
         "C_TYPE": MLIR_TYPES[problem.c.name] if problem.c else "",
@@ -325,13 +346,14 @@ def test_the_operands_reach_the_instruction_as_they_are_stored(product: Product,
     dots = list(re.finditer(r"ttng\.warp_group_dot (%[\w.]+), (%[\w.]+),", text))
     assert dots
     for dot in dots:
-        a, b = (definition(text, value, dot.start()) for value in dot.groups())
+        first, second = (definition(text, value, dot.start()) for value in dot.groups())
+        majors = (plan.problem.a.major, plan.problem.b.major)
         # A tile stored [K, M], or [N, K], is read the other way round; others as they are stored.
         if plan.a_source == "registers":
-            assert a == "ttg.local_load"
+            assert first == "ttg.local_load"
         else:
-            assert (a == "ttg.memdesc_trans") == (plan.problem.a.major == "mn")
-        assert (b == "ttg.memdesc_trans") == (plan.problem.b.major == "k")
+            assert (first == "ttg.memdesc_trans") == (majors[plan.exchanged] == "mn")
+        assert (second == "ttg.memdesc_trans") == (majors[not plan.exchanged] == "k")
 
 
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)

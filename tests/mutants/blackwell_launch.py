@@ -131,7 +131,7 @@ IN_NUMBERS_ONLY: dict[str, Mutant] = {
     for name, make, change in (
         ("b_not_transposed", one, within(TRANSPOSED, ".permute((1, 0))")),
         ("rows_of_b_by_those_of_d", share_b, within("[column, k], ready", "column", "row")),
-        ("step_of_one_element", pair, within("k = k_step * PROGRAM_TILE_K", " * PROGRAM_TILE_K")),
+        ("step_of_half_a_tile", pair, within("k = k_step * PROGRAM_TILE_K", "_TILE_K", "_TILE_K // 2")),
         ("second_step_begins_the_sums", one, within("use_acc=k_step > 0", "0", "1")),
         ("epilogue_in_another_order", pair, within(EPILOGUE_ORIGIN, "tile)", f"{REVERSED})")),
         ("b_scales_of_rows", scaled, within(B_SCALE_ORIGIN, "column", "row")),
