@@ -26,7 +26,7 @@ from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.product import Product, make
 from gemmgen.simulate import Kind, Result, run
 from gemmgen.spec import Spec
-from gemmgen.verify.simulation import Launch, ring_launch
+from gemmgen.verify.simulation import Launch, early_arguments, ring_launch
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"
@@ -173,7 +173,8 @@ def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: 
     """Return what the simulator found, and its D."""
     d, arguments = prepared(module, case, inputs)
     grid, options = (case.launch.programs,), module.LAUNCH_OPTIONS
-    return run(module.matmul_kernel, grid, arguments, schedules=schedules, **options), d
+    early = early_arguments(case.product.plan)
+    return run(module.matmul_kernel, grid, arguments, schedules=schedules, early=early, **options), d
 
 
 def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Device) -> Tensor:
