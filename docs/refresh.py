@@ -301,6 +301,9 @@ def _change(book: Book, words: str) -> str:
         for lower, upper in zip((0.0, *FILLS), (*FILLS, math.inf), strict=True):
             gains = [gain for fill, gain in found if lower < fill <= upper]
             name = f"{lower:.0%} to {upper:.0%}" if upper < math.inf else f"more than {lower:.0%}"
+            if not gains:
+                yield name, "0", *"----"
+                continue
             share = sum(gain < 1 for gain in gains) / len(gains)
             ends = f"{min(gains):.3f}", f"{max(gains):.3f}", f"{share:.0%}"
             yield name, str(len(gains)), f"{statistics.geometric_mean(gains):.3f}", *ends
@@ -344,12 +347,11 @@ def _few_rows() -> str:
         return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
 
     long = next(iter(_chosen(Book.opened(SPLIT_K), "bf16").values()))
-    lost = " and ".join(f"{long[shape][0].ratio.median:.3f}" for shape in LOST)
+    lost = ", ".join(f"{long[shape][0].ratio.median:.3f} at {shape_text(shape)}" for shape in LOST)
     return (
         f"geometric mean [minimum] of the best of the planner's first eight, bf16: {best(plain, 1, 32)} at "
-        f"1 to 32 rows, {best(plain, 64, 64)} at 64;\nwith dependent launch {best(dependent, 1, 16)} at 1 to 16; "
-        f"e4m3: {best(scaled, 1, 64)} at 1 to 64. cuBLAS is ahead at {' and '.join(map(shape_text, LOST))}: "
-        f"{lost}.\n"
+        f"1 to 32 rows, {best(plain, 64, 64)} at 64;\nwith dependent launch {best(dependent, 1, 16)} at 1 to "
+        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. cuBLAS is ahead where K is split for more: {lost}.\n"
     )
 
 
