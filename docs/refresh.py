@@ -1,16 +1,28 @@
 """Fill the marked blocks of the pages from what they quote: a generated module, and the benchmark records.
 
-``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/speed.svg, the pictures of suites and
-docs/pipeline.svg, which is drawn from a simulation; tests fail while one is not what this would write. A
-block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with ``<!-- speed -->`` for the rows of SHOWN, with
-``<!-- benchmarks -->`` for all, or with ``<!-- suite: RECORD -->`` for the figures of a suite; it ends with
-``<!-- end -->``.
+``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/performance.md, docs/speed.svg, the
+pictures of suites and docs/pipeline.svg, which is drawn from a simulation; tests fail while one is not what
+this would write. A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with ``<!-- speed -->`` for the
+rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and ends with ``<!-- end -->``:
+
+``<!-- suite: RECORD -->``           the best kernels of all specs by groups of M
+``<!-- specs: RECORD -->``           each spec's best kernel and first choice by M, side by side
+``<!-- winners: RECORD SPEC -->``    which kernel of a spec is the fastest, by N x K and M
+``<!-- shapes: RECORD -->``          each spec's best kernel and first choice, shape by shape
+``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
+``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
+``<!-- few rows -->``                one sentence of FEW_ROWS, FEW_ROWS_8BIT and SPLIT_K
+``<!-- reading -->``                 modules beside kernels that only read, from READING
 """
 
 from __future__ import annotations
 
 import ast
+import json
+import math
 import re
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,11 +37,12 @@ from gemmgen.bench import (
     suite_markdown,
 )
 from gemmgen.bench.record import Environment
+from gemmgen.bench.suite import BEST, Figures, Peer, Point, Result, points_of, ratios, winners_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "performance.md")
 PICTURE = ROOT / "docs" / "speed.svg"
 PIPELINE = ROOT / "docs" / "pipeline.svg"
 PIPELINE_SPEC = ROOT / "specs" / "h100_bf16.yaml"
@@ -48,6 +61,28 @@ SHOWN: tuple[tuple[str, Shape], ...] = (
     ("h100_int8", (8192, 8192, 8192)),
 )
 """The rows of the README and of its picture: each kind of operands, of epilogue, and one that we lose."""
+SUITES = ROOT / "benchmarks" / "suites"
+READING = ROOT / "benchmarks" / "reading" / "h200.json"
+FEW_ROWS = SUITES / "h200_few_rows.jsonl"
+FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
+SPLIT_K = SUITES / "h200_split_k.jsonl"
+LOST: tuple[Shape, ...] = ((256, 256, 32768), (512, 512, 16384))
+"""Where no kernel of few rows is ahead."""
+SPLIT_FAMILY = "split_k"
+"""The shapes of a suite that are all K: they count in no group of M."""
+GROUPS: tuple[tuple[str, range], ...] = (
+    ("1", range(1, 2)),
+    ("8", range(8, 9)),
+    ("16", range(16, 17)),
+    ("32", range(32, 33)),
+    ("64", range(64, 65)),
+    ("1 to 16", range(1, 17)),
+    ("1 to 32", range(1, 33)),
+    ("1 to 64", range(1, 65)),
+)
+"""Of M, in the tables by spec."""
+FILLS = (0.49, 0.65, 0.8, 1.0, 2.0)
+"""Programs over those that run at a time, in the table of what dependent launch changes."""
 
 
 def refreshed(text: str) -> str:
@@ -58,15 +93,16 @@ def refreshed(text: str) -> str:
         text,
         flags=re.DOTALL,
     )
-    text = re.sub(
-        r"(<!-- suite: (\S+) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{_suite(ROOT / match[2])}{match[3]}",
-        text,
-        flags=re.DOTALL,
-    )
+    for kind, block in BLOCKS.items():
+        text = re.sub(
+            rf"(<!-- {kind}: (\S+)( [^>]+?)? -->\n).*?(<!-- end -->)",
+            lambda match, block=block: f"{match[1]}{_quoted(block, match[2], match[3])}{match[4]}",
+            text,
+            flags=re.DOTALL,
+        )
     return re.sub(
-        r"(<!-- (speed|benchmarks) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}{_speed() if match[2] == 'speed' else _benchmarks()}{match[3]}",
+        r"(<!-- (speed|benchmarks|few rows|reading) -->\n).*?(<!-- end -->)",
+        lambda match: f"{match[1]}{PLAIN_BLOCKS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
     )
@@ -118,16 +154,244 @@ def _benchmarks() -> str:
     return f"{_where(records())}\n\n{markdown_table(records())}"
 
 
-def _suite(path: Path) -> str:
-    book = Book.opened(path)
+def _quoted(block: Callable[[Book, str], str], record: str, word: str | None) -> str:
+    """Return a block of a suite's record; the word behind the record is the block's own."""
+    return block(Book.opened(ROOT / record), (word or "").strip())
+
+
+def _suite(book: Book, _: str) -> str:
     return f"{_on([session.environment for session in book.sessions])}\n\n{suite_markdown(book)}"
+
+
+def _table(header: Sequence[str], rows: Iterator[Sequence[str]], words: int = 1) -> str:
+    """Return a Markdown table whose first columns are words, the others numbers."""
+    rule = ["---"] * words + ["---:"] * (len(header) - words)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
+
+
+def _chosen(book: Book, contest: str) -> dict[str, dict[Shape, tuple[Point, Point]]]:
+    """Return by spec and shape the kernel that was the fastest in the rounds, and the first choice."""
+    points = {(p.contest, p.shape, p.kernel): p for p in points_of(book)}
+    found: dict[str, dict[Shape, tuple[Point, Point]]] = {}
+    for (where, shape, spec), choice in sorted(book.choices.items()):
+        timed = [points[key] for kernel in choice.kernels if (key := (where, shape, kernel)) in points]
+        if where == contest and timed:
+            best = max(timed, key=lambda point: point.ratio.median)
+            found.setdefault(spec, {})[shape] = best, points[where, shape, choice.kernels[0]]
+    return found
+
+
+def _all_k(book: Book) -> set[Shape]:
+    """Return the shapes of SPLIT_FAMILY."""
+    return {
+        line.shape for line in book.current() if isinstance(line, Result) and SPLIT_FAMILY in line.families
+    }
+
+
+def _specs(book: Book, _: str) -> str:
+    return "\n".join(_specs_of(book, contest) for contest in book.contests)
+
+
+def _specs_of(book: Book, contest: str) -> str:
+    """Return what each spec reaches by M: of its best kernels, and of the first choice alone."""
+    chosen, apart = _chosen(book, contest), _all_k(book)
+    header = ["M", "shapes"]
+    header += [f"{spec}: {what}" for spec in chosen for what in ("best [minimum]", "first [minimum]")]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for name, extents in GROUPS:
+            cells = ["0"]
+            for by_shape in chosen.values():
+                arms = [
+                    pair for shape, pair in by_shape.items() if shape[0] in extents and shape not in apart
+                ]
+                cells[0] = str(len(arms))
+                cells += [_figures([pair[which] for pair in arms]) for which in (0, 1)]
+            yield name, *cells
+
+    baseline = book.contests[contest].baseline
+    return f"{contest}, over {baseline}:\n\n{_table(header, rows())}\n{_luck(book, contest)}\n"
+
+
+def _figures(points: Sequence[Point]) -> str:
+    found = Figures.of(points)
+    return f"{found.geomean:.3f} [{found.minimum:.3f}]" if found else "-"
+
+
+def _luck(book: Book, contest: str) -> str:
+    """Say what the best kernels of all specs had in the rounds, and when they were timed once more."""
+    points, winners = points_of(book), winners_of(book)
+    own = {(p.contest, p.shape, p.kernel): p for p in points}
+    again = [p for p in points if p.kernel == BEST and p.contest == contest]
+    rounds = [own[contest, p.shape, winners[contest, p.shape]] for p in again]
+    first, second = Figures.of(rounds), Figures.of(again)
+    assert first
+    assert second
+    return (
+        f"The best kernels of all {first.count} shapes have {first.geomean:.3f} in the rounds, which these "
+        f"figures are from, and {second.geomean:.3f} when they are timed once more."
+    )
+
+
+def _short(kernel: str) -> str:
+    """Return a kernel's tile, its CTAs on an SM and its splits: ``16x64x128 ·2 /4``."""
+    label = kernel.partition(": ")[2]
+    tile = re.search(r"(\d+) x (\d+) x (\d+)", label)
+    assert tile
+    ctas, splits = re.search(r"occupancy (\d+)", label), re.search(r"K split by (\d+)", label)
+    return "x".join(tile.groups()) + (f" ·{ctas[1]}" if ctas else "") + (f" /{splits[1]}" if splits else "")
+
+
+def _winners(book: Book, spec: str) -> str:
+    """Return by N x K, small weights first, and M the fastest kernel of a spec and its ratio."""
+    by_shape = next(found[spec] for name in book.contests if spec in (found := _chosen(book, name)))
+    apart = _all_k(book)
+    extents = sorted({shape[0] for shape in by_shape if shape not in apart})
+    weights = sorted(
+        {shape[1:] for shape in by_shape if shape not in apart}, key=lambda nk: (nk[0] * nk[1], nk)
+    )
+
+    def rows() -> Iterator[Sequence[str]]:
+        for n, k in weights:
+            best = (by_shape[m, n, k][0] for m in extents)
+            yield f"{n}x{k}", str(-(-n // 64)), *(f"{p.ratio.median:.3f} {_short(p.kernel)}" for p in best)
+
+    return _table(["N x K", "tiles of 64", *(f"M = {m}" for m in extents)], rows())
+
+
+def _shapes(book: Book, _: str) -> str:
+    """Return each shape's times, with the fastest kernel of each spec and the first choice."""
+    chosen = next(found for name in book.contests if (found := _chosen(book, name)))
+    header = ["M x N x K", "cuBLAS us"]
+    header += [f"{spec}: {what}" for spec in chosen for what in ("best, us", "first")]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for shape in sorted(next(iter(chosen.values()))):
+            pairs = [by_shape[shape] for by_shape in chosen.values()]
+            cells = (
+                cell
+                for best, first in pairs
+                for cell in (
+                    f"{best.ratio.median:.3f} {_short(best.kernel)}, {best.seconds * 1e6:.1f}",
+                    f"{first.ratio.median:.3f} {_short(first.kernel)}",
+                )
+            )
+            yield shape_text(shape), f"{pairs[0][0].baseline_seconds * 1e6:.1f}", *cells
+
+    return _table(header, rows())
+
+
+def _change(book: Book, words: str) -> str:
+    """Return by how much of the GPU a kernel's programs fill: its time in one spec over that in the other."""
+    before, after = words.split()
+    points = {(p.shape, p.kernel): p for p in points_of(book)}
+    labelled: dict[str, dict[tuple[Shape, str], Point]] = {before: {}, after: {}}
+    for (_, shape, spec), choice in book.choices.items():
+        for kernel in choice.kernels:
+            if spec in labelled and (shape, kernel) in points:
+                labelled[spec][shape, _short(kernel)] = points[shape, kernel]
+    sm_count = book.sessions[0].environment.sm_count
+    found = [
+        (_fill(shape, label, sm_count), point.seconds / labelled[after][shape, label].seconds)
+        for (shape, label), point in labelled[before].items()
+        if (shape, label) in labelled[after]
+    ]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for lower, upper in zip((0.0, *FILLS), (*FILLS, math.inf), strict=True):
+            gains = [gain for fill, gain in found if lower < fill <= upper]
+            name = f"{lower:.0%} to {upper:.0%}" if upper < math.inf else f"more than {lower:.0%}"
+            if not gains:
+                yield name, "0", *"----"
+                continue
+            share = sum(gain < 1 for gain in gains) / len(gains)
+            ends = f"{min(gains):.3f}", f"{max(gains):.3f}", f"{share:.0%}"
+            yield name, str(len(gains)), f"{statistics.geometric_mean(gains):.3f}", *ends
+
+    header = ["programs over places", "kernels and shapes", "geomean", "least", "most", "slower"]
+    return _table(header, rows())
+
+
+def _fill(shape: Shape, label: str, sm_count: int) -> float:
+    """Return a tiled kernel's programs over those that the GPU runs at a time."""
+    tile, *more = label.split()
+    tile_m, tile_n, _ = map(int, tile.split("x"))
+    numbers = {word[0]: int(word[1:]) for word in more}
+    programs = math.ceil(shape[0] / tile_m) * math.ceil(shape[1] / tile_n) * numbers.get("/", 1)
+    return programs / (sm_count * numbers.get("·", 1))
+
+
+def _peers(book: Book, _: str) -> str:
+    """Return what the templates reach over cuBLAS, and each spec's best kernel over cuBLAS and over them."""
+    lines = [line for line in book.lines if isinstance(line, Peer) and line.seconds]
+    chosen = _chosen(book, lines[0].contest)
+
+    def rows() -> Iterator[Sequence[str]]:
+        for line in sorted(lines, key=lambda line: line.shape):
+            theirs = ratios(line.baseline_seconds, line.seconds).median
+            ours = [by_shape[line.shape][0].ratio.median for by_shape in chosen.values()]
+            yield shape_text(line.shape), f"{theirs:.3f}", *(f"{r:.3f} ({r / theirs:.3f})" for r in ours)
+
+    header = ["M x N x K", "templates", *(f"{spec} (over them)" for spec in chosen)]
+    return f"{lines[0].name}:\n\n{_table(header, rows())}"
+
+
+def _few_rows() -> str:
+    """Return the sentence of the README: geometric means over cuBLAS, and the lowest ratio."""
+    books = Book.opened(FEW_ROWS), Book.opened(FEW_ROWS_8BIT)
+    plain, dependent = _chosen(books[0], "bf16").values()
+    (scaled,) = _chosen(books[1], "e4m3 + tensor_scale").values()
+    apart = _all_k(books[0])
+
+    def best(found: Mapping[Shape, tuple[Point, Point]], least: int, most: int) -> str:
+        return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
+
+    long = next(iter(_chosen(Book.opened(SPLIT_K), "bf16").values()))
+    lost = ", ".join(f"{long[shape][0].ratio.median:.3f} at {shape_text(shape)}" for shape in LOST)
+    return (
+        f"geometric mean [minimum] of the best of the planner's first eight, bf16: {best(plain, 1, 32)} at "
+        f"1 to 32 rows, {best(plain, 64, 64)} at 64;\nwith dependent launch {best(dependent, 1, 16)} at 1 to "
+        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. cuBLAS is ahead where K is split for more: {lost}.\n"
+    )
+
+
+def _reading() -> str:
+    """Return the rows of READING: a module's time, and that of the fastest kernel that only reads."""
+    rows = (
+        (
+            found["module"],
+            shape_text(tuple(found["shape"])),
+            f"{found['seconds'][found['module']] * 1e6:.2f}",
+            f"{found['seconds'][found['best_reader']] * 1e6:.2f}",
+            f"{found['over_best_reader']:.3f}",
+        )
+        for found in json.loads(READING.read_text())
+    )
+    return _table(["module", "M x N x K", "us", "reader's us", "over the reader"], rows, words=2)
+
+
+BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
+    "suite": _suite,
+    "specs": _specs,
+    "winners": _winners,
+    "shapes": _shapes,
+    "change": _change,
+    "peers": _peers,
+}
+"""Of a record of a suite, by the word that their marks begin with."""
+PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
+    "speed": _speed,
+    "benchmarks": _benchmarks,
+    "few rows": _few_rows,
+    "reading": _reading,
+}
 
 
 def suite_records() -> dict[Path, tuple[Path, Path]]:
     """Return the committed records of suites, each with its pictures: of the ratios, and of the roofline."""
     return {
         path: (ROOT / "docs" / f"{path.stem}_ratio.svg", ROOT / "docs" / f"{path.stem}_roofline.svg")
-        for path in sorted((ROOT / "benchmarks" / "suites").glob("*.jsonl"))
+        for path in sorted(SUITES.glob("*.jsonl"))
     }
 
 

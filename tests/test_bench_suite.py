@@ -922,6 +922,80 @@ def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms, refresh
     assert refresh.refreshed(page) == page
 
 
+PLAIN = "x: exchanged, 8 x 64 x 128, occupancy 2, K split by 4, 1 outstanding (1)"
+"""For 1 x 4224: 66 tiles, 264 programs, as many as an H200 holds two on an SM."""
+PLAIN_FIRST = "x: exchanged, 8 x 64 x 256, 1 outstanding (2)"
+EARLY = "x_early: exchanged, 8 x 64 x 128, occupancy 2, K split by 4, 1 outstanding (3)"
+EARLY_FIRST = "x_early: exchanged, 8 x 64 x 256, 1 outstanding (4)"
+
+
+def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
+    """A record of two specs, each first choice not the fastest, at a layer and at a shape that is all K."""
+    made = hand_made(arms, tmp_path)
+    path = tmp_path / "chosen.jsonl"
+    book, (first, *_) = Book(path), results(made)
+    book.write(replace(made.sessions[0], environment=replace(made.sessions[0].environment, sm_count=132)))
+    seconds = {PLAIN: 10e-6, PLAIN_FIRST: 16e-6, EARLY: 8e-6, EARLY_FIRST: 20e-6}
+    for shape, family, slower in (((1, 4224, 512), "layers", 1), ((64, 64, 512), "split_k", 4)):
+        kernels = tuple(
+            replace(first.kernels[0], kernel=name, seconds=(slower * time,) * 3)
+            for name, time in seconds.items()
+        )
+        assert first.playoff
+        again = replace(first.playoff, kernel=EARLY, seconds=(slower * 8e-6,) * 3)
+        book.write(replace(first, shape=shape, families=(family,), kernels=kernels, playoff=again))
+        for spec, ranked in (("x", (PLAIN_FIRST, PLAIN)), ("x_early", (EARLY_FIRST, EARLY))):
+            book.write(Choice("choice", shape, "bf16", spec, ranked))
+    book.write(Peer("peer", (1, 4224, 512), "bf16", "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("block", "lines"),
+    [
+        (
+            "specs: {}",
+            (
+                "| M | shapes | x: best [minimum] | x: first [minimum] | x_early: best [minimum] | x_early",
+                "| 1 | 1 | 2.000 [2.000] | 1.250 [1.250] | 2.500 [2.500] | 1.000 [1.000] |",
+                "| 64 | 0 | - | - | - | - |",  # what is all K counts in no group
+                "| 1 to 64 | 1 | 2.000 [2.000] | 1.250 [1.250] | 2.500 [2.500] | 1.000 [1.000] |",
+                "The best kernels of all 2 shapes have 1.250 in the rounds",
+            ),
+        ),
+        (
+            "winners: {} x",
+            ("| N x K | tiles of 64 | M = 1 |", "| 4224x512 | 66 | 2.000 8x64x128 ·2 /4 |"),
+        ),
+        (
+            "shapes: {}",
+            (
+                "| 1x4224x512 | 20.0 | 2.000 8x64x128 ·2 /4, 10.0 | 1.250 8x64x256 | 2.500 8x64x128 ·2 /4,",
+                "| 64x64x512 | 20.0 | 0.500 8x64x128 ·2 /4, 40.0 |",
+            ),
+        ),
+        (
+            "change: {} x x_early",
+            (
+                # 8 tiles of 64 x 64 by 4 splits in 264 places, and 8 in 132
+                "| 0% to 49% | 2 | 1.000 | 0.800 | 1.250 | 50% |",
+                "| 49% to 65% | 1 | 0.800 | 0.800 | 0.800 | 100% |",  # 66 of 132
+                "| 65% to 80% | 0 | - | - | - | - |",
+                "| 80% to 100% | 1 | 1.250 | 1.250 | 1.250 | 0% |",  # 264 of 264
+            ),
+        ),
+        ("peers: {}", ("templates of a kind:", "| 1x4224x512 | 1.250 | 2.000 (1.600) | 2.500 (2.000) |")),
+    ],
+    ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
+)
+def test_a_page_quotes_what_each_spec_reaches(
+    block: str, lines: tuple[str, ...], tmp_path: Path, arms: Arms, refresh: ModuleType
+) -> None:
+    page = refresh.refreshed(f"<!-- {block.format(chosen_by_hand(arms, tmp_path))} -->\nold\n<!-- end -->\n")
+    assert [line for line in lines if line not in page] == []
+    assert refresh.refreshed(page) == page
+
+
 def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleType) -> None:
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for record, pictures in refresh.suite_records().items():

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 PICTURE = (ROOT / "docs" / "speed.svg").read_text()
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
+PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,9 @@ def refresh() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", [README, BENCHMARKS], ids=["README", "benchmarks"])
+@pytest.mark.parametrize(
+    "page", [README, BENCHMARKS, PERFORMANCE], ids=["README", "benchmarks", "performance"]
+)
 def test_the_pages_quote_the_modules_and_the_records_as_they_are(refresh: ModuleType, page: str) -> None:
     assert refresh.refreshed(page) == page
 

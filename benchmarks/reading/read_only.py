@@ -1,9 +1,9 @@
 """How near a kernel of few rows comes to reading its weights and nothing else, both in chains of launches.
 
-``python benchmarks/reading/read_only.py RECORD MODULE MxNxK…`` times a kernel that reads as many bytes as
-the weights have, by several numbers of programs and warps, and a module's matmul, by turns, each as one CUDA
-graph over inputs beyond L2. It writes RECORD: medians in seconds, and the module's time over that of the best
-reader, the median of the pairs.
+``python benchmarks/reading/read_only.py RECORD MODULE MxNxK…`` times a kernel that only reads as many bytes
+as the weights have, by several numbers of programs and warps, and a module's matmul, by turns, each as one
+CUDA graph over inputs beyond L2. It writes RECORD: medians in seconds, and the module's time over that of the
+best reader, the median of the pairs.
 """
 # pyright: basic
 
