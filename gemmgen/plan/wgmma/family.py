@@ -134,7 +134,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
                 choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
                 if exchanged:
-                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem)}
+                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
                 if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
                     choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
                 fixed = {name: value for name, value in defaults.items() if name not in choices}
@@ -187,16 +187,26 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
         "warps_m": 1,
     }
     fits = all(stated.get(name, value) == value for name, value in others.items())
-    fits &= stated.get("cta_tile_m", WGMMA.n_min) in _rows_of_tiles(problem)
+    tiles = _rows_of_tiles(problem, stated)
+    fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
     return "n" if few and fits and free else "m"
 
 
-def _rows_of_tiles(problem: Problem) -> tuple[int, ...]:
-    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer."""
+def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:
+    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer.
+
+    There are at least as many as an instruction of each warp has columns, and as a swizzle spans where A is
+    M-contiguous.
+    """
     rows = problem.bench_shapes[0][0] if problem.bench_shapes else FEW_ROWS
-    most = max(WGMMA.n_min, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
-    return tuple(most >> halvings for halvings in range((most // WGMMA.n_min).bit_length()))
+    least = WGMMA.n_min * (2 if stated.get("warps_m") == 2 else 1)
+    if problem.a.major == "mn":
+        spans = HOPPER.tma_swizzle_bytes
+        span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
+        least = max(least, span // problem.a.dtype.bytes)
+    most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
+    return tuple(most >> halvings for halvings in range((most // least).bit_length()))
 
 
 def _exchanged_defaults(stated: Values) -> Values:
