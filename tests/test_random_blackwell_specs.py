@@ -38,7 +38,7 @@ def assert_clean(module: str) -> None:
 @pytest.mark.parametrize("index", range(LOWERED))
 def test_an_accepted_spec_is_lint_clean_and_compiles_as_planned(index: int, tmp_path: Path) -> None:
     """Lowering fails where memory, instructions or registers are not the plan's, and on spills and traps."""
-    plan = accepted(index, spec_text, BLACKWELL, BORDER, tmp_path)
+    _, plan = accepted(index, spec_text, BLACKWELL, BORDER, tmp_path)
     module = render(plan, spec_name="random.yaml", spec_sha256="0" * 64)
     assert_clean(module)
     lowered = lower(module, plan, path="random.yaml", stem="random")

@@ -36,6 +36,8 @@ LOWERED = int(os.environ.get("GEMMGEN_RANDOM_SPECS", "60"))
 FEW_ROWS_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_FEW_ROWS", "12"))
 """Accepted specs for few rows that are compiled and simulated, three seconds each."""
 HOPPER = FAMILIES["wgmma"]
+FEW_ROWS_RULES = ("splits", "dependent-launch", "exchanged-operands")
+"""Of fields that only specs for few rows state."""
 SEEDS_APART = 1_000
 """Between the first seeds tried for two of them: far more than are tried."""
 
@@ -69,8 +71,10 @@ def assert_reasons(source: SpecFile, error: GemmgenError) -> None:
         assert re.fullmatch(r"[^;]+, [^;]+; (use|leave) (at (most|least) )?[0-9a-z].*", found.message)
 
 
-def assert_neither_tame_nor_wild(texts: Iterable[str], family: Family[Kernel], directory: Path) -> None:
-    """Each is planned or told why not; a fifth passes, and of the rules at least half are tried."""
+def assert_neither_tame_nor_wild(
+    texts: Iterable[str], family: Family[Kernel], directory: Path, *, out_of_reach: Iterable[str] = ()
+) -> None:
+    """Each is planned or told why not; a fifth passes, and of the rules in reach at least half are tried."""
     sources = [load(text, directory) for text in texts]
     legal, codes = 0, set[str]()
     for source in sources:
@@ -83,12 +87,14 @@ def assert_neither_tame_nor_wild(texts: Iterable[str], family: Family[Kernel], d
             legal += 1
             assert family_of(source.spec).judge(plan) == ()
     assert legal >= len(sources) // 5
-    assert len(codes & rule_ids(family)) >= len(family.rules) // 2
+    within_reach = rule_ids(family) - {*out_of_reach}
+    assert len(codes & within_reach) >= len(within_reach) // 2
 
 
 @pytest.mark.parametrize("first_seed", range(0, 400, 50))
 def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
-    assert_neither_tame_nor_wild(map(spec_text, range(first_seed, first_seed + 50)), HOPPER, tmp_path)
+    texts = map(spec_text, range(first_seed, first_seed + 50))
+    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=FEW_ROWS_RULES)
 
 
 def accepted(

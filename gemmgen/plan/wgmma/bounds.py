@@ -144,15 +144,10 @@ def needed_producer_registers(plan: WgmmaKernel) -> int:
         return REGISTERS_OF_MOST_LOADS
     if weight > FEW_LOADS * LOADS_ALONG:
         return REGISTERS_OF_MANY_LOADS
-    if has_long_ping_pong(plan):
+    if plan.ping_pong and plan.mmas_per_step > LONG_STEP_MMAS:
         return REGISTERS_OF_LONG_PING_PONG
     lone_curve = plan.order == "hilbert" and plan.consumers == 1
     return REGISTERS_OF_LONE_CURVE if lone_curve else plan.architecture.setmaxnreg_min
-
-
-def has_long_ping_pong(plan: WgmmaKernel) -> bool:
-    """Whether ping-pong consumers have K steps that take the producer's registers too."""
-    return plan.ping_pong and plan.mmas_per_step > LONG_STEP_MMAS
 
 
 # --- consumers

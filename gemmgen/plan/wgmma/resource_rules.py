@@ -11,10 +11,10 @@ from gemmgen.plan.shared_rules import expressible, inexpressible_request, larges
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
     MOST_LOADS,
+    REGISTERS_OF_LONG_PING_PONG,
     REGISTERS_OF_MOST_LOADS,
     fewest_stages,
     fits,
-    has_long_ping_pong,
     loads_across,
     most_consumer_registers,
     most_stages,
@@ -116,7 +116,8 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         yield _too_many_loads(plan)
     elif plan.producer_registers < (needed := needed_producer_registers(plan)):
         along = plan.loads("a") + plan.loads("b") - across
-        of = f" of {plan.mmas_per_step} instructions a step" if has_long_ping_pong(plan) else ""
+        long = plan.ping_pong and needed == REGISTERS_OF_LONG_PING_PONG
+        of = f" of {plan.mmas_per_step} instructions a step" if long else ""
         yield Finding(
             "warp_specialization.registers.producer",
             f"{plan.producer_registers} registers per producer thread",
