@@ -18,6 +18,7 @@ import pytest
 from random_specs import few_rows
 from random_specs.fields import furthest
 from random_specs.hopper import BORDER, spec_text
+from test_render import ruff
 
 from gemmgen.errors import GemmgenError
 from gemmgen.lower import lower
@@ -130,6 +131,13 @@ def assert_compiled_as_planned(source: SpecFile, plan: Kernel) -> Product:
     return Product(source, plan, module)
 
 
+def assert_clean(module: str) -> None:
+    """The formatter and the linter find nothing in a module, were it committed."""
+    for command in (("format", "--diff"), ("check",)):
+        found = ruff(*command, "--stdin-filename", "generated/random.py", "-", text=module)
+        assert found.returncode == 0, found.stdout + found.stderr
+
+
 # --- few rows of A
 
 MOST_PRODUCTS = 3 * 10**8
@@ -168,4 +176,5 @@ def test_a_random_spec_for_few_rows_is_planned_or_told_why_not(first_seed: int, 
 def test_an_accepted_spec_for_few_rows_compiles_as_planned_and_is_clean(index: int, tmp_path: Path) -> None:
     source, plan = accepted(index, few_rows.spec_text, HOPPER, BORDER, tmp_path)
     product = assert_compiled_as_planned(source, plan)
+    assert_clean(product.module)
     assert simulate_product(product, tuple(launches(plan))).problems == ()

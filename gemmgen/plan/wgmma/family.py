@@ -108,7 +108,7 @@ class Derived:
 
 TILE_DERIVED = (
     Derived("mma_n", lambda plan: max(1, min(_columns_of_warp(plan), plan.widest_mma_n))),
-    Derived("a_source", lambda plan: _a_source(plan)),
+    Derived("a_source", lambda plan: _a_source(plan.problem)),
     Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
@@ -187,6 +187,7 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
         "warps_m": 1,
     }
     fits = all(stated.get(name, value) == value for name, value in others.items())
+    fits &= stated.get("a_source", _a_source(problem)) == "shared"
     tiles = _rows_of_tiles(problem, stated)
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
@@ -275,9 +276,9 @@ def _warps_down(decisions: Values) -> int:
     return max(warpgroup, 2 * warpgroup // whole_number(decisions.get(along, 1))) if lone else warpgroup
 
 
-def _a_source(plan: WgmmaKernel) -> str:
+def _a_source(problem: Problem) -> str:
     """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
-    return "registers" if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16 else "shared"
+    return "registers" if problem.a.major == "mn" and problem.a.dtype.bits != 16 else "shared"
 
 
 def _name(plan: WgmmaKernel) -> str:
