@@ -308,3 +308,24 @@ def test_the_excess_adds_up_what_is_missing() -> None:
     assert excess(replace(plan, consumer_registers=104)) == pytest.approx(0.5)
     # Five stages of 49,152, 32,768 of D, and 144 + 40 + 8 + 40 + 8 of captures, barriers and state.
     assert excess(replace(plan, stages=5)) == pytest.approx(278_768 / 232_448 - 1)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 13, 64])
+@pytest.mark.parametrize(
+    ("dtype", "a", "sections"),
+    [
+        ("bf16", {"major": "mn"}, {}),
+        ("fp16", {"major": "mn", "swizzle": 64}, {}),
+        ("bf16", {"major": "mn", "swizzle": 128}, {"schedule": {"kind": "tiled"}}),
+        ("e4m3", {"major": "mn"}, {}),
+        ("bf16", {}, {"mma": {"rows": "n"}, "warps": {"m": 2}}),
+    ],
+)
+def test_few_rows_are_planned_however_a_lies(
+    rows: int, dtype: str, a: dict[str, Any], sections: dict[str, Any]
+) -> None:
+    if a:
+        rows = max(8 if dtype != "e4m3" else 16, rows // 16 * 16)  # TMA strides in multiples of 16 bytes
+    operands = {"a": {"dtype": dtype, **a}, "b": {"dtype": dtype}, "d": {"dtype": "bf16"}}
+    plan = plan_spec(source(operands=operands, bench={"shapes": [[rows, 4096, 4096]]}, **sections))
+    assert judge(hopper(plan)) == ()

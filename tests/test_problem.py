@@ -220,6 +220,13 @@ def test_small_integers_are_computed_exactly_in_fp32(a: DType, d: DType) -> None
     )
 
 
+def test_long_sums_of_small_integers_are_exact_in_fp16() -> None:
+    shape = 64, 64, 65_536
+    narrow = integer_inputs(shape, spec_of().model_copy(update={"accumulator": "fp16"}), generator())
+    for inputs, fits in ((narrow, True), (integer_inputs(shape, spec_of(), generator()), False)):
+        assert ((inputs.a.float() @ inputs.b.float()).abs().max().item() < 2_048) is fits
+
+
 def test_some_results_are_exact_for_no_integers() -> None:
     assert not is_exact(spec_of("bf16", "bf16", "silu"))
     assert not is_exact(spec_of(alpha=0.1))

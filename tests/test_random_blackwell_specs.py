@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from random_specs.blackwell import BORDER, spec_text
-from test_random_specs import accepted, assert_neither_tame_nor_wild
-from test_render import ruff
+from test_random_specs import accepted, assert_clean, assert_neither_tame_nor_wild
 
 from gemmgen.lower import lower
 from gemmgen.plan.planner import FAMILIES
@@ -28,17 +27,10 @@ def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Pat
     assert_neither_tame_nor_wild(map(spec_text, range(first_seed, first_seed + 100)), BLACKWELL, tmp_path)
 
 
-def assert_clean(module: str) -> None:
-    """The formatter and the linter find nothing in a module, were it committed."""
-    for command in (("format", "--diff"), ("check",)):
-        found = ruff(*command, "--stdin-filename", "generated/random.py", "-", text=module)
-        assert found.returncode == 0, found.stdout + found.stderr
-
-
 @pytest.mark.parametrize("index", range(LOWERED))
 def test_an_accepted_spec_is_lint_clean_and_compiles_as_planned(index: int, tmp_path: Path) -> None:
     """Lowering fails where memory, instructions or registers are not the plan's, and on spills and traps."""
-    plan = accepted(index, spec_text, BLACKWELL, BORDER, tmp_path)
+    _, plan = accepted(index, spec_text, BLACKWELL, BORDER, tmp_path)
     module = render(plan, spec_name="random.yaml", spec_sha256="0" * 64)
     assert_clean(module)
     lowered = lower(module, plan, path="random.yaml", stem="random")

@@ -152,6 +152,8 @@ INT8_RMS: Final = math.sqrt((256**2 - 1) / 12 + 0.25)
 """Of numbers from -128 to 127, all equally likely: 73.9."""
 SMALL: Final = 3
 """Small integers go from -3 to 3; their mean square is 4."""
+LONGEST_FP16_SUM: Final = 4_096
+"""Products of them that fp16 adds up exactly: 2,048 is eight times 4 * 64, the sum's root mean square."""
 NARROW: Final = 2.0**17
 """A D that ends below this does not hold sums of products of int8 without a scale: fp16 ends at 65,504."""
 LARGEST_ADDEND: Final = 1000.0
@@ -246,6 +248,7 @@ def random_inputs(
 def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inputs:
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
+    Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1.
     C and biases go from -8 to 8, scales, also of blocks, are 0.5, 1 or 2. e2m1 is any of its numbers, which
     are halves of integers. Where ``is_exact``, so is every step to the result.
     """
@@ -259,9 +262,11 @@ def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inpu
         low, high = -8, 9
         if name in "ab":
             whole = DTYPES[spec.operands.a.dtype].integer and DTYPES[spec.operands.d.dtype].integer
-            low, high = (-128, 128) if whole else (-SMALL, SMALL + 1)
+            low, high = (-128, 128) if whole else (-small, small + 1)
         return torch.randint(low, high, extents, generator=generator, device=device).float()
 
+    long = spec.accumulator == "fp16" and shape[2] > LONGEST_FP16_SUM
+    small = 1 if long else SMALL
     return _inputs(shape, spec, generator.device, fill, guarded=False)
 
 

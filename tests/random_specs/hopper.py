@@ -73,12 +73,10 @@ FIELDS = (
 
 def spec_text(seed: int) -> str:
     """Return the text of the spec of a seed."""
-    return random_text(
-        seed, FIELDS, (_reconcile_types, _reconcile_roles, _reconcile_tile, _reconcile_epilogue)
-    )
+    return random_text(seed, FIELDS, (reconcile_types, reconcile_roles, _reconcile_tile, reconcile_epilogue))
 
 
-def _reconcile_types(values: Values, rng: random.Random) -> None:
+def reconcile_types(values: Values, rng: random.Random) -> None:
     """Take types that an instruction has, in majors that it reads, and a D that can hold them."""
     a = values["operands.a.dtype"]
     values["operands.b.dtype"] = rng.choice(FP8) if a in FP8 else a
@@ -99,7 +97,7 @@ def _reconcile_types(values: Values, rng: random.Random) -> None:
         values.pop("mma.promote_k", None)
 
 
-def _reconcile_roles(values: Values, rng: random.Random) -> None:
+def reconcile_roles(values: Values, rng: random.Random) -> None:
     """Keep what the kernel's kind has: roles in a persistent schedule, clusters and consumers with roles."""
     kind, schedule = values["warp_specialization.kind"], values["schedule.kind"]
     if schedule != "persistent":
@@ -159,7 +157,7 @@ def _reconcile_tile(values: Values, _: random.Random) -> None:
         values["buffering.stages"] = max(min(values["buffering.stages"], most), least)
 
 
-def _reconcile_epilogue(values: Values, _: random.Random) -> None:
+def reconcile_epilogue(values: Values, _: random.Random) -> None:
     """Let the epilogue compute with what there is, in parts that a thread holds and TMA moves."""
     ops = values.get("epilogue.ops", ())
     if "operands.c.dtype" not in values and "residual" in ops:

@@ -103,6 +103,13 @@ REGISTERS_OF_LONE_CURVE = 32
 
 [gluon] 64 x 128 of e4m3 spill 4 bytes at 24 and none at 32; in order of rows or snakes they compile with 24.
 """
+REGISTERS_OF_LONG_PING_PONG = 32
+"""What a ping-pong producer needs beside steps of more than ``LONG_STEP_MMAS``.
+
+[gluon] 32 or 64 instructions of two rows and two columns of a tile, of 8 or 16 columns each, and 32 of one
+column of them on Hilbert's curve in a cluster: 4 to 28 bytes spill at 24 and none at 32, in every type, with
+the operands exchanged or not. Lone consumers need no more.
+"""
 MMA_REGISTERS = 26
 """Registers that a kernel of several roles starts with, besides the sums of one instruction.
 
@@ -137,6 +144,8 @@ def needed_producer_registers(plan: WgmmaKernel) -> int:
         return REGISTERS_OF_MOST_LOADS
     if weight > FEW_LOADS * LOADS_ALONG:
         return REGISTERS_OF_MANY_LOADS
+    if plan.ping_pong and plan.mmas_per_step > LONG_STEP_MMAS:
+        return REGISTERS_OF_LONG_PING_PONG
     lone_curve = plan.order == "hilbert" and plan.consumers == 1
     return REGISTERS_OF_LONE_CURVE if lone_curve else plan.architecture.setmaxnreg_min
 

@@ -108,7 +108,7 @@ class Derived:
 
 TILE_DERIVED = (
     Derived("mma_n", lambda plan: max(1, min(_columns_of_warp(plan), plan.widest_mma_n))),
-    Derived("a_source", lambda plan: _a_source(plan)),
+    Derived("a_source", lambda plan: _a_source(plan.problem)),
     Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
@@ -134,7 +134,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
                 choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
                 if exchanged:
-                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem)}
+                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
                 if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
                     choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
                 fixed = {name: value for name, value in defaults.items() if name not in choices}
@@ -187,16 +187,27 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
         "warps_m": 1,
     }
     fits = all(stated.get(name, value) == value for name, value in others.items())
-    fits &= stated.get("cta_tile_m", WGMMA.n_min) in _rows_of_tiles(problem)
+    fits &= stated.get("a_source", _a_source(problem)) == "shared"
+    tiles = _rows_of_tiles(problem, stated)
+    fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
     return "n" if few and fits and free else "m"
 
 
-def _rows_of_tiles(problem: Problem) -> tuple[int, ...]:
-    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer."""
+def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:
+    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer.
+
+    There are at least as many as an instruction of each warp has columns, and as a swizzle spans where A is
+    M-contiguous.
+    """
     rows = problem.bench_shapes[0][0] if problem.bench_shapes else FEW_ROWS
-    most = max(WGMMA.n_min, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
-    return tuple(most >> halvings for halvings in range((most // WGMMA.n_min).bit_length()))
+    least = WGMMA.n_min * (2 if stated.get("warps_m") == 2 else 1)
+    if problem.a.major == "mn":
+        spans = HOPPER.tma_swizzle_bytes
+        span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
+        least = max(least, span // problem.a.dtype.bytes)
+    most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
+    return tuple(most >> halvings for halvings in range((most // least).bit_length()))
 
 
 def _exchanged_defaults(stated: Values) -> Values:
@@ -265,9 +276,9 @@ def _warps_down(decisions: Values) -> int:
     return max(warpgroup, 2 * warpgroup // whole_number(decisions.get(along, 1))) if lone else warpgroup
 
 
-def _a_source(plan: WgmmaKernel) -> str:
+def _a_source(problem: Problem) -> str:
     """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
-    return "registers" if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16 else "shared"
+    return "registers" if problem.a.major == "mn" and problem.a.dtype.bits != 16 else "shared"
 
 
 def _name(plan: WgmmaKernel) -> str:

@@ -21,6 +21,12 @@ SPLIT_REGISTERS = 128
 [gluon] The loads of an unrolled loop are issued together: with 4 times 64 sums registers spill, with twice
 they do not.
 """
+REGISTERS_BESIDE_SPLITS = 32
+"""Registers of a thread that hold none of those sums.
+
+[gluon] Of 80 registers 64 can hold sums, while 88, with an epilogue of four steps, and 96 spill; of 128
+registers 96 can, and 128 spill; of 168, 128 can.
+"""
 COUNTS = (TILES_M, TILES_N, K_STEPS)
 """From which a partition derives its tiles and K steps."""
 
@@ -289,9 +295,11 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def mma_types(self) -> tuple[str, ...]:
-        """Those of the accumulator, A and B."""
+        """Those of the accumulator and of the instruction's operands, A and B or B and A."""
+        operands = (self.problem.a.dtype, self.problem.b.dtype)
         return tuple(
-            dtype.ptx for dtype in (self.problem.accumulator, self.problem.a.dtype, self.problem.b.dtype)
+            dtype.ptx
+            for dtype in (self.problem.accumulator, *(operands[::-1] if self.exchanged else operands))
         )
 
     @cached_property
@@ -381,7 +389,8 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def splits_at_once(self) -> int:
         """Splits whose sums the last program of a tile reads together: as many as registers hold."""
-        room = max(1, SPLIT_REGISTERS // self.accumulator_elements)
+        registers = min(SPLIT_REGISTERS, self.consumer_registers - REGISTERS_BESIDE_SPLITS)
+        room = max(1, registers // self.accumulator_elements)
         return max(count for count in range(1, self.splits + 1) if self.splits % count == 0 and count <= room)
 
     @property

@@ -50,7 +50,8 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         kind = plan.schedule_kind.replace("_", " ")
         limit = "each part is a program of one tile"
         yield Finding(field, f"{found} in a {kind} schedule", limit, "use 1, or tiled for schedule.kind")
-    elif plan.synchronous:
+        return
+    if plan.synchronous:
         limit = "this version divides K for kernels that load ahead"
         yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
     if plan.splits > MAX_SPLITS:
