@@ -49,6 +49,15 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", allocating(torch.empty))
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
+
+
+@dataclass(frozen=True)
+class FakeStream:
+    """The current stream of a device."""
+
+    device: torch.device
 
 
 @dataclass

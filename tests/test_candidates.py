@@ -321,7 +321,24 @@ def test_a_large_problem_gets_the_tile_that_measured_best_in_every_type(
     assert (plan.cluster_size, plan.outstanding_mmas, plan.stages) == (1, 1, 6)
 
 
-@pytest.mark.parametrize("shape", [(256, 4096, 4096), (1024, 1024, 1024), (512, 512, 512), (16, 4096, 4096)])
+@pytest.mark.parametrize(
+    ("shape", "tile", "splits"),
+    [((16, 4096, 4096), (16, 64), 1), ((1, 6144, 4096), (8, 64), 1), ((16, 2112, 7168), (16, 64), 4)],
+)
+def test_a_problem_of_few_rows_exchanges_its_operands(
+    shape: Shape, tile: tuple[int, int], splits: int
+) -> None:
+    plan = planned(shape=shape)
+    assert (plan.mma_rows, plan.cta_tile_m, plan.cta_tile_n) == ("n", *tile)
+    assert (plan.schedule_kind, plan.splits) == ("tiled", splits)
+
+
+@pytest.mark.parametrize("shape", [(65, 4096, 4096), (512, 512, 4096)])
+def test_a_problem_of_more_rows_does_not(shape: Shape) -> None:
+    assert planned(shape=shape).mma_rows == "m"
+
+
+@pytest.mark.parametrize("shape", [(256, 4096, 4096), (1024, 1024, 1024), (512, 512, 512)])
 def test_a_problem_of_few_tiles_gets_smaller_ones(shape: Shape) -> None:
     plan = planned(shape=shape)
     assert plan.cta_tile_m * plan.cta_tile_n < 128 * 128

@@ -26,7 +26,7 @@ STORES_PARTIAL, LOADS_PARTIALS = "gl.store(partial_addresses(", "gl.load(address
 EITHER_PARTIAL = f"{STORES_PARTIAL}|{LOADS_PARTIALS}"
 EITHER_COUNTER = "gl.store(args.counters_ptr|gl.atomic_add(args.counters_ptr"
 BOUNDS = "split * args.k_steps, (split + 1) * args.k_steps)"
-PROGRAM = "tile, split = gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS\n"
+PROGRAM = "tile = gl.program_id(0) // SPLITS\n    split = gl.program_id(0) % SPLITS\n"
 K_STEPS = "gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K)"
 IF_LAST = "    if is_last(args, tile, split, accumulator):\n"
 SUM = "        accumulator = sum_of_splits(args, tile)\n"
@@ -176,7 +176,12 @@ DIVIDED = {
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (PROGRAM, PROGRAM.replace("tile, split", "split, tile")),
+        (
+            PROGRAM,
+            PROGRAM.replace("// SPLITS", "% SPLITS", 1).replace(
+                "split = gl.program_id(0) %", "split = gl.program_id(0) //"
+            ),
+        ),
     ),
     "split_last_leaves_its_store_running": splits(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, f"        {NOTHING}\n")
@@ -280,15 +285,15 @@ EARLY_SPLITS = {
 
 # One program for each tile, which starts early.
 early, early_a = of("h100_bf16_early"), of("h100_fp16_early_a")
-WHOLE_B = "        load_b(args, Loads(row, column, loads.k_step + stage), stage)\n"
+WHOLE_B = "        load_b(args, Loads(row, column, loads.k_step + stage, loads.end), stage)\n"
 BOTH_LOADS = "    load_vectors(args, buffers, column)\n    load_c(args, buffers, row, column)\n"
 START_VECTORS, START_C = BOTH_LOADS.splitlines(keepends=True)
 C_LOAD = "tma.async_load(args.c_desc"
-PREDICATE = "    if loads.k_step < args.k_steps:\n"
+PREDICATE = "    if loads.k_step < loads.end:\n"
 STAGE_OF_A = "args.a_smem.index(stage))"
 EARLY_LAST_WAIT = "    tma.store_wait(0)\n"
 STORE = "    store(args, buffers, row, column, accumulator.permute((1, 0)))\n"
-A_PROLOGUE = "        load_a(args, Loads(row, column, loads.k_step + stage), stage)\n"
+A_PROLOGUE = "        load_a(args, Loads(row, column, loads.k_step + stage, loads.end), stage)\n"
 ROW_SCALE = "    load_vectors(args, buffers, row)\n"
 ROW_SCALE_LOAD = "tma.async_load(args.row_scale_desc"
 REFILL_IN_FLIGHT = "        loads = load_next(args, loads, stage_in_flight)\n"
@@ -329,7 +334,7 @@ EARLY = {
         "a_desc",
         LOAD_A,
         (WHOLE_B, WHOLE_B.replace("load_b", "load_next")),
-        (LATE_LOOP, "    loads = Loads(row, column, gl.to_tensor(0) + STAGES)\n"),
+        (LATE_LOOP, "    loads = Loads(row, column, gl.to_tensor(0) + STAGES, args.k_steps)\n"),
     ),
     "early_first_tile_does_not_wait": early(
         K.EARLY_ACCESS,
@@ -356,13 +361,13 @@ EARLY = {
         K.WORK_IN_FLIGHT,
         "b_smem",
         LOAD_B,
-        (f"{PREDICATE}        column", f"{PREDICATE.replace('< args.k_steps', '>= 0')}        column"),
+        (f"{PREDICATE}        column", f"{PREDICATE.replace('< loads.end', '>= 0')}        column"),
     ),
     "early_loads_a_past_the_end": early(
         K.WORK_IN_FLIGHT,
         "a_smem",
         LOAD_A,
-        (f"{PREDICATE}        row", f"{PREDICATE.replace('< args.k_steps', '>= 0')}        row"),
+        (f"{PREDICATE}        row", f"{PREDICATE.replace('< loads.end', '>= 0')}        row"),
     ),
     "early_expects_nothing": early(K.DEADLOCK, "load_ready", READY_WAIT, (EXPECT, "")),
     "early_expects_its_own_bytes": early(

@@ -66,35 +66,35 @@ START_CYCLES = 3_200
 """
 
 
-STREAM_START_SECONDS = 2.63e-6
+STREAM_START_NS = 2_630
 """[few-rows] From a kernel's launch, in a chain of such, to its first byte, and from its last to the next."""
-STREAM_ROUND_SECONDS = 1.28e-6
+STREAM_ROUND_NS = 1_280
 """[few-rows] From the last byte of one round of tiles on an SM to the first of the next."""
-STREAM_LATENCY_SECONDS = 0.65e-6
+STREAM_LATENCY_NS = 650
 """[few-rows] From asking for a stage to its bytes: a ring delivers all its stages in it, at most."""
-STREAM_STEP_SECONDS = 7e-9
+STREAM_STEP_NS = 7
 """[few-rows] To issue a K step."""
-STREAM_DRAIN_SECONDS = 27e-9
+STREAM_DRAIN_NS = 27
 """[few-rows] In which a K step's MMAs drain, and its stage is asked for again, where none is in flight."""
-STREAM_HZ = 3.1e9
+STREAM_MMA_CYCLES_PER_NS = 3.1
 """[few-rows] At which instructions of few columns would be issued: they hardly count."""
 LEAST_MMA_CYCLES = 26
 """[few-rows] Of an instruction of few columns."""
-SM_BYTES_PER_SECOND = 150e9
+SM_BYTES_PER_NS = 150
 """[few-rows] That one SM takes in."""
-TPC_BYTES_PER_SECOND = 231e9
+TPC_BYTES_PER_NS = 231
 """[few-rows] That two SMs side by side take in, each with a ring of its own that fills it: where only some
 have a neighbour at work, as of 80 tiles on 132 SMs, those end late.
 """
-L2_BYTES_PER_SECOND = 16.7e12
+ALL_SMS_BYTES_PER_NS = 16_700
 """[few-rows] That all SMs take in: tiles of fewer rows than A has read B more than once."""
 DRAM_SHARE = 0.99
 """[few-rows] Of the datasheet's bandwidth: 4.76 of an H200's 4.8 TB/s."""
 OVERLAP = 2.5
 """[few-rows] The exponent with which the times of DRAM, of the busiest SM and of all SMs add up."""
-SPLIT_SECONDS = 0.74e-6
+SPLIT_NS = 740
 """[few-rows] To leave sums in memory and to count the programs that have."""
-SPLIT_BYTES_PER_SECOND = 23e9
+SPLIT_BYTES_PER_NS = 23
 """[few-rows] At which the last program of a tile adds up the sums of all."""
 
 
@@ -199,30 +199,30 @@ def _streamed_terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     busiest = rounds * k_steps * _streamed_step(plan, ctas)
     if plan.occupancy == 1:
         neighbours = math.ceil(2 * programs / gpu.sm_count)
-        busiest = max(busiest, neighbours * k_steps * plan.stage_bytes / TPC_BYTES_PER_SECOND)
+        busiest = max(busiest, neighbours * k_steps * plan.stage_bytes / TPC_BYTES_PER_NS)
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
-    dram = moved / (DRAM_SHARE * gpu.dram_bytes_per_second)
-    taken_in = programs * k_steps * plan.stage_bytes / L2_BYTES_PER_SECOND
+    dram = moved / (DRAM_SHARE * gpu.dram_bytes_per_second / 1e9)
+    taken_in = programs * k_steps * plan.stage_bytes / ALL_SMS_BYTES_PER_NS
     together = sum(time**OVERLAP for time in (dram, busiest, taken_in)) ** (1 / OVERLAP)
     partial_bytes = plan.splits * plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
-    seconds = {
+    nanoseconds = {
         "DRAM": dram,
         "busiest SM": together - dram,
-        "start": STREAM_START_SECONDS + (rounds - 1) * STREAM_ROUND_SECONDS,
-        "splits": SPLIT_SECONDS + partial_bytes / SPLIT_BYTES_PER_SECOND if plan.splits > 1 else 0.0,
+        "start": STREAM_START_NS + (rounds - 1) * STREAM_ROUND_NS,
+        "splits": SPLIT_NS + partial_bytes / SPLIT_BYTES_PER_NS if plan.splits > 1 else 0.0,
     }
-    return {cause: time * gpu.sustained_hz for cause, time in seconds.items() if time}
+    return {cause: time * gpu.sustained_hz / 1e9 for cause, time in nanoseconds.items() if time}
 
 
 def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
-    """Return the seconds that one K step of as many CTAs on an SM cannot be shorter than."""
+    """Return the nanoseconds that one K step of as many CTAs on an SM cannot be shorter than."""
     warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
-    mma = plan.mmas_per_step * warpgroups * max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_HZ
-    drained = mma + (0 if plan.outstanding_mmas else STREAM_DRAIN_SECONDS)
-    taken_in = ctas * plan.stage_bytes / SM_BYTES_PER_SECOND
-    lap = STREAM_LATENCY_SECONDS + taken_in + (0 if plan.outstanding_mmas else drained)
+    mma = plan.mmas_per_step * warpgroups * max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_MMA_CYCLES_PER_NS
+    drained = mma + (0 if plan.outstanding_mmas else STREAM_DRAIN_NS)
+    taken_in = ctas * plan.stage_bytes / SM_BYTES_PER_NS
+    lap = STREAM_LATENCY_NS + taken_in + (0 if plan.outstanding_mmas else drained)
     ring = lap / max(1, plan.stages - plan.outstanding_mmas)
-    return max(taken_in, ctas * mma, drained + STREAM_STEP_SECONDS, ring)
+    return max(taken_in, ctas * mma, drained + STREAM_STEP_NS, ring)
 
 
 def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:

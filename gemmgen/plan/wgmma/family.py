@@ -55,7 +55,10 @@ reading B, for which the ring may be as deep as shared memory is, and tiles as m
 """
 
 FEW_TILES = 64
-"""Tiles of as many rows and columns up to which the same holds: programs then have to divide K."""
+"""Tiles of as many rows and columns up to which the same holds for a long K: programs have to divide it."""
+
+LONG_K = 8192
+"""From where on it is: shorter ones of many rows were not measured."""
 
 EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128)}
 """The same where the operands are exchanged; the tile's rows follow from those of A."""
@@ -175,8 +178,9 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
     """
     if "mma_rows" in stated:
         return stated["mma_rows"]
-    rows, columns, _ = problem.bench_shapes[0] if problem.bench_shapes else DEFAULT_SHAPE
-    few = rows <= FEW_ROWS or rows * columns <= FEW_TILES * FEW_ROWS**2
+    rows, columns, depth = problem.bench_shapes[0] if problem.bench_shapes else DEFAULT_SHAPE
+    few_tiles = rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
+    few = rows <= FEW_ROWS or few_tiles
     others: Values = {
         "schedule_kind": "tiled",
         "specialization": "none",
@@ -348,8 +352,7 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, with q0 or q1 MMAs in flight, /2 where 2 programs divide K; "
-    "accumulator of registers",
+    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits; accumulator of registers",
     label=_label,
     as_dict=_as_dict,
 )

@@ -64,12 +64,12 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     """A kernel that starts early has its first loads in the program's own code, ahead of all else."""
     if not plan.dependent:
         return
-    field, found = "dependent_launch.early", f"{plan.early_operand.upper()} loaded early"
+    found = f"{plan.early_operand.upper()} loaded early"
     limit = "this version starts kernels early whose programs have one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
-        fix = "leave it out, or use tiled for schedule.kind"
-        yield Finding(field, f"{found} in a {kind} schedule", limit, fix)
+        fix = "use tiled, or no dependent_launch"
+        yield Finding("schedule.kind", f"{found} in a {kind} schedule", limit, fix)
     elif plan.synchronous:
         yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
 
