@@ -91,9 +91,8 @@ class HopperView(KernelView):
             early = f"_early_{plan.read_early}" if plan.read_early else ""
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
-        if plan.splits > 1:
-            grouped = "_grouped" if plan.splits_at_once < plan.splits else ""
-            parts += ["wgmma/partials", f"wgmma/sum_of_splits{grouped}"]
+        if self.divides_k:
+            parts += ["wgmma/partials", "wgmma/sum_of_splits"]
         if plan.ping_pong:
             parts.append("wgmma/consumer_ping_pong")
         elif plan.specialized:
@@ -168,7 +167,7 @@ class HopperView(KernelView):
             yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
-        if plan.splits > 1:
+        if self.divides_k:
             yield "SPLITS", plan.splits, "parts of K, each a program's"
             if plan.splits_at_once < plan.splits:
                 yield (
@@ -205,7 +204,7 @@ class HopperView(KernelView):
     @property
     def _k_span(self) -> str:
         """What of K the programs of one tile multiply in a step: a part of each split."""
-        return f"SPLITS * {self._k_tile}" if self.plan.splits > 1 else self._k_tile
+        return f"SPLITS * {self._k_tile}" if self.divides_k else self._k_tile
 
     @staticmethod
     def _ring(name: str, several: str, names: list[str], one: str = SHARED) -> Field:
@@ -252,14 +251,14 @@ class HopperView(KernelView):
     # --- loads
 
     @property
-    def splits(self) -> bool:
+    def divides_k(self) -> bool:
         """Whether several programs share a tile's K."""
         return self.plan.splits > 1
 
     @property
     def bounded(self) -> bool:
         """Whether a program's loads know their end: a part of K, or all of it in several functions."""
-        return self.splits or self.plan.dependent
+        return self.divides_k or self.plan.dependent
 
     @property
     def last_step(self) -> str:
@@ -267,14 +266,24 @@ class HopperView(KernelView):
         return "loads.end" if self.bounded else "args.k_steps"
 
     @property
-    def late_operand(self) -> str:
-        """The operand whose loads wait for the kernel ahead."""
-        return "b" if self.plan.early_operand == "a" else "a"
+    def early_load(self) -> OperandLoad:
+        """How the operand is loaded whose first loads do not wait for the kernel ahead."""
+        return self.loads[self.plan.read_early == "b"]
+
+    @property
+    def late_load(self) -> OperandLoad:
+        """How the other one is."""
+        return self.loads[self.plan.read_early != "b"]
+
+    @property
+    def loads_epilogue_first(self) -> bool:
+        """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
+        return self.epilogue.loads and not self.divides_k
 
     @property
     def place(self) -> str:
         """The part that finds a program's tile."""
-        return f"wgmma/place_{'split' if self.splits else 'tile'}.py.j2"
+        return f"wgmma/place_{'split' if self.divides_k else 'tile'}.py.j2"
 
     @property
     def prologue(self) -> str:
@@ -286,7 +295,7 @@ class HopperView(KernelView):
     @property
     def ending(self) -> str:
         """The part that stores its tile."""
-        return f"wgmma/ending{'_split' if self.splits else ''}.py.j2"
+        return f"wgmma/ending{'_split' if self.divides_k else ''}.py.j2"
 
     @property
     def reads_scalar_first(self) -> bool:
@@ -296,7 +305,7 @@ class HopperView(KernelView):
     @property
     def first_loads(self) -> str:
         """The first K step that a program loads."""
-        if not self.splits:
+        if not self.divides_k:
             return f"Loads(row, column, gl.to_tensor(0){', args.k_steps' * self.bounded})"
         return "Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)"
 
@@ -305,11 +314,6 @@ class HopperView(KernelView):
         """The K step after one that is loaded."""
         end = ", loads.end" if self.bounded else ""
         return f"Loads(loads.row, loads.column, loads.k_step + 1{end})"
-
-    @property
-    def loads_ahead(self) -> str:
-        """The K step that a stage of the first lap holds."""
-        return "Loads(row, column, loads.k_step + stage, loads.end)"
 
     @property
     def partial_extents(self) -> tuple[str, str]:
@@ -379,6 +383,18 @@ class HopperView(KernelView):
         """An accumulator of nothing."""
         dtype, (rows, columns) = self.plan.problem.accumulator.gluon, self.partial_extents
         return f"gl.zeros(({rows}, {columns}), {dtype}, ACCUMULATOR_LAYOUT)"
+
+    @property
+    def add_splits(self) -> str:
+        """The loop that adds up the sums of all splits, as many at once as registers hold."""
+        of_split = "accumulator += gl.load(addresses + {} * (PROGRAM_TILE_M * PROGRAM_TILE_N))"
+        if self.plan.splits_at_once == self.plan.splits:
+            return f"for split in gl.static_range(SPLITS):\n        {of_split.format('split')}"
+        return (
+            "for first in range(0, SPLITS, SPLITS_AT_ONCE):\n"
+            "        for i in gl.static_range(SPLITS_AT_ONCE):\n"
+            f"            {of_split.format('(first + i)')}"
+        )
 
     @property
     def accumulated(self) -> str:

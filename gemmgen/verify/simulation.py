@@ -173,8 +173,6 @@ def _ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
 
 D_ARGUMENT = "d_desc"
 """What the kernel calls D."""
-STAGE_BARRIERS = "load_"
-"""How the names of the stages' barriers begin."""
 COUNTERS_ARGUMENT = "counters_ptr"
 """What the kernel calls the counters of a workspace: every launch relies on how the last one left them."""
 
@@ -323,6 +321,9 @@ class _Simulated:
         self._spec = product.source.spec
         self._target = product.plan.architecture
         self._early = early_arguments(product.plan)
+        self._stage_barriers = {
+            barrier.name for barrier in product.plan.barriers if barrier.ring.slots.measure == "stages"
+        }
         self._launch = launch
         self._seed = seed
         self._processes = processes
@@ -379,7 +380,9 @@ class _Simulated:
         if not self._launch.one_tile:
             return uncovered
         return tuple(
-            name for name in uncovered if name.startswith(STAGE_BARRIERS) and self.result.phases[name] > 1
+            name
+            for name in uncovered
+            if name.partition("[")[0] in self._stage_barriers and self.result.phases[name] > 1
         )
 
     @property

@@ -91,6 +91,7 @@ STORE_WAIT_OF_WHOLE_TILES = "    tma.store_wait(0)\n    d_smem.store("
 D_STORE = "d_smem.store(tile.to(args.d_desc.dtype))"
 FINAL_WAIT = "    tma.store_wait(0)\n\n\n"
 STORE_FENCE = "fence_async_shared()\n    tma.async_store("
+STEP_ORIGIN = "k = k_step * PROGRAM_TILE_K"
 STORES = {
     "store_wait_off_by_one": pair(K.WRITE_AFTER_READ, "d_smem", D_STORE, within(STORE_WAIT, " - 1")),
     "store_of_the_tile_before_not_awaited": share_a(
@@ -117,6 +118,9 @@ STORES = {
     "every_subtile_in_the_first_columns": pair(
         K.GLOBAL_RACE, "d_desc", TMA_STORE, within("row, column + i * SUBTILE_N, tile", " + i * SUBTILE_N")
     ),
+    "step_of_one_element": pair(
+        K.UNALIGNED_TRANSFER, "a_desc", "tma.async_load(args.a_desc", within(STEP_ORIGIN, " * PROGRAM_TILE_K")
+    ),
 }
 
 A_SCALE_ORIGIN, B_SCALE_ORIGIN = "= row // SCALE_ROWS, ", ", column // SCALE_ROWS\n"
@@ -131,7 +135,7 @@ IN_NUMBERS_ONLY: dict[str, Mutant] = {
     for name, make, change in (
         ("b_not_transposed", one, within(TRANSPOSED, ".permute((1, 0))")),
         ("rows_of_b_by_those_of_d", share_b, within("[column, k], ready", "column", "row")),
-        ("step_of_half_a_tile", pair, within("k = k_step * PROGRAM_TILE_K", "_TILE_K", "_TILE_K // 2")),
+        ("step_of_half_a_tile", pair, within(STEP_ORIGIN, "_TILE_K", "_TILE_K // 2")),
         ("second_step_begins_the_sums", one, within("use_acc=k_step > 0", "0", "1")),
         ("epilogue_in_another_order", pair, within(EPILOGUE_ORIGIN, "tile)", f"{REVERSED})")),
         ("b_scales_of_rows", scaled, within(B_SCALE_ORIGIN, "column", "row")),

@@ -218,12 +218,9 @@ def _exchanged_defaults(stated: Values) -> Values:
     """Return what is not tried where operands are exchanged; with roles it is what is not tried elsewhere."""
     if stated.get("specialization", "none") != "none" or stated.get("schedule_kind", "tiled") != "tiled":
         return {}
-    order = {"order", "minor", "width"}
-    return {
-        name: value
-        for name, value in EXCHANGED_DEFAULTS.items()
-        if not order & {name} or not order & {*stated}
-    }
+    if stated.keys() & {"order", "minor", "width"}:
+        return {"schedule_kind": "tiled"}  # an order goes with the other defaults
+    return EXCHANGED_DEFAULTS
 
 
 def _deepest_ring(exchanged: bool) -> int:

@@ -37,7 +37,7 @@ def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 MAX_SPLITS = 64
-"""The last program adds up the sums of all splits in a loop that is unrolled."""
+"""The last program of a tile adds up the sums of all splits, one after the other."""
 
 
 @rule("splits")
@@ -107,7 +107,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("warp-layout")
 def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A consumer is whole warpgroups, each of four warps down an instruction: Gluon accepts other ones."""
+    """A consumer is warpgroups of four warps down an instruction: Gluon accepts others, which are wrong."""
     warpgroup = plan.architecture.warps_per_warpgroup
     (down, along), rows = plan.warps_across, plan.mma_rows
     if down not in (warpgroup, 2 * warpgroup):
