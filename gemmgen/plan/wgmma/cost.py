@@ -8,8 +8,8 @@ a time that they give is not a measurement.
 
 Those marked [few-rows] were fitted to 3,856 times of about 200 kernels at 155 shapes, most of up to 64 rows,
 on an H200 (bf16 and e4m3, CUDA graphs over rotated inputs); they give the better ones to 6 %, and the first
-choice is 1.07 times as fast as cuBLAS where the best of all was 1.09 (geometric means). No record has these
-times; ``docs/performance.md`` has what the first choice reaches in those that were taken later.
+choice is 1.07 times as fast as cuBLAS where the best of all was 1.09 (geometric means). No record has all
+these times; ``docs/performance.md`` has what the first choice reaches in those that were taken later.
 """
 
 from __future__ import annotations
