@@ -13,6 +13,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
 ``<!-- few rows -->``                one sentence of FEW_ROWS, FEW_ROWS_8BIT and SPLIT_K
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
+``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gemmgen.bench import (
     Book,
@@ -63,6 +65,7 @@ SHOWN: tuple[tuple[str, Shape], ...] = (
 """The rows of the README and of its picture: each kind of operands, of epilogue, and one that we lose."""
 SUITES = ROOT / "benchmarks" / "suites"
 READING = ROOT / "benchmarks" / "reading" / "h200.json"
+GEMV = ROOT / "benchmarks" / "reading" / "gemv.json"
 FEW_ROWS = SUITES / "h200_few_rows.jsonl"
 FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
 SPLIT_K = SUITES / "h200_split_k.jsonl"
@@ -101,7 +104,7 @@ def refreshed(text: str) -> str:
             flags=re.DOTALL,
         )
     return re.sub(
-        r"(<!-- (speed|benchmarks|few rows|reading) -->\n).*?(<!-- end -->)",
+        r"(<!-- (speed|benchmarks|few rows|reading|gemv) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{PLAIN_BLOCKS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
@@ -371,6 +374,24 @@ def _reading() -> str:
     return _table(["module", "M x N x K", "us", "reader's us", "over the reader"], rows, words=2)
 
 
+def _gemv() -> str:
+    """Return the rows of GEMV: over cuBLAS, the best of the committed modules and of the GEMV's variants."""
+
+    def row(found: Mapping[str, Any]) -> tuple[str, ...]:
+        ratios: Mapping[str, float] = found["over_cublas"]
+        without = max((name for name in ratios if name.startswith("gemv")), key=lambda name: ratios[name])
+        module = max((name for name in ratios if name.startswith("h100")), key=lambda name: ratios[name])
+        return (
+            shape_text(tuple(found["shape"])),
+            f"{ratios[module]:.3f} {module}",
+            f"{ratios[without]:.3f} {without.removeprefix('gemv, ')}",
+            f"{ratios[without] / ratios[module]:.3f}",
+        )
+
+    heads = ["M x N x K", "best of three modules", "best without tensor cores", "over the module"]
+    return _table(heads, map(row, json.loads(GEMV.read_text())), words=3)
+
+
 BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "suite": _suite,
     "specs": _specs,
@@ -385,6 +406,7 @@ PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "benchmarks": _benchmarks,
     "few rows": _few_rows,
     "reading": _reading,
+    "gemv": _gemv,
 }
 
 
