@@ -45,7 +45,7 @@ def test_programs_share_the_tiles(product: Product) -> None:
     assert simulation.diagnostics == ()
     (launched,) = simulation.launches
     tiles_m, tiles_n = product.plan.tiles(launched.shape)
-    tiles = tiles_m * tiles_n * product.plan.programs_per_tile
+    tiles = tiles_m * tiles_n * product.plan.parts_per_tile
     assert launched.programs == (3 if product.plan.persistent else tiles)
 
 
