@@ -37,7 +37,7 @@ LOWERED = int(os.environ.get("GEMMGEN_RANDOM_SPECS", "60"))
 FEW_ROWS_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_FEW_ROWS", "12"))
 """Accepted specs for few rows that are compiled and simulated, three seconds each."""
 HOPPER = FAMILIES["wgmma"]
-FEW_ROWS_RULES = ("splits", "dependent-launch", "exchanged-operands")
+FEW_ROWS_RULES = ("splits", "reduction", "dependent-launch", "exchanged-operands")
 """Of fields that only specs for few rows state."""
 SEEDS_APART = 1_000
 """Between the first seeds tried for two of them: far more than are tried."""

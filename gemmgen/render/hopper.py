@@ -486,9 +486,12 @@ class HopperView(KernelView):
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
         if self.divides_k:
-            own = "its rows of " if self.plan.consumers > 1 else ""
-            one = "One of the consumer warpgroups" if self.plan.consumers > 1 else "The consumer"
-            return f"{one}: multiply every part of a tile, and store {own}the tiles whose last part this was."
+            if self.plan.consumers == 1:
+                return "The consumer: multiply parts of tiles, and store the tiles that it completes."
+            return (
+                "One of the consumer warpgroups: multiply parts of tiles, and store its rows of those that it "
+                "completes."
+            )
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."

@@ -48,6 +48,7 @@ FIELDS = (
     Field(
         "schedule.splits", (1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 64), (65, HUGE), required=True
     ),
+    Field("schedule.reduction", ("ordered", "ordered", "atomic")),
     Field(
         "dependent_launch",
         (
@@ -78,8 +79,10 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
     kind = values["warp_specialization.kind"]
     if kind != "none":
         values["schedule.kind"] = "persistent"
+    if values["schedule.kind"] != "tiled" and kind != "cooperative":
+        drop(values, "schedule.splits")
     if values["schedule.kind"] != "tiled":
-        drop(values, "schedule.splits", "dependent_launch")
+        drop(values, "dependent_launch")
     elif values.get("schedule.splits", 1) > 1 or "dependent_launch" in values:
         values["buffering.stages"] = max(values.get("buffering.stages", 2), 2)
     if values["mma.rows"] == "n":
@@ -93,6 +96,8 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
             drop(values, "buffering.stages", "buffering.outstanding_mmas", "mma.n", "occupancy")
             if values["schedule.kind"] == "tiled":
                 drop(values, "schedule.splits")
+    if values.get("schedule.splits", 1) == 1:
+        drop(values, "schedule.reduction")
 
 
 def _reconcile_tile(values: Values, _: random.Random) -> None:

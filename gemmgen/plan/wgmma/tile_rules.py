@@ -53,7 +53,7 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         return
     if plan.persistent and not plan.specialized:
         limit = "a persistent program of this version takes parts of K if it has a producer of its own"
-        fix = "use 1, tiled for schedule.kind, or cooperative for warp_specialization.kind"
+        fix = "use 1, or tiled for schedule.kind"
         yield Finding(field, f"{found} without warp specialization", limit, fix)
     elif plan.ping_pong:
         limit = "this version divides K for consumers that share a tile"
