@@ -173,51 +173,52 @@ def store(args, d_smem, row, column, tile):
 
 @gluon.jit
 def in_register_order(accumulator):
-    """The sums in one dimension: no element leaves its thread.
+    """The sums in one dimension, those of a warp side by side, a thread's in groups of four: none moves.
 
-    wgmma gives a thread two neighbours of a row, and the two that are eight rows below. Here these are four
-    in a row, and those of a warp side by side: they go to memory and come back by as much as a thread can move.
+    wgmma gives a thread two neighbours of a row, and the two that are eight rows below. So four sums go to
+    memory and come back together, as many as a thread can move.
     """
-    fragments = accumulator.reshape((PROGRAM_TILE_N // 16, 2, 8, PROGRAM_TILE_M // 8, 4, 2))
+    fragments = accumulator.reshape((accumulator.shape[0] // 16, 2, 8, accumulator.shape[1] // 8, 4, 2))
     return fragments.permute((0, 3, 2, 4, 1, 5)).reshape((SUMS,))
 
 
 @gluon.jit
-def as_accumulator(sums):
-    """Sums in that order as the accumulator that they were."""
-    fragments = sums.reshape((PROGRAM_TILE_N // 16, PROGRAM_TILE_M // 8, 8, 4, 2, 2))
-    accumulator = fragments.permute((0, 4, 2, 1, 3, 5)).reshape((PROGRAM_TILE_N, PROGRAM_TILE_M))
+def as_accumulator(sums, like):
+    """Sums in that order as an accumulator like another."""
+    fragments = sums.reshape((like.shape[0] // 16, like.shape[1] // 8, 8, 4, 2, 2))
+    accumulator = fragments.permute((0, 4, 2, 1, 3, 5)).reshape(like.shape)
     return gl.convert_layout(accumulator, ACCUMULATOR_LAYOUT, assert_trivial=True)
 
 
 @gluon.jit
 def sum_addresses(args, place, layout: gl.constexpr):
-    """Where the sums of a place in the workspace are; a thread's groups of four are aligned."""
+    """Where the sums of a place in the workspace are; groups of four begin at multiples of 16 bytes."""
     offsets = gl.arange(0, SUMS, layout)
     return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
 
 
 @gluon.jit
-def is_last(args, tile, split, accumulator):
+def is_last(args, share, split, accumulator):
     """Leave a split's sums in memory; return whether all other splits of the tile have done so."""
     sums = in_register_order(accumulator)
-    gl.store(sum_addresses(args, tile * SPLITS + split, sums.type.layout), sums)
+    gl.store(sum_addresses(args, share * SPLITS + split, sums.type.layout), sums)
     # One thread counts for all, behind Triton's barrier: it releases the sums of all threads to the program
     # that comes last, and acquires for them those of the programs that came before.
-    arrived = gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
+    arrived = gl.atomic_add(args.counters_ptr + share, 1, sem="acq_rel", scope="gpu")
     return arrived == SPLITS - 1
 
 
 @gluon.jit
-def sum_of_splits(args, tile):
+def sum_of_splits(args, share):
     """Add up the sums of all splits, in their order: the bits do not depend on who came last."""
-    sums = in_register_order(gl.zeros((PROGRAM_TILE_N, PROGRAM_TILE_M), gl.float32, ACCUMULATOR_LAYOUT))
-    addresses = sum_addresses(args, tile * SPLITS, sums.type.layout)
+    zeros = gl.zeros((PROGRAM_TILE_N, PROGRAM_TILE_M), gl.float32, ACCUMULATOR_LAYOUT)
+    sums = in_register_order(zeros)
+    addresses = sum_addresses(args, share * SPLITS, sums.type.layout)
     for split in gl.static_range(SPLITS):
         sums += gl.load(addresses + split * SUMS)
     # All splits have counted: leave the counter as it was found, for the next launch.
-    gl.store(args.counters_ptr + tile, 0)
-    return as_accumulator(sums)
+    gl.store(args.counters_ptr + share, 0)
+    return as_accumulator(sums, zeros)
 
 
 @gluon.jit
@@ -317,7 +318,7 @@ def matmul(
 
 
 def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return room for the sums of an M x N D, and its tiles' counters: 0, as every call leaves them."""
+    """Return memory for the sums of an M x N D, and its tiles' counters, as every call leaves them."""
     tiles = -(-m // PROGRAM_TILE_M.value), -(-n // PROGRAM_TILE_N.value)
     counters = torch.zeros(tiles, dtype=torch.int32, device=device)
     sums = SPLITS.value * SUMS.value * counters.numel()

@@ -92,11 +92,17 @@ class HopperView(KernelView):
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
         if self.divides_k:
-            parts += ["wgmma/register_order", f"wgmma/reduction_{plan.reduction}"]
+            order = f"wgmma/register_order{'_cluster' if self._column_ctas > 1 else ''}"
+            parts += [order, "wgmma/sum_addresses", f"wgmma/reduction_{plan.reduction}"]
         if plan.specialized:
             parts.append(f"wgmma/consumer{self._consumer}")
         parts.append(f"wgmma/kernel_{self._kind}")
         return tuple(f"{part}.py.j2" for part in parts)
+
+    @property
+    def _column_ctas(self) -> int:
+        """CTAs of a cluster that divide an accumulator's columns."""
+        return self.plan.cluster_m if self.plan.exchanged else self.plan.cluster_n
 
     @property
     def _consumer(self) -> str:
@@ -157,6 +163,13 @@ class HopperView(KernelView):
         elif self.epilogue.loads:
             yield "wgmma/store_whole_loading"
 
+    @property
+    def cuda_names(self) -> str:
+        """What the module takes from Triton's functions for CUDA."""
+        launch = (["gdc_launch_dependents"] * (self.plan.trigger == "loads")) + ["gdc_wait"]
+        names = (launch if self.plan.dependent else []) + ["libdevice"] * self.epilogue.divides
+        return ", ".join(names)
+
     # --- constants
 
     @property
@@ -178,6 +191,8 @@ class HopperView(KernelView):
             yield "SPLITS", plan.splits, f"parts of K, {each}"
             own = "of each consumer's rows of a tile" if plan.row_shares > 1 else "of a tile"
             yield "SUMS", plan.consumer_tile_m * plan.program_tile_n, own
+            if self._column_ctas > 1:
+                yield "COLUMN_CTAS", self._column_ctas, "that divide the columns of an accumulator"
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
                 yield (
                     "SPLITS_AT_ONCE",
@@ -301,8 +316,8 @@ class HopperView(KernelView):
 
     @property
     def counted(self) -> str:
-        """What the parts are counted of: a tile, or a consumer's rows of it."""
-        return "share" if self.plan.consumers > 1 else "tile"
+        """The number of what the parts are counted of: a tile, or a consumer's rows of it."""
+        return "tile * CONSUMERS + consumer" if self.plan.consumers > 1 else "tile"
 
     def call_is_last(self, split: str) -> str:
         """Return the call that leaves the sums of a split, which an atomic reduction does not tell apart."""

@@ -108,11 +108,6 @@ class Wrapper:
         return "empty" if self.plan.restored == ("counters",) else "zeros"
 
     @property
-    def room(self) -> str:
-        """What there is in a workspace besides the counters."""
-        return "room for the sums" if self.plan.restored == ("counters",) else "the sums"
-
-    @property
     def scale_torch(self) -> str:
         """The element type of the scales, of A's and of B's."""
         return self.dtype("a_scale").torch

@@ -13,12 +13,12 @@ K = Kind
 
 # K divided by three, each part a program's: what they leave for each other, and who adds it up.
 splits, both = of("h100_bf16_splits"), of("h100_bf16_early_splits")
-COUNT = 'gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")'
+COUNT = 'gl.atomic_add(args.counters_ptr + share, 1, sem="acq_rel", scope="gpu")'
 ARRIVE = f"    arrived = {COUNT}\n"
 LAST = "    return arrived == SPLITS - 1\n"
-RESET = "    gl.store(args.counters_ptr + tile, 0)\n"
-LEAVE = "    gl.store(sum_addresses(args, tile * SPLITS + split, sums.type.layout), sums)\n"
-FIRST_PARTIAL = "addresses = sum_addresses(args, tile * SPLITS, sums.type.layout)\n"
+RESET = "    gl.store(args.counters_ptr + share, 0)\n"
+LEAVE = "    gl.store(sum_addresses(args, share * SPLITS + split, sums.type.layout), sums)\n"
+FIRST_PARTIAL = "addresses = sum_addresses(args, share * SPLITS, sums.type.layout)\n"
 ALL_PARTIALS = "gl.static_range(SPLITS)"
 STORES_PARTIAL, LOADS_PARTIALS = "gl.store(sum_addresses(", "gl.load(addresses"
 EITHER_PARTIAL = f"{STORES_PARTIAL}|{LOADS_PARTIALS}"
@@ -51,17 +51,17 @@ DIVIDED = {
         K.GLOBAL_RACE,
         "counters_ptr",
         "gl.store(args.counters_ptr|gl.load(args.counters_ptr",
-        (COUNT, f"gl.load(args.counters_ptr + tile)\n{RESET.replace(', 0)', ', arrived + 1)').rstrip()}"),
+        (COUNT, f"gl.load(args.counters_ptr + share)\n{RESET.replace(', 0)', ', arrived + 1)').rstrip()}"),
     ),
     "split_counter_of_the_first_tile": splits(
-        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (COUNT, COUNT.replace(" + tile", " + tile * 0"))
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (COUNT, COUNT.replace(" + share", " + share * 0"))
     ),
     "split_counter_not_reset": splits(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
     "split_counter_reset_to_one": splits(
         K.WORKSPACE_NOT_RESTORED, "counters_ptr", RESET.strip()[:-2], (RESET, RESET.replace("0)", "1)"))
     ),
     "split_counter_of_the_next_tile_reset": splits(
-        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, RESET.replace("+ tile", "+ (tile ^ 1)"))
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, RESET.replace("+ share", "+ (share ^ 1)"))
     ),
     "split_counter_reset_by_everyone": splits(
         K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, ""), (ARRIVE, ARRIVE + RESET)
@@ -71,7 +71,7 @@ DIVIDED = {
         "d_desc",
         "",
         (RESET, ""),
-        (ARRIVE, f'{ARRIVE}    gl.atomic_store(args.counters_ptr + tile, 0, sem="relaxed")\n'),
+        (ARRIVE, f'{ARRIVE}    gl.atomic_store(args.counters_ptr + share, 0, sem="relaxed")\n'),
     ),
     "split_counter_reset_before_it_counts": splits(
         K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, ""), (ARRIVE, RESET + ARRIVE)
@@ -119,14 +119,14 @@ DIVIDED = {
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (LEAVE, LEAVE.replace("tile * SPLITS", "tile")),
-        (FIRST_PARTIAL, FIRST_PARTIAL.replace("tile * SPLITS", "tile")),
+        (LEAVE, LEAVE.replace("share * SPLITS", "share")),
+        (FIRST_PARTIAL, FIRST_PARTIAL.replace("share * SPLITS", "share")),
     ),
     "split_partials_of_another_tile": splits(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (FIRST_PARTIAL, FIRST_PARTIAL.replace("tile *", "(tile ^ 1) *")),
+        (FIRST_PARTIAL, FIRST_PARTIAL.replace("share *", "(share ^ 1) *")),
     ),
     "split_first_partial_left_out": splits(
         WRONG_NUMBERS, "d_desc", "", (ALL_PARTIALS, ALL_PARTIALS.replace("SPLITS", "1, SPLITS"))
@@ -450,12 +450,9 @@ EARLY = {
 
 # Programs with roles take the parts one by one: two consumers of a cluster, each of which counts for itself.
 shares = of("h100_bf16_cluster_splits")
-SHARE_LEAVE = LEAVE.replace("tile", "share")
-SHARE_COUNT = COUNT.replace("tile", "share")
-SHARE_RESET = RESET.replace("tile", "share")
-SHARE_ARRIVE = ARRIVE.replace("tile", "share")
-SHARE = "        share = tile * CONSUMERS + consumer\n"
-SHARE_LAST = "        if is_last(args, share, part % SPLITS, accumulator):\n"
+SHARE_OF_TILE = "tile * CONSUMERS + consumer"
+SHARE_LAST = f"        if is_last(args, {SHARE_OF_TILE}, part % SPLITS, accumulator):\n"
+SHARE_SUM = f"sum_of_splits(args, {SHARE_OF_TILE})"
 FIRST_STEP = "        first_step = part % SPLITS * args.k_steps\n"
 STEPS = "range(first_step, first_step + args.k_steps)"
 WALK = "range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0))"
@@ -465,22 +462,29 @@ STORES_OF_SHARES = "        if is_last("
 ROLES_FINAL_WAIT = "                tma.store_wait(0)\n"
 EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)"
 EITHER_WAIT = "mbarrier.wait(args."
+
+
+def both_shares(left_out: str) -> tuple[tuple[str, str], ...]:
+    """Count and add up what a part of the number of a share is missing from."""
+    return tuple((text, text.replace(left_out, "")) for text in (SHARE_LAST, SHARE_SUM))
+
+
 SHARES = {
     "shares_counter_relaxed": shares(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (SHARE_COUNT, SHARE_COUNT.replace("acq_rel", "relaxed"))
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
     ),
     "shares_counter_only_releases": shares(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (SHARE_COUNT, SHARE_COUNT.replace("acq_rel", "release"))
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
     ),
     "shares_counter_of_a_cta": shares(
-        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (SHARE_COUNT, SHARE_COUNT.replace('"gpu"', '"cta"'))
+        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
     ),
-    "shares_counter_not_reset": shares(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (SHARE_RESET, "")),
+    "shares_counter_not_reset": shares(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
     "shares_counter_of_both_consumers": shares(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (SHARE, SHARE.replace(" + consumer", ""))
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, *both_shares(" + consumer")
     ),
     "shares_counters_of_tiles_overlap": shares(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (SHARE, SHARE.replace(" * CONSUMERS", ""))
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, *both_shares(" * CONSUMERS")
     ),
     "shares_last_but_one_adds_up": shares(
         K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("SPLITS - 1", "SPLITS - 2"))
@@ -489,8 +493,8 @@ SHARES = {
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (SHARE_LEAVE, ""),
-        (SHARE_ARRIVE, SHARE_ARRIVE + SHARE_LEAVE),
+        (LEAVE, ""),
+        (ARRIVE, ARRIVE + LEAVE),
     ),
     "shares_everyone_adds_up": shares(
         K.GLOBAL_RACE,
@@ -529,10 +533,10 @@ SHARES = {
 
 # The same with sums that are added up as they come, and a bias that only the last part needs.
 atomic = of("h100_bf16_atomic_splits")
-ADD = '    gl.atomic_add(sum_addresses(args, tile, sums.type.layout), sums, sem="relaxed", scope="gpu")\n'
-CLEAR = "    gl.store(addresses, zeros)\n"
+ADD = '    gl.atomic_add(sum_addresses(args, share, sums.type.layout), sums, sem="relaxed", scope="gpu")\n'
+CLEAR = "    gl.store(addresses, cleared)\n"
 READ = "    sums = gl.load(addresses)\n"
-ADDS, CLEARS, READS = "gl.atomic_add(sum_addresses(", "gl.store(addresses, zeros)", "gl.load(addresses)"
+ADDS, CLEARS, READS = "gl.atomic_add(sum_addresses(", "gl.store(addresses, cleared)", "gl.load(addresses)"
 EITHER_SUM = f"{ADDS}|{CLEARS}|{READS}"
 ATOMIC_LAST = "        if is_last(args, tile, accumulator):\n"
 BIAS = "            load_vectors(args, args.buffers, column)\n"
@@ -553,8 +557,8 @@ ATOMIC = {
     "atomic_sums_cleared_to_themselves": atomic(
         K.WORKSPACE_NOT_RESTORED,
         "partials_ptr",
-        CLEARS.replace("zeros", "sums"),
-        (CLEAR, CLEAR.replace("zeros", "sums")),
+        CLEARS.replace("cleared", "sums"),
+        (CLEAR, CLEAR.replace("cleared", "sums")),
     ),
     "atomic_sums_cleared_before_they_are_read": atomic(
         WRONG_NUMBERS, "d_desc", "", (CLEAR, ""), (READ, CLEAR + READ)
@@ -563,7 +567,7 @@ ATOMIC = {
         K.GLOBAL_RACE,
         "partials_ptr",
         "gl.atomic_add(sum_addresses(|gl.store(sum_addresses(|gl.load(addresses)",
-        (CLEAR, "    gl.store(sum_addresses(args, tile ^ 1, zeros.type.layout), zeros)\n"),
+        (CLEAR, "    gl.store(sum_addresses(args, share ^ 1, cleared.type.layout), cleared)\n"),
     ),
     "atomic_sums_added_after_the_counter": atomic(
         K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ""), (ARRIVE, ARRIVE + ADD)
@@ -574,14 +578,14 @@ ATOMIC = {
         "gl.load(place)|gl.store(place",
         (
             ADD,
-            "    place = sum_addresses(args, tile, sums.type.layout)\n    gl.store(place, sums + gl.load(place))\n",
+            "    place = sum_addresses(args, share, sums.type.layout)\n    gl.store(place, sums + gl.load(place))\n",
         ),
     ),
     "atomic_sums_added_for_a_cta": atomic(
         K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ADD.replace('"gpu"', '"cta"'))
     ),
     "atomic_sums_of_all_tiles_in_one_place": atomic(
-        K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ADD.replace("tile", "tile * 0"))
+        K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ADD.replace("share", "share * 0"))
     ),
     "atomic_sums_replaced": atomic(
         WRONG_NUMBERS, "d_desc", "", (ADD, ADD.replace("atomic_add", "atomic_xchg"))

@@ -96,7 +96,7 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
             drop(values, "buffering.stages", "buffering.outstanding_mmas", "mma.n", "occupancy")
             if values["schedule.kind"] == "tiled":
                 drop(values, "schedule.splits")
-    if values.get("schedule.splits", 1) == 1:
+    if values.get("schedule.splits", 1) == 1 and rng.random() < 0.9:
         drop(values, "schedule.reduction")
 
 
