@@ -48,7 +48,6 @@ FIELDS = (
     Field(
         "schedule.splits", (1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 16, 64), (65, HUGE), required=True
     ),
-    Field("schedule.reduction", ("ordered", "ordered", "atomic")),
     Field(
         "dependent_launch",
         (
@@ -56,6 +55,7 @@ FIELDS = (
             *({"early": early, "trigger": trigger} for early in "ab" for trigger in ("loads", "end")),
         ),
     ),
+    Field("schedule.reduction", ("ordered", "ordered", "atomic")),
 )
 
 
@@ -70,6 +70,7 @@ def spec_text(seed: int) -> str:
             hopper.reconcile_roles,
             _reconcile_tile,
             hopper.reconcile_epilogue,
+            _reconcile_reduction,
         ),
     )
 
@@ -96,7 +97,11 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
             drop(values, "buffering.stages", "buffering.outstanding_mmas", "mma.n", "occupancy")
             if values["schedule.kind"] == "tiled":
                 drop(values, "schedule.splits")
-    if values.get("schedule.splits", 1) == 1 and rng.random() < 0.9:
+
+
+def _reconcile_reduction(values: Values, rng: random.Random) -> None:
+    """Say how sums are added up where there are several."""
+    if values.get("schedule.splits", 1) == 1 and rng.random() < 0.7:
         drop(values, "schedule.reduction")
 
 
