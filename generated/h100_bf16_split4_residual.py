@@ -47,6 +47,7 @@ PROGRAM_TILE_N = gl.constexpr(64)
 PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(4)  # parts of K, each a program's
+SUMS = gl.constexpr(8192)  # of a tile
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -209,34 +210,53 @@ def store(args, buffers, row, column, accumulator):
 
 
 @gluon.jit
-def partial_addresses(args, tile):
-    """Where the sums of a tile's first split are; those of the others follow, split by split."""
-    rows = gl.arange(0, PROGRAM_TILE_M, gl.SliceLayout(1, ACCUMULATOR_LAYOUT))[:, None]
-    columns = gl.arange(0, PROGRAM_TILE_N, gl.SliceLayout(0, ACCUMULATOR_LAYOUT))[None, :]
-    first = tile.to(gl.int64) * (SPLITS * PROGRAM_TILE_M * PROGRAM_TILE_N)
-    return args.partials_ptr + first + (rows * PROGRAM_TILE_N + columns)
+def in_register_order(accumulator):
+    """The sums in one dimension, those of a warp side by side, a thread's in groups of four: none moves.
+
+    wgmma gives a thread two neighbours of a row, and the two that are eight rows below. So four sums go to
+    memory and come back together, as many as a thread can move.
+    """
+    fragments = accumulator.reshape((accumulator.shape[0] // 16, 2, 8, accumulator.shape[1] // 8, 4, 2))
+    return fragments.permute((0, 3, 2, 4, 1, 5)).reshape((SUMS,))
 
 
 @gluon.jit
-def is_last(args, tile, split, accumulator):
+def as_accumulator(sums, like):
+    """Sums in that order as an accumulator like another."""
+    fragments = sums.reshape((like.shape[0] // 16, like.shape[1] // 8, 8, 4, 2, 2))
+    accumulator = fragments.permute((0, 4, 2, 1, 3, 5)).reshape(like.shape)
+    return gl.convert_layout(accumulator, ACCUMULATOR_LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def sum_addresses(args, place, layout: gl.constexpr):
+    """Where the sums of a place in the workspace are; groups of four begin at multiples of 16 bytes."""
+    offsets = gl.arange(0, SUMS, layout)
+    return gl.multiple_of(args.partials_ptr + place.to(gl.int64) * SUMS + offsets, 16)
+
+
+@gluon.jit
+def is_last(args, share, split, accumulator):
     """Leave a split's sums in memory; return whether all other splits of the tile have done so."""
-    gl.store(partial_addresses(args, tile) + split * (PROGRAM_TILE_M * PROGRAM_TILE_N), accumulator)
+    sums = in_register_order(accumulator)
+    gl.store(sum_addresses(args, share * SPLITS + split, sums.type.layout), sums)
     # One thread counts for all, behind Triton's barrier: it releases the sums of all threads to the program
     # that comes last, and acquires for them those of the programs that came before.
-    arrived = gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
+    arrived = gl.atomic_add(args.counters_ptr + share, 1, sem="acq_rel", scope="gpu")
     return arrived == SPLITS - 1
 
 
 @gluon.jit
-def sum_of_splits(args, tile):
+def sum_of_splits(args, share):
     """Add up the sums of all splits, in their order: the bits do not depend on who came last."""
-    addresses = partial_addresses(args, tile)
-    accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
+    zeros = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
+    sums = in_register_order(zeros)
+    addresses = sum_addresses(args, share * SPLITS, sums.type.layout)
     for split in gl.static_range(SPLITS):
-        accumulator += gl.load(addresses + split * (PROGRAM_TILE_M * PROGRAM_TILE_N))
+        sums += gl.load(addresses + split * SUMS)
     # All splits have counted: leave the counter as it was found, for the next launch.
-    gl.store(args.counters_ptr + tile, 0)
-    return accumulator
+    gl.store(args.counters_ptr + share, 0)
+    return as_accumulator(sums, zeros)
 
 
 @gluon.jit
@@ -339,21 +359,21 @@ def matmul(
     arguments.append(_argument("out", out, known))
     if 0 in (m, n, k):
         return out.zero_()
-    programs = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value) * SPLITS.value
+    parts = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value) * SPLITS.value
     if workspace is None and torch.cuda.is_current_stream_capturing():
         workspace = make_workspace(m, n, a.device)  # of the graph, which any stream may replay
     arguments += workspace or _workspace(torch.cuda.current_stream(a.device), m, n)
-    if arguments[-1].numel() * SPLITS.value < programs:
+    if arguments[-1].numel() * SPLITS.value < parts:
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
-    _launch(a.device, programs, arguments)
+    _launch(a.device, parts, arguments)
     return out
 
 
 def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return room for the sums of an M x N D, and its tiles' counters: 0, as every call leaves them."""
+    """Return memory for the sums of an M x N D, and its tiles' counters, as every call leaves them."""
     tiles = -(-m // PROGRAM_TILE_M.value), -(-n // PROGRAM_TILE_N.value)
     counters = torch.zeros(tiles, dtype=torch.int32, device=device)
-    sums = SPLITS.value * PROGRAM_TILE_M.value * PROGRAM_TILE_N.value * counters.numel()
+    sums = SPLITS.value * SUMS.value * counters.numel()
     return torch.empty(sums, dtype=torch.float32, device=device), counters
 
 

@@ -219,12 +219,13 @@ def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
     if plan.splits == 1:
         yield from epilogue_loads(plan)
     yield multiply(plan)
-    if plan.splits > 1:
-        yield "is_last"
-        yield from epilogue_loads(plan)
-        yield "sum_of_splits"
     if plan.specialized and plan.outstanding_mmas:
         yield from ["release"] * len(plan.resources.load_empty)
+    if plan.splits > 1:
+        kind = "_atomic" if plan.reduction == "atomic" else ""
+        yield f"is_last{kind}"
+        yield from epilogue_loads(plan)
+        yield f"sum_of_splits{kind}"
     if plan.ping_pong and not epilogue_loads(plan):
         yield "turn_end"
     yield from store_parts(plan)

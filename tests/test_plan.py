@@ -57,6 +57,7 @@ TWO_CONSUMERS = WgmmaKernel(
     producer_registers=40,
     mma_rows="m",
     splits=1,
+    reduction="ordered",
     early_operand="none",
     trigger="end",
     consumer_registers=232,

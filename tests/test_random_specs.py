@@ -37,7 +37,7 @@ LOWERED = int(os.environ.get("GEMMGEN_RANDOM_SPECS", "60"))
 FEW_ROWS_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_FEW_ROWS", "12"))
 """Accepted specs for few rows that are compiled and simulated, three seconds each."""
 HOPPER = FAMILIES["wgmma"]
-FEW_ROWS_RULES = ("splits", "dependent-launch", "exchanged-operands")
+FEW_ROWS_RULES = ("splits", "reduction", "dependent-launch", "exchanged-operands")
 """Of fields that only specs for few rows state."""
 SEEDS_APART = 1_000
 """Between the first seeds tried for two of them: far more than are tried."""
@@ -150,18 +150,18 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     """One that wraps the ring; one of less than a tile of rows with less K than programs; one of groups."""
     ring, order = ring_launch(plan), order_launch(plan)
     if prod(ring.shape) > MOST_PRODUCTS:
-        k = (2 * plan.programs_per_tile + 3) * plan.cta_tile_k - plan.cta_tile_k // 3
+        k = (2 * plan.parts_per_tile + 3) * plan.cta_tile_k - plan.cta_tile_k // 3
         shape = plan.program_tile_m - plan.program_tile_m // 3, 2 * plan.program_tile_n - 5, k
         ring = replace(ring, shape=shape, wraps=False)
     yield ring
     if plan.schedule_kind == "single_tile":
         return
-    rows, steps = max(1, plan.program_tile_m // 2 - 1), max(1, min(plan.programs_per_tile - 1, 5))
+    rows, steps = max(1, plan.program_tile_m // 2 - 1), max(1, min(plan.parts_per_tile - 1, 5))
     k = steps * plan.cta_tile_k - plan.cta_tile_k // 3
     yield replace(ring, shape=(rows, plan.program_tile_n + 9, k), programs=2, wraps=False)
     if (
         prod(order.shape) <= MOST_PRODUCTS
-        and prod(plan.tiles(order.shape)) * plan.programs_per_tile <= MOST_TILES
+        and prod(plan.tiles(order.shape)) * plan.parts_per_tile <= MOST_TILES
     ):
         yield order
 

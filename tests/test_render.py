@@ -165,8 +165,8 @@ def test_the_prose_of_a_module_is_that_of_its_plan(product: Product, tree: ast.M
         assert not re.search(r"per (SM|cluster of \d+ SMs) walk", text)
     assert ("There is a program for each tile" in text) == (plan.schedule_kind == "launch_control")
     tiled = plan.schedule_kind == "tiled"
-    assert ("One program per tile of D." in text) == (tiled and plan.programs_per_tile == 1)
-    assert (" programs per tile of D divide its K" in text) == (plan.programs_per_tile > 1)
+    assert ("One program per tile of D." in text) == (tiled and plan.parts_per_tile == 1)
+    assert (" programs per tile of D divide its K" in text) == (plan.parts_per_tile > 1)
     assert ("One program computes the single tile of D." in text) == single
     # Who else is on the SM: nobody beside a program that is the only one.
     together = plan.occupancy > 1 and not single

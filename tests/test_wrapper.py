@@ -46,7 +46,8 @@ def is_plain(plan: WgmmaKernel) -> bool:
     """Whether a kernel computes A @ B, of 16-bit matrices as torch.nn.Linear has them."""
     problem = plan.problem
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
-    return plan.persistent and k_major and problem.a.dtype.bits == 16 and not problem.transforms
+    plain = plan.persistent and plan.parts_per_tile == 1 and not problem.transforms
+    return plain and k_major and problem.a.dtype.bits == 16
 
 
 PLAIN = [spec for spec in HOPPER_SPECS if is_plain(hopper(made(spec).plan))]
@@ -1001,6 +1002,7 @@ def test_each_of_two_gpus_computes_its_own(matmul: Matmul, product: Product) -> 
 
 
 SPLIT_MODULES = tuple(spec.stem for spec in HOPPER_SPECS if hopper(made(spec).plan).splits > 1)
+ORDERED_MODULES = tuple(stem for stem in SPLIT_MODULES if made(spec_file(stem)).plan.deterministic)
 REPLAYS = 1_000
 
 
@@ -1027,7 +1029,7 @@ class Call:
 
 
 @gpu
-@pytest.mark.parametrize("stem", SPLIT_MODULES)
+@pytest.mark.parametrize("stem", ORDERED_MODULES)
 def test_graphs_on_two_streams_have_the_same_bits_at_every_replay(stem: str) -> None:
     call = Call.of(stem, 8)
     expected = call()
@@ -1050,7 +1052,7 @@ def test_graphs_on_two_streams_have_the_same_bits_at_every_replay(stem: str) -> 
 
 
 @gpu
-@pytest.mark.parametrize("stem", SPLIT_MODULES)
+@pytest.mark.parametrize("stem", ORDERED_MODULES)
 def test_calls_on_two_streams_have_the_same_bits(stem: str) -> None:
     call = Call.of(stem, 8)
     expected = call()
@@ -1071,14 +1073,21 @@ def test_a_workspace_is_left_as_it_was_found_and_must_be_large_enough(stem: str)
     call = Call.of(stem, 8)
     m, n = 8, call.b.shape[1]
     workspace = call.module.make_workspace(m, n, FIRST)
-    assert torch.equal(call(workspace=workspace), call())
-    assert not workspace[1].any()
-    with pytest.raises(ValueError, match=f"workspace must be for {m} x {n}, found 1 counters"):
-        call(workspace=call.module.make_workspace(1, 1, FIRST))
+    first, second = call(workspace=workspace), call(workspace=workspace)
+    if stem in ORDERED_MODULES:
+        assert torch.equal(first, second)
+    else:
+        torch.testing.assert_close(first, second)
+    for name, memory in zip(("partials", "counters"), workspace, strict=True):
+        assert name not in made(spec_file(stem)).plan.restored or not memory.any()
+    small = call.module.make_workspace(1, 1, FIRST)
+    message = f"workspace must be for {m} x {n}, found {small[1].numel()} counters"
+    with pytest.raises(ValueError, match=message):
+        call(workspace=small)
 
 
 @gpu
-@pytest.mark.parametrize("stem", SPLIT_MODULES)
+@pytest.mark.parametrize("stem", ORDERED_MODULES)
 def test_the_bits_of_a_row_do_not_depend_on_how_many_there_are(stem: str) -> None:
     call = Call.of(stem, 64)
     whole = call()

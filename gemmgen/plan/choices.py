@@ -14,7 +14,7 @@ from gemmgen.plan.rule import Finding, Rule, either, judge, one_of, rule
 from gemmgen.plan.search import Family
 from gemmgen.spec import Spec
 from gemmgen.spec.model import SIZE_LIMIT
-from gemmgen.spec.names import EarlyOperand, Minor, MmaRows, Order, Source, Specialization, Trigger
+from gemmgen.spec.names import EarlyOperand, Minor, MmaRows, Order, Reduction, Source, Specialization, Trigger
 
 ORDERS: dict[str, tuple[str, ...]] = {"order": get_args(Order), "minor": get_args(Minor)}
 WORDS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -25,6 +25,7 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
         "mma_rows": get_args(MmaRows),
         "early_operand": get_args(EarlyOperand),
         "trigger": get_args(Trigger),
+        "reduction": get_args(Reduction),
         **ORDERS,
     },
     "tcgen05": {"schedule_kind": ("persistent", "launch_control"), **ORDERS},

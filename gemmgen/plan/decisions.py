@@ -107,6 +107,7 @@ FIELDS = {
     "schedule.minor": "minor",
     "schedule.width": "width",
     "schedule.splits": "splits",
+    "schedule.reduction": "reduction",
     "dependent_launch.early": "early_operand",
     "dependent_launch.trigger": "trigger",
     "occupancy": "occupancy",

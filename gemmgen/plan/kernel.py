@@ -158,9 +158,14 @@ class Geometry(Decisions, ABC):
         return -(-m // self.program_tile_m), -(-n // self.program_tile_n)
 
     @property
-    def programs_per_tile(self) -> int:
-        """Programs that divide a tile's K."""
+    def parts_per_tile(self) -> int:
+        """Parts of a tile's K, of which a program takes one at a time."""
         return 1
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether each run leaves the same bits."""
+        return True
 
     @property
     def resident_programs(self) -> int:
@@ -170,10 +175,10 @@ class Geometry(Decisions, ABC):
     def waves(self, shape: Shape) -> float:
         """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
 
-        Of a tile whose K programs divide, each part counts.
+        Of a tile whose K is divided, each part counts.
         """
         tiles_m, tiles_n = self.tiles(shape)
-        return tiles_m * tiles_n * self.programs_per_tile / self.resident_programs
+        return tiles_m * tiles_n * self.parts_per_tile / self.resident_programs
 
     @property
     def l2_flops_per_byte(self) -> float:
@@ -232,7 +237,19 @@ class Kernel(Geometry, ABC):
             capture_bytes=sum(value.capture_bytes for value in captured),
             captures=len(captured),
             worker_warps=self.total_warps - self.default_warps,
+            counting_partitions=self.counting_partitions,
+            counts_in_cluster=self.cluster_size > 1,
         )
+
+    @property
+    def restored(self) -> tuple[str, ...]:
+        """The arguments that a launch leaves as it finds them, and relies on that."""
+        return ()
+
+    @property
+    def counting_partitions(self) -> int:
+        """Partitions that count in global memory."""
+        return 0
 
     @property
     def smem_bytes(self) -> int:

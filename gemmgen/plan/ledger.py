@@ -95,6 +95,9 @@ def _shared_memory(kernel: Kernel) -> Section:
         Entry("captures", memory.capture_bytes, "bytes", captures),
         Entry("worker state", memory.worker_state_bytes, "bytes", f"of {memory.worker_warps} worker warps"),
     )
+    if memory.cluster_barrier_bytes:
+        meaning = f"where the CTAs of {memory.counting_partitions} counting partitions meet"
+        compiler += (Entry("cluster barriers", memory.cluster_barrier_bytes, "bytes", meaning),)
     padding = Entry("padding", memory.padding_bytes, "bytes", "alignment")
     share = "one CTA" if kernel.occupancy == 1 else f"{kernel.occupancy} CTAs"
     used = f"{kernel.smem_bytes / limit:.1%} of {limit:,}: {share} per SM"

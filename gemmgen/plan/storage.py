@@ -19,6 +19,9 @@ SWIZZLE_ROWS = 8  # [gluon] a swizzled tile is aligned to the rows after which i
 CAPTURE_ALIGNMENT_BYTES = 8  # [gluon] that of a pointer
 WORKER_STATE_BYTES = 1  # [gluon] per worker warp: which partition it runs
 WORKER_STATE_ALIGNMENT_BYTES = 4  # [gluon]
+COUNTER_SCRATCH_BYTES = 4  # [gluon] in which a partition's threads get what one of them has counted
+COUNTER_SCRATCH_ALIGNMENT_BYTES = 128  # [gluon]
+CLUSTER_BARRIER_BYTES = 32  # [gluon] two mbarriers and a phase, with which a partition's CTAs meet
 SCALAR_BYTES = 4  # [gluon] a captured i32
 POINTER_BYTES = 8  # [gluon] a captured tensor descriptor; the base of a captured memory descriptor
 OFFSET_BYTES = 4  # [gluon] per dimension of a captured memory descriptor
@@ -179,6 +182,10 @@ class SharedMemory:
     captures: int
     """Number of those values."""
     worker_warps: int
+    counting_partitions: int = 0
+    """Partitions that count in global memory, and then read the count through shared memory."""
+    counts_in_cluster: bool = False
+    """Whether the CTAs of a cluster do so together."""
 
     @property
     def buffer_bytes(self) -> int:
@@ -191,22 +198,36 @@ class SharedMemory:
         return self.worker_warps * WORKER_STATE_BYTES
 
     @property
+    def handed_bytes(self) -> int:
+        """Bytes of the captures, and of the counts, each partition's at a place of its own over them."""
+        others = max(0, self.counting_partitions - 1)
+        counts = others * COUNTER_SCRATCH_ALIGNMENT_BYTES + COUNTER_SCRATCH_BYTES
+        return max(self.capture_bytes, counts if self.counting_partitions else 0)
+
+    @property
+    def cluster_barrier_bytes(self) -> int:
+        """Bytes with which the CTAs of a cluster meet before and after they count, behind all else."""
+        return self.counting_partitions * CLUSTER_BARRIER_BYTES if self.counts_in_cluster else 0
+
+    @property
     def total_bytes(self) -> int:
         """The compiler's figure: one allocation behind the other, the largest first, each aligned."""
         allocations = [(buffer.bytes, buffer.alignment_bytes) for buffer in self.buffers]
         allocations += [(barrier.bytes, BARRIER_ALIGNMENT_BYTES) for barrier in self.barriers]
         if self.worker_warps:
-            allocations.append((self.capture_bytes, CAPTURE_ALIGNMENT_BYTES))
+            allocations.append((self.handed_bytes, CAPTURE_ALIGNMENT_BYTES))
             allocations.append((self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES))
         end = 0
         for size, alignment in sorted(allocations, key=itemgetter(0), reverse=True):
             end = -(-end // alignment) * alignment + size
+        if self.cluster_barrier_bytes:
+            end = -(-end // MBARRIER_BYTES) * MBARRIER_BYTES + self.cluster_barrier_bytes
         return end
 
     @property
     def padding_bytes(self) -> int:
         """Bytes lost to alignment."""
-        named = self.buffer_bytes + self.capture_bytes + self.worker_state_bytes
+        named = self.buffer_bytes + self.capture_bytes + self.worker_state_bytes + self.cluster_barrier_bytes
         return self.total_bytes - named - sum(barrier.bytes for barrier in self.barriers)
 
 

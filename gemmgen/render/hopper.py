@@ -92,13 +92,25 @@ class HopperView(KernelView):
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
         if self.divides_k:
-            parts += ["wgmma/partials", "wgmma/sum_of_splits"]
-        if plan.ping_pong:
-            parts.append("wgmma/consumer_ping_pong")
-        elif plan.specialized:
-            parts.append("wgmma/consumer_loading" if self.epilogue.loads else "wgmma/consumer")
+            order = f"wgmma/register_order{'_cluster' if self._column_ctas > 1 else ''}"
+            parts += [order, "wgmma/sum_addresses", f"wgmma/reduction_{plan.reduction}"]
+        if plan.specialized:
+            parts.append(f"wgmma/consumer{self._consumer}")
         parts.append(f"wgmma/kernel_{self._kind}")
         return tuple(f"{part}.py.j2" for part in parts)
+
+    @property
+    def _column_ctas(self) -> int:
+        """CTAs of a cluster that divide an accumulator's columns."""
+        return self.plan.cluster_m if self.plan.exchanged else self.plan.cluster_n
+
+    @property
+    def _consumer(self) -> str:
+        if self.plan.ping_pong:
+            return "_ping_pong"
+        if self.divides_k:
+            return "_splits"
+        return "_loading" if self.epilogue.loads else ""
 
     @property
     def _kind(self) -> str:
@@ -151,6 +163,13 @@ class HopperView(KernelView):
         elif self.epilogue.loads:
             yield "wgmma/store_whole_loading"
 
+    @property
+    def cuda_names(self) -> str:
+        """What the module takes from Triton's functions for CUDA."""
+        launch = (["gdc_launch_dependents"] * (self.plan.trigger == "loads")) + ["gdc_wait"]
+        names = (launch if self.plan.dependent else []) + ["libdevice"] * self.epilogue.divides
+        return ", ".join(names)
+
     # --- constants
 
     @property
@@ -168,12 +187,17 @@ class HopperView(KernelView):
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
         if self.divides_k:
-            yield "SPLITS", plan.splits, "parts of K, each a program's"
-            if plan.splits_at_once < plan.splits:
+            each = "that programs take one by one" if plan.specialized else "each a program's"
+            yield "SPLITS", plan.splits, f"parts of K, {each}"
+            own = "of each consumer's rows of a tile" if plan.row_shares > 1 else "of a tile"
+            yield "SUMS", plan.consumer_tile_m * plan.program_tile_n, own
+            if self._column_ctas > 1:
+                yield "COLUMN_CTAS", self._column_ctas, "that divide the columns of an accumulator"
+            if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
                 yield (
                     "SPLITS_AT_ONCE",
                     plan.splits_at_once,
-                    "of which the last program reads the sums together",
+                    "of which the sums are read together",
                 )
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
@@ -279,6 +303,26 @@ class HopperView(KernelView):
     def loads_epilogue_first(self) -> bool:
         """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
         return self.epilogue.loads and not self.divides_k
+
+    @property
+    def walk(self) -> str:
+        """The loop over a program's tiles, or parts of them, which says where each one is."""
+        return f"wgmma/walk_{'splits' if self.divides_k else 'tiles'}.py.j2"
+
+    @property
+    def steps(self) -> str:
+        """Between which K steps a program loads a tile, or a part of it."""
+        return "first_step, first_step + args.k_steps" if self.divides_k else "args.k_steps"
+
+    @property
+    def counted(self) -> str:
+        """The number of what the parts are counted of: a tile, or a consumer's rows of it."""
+        return "tile * CONSUMERS + consumer" if self.plan.consumers > 1 else "tile"
+
+    def call_is_last(self, split: str) -> str:
+        """Return the call that leaves the sums of a split, which an atomic reduction does not tell apart."""
+        splits = (split,) if self.plan.reduction == "ordered" else ()
+        return f"is_last({', '.join(('args', self.counted, *splits, 'accumulator'))})"
 
     @property
     def place(self) -> str:
@@ -387,7 +431,7 @@ class HopperView(KernelView):
     @property
     def add_splits(self) -> str:
         """The loop that adds up the sums of all splits, as many at once as registers hold."""
-        of_split = "accumulator += gl.load(addresses + {} * (PROGRAM_TILE_M * PROGRAM_TILE_N))"
+        of_split = "sums += gl.load(addresses + {} * SUMS)"
         if self.plan.splits_at_once == self.plan.splits:
             return f"for split in gl.static_range(SPLITS):\n        {of_split.format('split')}"
         return (
@@ -456,6 +500,13 @@ class HopperView(KernelView):
     @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
+        if self.divides_k:
+            if self.plan.consumers == 1:
+                return "The consumer: multiply parts of tiles, and store the tiles that it completes."
+            return (
+                "One of the consumer warpgroups: multiply parts of tiles, and store its rows of those that it "
+                "completes."
+            )
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."

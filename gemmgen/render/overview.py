@@ -77,7 +77,13 @@ class KernelOverview(ABC):
         size, count = self.plan.cluster_size, self.plan.occupancy
         place = "SM" if size == 1 else f"cluster of {size} SMs"
         subject = "One program" if count == 1 else f"{counted(count).capitalize()} programs"
-        return f"{subject} per {place} walk{'s' * (count == 1)} over tiles of D."
+        return f"{subject} per {place} walk{'s' * (count == 1)} over {self.walked}."
+
+    @property
+    def walked(self) -> str:
+        """What programs walk over."""
+        parts = self.plan.parts_per_tile
+        return "tiles of D" if parts == 1 else f"parts of tiles of D, of {parts} K has been divided into"
 
     @property
     def structure(self) -> str:
@@ -197,9 +203,15 @@ class HopperOverview(KernelOverview):
         if self.plan.splits == 1:
             return "One program per tile of D."
         return (
-            f"{counted(self.plan.splits).capitalize()} programs per tile of D divide its K: each leaves its "
-            "sums in memory, and the last to come adds them up in order and stores D."
+            f"{counted(self.plan.splits).capitalize()} programs per tile of D divide its K: {self._reduction}"
         )
+
+    @property
+    def _reduction(self) -> str:
+        """How parts of K come together, as the end of a sentence."""
+        if self.plan.reduction == "ordered":
+            return "each leaves its sums in memory, and the last to come adds them up in order and stores D."
+        return "each adds its sums to those in memory as it comes, and the last to come stores D."
 
     @property
     def _operands(self) -> str:
@@ -252,12 +264,22 @@ class HopperOverview(KernelOverview):
                 f"Two consumers take turns with whole tiles: one multiplies with wgmma{self._operands} while "
                 "the other stores D through TMA."
             )
+        if plan.splits > 1:
+            return f"{self._parts_work()} {self._reduction[0].upper()}{self._reduction[1:]}"
         meanwhile = "D through TMA while the next tile is already loading."
         if plan.consumers == 1:
             consumer = f"One consumer of {plan.consumer_warps} warps"
             return f"{consumer} multiplies with wgmma{self._operands} and stores {meanwhile}"
         consumers = counted(plan.consumers).capitalize()
         return f"{consumers} consumer warpgroups multiply with wgmma{self._operands} and store {meanwhile}"
+
+    def _parts_work(self) -> str:
+        """What consumers do with parts of tiles."""
+        plan = self.plan
+        wgmma = f"with wgmma{self._operands} while the next part is already loading."
+        if plan.consumers == 1:
+            return f"One consumer of {plan.consumer_warps} warps multiplies {wgmma}"
+        return f"{counted(plan.consumers).capitalize()} consumer warpgroups multiply {wgmma}"
 
 
 @dataclass(frozen=True)

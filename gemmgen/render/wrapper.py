@@ -83,6 +83,31 @@ class Wrapper:
         return bool(self._of_kind("workspace"))
 
     @property
+    def _counters_of_tile(self) -> int:
+        """Counters of a tile: each consumer that has rows of its own counts the parts of them."""
+        return self.plan.counting_partitions or 1
+
+    @property
+    def counters(self) -> str:
+        """The extents of the counters."""
+        return "tiles" if self._counters_of_tile == 1 else "(*tiles, CONSUMERS.value)"
+
+    @property
+    def counted_parts(self) -> str:
+        """How often all counters together count in a call."""
+        return "parts" if self._counters_of_tile == 1 else "parts * CONSUMERS.value"
+
+    @property
+    def partials(self) -> str:
+        """How many sums each element of D has, as a factor."""
+        return "SPLITS.value * " if self.plan.restored == ("counters",) else ""
+
+    @property
+    def sums_are(self) -> str:
+        """What torch makes the sums from: those that programs add to begin at zero."""
+        return "empty" if self.plan.restored == ("counters",) else "zeros"
+
+    @property
     def scale_torch(self) -> str:
         """The element type of the scales, of A's and of B's."""
         return self.dtype("a_scale").torch
@@ -455,7 +480,7 @@ class Wrapper:
     def max_overhang(self) -> int:
         """Elements by which a tile's last coordinate can exceed an extent."""
         plan = self.plan
-        return max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k * plan.programs_per_tile)
+        return max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k * plan.parts_per_tile)
 
     @property
     def compute_capability(self) -> tuple[int, int]:

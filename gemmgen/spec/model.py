@@ -31,6 +31,7 @@ from gemmgen.spec.names import (
     OneOf,
     OneOperation,
     Order,
+    Reduction,
     ScheduleKind,
     Source,
     Specialization,
@@ -304,7 +305,12 @@ class Schedule(Model):
     )
     splits: Positive | None = Field(
         default=None,
-        description="parts of K, each a program of its own; the last one of a tile adds up their sums",
+        description="parts of K, which programs take one by one; the last of a tile's stores D",
+    )
+    reduction: Reduction | None = Field(
+        default=None,
+        description="ordered: the last split of a tile adds up the sums of all, in their order; atomic: each "
+        "adds its own to the tile's as it comes, so that floating-point sums can differ from run to run",
     )
 
 

@@ -26,6 +26,8 @@ EarlyOperand = Literal["a", "b"]
 """The operand that a kernel may load before the kernel ahead of it has ended."""
 Trigger = Literal["loads", "end"]
 """When the kernel behind may be launched."""
+Reduction = Literal["ordered", "atomic"]
+"""How the sums of a tile's splits are added up."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
 MmaRows = Literal["m", "n"]

@@ -26,6 +26,7 @@ from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
+from gemmgen.render.spelling import argument_name
 from gemmgen.simulate.execution import run
 from gemmgen.simulate.findings import Finding, Kind, Severity, brief, message
 from gemmgen.simulate.picture import drawn
@@ -86,12 +87,14 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
     tiles_m, tiles_n = plan.tiles(shape)
     if plan.persistent:
         return resident
-    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n * plan.programs_per_tile
+    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n * plan.parts_per_tile
 
 
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
-    return (ring_launch(plan, schedules(seeds)), order_launch(plan))
+    launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
+    shared = plan.persistent and plan.parts_per_tile > 1
+    return (*launches, parts_launch(plan, schedules(seeds))) if shared else launches
 
 
 def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
@@ -105,10 +108,22 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     if plan.schedule_kind == "single_tile":
         return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
     if plan.schedule_kind == "tiled":
-        k_steps = plan.programs_per_tile * (3 * plan.stages + 2)
+        k_steps = plan.parts_per_tile * (3 * plan.stages + 2)
         return Launch(_ragged(plan, 2, 2, k_steps), 4, "integers", schedules, wraps=True)
     tiles_n = max(2, ceil(plan.tiles_to_wrap / 2))
     return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
+
+
+PARTS_PROGRAMS = 3
+"""Programs that take the parts of tiles by turns, where programs take several."""
+
+
+def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
+    """Return a launch in which different programs have the parts of a tile, of one step of K each.
+
+    In the ring launch one program takes them all, and the last of them always stores the tile.
+    """
+    return Launch(_ragged(plan, 2, 2, plan.parts_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 
 def order_launch(plan: Kernel) -> Launch:
@@ -173,8 +188,11 @@ def _ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
 
 D_ARGUMENT = "d_desc"
 """What the kernel calls D."""
-COUNTERS_ARGUMENT = "counters_ptr"
-"""What the kernel calls the counters of a workspace: every launch relies on how the last one left them."""
+
+
+def restored_arguments(plan: Kernel) -> tuple[str, ...]:
+    """Return what the kernel calls the parts of a workspace that every launch must leave as it found them."""
+    return tuple(argument_name(plan.argument(name)) for name in plan.restored)
 
 
 def early_arguments(plan: Kernel) -> tuple[str, ...]:
@@ -321,6 +339,8 @@ class _Simulated:
         self._spec = product.source.spec
         self._target = product.plan.architecture
         self._early = early_arguments(product.plan)
+        self._deterministic = product.plan.deterministic
+        self._restored = restored_arguments(product.plan)
         self._stage_barriers = {
             barrier.name for barrier in product.plan.barriers if barrier.ring.slots.measure == "stages"
         }
@@ -335,7 +355,6 @@ class _Simulated:
         m, n, _ = inputs.shape
         d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
         options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
-        names: list[str] = self._module.matmul_kernel.arg_names
         self.result = run(
             self._module.matmul_kernel,
             (self._launch.programs,),
@@ -345,7 +364,7 @@ class _Simulated:
             seed=self._seed,
             processes=self._processes,
             early=self._early,
-            restored=(COUNTERS_ARGUMENT,) if COUNTERS_ARGUMENT in names else (),
+            restored=self._restored,
             **options,
         )
         return d
@@ -362,7 +381,7 @@ class _Simulated:
             return  # what a kernel that does not end leaves behind is no result
         for text in wrong:
             yield Problem("wrong-numbers", Severity.ERROR, D_ARGUMENT, text)
-        if not self.result.deterministic:
+        if self._deterministic and not self.result.deterministic:
             text = f"{shape_text(self._launch.shape)}: schedules differ in the bits of the result"
             yield Problem("not-deterministic", Severity.ERROR, D_ARGUMENT, text)
         if self._launch.wraps and self.uncovered and not self.result.findings:

@@ -13,16 +13,14 @@ K = Kind
 
 # K divided by three, each part a program's: what they leave for each other, and who adds it up.
 splits, both = of("h100_bf16_splits"), of("h100_bf16_early_splits")
-COUNT = 'gl.atomic_add(args.counters_ptr + tile, 1, sem="acq_rel", scope="gpu")'
+COUNT = 'gl.atomic_add(args.counters_ptr + share, 1, sem="acq_rel", scope="gpu")'
 ARRIVE = f"    arrived = {COUNT}\n"
 LAST = "    return arrived == SPLITS - 1\n"
-RESET = "    gl.store(args.counters_ptr + tile, 0)\n"
-PARTIAL = "(PROGRAM_TILE_M * PROGRAM_TILE_N)"
-LEAVE = f"    gl.store(partial_addresses(args, tile) + split * {PARTIAL}, accumulator)\n"
-FIRST_PARTIAL = "addresses = partial_addresses(args, tile)\n"
+RESET = "    gl.store(args.counters_ptr + share, 0)\n"
+LEAVE = "    gl.store(sum_addresses(args, share * SPLITS + split, sums.type.layout), sums)\n"
+FIRST_PARTIAL = "addresses = sum_addresses(args, share * SPLITS, sums.type.layout)\n"
 ALL_PARTIALS = "gl.static_range(SPLITS)"
-PARTIALS_OF_TILE = "* (SPLITS * PROGRAM_TILE_M * PROGRAM_TILE_N)"
-STORES_PARTIAL, LOADS_PARTIALS = "gl.store(partial_addresses(", "gl.load(addresses"
+STORES_PARTIAL, LOADS_PARTIALS = "gl.store(sum_addresses(", "gl.load(addresses"
 EITHER_PARTIAL = f"{STORES_PARTIAL}|{LOADS_PARTIALS}"
 EITHER_COUNTER = "gl.store(args.counters_ptr|gl.atomic_add(args.counters_ptr"
 BOUNDS = "split * args.k_steps, (split + 1) * args.k_steps)"
@@ -53,17 +51,17 @@ DIVIDED = {
         K.GLOBAL_RACE,
         "counters_ptr",
         "gl.store(args.counters_ptr|gl.load(args.counters_ptr",
-        (COUNT, f"gl.load(args.counters_ptr + tile)\n{RESET.replace(', 0)', ', arrived + 1)').rstrip()}"),
+        (COUNT, f"gl.load(args.counters_ptr + share)\n{RESET.replace(', 0)', ', arrived + 1)').rstrip()}"),
     ),
     "split_counter_of_the_first_tile": splits(
-        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (COUNT, COUNT.replace(" + tile", " + tile * 0"))
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (COUNT, COUNT.replace(" + share", " + share * 0"))
     ),
     "split_counter_not_reset": splits(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
     "split_counter_reset_to_one": splits(
         K.WORKSPACE_NOT_RESTORED, "counters_ptr", RESET.strip()[:-2], (RESET, RESET.replace("0)", "1)"))
     ),
     "split_counter_of_the_next_tile_reset": splits(
-        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, RESET.replace("+ tile", "+ (tile ^ 1)"))
+        K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, RESET.replace("+ share", "+ (share ^ 1)"))
     ),
     "split_counter_reset_by_everyone": splits(
         K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, ""), (ARRIVE, ARRIVE + RESET)
@@ -73,7 +71,7 @@ DIVIDED = {
         "d_desc",
         "",
         (RESET, ""),
-        (ARRIVE, f'{ARRIVE}    gl.atomic_store(args.counters_ptr + tile, 0, sem="relaxed")\n'),
+        (ARRIVE, f'{ARRIVE}    gl.atomic_store(args.counters_ptr + share, 0, sem="relaxed")\n'),
     ),
     "split_counter_reset_before_it_counts": splits(
         K.GLOBAL_RACE, "counters_ptr", EITHER_COUNTER, (RESET, ""), (ARRIVE, RESET + ARRIVE)
@@ -115,19 +113,20 @@ DIVIDED = {
         K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LEAVE, ""), (ARRIVE, ARRIVE + LEAVE)
     ),
     "split_partials_in_one_place": splits(
-        K.GLOBAL_RACE, "partials_ptr", STORES_PARTIAL, (LEAVE, LEAVE.replace("split *", "split * 0 *"))
+        K.GLOBAL_RACE, "partials_ptr", STORES_PARTIAL, (LEAVE, LEAVE.replace("+ split", "+ split * 0"))
     ),
     "split_partials_of_tiles_overlap": splits(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (PARTIALS_OF_TILE, PARTIALS_OF_TILE.replace("SPLITS * ", "")),
+        (LEAVE, LEAVE.replace("share * SPLITS", "share")),
+        (FIRST_PARTIAL, FIRST_PARTIAL.replace("share * SPLITS", "share")),
     ),
     "split_partials_of_another_tile": splits(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (FIRST_PARTIAL, FIRST_PARTIAL.replace("tile)", "tile ^ 1)")),
+        (FIRST_PARTIAL, FIRST_PARTIAL.replace("share *", "(share ^ 1) *")),
     ),
     "split_first_partial_left_out": splits(
         WRONG_NUMBERS, "d_desc", "", (ALL_PARTIALS, ALL_PARTIALS.replace("SPLITS", "1, SPLITS"))
@@ -250,8 +249,8 @@ EARLY_SPLITS = {
     "early_split_partial_cleared_before_the_wait": both(
         K.EARLY_ACCESS,
         "partials_ptr",
-        "gl.store(partial_addresses(args, tile), ",
-        (GDC_WAIT, f"    if split == 0:\n        gl.store(partial_addresses(args, tile), 0.0)\n{GDC_WAIT}"),
+        "gl.store(args.partials_ptr, ",
+        (GDC_WAIT, f"    if split == 0:\n        gl.store(args.partials_ptr, 0.0)\n{GDC_WAIT}"),
     ),
     "early_split_counter_cleared_before_the_wait": both(
         K.EARLY_ACCESS,
@@ -449,4 +448,168 @@ EARLY = {
     ),
 }
 
-MUTANTS = DIVIDED | MANY | EARLY_SPLITS | EARLY
+# Programs with roles take the parts one by one: two consumers of a cluster, each of which counts for itself.
+shares = of("h100_bf16_cluster_splits")
+SHARE_OF_TILE = "tile * CONSUMERS + consumer"
+SHARE_LAST = f"        if is_last(args, {SHARE_OF_TILE}, part % SPLITS, accumulator):\n"
+SHARE_SUM = f"sum_of_splits(args, {SHARE_OF_TILE})"
+FIRST_STEP = "        first_step = part % SPLITS * args.k_steps\n"
+STEPS = "range(first_step, first_step + args.k_steps)"
+WALK = "range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0))"
+PRODUCER_WALK = f"    for part in {WALK}:\n        row, column = tile_origin(args, part // SPLITS)\n"
+CONSUMER_WALK = f"    for part in {WALK}:\n        accumulator"
+STORES_OF_SHARES = "        if is_last("
+ROLES_FINAL_WAIT = "                tma.store_wait(0)\n"
+EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)"
+EITHER_WAIT = "mbarrier.wait(args."
+
+
+def both_shares(left_out: str) -> tuple[tuple[str, str], ...]:
+    """Count and add up what a part of the number of a share is missing from."""
+    return tuple((text, text.replace(left_out, "")) for text in (SHARE_LAST, SHARE_SUM))
+
+
+SHARES = {
+    "shares_counter_relaxed": shares(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
+    ),
+    "shares_counter_only_releases": shares(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
+    ),
+    "shares_counter_of_a_cta": shares(
+        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
+    ),
+    "shares_counter_not_reset": shares(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    "shares_counter_of_both_consumers": shares(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, *both_shares(" + consumer")
+    ),
+    "shares_counters_of_tiles_overlap": shares(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, *both_shares(" * CONSUMERS")
+    ),
+    "shares_last_but_one_adds_up": shares(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PARTIAL, (LAST, LAST.replace("SPLITS - 1", "SPLITS - 2"))
+    ),
+    "shares_partial_stored_after_the_counter": shares(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (LEAVE, ""),
+        (ARRIVE, ARRIVE + LEAVE),
+    ),
+    "shares_everyone_adds_up": shares(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (SHARE_LAST, f"        {SHARE_LAST.strip()[3:-1]}\n        if part >= 0:\n"),
+    ),
+    "shares_last_part_adds_up": shares(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PARTIAL,
+        (SHARE_LAST, f"        {SHARE_LAST.strip()[3:-1]}\n        if part % SPLITS == SPLITS - 1:\n"),
+    ),
+    "shares_first_part_loads_the_second": shares(
+        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, FIRST_STEP.replace("part % SPLITS", "(part % SPLITS + 1)"))
+    ),
+    "shares_all_parts_are_the_first": shares(
+        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "        first_step = 0\n")
+    ),
+    "shares_part_loads_a_step_less": shares(
+        K.DEADLOCK, "load_ready", EITHER_WAIT, (STEPS, STEPS.replace("k_steps)", "k_steps - 1)"))
+    ),
+    "shares_producer_walks_over_tiles": shares(
+        K.DEADLOCK, "load_ready", EITHER_WAIT, (PRODUCER_WALK, PRODUCER_WALK.replace(" * SPLITS,", ","))
+    ),
+    "shares_producer_takes_tiles_for_parts": shares(
+        WRONG_NUMBERS, "d_desc", "", (PRODUCER_WALK, PRODUCER_WALK.replace("part // SPLITS", "part % SPLITS"))
+    ),
+    "shares_consumers_walk_over_tiles": shares(
+        K.WORK_IN_FLIGHT,
+        "a_smem_0|a_smem_1|b_smem",
+        LOAD,
+        (CONSUMER_WALK, CONSUMER_WALK.replace(" * SPLITS,", ",")),
+    ),
+}
+
+# The same with sums that are added up as they come, and a bias that only the last part needs.
+atomic = of("h100_bf16_atomic_splits")
+ADD = '    gl.atomic_add(sum_addresses(args, share, sums.type.layout), sums, sem="relaxed", scope="gpu")\n'
+CLEAR = "    gl.store(addresses, cleared)\n"
+READ = "    sums = gl.load(addresses)\n"
+ADDS, CLEARS, READS = "gl.atomic_add(sum_addresses(", "gl.store(addresses, cleared)", "gl.load(addresses)"
+EITHER_SUM = f"{ADDS}|{CLEARS}|{READS}"
+ATOMIC_LAST = "        if is_last(args, tile, accumulator):\n"
+BIAS = "            load_vectors(args, args.buffers, column)\n"
+ORIGIN = "            row, column = tile_origin(args, tile)\n"
+FLIP = "            phase ^= 1\n"
+ATOMIC = {
+    "atomic_counter_relaxed": atomic(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
+    ),
+    "atomic_counter_only_releases": atomic(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
+    ),
+    "atomic_counter_only_acquires": atomic(
+        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
+    ),
+    "atomic_counter_not_reset": atomic(K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (RESET, "")),
+    "atomic_sums_not_cleared": atomic(K.WORKSPACE_NOT_RESTORED, "partials_ptr", ADDS, (CLEAR, "")),
+    "atomic_sums_cleared_to_themselves": atomic(
+        K.WORKSPACE_NOT_RESTORED,
+        "partials_ptr",
+        CLEARS.replace("cleared", "sums"),
+        (CLEAR, CLEAR.replace("cleared", "sums")),
+    ),
+    "atomic_sums_cleared_before_they_are_read": atomic(
+        WRONG_NUMBERS, "d_desc", "", (CLEAR, ""), (READ, CLEAR + READ)
+    ),
+    "atomic_sums_of_the_next_tile_cleared": atomic(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        "gl.atomic_add(sum_addresses(|gl.store(sum_addresses(|gl.load(addresses)",
+        (CLEAR, "    gl.store(sum_addresses(args, share ^ 1, cleared.type.layout), cleared)\n"),
+    ),
+    "atomic_sums_added_after_the_counter": atomic(
+        K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ""), (ARRIVE, ARRIVE + ADD)
+    ),
+    "atomic_sums_added_by_plain_stores": atomic(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        "gl.load(place)|gl.store(place",
+        (
+            ADD,
+            "    place = sum_addresses(args, share, sums.type.layout)\n    gl.store(place, sums + gl.load(place))\n",
+        ),
+    ),
+    "atomic_sums_added_for_a_cta": atomic(
+        K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ADD.replace('"gpu"', '"cta"'))
+    ),
+    "atomic_sums_of_all_tiles_in_one_place": atomic(
+        K.WEAK_ATOMIC, "partials_ptr", ADDS, (ADD, ADD.replace("share", "share * 0"))
+    ),
+    "atomic_sums_replaced": atomic(
+        WRONG_NUMBERS, "d_desc", "", (ADD, ADD.replace("atomic_add", "atomic_xchg"))
+    ),
+    "atomic_own_sums_added_too": atomic(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        ("            accumulator = sum_of_splits(", "            accumulator += sum_of_splits("),
+    ),
+    "atomic_last_but_one_reads": atomic(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_SUM, (LAST, LAST.replace("SPLITS - 1", "SPLITS - 2"))
+    ),
+    "atomic_bias_of_every_part": atomic(
+        K.WRITE_AFTER_WRITE,
+        "column_bias_smem",
+        COLUMN_BIAS_LOAD,
+        (ORIGIN + BIAS, ""),
+        (ATOMIC_LAST, f"{ORIGIN[4:]}{BIAS[4:]}{ATOMIC_LAST}"),
+    ),
+    "atomic_phase_of_every_part": atomic(K.READ_AFTER_WRITE, "column_bias_smem", ".load(", (FLIP, FLIP[4:])),
+    "atomic_phase_not_flipped": atomic(
+        K.READ_AFTER_WRITE, "column_bias_smem", ".load(", (FLIP, f"            {NOTHING}\n")
+    ),
+}
+
+MUTANTS = DIVIDED | MANY | EARLY_SPLITS | EARLY | SHARES | ATOMIC

@@ -55,6 +55,7 @@ FIELDS = (
             *({"early": early, "trigger": trigger} for early in "ab" for trigger in ("loads", "end")),
         ),
     ),
+    Field("schedule.reduction", ("ordered", "ordered", "atomic")),
 )
 
 
@@ -69,6 +70,7 @@ def spec_text(seed: int) -> str:
             hopper.reconcile_roles,
             _reconcile_tile,
             hopper.reconcile_epilogue,
+            _reconcile_reduction,
         ),
     )
 
@@ -78,8 +80,10 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
     kind = values["warp_specialization.kind"]
     if kind != "none":
         values["schedule.kind"] = "persistent"
+    if values["schedule.kind"] != "tiled" and kind != "cooperative":
+        drop(values, "schedule.splits")
     if values["schedule.kind"] != "tiled":
-        drop(values, "schedule.splits", "dependent_launch")
+        drop(values, "dependent_launch")
     elif values.get("schedule.splits", 1) > 1 or "dependent_launch" in values:
         values["buffering.stages"] = max(values.get("buffering.stages", 2), 2)
     if values["mma.rows"] == "n":
@@ -93,6 +97,12 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
             drop(values, "buffering.stages", "buffering.outstanding_mmas", "mma.n", "occupancy")
             if values["schedule.kind"] == "tiled":
                 drop(values, "schedule.splits")
+
+
+def _reconcile_reduction(values: Values, rng: random.Random) -> None:
+    """Say how sums are added up where there are several."""
+    if values.get("schedule.splits", 1) == 1 and rng.random() < 0.7:
+        drop(values, "schedule.reduction")
 
 
 def _reconcile_tile(values: Values, _: random.Random) -> None:

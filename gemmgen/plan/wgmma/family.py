@@ -88,6 +88,7 @@ DEFAULTS: Values = {
     "width": 16,
     "promote_k": 0,
     "splits": 1,
+    "reduction": "ordered",
     "early_operand": "none",
     "trigger": "end",
 }

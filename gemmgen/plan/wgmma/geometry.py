@@ -9,7 +9,7 @@ from gemmgen.hardware import WGMMA
 from gemmgen.hardware.elements import DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
-from gemmgen.spec.names import EarlyOperand, MmaRows, Source, Specialization, Trigger
+from gemmgen.spec.names import EarlyOperand, MmaRows, Reduction, Source, Specialization, Trigger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,9 @@ class WgmmaDecisions(Decisions):
     outstanding_mmas: int
 
     splits: int
-    """Parts of K, each of which is a program's."""
+    """Parts of K, which programs take one by one."""
+    reduction: Reduction
+    """How their sums are added up."""
     early_operand: EarlyOperand | Literal["none"]
     """The operand whose first loads do not wait for the kernel ahead; without one, a launch does."""
     trigger: Trigger
@@ -64,9 +66,14 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.specialization == "ping_pong"
 
     @property
-    def programs_per_tile(self) -> int:
-        """Programs that divide a tile's K."""
+    def parts_per_tile(self) -> int:
+        """Parts of a tile's K, of which a program takes one at a time."""
         return self.splits
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether each run leaves the same bits: integers have one sum in any order, floats have not."""
+        return self.splits == 1 or self.reduction == "ordered" or self.problem.accumulator.integer
 
     @property
     def read_early(self) -> EarlyOperand | None:

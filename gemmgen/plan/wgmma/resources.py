@@ -336,6 +336,11 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return partitions_of(self, self.resources, self.arguments)
 
     @property
+    def counting_partitions(self) -> int:
+        """Consumers that count the parts of a tile, which are beside others."""
+        return self.consumers if self.specialized and self.splits > 1 else 0
+
+    @property
     def producer_partition(self) -> Partition:
         """The warp that issues every load of A and B."""
         return self.partitions[-1]
@@ -387,6 +392,24 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         )
 
     @property
+    def restored(self) -> tuple[str, ...]:
+        """The arguments that a launch leaves as it finds them: counters, and sums that programs add to."""
+        if self.splits == 1:
+            return ()
+        return ("counters",) if self.reduction == "ordered" else ("partials", "counters")
+
+    @property
+    def partials(self) -> int:
+        """Sums in memory of each element of D: of every split, or one that they all add to."""
+        return self.splits if self.reduction == "ordered" else 1
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of the sums of a tile that programs leave in memory."""
+        tile = self.program_tile_m * self.program_tile_n
+        return self.partials * tile * self.problem.accumulator.bytes
+
+    @property
     def splits_at_once(self) -> int:
         """Splits whose sums the last program of a tile reads together: as many as registers hold."""
         registers = min(SPLIT_REGISTERS, self.consumer_registers - REGISTERS_BESIDE_SPLITS)
@@ -398,8 +421,8 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """How K is divided among programs, where it is."""
         if self.splits == 1:
             return ()
-        partial_bytes = self.splits * self.cta_tile_m * self.cta_tile_n * self.problem.accumulator.bytes
-        partials = f"of K, a program each; {partial_bytes:,} bytes of sums in memory for each tile"
+        programs = "that programs take one by one" if self.specialized else "a program each"
+        partials = f"of K, {programs}; {self.partial_bytes:,} bytes of sums in memory for each tile"
         return (Entry("splits", self.splits, "parts", partials),)
 
     @property

@@ -37,26 +37,46 @@ def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 MAX_SPLITS = 64
-"""The last program of a tile adds up the sums of all splits, one after the other."""
+"""One program after the other adds its sums to a tile's, or one adds up those of all."""
 
 
 @rule("splits")
 def splits(plan: WgmmaKernel) -> Iterator[Finding]:
-    """K is divided among programs of one tile each, whose warps have no roles."""
+    """K is divided where a program loads ahead, and its consumers count together the parts of a tile."""
     if plan.splits == 1:
         return
     field, found = "schedule.splits", f"{plan.splits:,} parts of K"
-    if plan.schedule_kind != "tiled":
-        kind = plan.schedule_kind.replace("_", " ")
-        limit = "each part is a program of one tile"
-        yield Finding(field, f"{found} in a {kind} schedule", limit, "use 1, or tiled for schedule.kind")
+    if plan.schedule_kind == "single_tile":
+        limit = "all of K is one step there"
+        fix = "use 1, or tiled or persistent for schedule.kind"
+        yield Finding(field, f"{found} in a single tile schedule", limit, fix)
         return
-    if plan.synchronous:
+    if plan.persistent and not plan.specialized:
+        limit = "a persistent program of this version takes parts of K if it has a producer of its own"
+        fix = "use 1, or tiled for schedule.kind"
+        yield Finding(field, f"{found} without warp specialization", limit, fix)
+    elif plan.ping_pong:
+        limit = "this version divides K for consumers that share a tile"
+        fix = "use cooperative, or 1 for schedule.splits"
+        yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
+    elif plan.synchronous:
         limit = "this version divides K for kernels that load ahead"
         yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
     if plan.splits > MAX_SPLITS:
-        limit = f"one program adds up the sums of all, of at most {MAX_SPLITS}"
+        limit = f"the sums of at most {MAX_SPLITS} parts are added up to a tile"
         yield Finding(field, found, limit, f"use at most {MAX_SPLITS}")
+
+
+@rule("reduction")
+def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Sums are added up as they come only where there are several."""
+    if plan.reduction == "atomic" and plan.splits == 1:
+        yield Finding(
+            "schedule.reduction",
+            "an atomic reduction of 1 part of K",
+            "one program has all of a tile's sums, and adds nothing up",
+            "leave it out, or use at least 2 for schedule.splits",
+        )
 
 
 @rule("dependent-launch")
@@ -384,6 +404,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
 TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     schedule_kind,
     splits,
+    reduction,
     dependent_launch,
     cluster_shape,
     consumer_count,

@@ -9,7 +9,9 @@ from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.parse import TERMINATORS, Block, Operation, blocks
 from gemmgen.simulate.program import Agent, Code, Entry, Handler, Step
 
-COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size"})
+HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
+"""What a kernel's author says of addresses, and this takes on trust."""
+COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size", *HINTS})
 """Known for all operations. Scratch memory, where an operation has it, is touched and left at once."""
 
 
