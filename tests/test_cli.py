@@ -432,6 +432,8 @@ def accepts(schema: Mapping[str, Any], value: object, definitions: Mapping[str, 
             return value is None
         case "string":
             return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
         case "number":
             return isinstance(value, int | float) and not isinstance(value, bool)
         case "integer":
@@ -466,12 +468,18 @@ def test_the_schema_accepts_the_committed_specs(gemmgen_: Gemmgen) -> None:
         assert accepts(schema, load(path.read_text()), definitions), path.name
     good = load(SPEC)
     assert accepts(schema, good, definitions)
+    for problem in ({"m": [1, 64], "n": 6144, "k": 4096}, {"m": 1, "n": 6144, "k": [64, 4096]}, None):
+        assert accepts(schema, good | {"problem": problem, "deterministic": True}, definitions)
     for field, value in (
         ("tiles", {}),
         ("target", "a100"),
         ("title", 1),
         ("tile", {"m": 0}),
         ("operands", {}),
+        ("problem", {"m": [1, 64], "n": 6144}),
+        ("problem", {"m": [1, 64, 2], "n": 6144, "k": 4096}),
+        ("problem", {"m": 0, "n": 6144, "k": 4096}),
+        ("batch_invariant", 1),
     ):
         assert not accepts(schema, good | {field: value}, definitions), field
 

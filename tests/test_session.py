@@ -240,7 +240,10 @@ def test_a_spec_without_shapes_is_not_timed(tmp_path: Path, timed: list[tuple[An
     (diagnostic,) = caught.value.diagnostics
     assert diagnostic.path == make(path).source.path
     assert diagnostic.code == "no-shapes"
-    assert diagnostic.message == "names no shapes to time: list them under bench.shapes, or give --shapes"
+    assert (
+        diagnostic.message
+        == "names no shapes to time: list them under bench.shapes, state a problem, or give --shapes"
+    )
     assert timed == []
 
 

@@ -314,6 +314,8 @@ def time_spec(
 ) -> Record:
     """Generate a spec's module and time it on the given shapes, or else on those that the spec lists.
 
+    Where it lists none, on those by which it was planned for its ``problem``.
+
     The baseline is cuBLAS, or gemmgen's kernel by single CTAs or pairs where torch has none; or it is the
     module ``against``, which takes what the spec's own takes.
 
@@ -323,9 +325,10 @@ def time_spec(
     """
     product = make(path)
     spec = product.source.spec
-    chosen = shapes or (spec.bench.shapes if spec.bench else None)
+    problem = product.plan.problem
+    chosen = shapes or problem.bench_shapes or (problem.planned_shapes if problem.ranges else ())
     if not chosen:
-        message = "names no shapes to time: list them under bench.shapes, or give --shapes"
+        message = "names no shapes to time: list them under bench.shapes, state a problem, or give --shapes"
         raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
     opponent = nullcontext(other_module(against)) if against else rival(product)
     with staged(product) as module_path, opponent as baseline:
@@ -566,7 +569,7 @@ def _chosen(heats: Sequence[_Heat], candidates: int, directory: Path, progress: 
 
 def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[tuple[str, str]]:
     """Return the labels and the modules of what a spec's planner ranks first for a shape."""
-    spec = entrant.spec.model_copy(update={"bench": Runs(shapes=(shape,))})
+    spec = entrant.spec.model_copy(update={"bench": Runs(shapes=(shape,)), "problem": None})
     subject = entrant.entry.subject
     return [
         (

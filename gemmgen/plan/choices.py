@@ -10,7 +10,7 @@ from gemmgen.errors import Violation
 from gemmgen.hardware import DTYPES, FP8, GPUS
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import Finding, Rule, either, judge, one_of, rule
+from gemmgen.plan.rule import Finding, Rule, counted, either, judge, one_of, rule
 from gemmgen.plan.search import Family
 from gemmgen.spec import Spec
 from gemmgen.spec.model import SIZE_LIMIT
@@ -135,7 +135,36 @@ def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str)
         return
 
 
-CHOICE_RULES: tuple[Rule[Statement], ...] = (target_choice, search_values)
+@rule("batch-invariance", after=[target_choice, search_values])
+def batch_invariance(statement: Statement) -> Iterator[Finding]:
+    """What a batch-invariant spec leaves open does not decide how a row's products are added up.
+
+    That is in the order of K, whatever the tile and the schedule are, but for two decisions: into how many
+    parts K is divided, and after how much of it a sum of 8-bit products is promoted.
+    """
+    spec = statement.spec
+    if not spec.batch_invariant:
+        return
+    for path in ("schedule.splits", "mma.promote_k"):
+        if len(values := spec.search.get(path, ())) > 1:
+            yield Finding(
+                f"search.{path}",
+                f"{counted(len(values), 'value')} for a batch-invariant kernel",
+                "for another M the planner may take another one, and a row of D gets other bits",
+                one_of(values),
+            )
+    (splits,) = spec.search.get("schedule.splits", (spec.schedule.splits or 1,))[:1]
+    steps = spec.search.get("tile.k", ())
+    if splits != 1 and not (spec.tile.k or spec.mma.promote_k or len(steps) == 1):
+        yield Finding(
+            "schedule.splits" if spec.schedule.splits else "search.schedule.splits",
+            f"{splits} parts of K for a batch-invariant kernel whose K step is open",
+            "a part is of whole steps: for another M the planner may take others, and a row gets other bits",
+            "use 1, or state tile.k",
+        )
+
+
+CHOICE_RULES: tuple[Rule[Statement], ...] = (target_choice, search_values, batch_invariance)
 
 
 def foreign_choices(spec: Spec, family: Family[Kernel]) -> tuple[Violation, ...]:

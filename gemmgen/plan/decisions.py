@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.problem.definition import BlockScale, Operand, Problem, Shape
+from gemmgen.problem.definition import BlockScale, Operand, Problem, Ranges
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec import Spec
 from gemmgen.spec.model import InputB
@@ -37,10 +37,6 @@ class Decisions:
     """CTAs that share an SM."""
 
 
-DEFAULT_SHAPE = (8192, 8192, 8192)
-"""The problem [M, N, K] that an open spec is planned for when it names none under ``bench``."""
-
-
 def problem_of(spec: Spec) -> Problem:
     """Return what the spec says that the kernel computes."""
     a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
@@ -59,6 +55,9 @@ def problem_of(spec: Spec) -> Problem:
         check_shapes=spec.check.shapes if spec.check else (),
         bench_shapes=spec.bench.shapes if spec.bench else (),
         parameters=tuple(stated_parameters(spec.epilogue.steps)),
+        ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
+        deterministic=spec.deterministic,
+        batch_invariant=spec.batch_invariant,
     )
 
 
@@ -131,8 +130,3 @@ def _value(spec: Spec, path: str) -> object:
     for name in path.split("."):
         value = getattr(value, name, None)  # of a section that is left out, nothing is stated
     return value
-
-
-def shape_of(spec: Spec) -> Shape:
-    """Return the problem for which an open spec is planned."""
-    return spec.bench.shapes[0] if spec.bench else DEFAULT_SHAPE

@@ -60,6 +60,11 @@ class Geometry(Decisions, ABC):
         return self.read_early is not None
 
     @property
+    def deterministic(self) -> bool:
+        """Whether D has the same bits in every run: nothing is added up in the order in which it comes."""
+        return True
+
+    @property
     @abstractmethod
     def specialized(self) -> bool:
         """Whether warps have roles."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import Estimate
-from gemmgen.problem.definition import Shape
+from gemmgen.problem.definition import Ranges, Shape, shape_text
 
 __all__ = ["Entry", "Ledger", "Section", "ledger"]
 
@@ -54,6 +55,8 @@ def ledger(kernel: Kernel) -> Ledger:
         sections.append(_operations(kernel))
     sections.append(_barriers(kernel))
     estimate = family_for(kernel).estimate
+    if ranges := kernel.problem.ranges:
+        sections.append(_planned_for(kernel, ranges, estimate))
     problems = (_problem(kernel, shape, estimate(kernel, shape)) for shape in kernel.problem.bench_shapes)
     return Ledger((*sections, *problems))
 
@@ -144,7 +147,17 @@ def _barriers(kernel: Kernel) -> Section:
     return Section("barriers", tuple(entries))
 
 
-# --- a problem
+# --- problems
+
+
+def _planned_for(kernel: Kernel, ranges: Ranges, estimate: Callable[[Kernel, Shape], Estimate]) -> Section:
+    """Return what the problems take by which open decisions were made."""
+    found = {shape: estimate(kernel, shape) for shape in kernel.problem.planned_shapes}
+    entries = (
+        Entry(shape_text(shape), round(each.seconds * 1e6, 1), "us", _shares(each))
+        for shape, each in found.items()
+    )
+    return Section(f"planned for {ranges}", tuple(entries))
 
 
 def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> Section:

@@ -8,7 +8,7 @@ from typing import cast
 from gemmgen.errors import GemmgenError, Violation
 from gemmgen.hardware import GPUS
 from gemmgen.plan.choices import foreign_choices
-from gemmgen.plan.decisions import shape_of
+from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import judge
 from gemmgen.plan.search import Family
@@ -43,14 +43,15 @@ def plan_spec(source: SpecFile) -> Kernel:
     Raises:
         GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
     """
-    shape, family = shape_of(source.spec), family_of(source.spec)
+    shapes, family = problem_of(source.spec).planned_shapes, family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
         in_order = sorted(foreign, key=lambda violation: source.locate(violation.field))
         raise GemmgenError(map(source.diagnose, in_order))
     best: tuple[tuple[float, ...], int, Kernel] | None = None
     rejected: list[Rejected] = []
     bounded = [
-        (family.cost(found.lower_bound, shape), found) for found in family.space.configurations(source.spec)
+        (family.cost_over(found.lower_bound, shapes), found)
+        for found in family.space.configurations(source.spec)
     ]
     hopeless = bool(judge(bounded[0][1].lower_bound, family.problem_rules))
     for number in sorted(range(len(bounded)), key=lambda number: bounded[number][0]):
@@ -60,7 +61,7 @@ def plan_spec(source: SpecFile) -> Kernel:
         if hopeless and rejected and _blames_the_problem_alone(rejected[-1], family):
             break  # no later configuration comes closer
         for plan in configuration.kernels():
-            ranked = family.cost(plan, shape)
+            ranked = family.cost_over(plan, shapes)
             if best is not None and (ranked, number) >= best[:2]:
                 continue  # ties go to the choice that is listed first
             if not (violations := family.judge(plan)):
@@ -71,7 +72,7 @@ def plan_spec(source: SpecFile) -> Kernel:
                 break
     if best is None:
         raise GemmgenError(
-            source.diagnose(violation) for violation in closest(rejected, source, shape, family)
+            source.diagnose(violation) for violation in closest(rejected, source, shapes, family)
         )
     return best[2]
 
@@ -82,7 +83,7 @@ def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bo
 
 
 def closest(
-    rejected: Sequence[Rejected], source: SpecFile, shape: Shape, family: Family[Kernel]
+    rejected: Sequence[Rejected], source: SpecFile, shapes: Sequence[Shape], family: Family[Kernel]
 ) -> list[Violation]:
     """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
 
@@ -99,6 +100,6 @@ def closest(
     fewest = min(map(wrong, rejected))
     tied = [candidate for candidate in rejected if wrong(candidate) == fewest]
     _, violations = min(
-        tied, key=lambda candidate: (family.excess(candidate[0]), family.cost(candidate[0], shape))
+        tied, key=lambda candidate: (family.excess(candidate[0]), family.cost_over(candidate[0], shapes))
     )
     return sorted(stated(violations) or violations, key=lambda violation: source.locate(violation.field))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.errors import Violation
-from gemmgen.plan.decisions import shape_of
+from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of
-from gemmgen.plan.search import Configuration, Estimate, Family
-from gemmgen.problem.definition import Shape
+from gemmgen.plan.search import Configuration, Estimate, Family, geometric_mean
+from gemmgen.problem.definition import Problem, Shape, shape_text
 from gemmgen.spec import Spec
 
 TEXT_WIDTH = 110
@@ -27,7 +27,8 @@ class Candidate:
 
     family: Family[Kernel]
     plan: Kernel
-    estimate: Estimate
+    estimates: tuple[Estimate, ...]
+    """One for each problem that it is ranked by."""
     cost: tuple[float, ...]
 
     @property
@@ -38,26 +39,42 @@ class Candidate:
     def lost_by(self, winner: Candidate) -> tuple[str, float]:
         """Return the term of the cost that decides against it, and the cycles by which that is larger.
 
-        Where the times are equal, this is the first part of the cost in which they differ, and no cycles.
+        Of several problems, on that on which it loses most. Where the times are equal, this is the first part
+        of the cost in which they differ, and no cycles.
         """
         if self.cost[0] == winner.cost[0]:
             pairs = zip(self.family.cost_order, self.cost, winner.cost, strict=True)
             return next((name for name, own, best in pairs if own != best), "listed later"), 0.0
-        names = self.estimate.terms | winner.estimate.terms
-        excess = {
-            name: self.estimate.terms.get(name, 0.0) - winner.estimate.terms.get(name, 0.0) for name in names
-        }
+        place = self.worst_against(winner.estimates)
+        own, best = self.estimates[place].terms, winner.estimates[place].terms
+        excess = {name: own.get(name, 0.0) - best.get(name, 0.0) for name in own | best}
         return max(excess.items(), key=lambda item: item[1])
 
-    def as_dict(self, winner: Candidate) -> dict[str, object]:
-        """Return plain data for JSON."""
-        plan, found = self.plan, self.estimate
+    def worst_against(self, others: Sequence[Estimate]) -> int:
+        """Return the place of the problem on which it takes longest, compared with other estimates."""
+        slower = self.over(others)
+        return slower.index(max(slower))
+
+    def over(self, others: Sequence[Estimate]) -> list[float]:
+        """Return its time over another one, problem by problem."""
+        return [own.cycles / other.cycles for own, other in zip(self.estimates, others, strict=True)]
+
+    def as_dict(self, winner: Candidate, best: Sequence[Estimate]) -> dict[str, object]:
+        """Return plain data for JSON; of several problems what it takes for each, in their order."""
+        of_each = [
+            {
+                "l2_bytes": found.l2_bytes,
+                "predicted_seconds": found.seconds,
+                "cycles": {name: round(value) for name, value in found.terms.items()},
+            }
+            for found in self.estimates
+        ]
+        over = self.over(best)
+        several = {"over_best": geometric_mean(over), "problems": of_each}
         term, cycles = self.lost_by(winner)
         return {
-            **self.family.as_dict(plan),
-            "l2_bytes": found.l2_bytes,
-            "predicted_seconds": found.seconds,
-            "cycles": {name: round(value) for name, value in found.terms.items()},
+            **self.family.as_dict(self.plan),
+            **(of_each[0] if len(of_each) == 1 else several),
             "lost_by": None if self is winner else {"term": term, "cycles": round(cycles)},
         }
 
@@ -78,11 +95,22 @@ class Group:
 class Ranking:
     """The legal configurations of a spec, best first, and the refused ones by rule."""
 
-    shape: Shape
+    problem: Problem
     legal: tuple[Candidate, ...]
     refused: tuple[Group, ...]
     refusals: int
     """Configurations without a legal plan; one that breaks several rules is in several groups."""
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The problems that decide, each of the same weight."""
+        return self.problem.planned_shapes
+
+    @cached_property
+    def best(self) -> tuple[Estimate, ...]:
+        """The estimate of the fastest candidate for each of them."""
+        of_each = zip(*(candidate.estimates for candidate in self.legal), strict=True)
+        return tuple(min(found, key=lambda estimate: estimate.cycles) for found in of_each)
 
     @cached_property
     def lost(self) -> tuple[Group, ...]:
@@ -99,18 +127,50 @@ class Ranking:
     def _margin(self, candidate: Candidate, cycles: float) -> str:
         if not cycles:
             return "the same time"
-        slower = candidate.cost[0] / self.legal[0].cost[0] - 1
-        return f"{slower:.1%} slower, with {cycles:,.0f} cycles more of it"
+        winner = self.legal[0]
+        slower = candidate.cost[0] / winner.cost[0] - 1
+        margin = f"{slower:.1%} slower, with {cycles:,.0f} cycles more of it"
+        if len(self.shapes) == 1:
+            return margin
+        return f"{margin} at {shape_text(self.shapes[candidate.worst_against(winner.estimates)])}"
 
     def table(self, limit: int) -> str:
         """Return the first candidates as aligned lines."""
-        m, n, k = self.shape
-        count = len(self.legal)
-        best = self.legal[0]
-        columns = ["", *(name for name, _ in best.family.columns), *MEASURES]
-        rows = [columns, *(_cells(i, c, best, self.shape) for i, c in enumerate(self.legal[:limit], 1))]
-        total = f"{count} legal configurations of {count + self.refusals} for {m} x {n} x {k}"
-        return "\n".join([total, *_aligned(rows), best.family.legend, LEGEND])
+        count, family = len(self.legal), self.legal[0].family
+        measures = MEASURES if len(self.shapes) == 1 else MEASURES_OF_SEVERAL
+        columns = ["", *(name for name, _ in family.columns), *measures]
+        rows = [columns, *(self._cells(i, c) for i, c in enumerate(self.legal[:limit], 1))]
+        total = f"{count} legal configurations of {count + self.refusals} for {self._purpose}"
+        return "\n".join([*_folded(total), *_aligned(rows), family.legend, *self._legend])
+
+    @property
+    def _purpose(self) -> str:
+        """What the candidates are ranked for, in words."""
+        if len(self.shapes) == 1:
+            return " x ".join(map(str, self.shapes[0]))
+        rows = dict.fromkeys(str(m) for m, _, _ in self.shapes)
+        others = dict.fromkeys(f"{n} x {k}" for _, n, k in self.shapes)
+        of_others = f", each with {' and '.join(others)}" if len(others) > 1 else ""
+        return f"{self.problem.ranges}; what decides: M = {', '.join(rows)}{of_others}"
+
+    @property
+    def _legend(self) -> tuple[str, ...]:
+        return (LEGEND,) if len(self.shapes) == 1 else (LEGEND_OF_SEVERAL, LEGEND)
+
+    def _cells(self, place: int, candidate: Candidate) -> list[str]:
+        winner, plan = self.legal[0], candidate.plan
+        slower = candidate.cost[0] / winner.cost[0] - 1
+        decided = "" if candidate is winner else f"{slower:.1%} {candidate.lost_by(winner)[0]}"
+        known = [str(place), *(cell(plan) for _, cell in candidate.family.columns)]
+        if len(self.shapes) == 1:
+            (shape,), (found,) = self.shapes, candidate.estimates
+            measures = (plan.waves(shape), found.l2_bytes / 1e9)
+            return [*known, *(f"{each:.2f}" for each in measures), f"{found.seconds * 1e6:.1f}", decided]
+        over, worst = candidate.over(self.best), candidate.worst_against(self.best)
+        ranges = self.problem.ranges
+        only_m = ranges is not None and len(set(ranges.n)) == len(set(ranges.k)) == 1
+        at = f"M = {self.shapes[worst][0]}" if only_m else shape_text(self.shapes[worst])
+        return [*known, f"{geometric_mean(over):.3f}", f"{over[worst]:.3f}", at, decided]
 
     def explanation(self) -> str:
         """Return why the other configurations are not planned, group by group."""
@@ -120,11 +180,12 @@ class Ranking:
 
     def as_dict(self, limit: int, *, explained: bool) -> dict[str, object]:
         """Return plain data for JSON."""
+        shapes = [list(shape) for shape in self.shapes]
         data: dict[str, object] = {
-            "shape": list(self.shape),
+            **({"shape": shapes[0]} if len(shapes) == 1 else {"shapes": shapes}),
             "legal": len(self.legal),
             "refused": self.refusals,
-            "candidates": [candidate.as_dict(self.legal[0]) for candidate in self.legal[:limit]],
+            "candidates": [candidate.as_dict(self.legal[0], self.best) for candidate in self.legal[:limit]],
         }
         if explained:
             data["lost_by"] = [vars(group) for group in self.lost]
@@ -133,31 +194,33 @@ class Ranking:
 
 
 def rank(spec: Spec) -> Ranking:
-    """Return all configurations of a spec, for the problem that it is planned for.
+    """Return all configurations of a spec, for the problems that it is planned for.
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
-    shape, family = shape_of(spec), family_of(spec)
+    problem, family = problem_of(spec), family_of(spec)
+    shapes = problem.planned_shapes
     legal: list[Candidate] = []
     refused: list[Refusal] = []
     for configuration in family.space.configurations(spec):
-        plan, violations = _best_plan(family, configuration, shape)
-        cost = family.cost(plan, shape)
+        plan, violations = _best_plan(family, configuration, shapes)
+        cost = family.cost_over(plan, shapes)
         if violations:
             refused.append((cost, family.label(plan), violations))
         else:
-            legal.append(Candidate(family, plan, family.estimate(plan, shape), cost))
+            estimates = tuple(family.estimate(plan, shape) for shape in shapes)
+            legal.append(Candidate(family, plan, estimates, cost))
     legal.sort(key=lambda candidate: candidate.cost)
     refused.sort(key=lambda refusal: refusal[0])
-    return Ranking(shape, tuple(legal), tuple(_by_rule(refused)), len(refused))
+    return Ranking(problem, tuple(legal), tuple(_by_rule(refused)), len(refused))
 
 
 def _best_plan(
-    family: Family[Kernel], configuration: Configuration[Kernel], shape: Shape
+    family: Family[Kernel], configuration: Configuration[Kernel], shapes: Sequence[Shape]
 ) -> tuple[Kernel, tuple[Violation, ...]]:
     """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
     judged: list[tuple[Kernel, tuple[Violation, ...]]] = []
-    for plan in sorted(configuration.kernels(), key=lambda plan: family.cost(plan, shape)):
+    for plan in sorted(configuration.kernels(), key=lambda plan: family.cost_over(plan, shapes)):
         if not (violations := family.judge(plan)):
             return plan, ()
         judged.append((plan, violations))
@@ -177,29 +240,23 @@ def _by_rule(refused: Sequence[Refusal]) -> Iterator[Group]:
 
 MEASURES = ("waves", "L2 GB", "time us", "lost by")
 """The last columns of the table, behind those of the family."""
+MEASURES_OF_SEVERAL = ("mean", "worst", "at", "lost by")
+"""The same where several problems decide."""
 
 
 LEGEND = "time is a prediction to rank by, and no measurement"
+LEGEND_OF_SEVERAL = "mean (geometric) and worst over these problems: the time over that of the best one there"
 
 
-def _cells(place: int, candidate: Candidate, winner: Candidate, shape: Shape) -> list[str]:
-    plan, found = candidate.plan, candidate.estimate
-    slower = candidate.cost[0] / winner.cost[0] - 1
-    decided = "" if candidate is winner else f"{slower:.1%} {candidate.lost_by(winner)[0]}"
-    return [
-        str(place),
-        *(cell(plan) for _, cell in candidate.family.columns),
-        f"{plan.waves(shape):.2f}",
-        f"{found.l2_bytes / 1e9:.2f}",
-        f"{found.seconds * 1e6:.1f}",
-        decided,
-    ]
+def _folded(text: str) -> list[str]:
+    """Return text in lines of a terminal's width."""
+    return textwrap.wrap(text, TEXT_WIDTH, subsequent_indent="  ")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows in columns: words to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    words = {i for i, name in enumerate(rows[0]) if name in ("kernel", "tile", "CTAs", "lost by")}
+    words = {i for i, name in enumerate(rows[0]) if name in ("kernel", "tile", "CTAs", "at", "lost by")}
     for row in rows:
         cells = (
             cell.ljust(width) if i in words else cell.rjust(width)

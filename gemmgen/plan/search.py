@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -88,6 +88,11 @@ def whole_cycles(terms: dict[str, float]) -> float:
     """Return the SM cycles of all terms, to the cycle, so that equal kernels tie."""
     total = sum(terms.values())
     return total if math.isinf(total) else round(total)
+
+
+def geometric_mean(values: Collection[float]) -> float:
+    """Return the geometric mean of positive values, of which some may be infinite."""
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
 
 
 def excess_of(*used_of_limits: tuple[float, float]) -> float:
@@ -211,6 +216,18 @@ class Family(Generic[P]):
     """Returns the decisions of a kernel's configuration in one line."""
     as_dict: Callable[[P], dict[str, object]]
     """Returns them as plain data."""
+
+    def cost_over(self, kernel: P, shapes: Sequence[Shape]) -> tuple[float, ...]:
+        """Return what a kernel costs on several problems [M, N, K], all of the same weight.
+
+        Times are averaged geometrically, so that a kernel that takes twice the best one's on a short problem
+        loses as much as one that does so on a long problem; what decides between equal times, arithmetically.
+        """
+        costs = [self.cost(kernel, shape) for shape in shapes]
+        if len(costs) == 1:
+            return costs[0]
+        times, *others = zip(*costs, strict=True)
+        return geometric_mean(times), *(sum(parts) / len(parts) for parts in others)
 
     def judge(self, kernel: P) -> tuple[Violation, ...]:
         """Return every violation of every rule; a kernel without one is legal."""

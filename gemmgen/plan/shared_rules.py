@@ -40,20 +40,19 @@ def unaligned_shapes(problem: Problem, matrices: Iterable[Rows]) -> Iterator[Fin
     An extent is reported once, for the matrix with the longest multiple: what it takes suits the others.
     """
     matrices = sorted(matrices, key=lambda rows: -rows.multiple)
-    for section, shapes in (("check", problem.check_shapes), ("bench", problem.bench_shapes)):
-        for i, shape in enumerate(shapes):
-            reported: set[int] = set()
-            for rows in matrices:
-                extent, multiple = shape[rows.axis], rows.multiple
-                if extent % multiple == 0 or rows.axis in reported:
-                    continue
-                reported.add(rows.axis)
-                yield Finding(
-                    f"{section}.shapes.{i}.{rows.axis}",
-                    f"{'MNK'[rows.axis]} = {extent:,} gives {rows.matrix} rows of {rows.size(extent)}",
-                    rows.limit,
-                    nearest(extent // multiple * multiple, round_up(extent, multiple), low=multiple),
-                )
+    for field, axis, extent in problem.stated_extents():
+        unaligned = (rows for rows in matrices if rows.axis == axis and extent % rows.multiple)
+        if rows := next(unaligned, None):
+            yield Finding(
+                field,
+                f"{'MNK'[axis]} = {extent:,} gives {rows.matrix} rows of {rows.size(extent)}",
+                rows.limit,
+                nearest(
+                    extent // rows.multiple * rows.multiple,
+                    round_up(extent, rows.multiple),
+                    low=rows.multiple,
+                ),
+            )
 
 
 def unequal_types(problem: Problem, mma: str) -> Iterator[Finding]:

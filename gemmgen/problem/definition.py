@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -11,6 +13,10 @@ from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
 
 Shape = tuple[int, int, int]
 """[M, N, K] of D[M, N] = A[M, K] @ B[K, N]."""
+
+
+DEFAULT_SHAPE: Shape = (8192, 8192, 8192)
+"""What an open spec is planned for that names no problem."""
 
 
 def shape_text(shape: Shape) -> str:
@@ -51,6 +57,38 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Ranges:
+    """The least and the most of each extent of the problems that a kernel is for."""
+
+    m: tuple[int, int]
+    n: tuple[int, int]
+    k: tuple[int, int]
+
+    def __str__(self) -> str:
+        """Return them as users would say them: ``1 to 64 x 6144 x 4096``."""
+        ends = (self.m, self.n, self.k)
+        return " x ".join(str(least) if least == most else f"{least} to {most}" for least, most in ends)
+
+    @cached_property
+    def ends(self) -> tuple[Shape, ...]:
+        """The least problem and the largest."""
+        return tuple(dict.fromkeys(zip(self.m, self.n, self.k, strict=True)))
+
+    @cached_property
+    def representatives(self) -> tuple[Shape, ...]:
+        """The problems that stand for all of them: both ends of each extent, and of M powers of two between.
+
+        A kernel's time goes by rows in steps of its tile, which is such a power, so it changes most there;
+        N and K are given by a layer, and are rarely ranges.
+        """
+        least, most = self.m
+        powers = (1 << power for power in range(least.bit_length(), (most - 1).bit_length()))
+        rows = sorted({least, *powers, most})
+        columns, depths = sorted(set(self.n)), sorted(set(self.k))
+        return tuple(itertools.product(rows, columns, depths))
+
+
+@dataclass(frozen=True)
 class Problem:
     """D = ops(alpha * A @ B + beta * C), where for which shapes, and on what."""
 
@@ -70,6 +108,37 @@ class Problem:
     bench_shapes: tuple[Shape, ...]
     parameters: tuple[OpParameter, ...] = ()
     """Of the operations, every one with a value."""
+    ranges: Ranges | None = None
+    """The problems that the kernel is for, where the spec says it."""
+    deterministic: bool = False
+    """Whether D must have the same bits in every run."""
+    batch_invariant: bool = False
+    """Whether a row of D must have the same bits whatever M and the other rows are."""
+
+    @cached_property
+    def planned_shapes(self) -> tuple[Shape, ...]:
+        """The problems by which open decisions are made."""
+        if self.ranges:
+            return self.ranges.representatives
+        return self.bench_shapes[:1] or (DEFAULT_SHAPE,)
+
+    def stated_extents(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each extent of a listed problem, and the ends of ranges: its field, its axis, and the number.
+
+        The axis is that of M, N and K.
+        """
+        for section, shapes in (("check", self.check_shapes), ("bench", self.bench_shapes)):
+            for i, shape in enumerate(shapes):
+                for axis, extent in enumerate(shape):
+                    yield f"{section}.shapes.{i}.{axis}", axis, extent
+        if self.ranges:
+            for axis, name in enumerate("mnk"):
+                least, most = getattr(self.ranges, name)
+                if least == most:
+                    yield f"problem.{name}", axis, least
+                else:
+                    yield f"problem.{name}.0", axis, least
+                    yield f"problem.{name}.1", axis, most
 
     @cached_property
     def k_multiple(self) -> int:

@@ -74,14 +74,24 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
                 found = f"the key {quoted(word)}"
             hint = meant(word, _choices(declared))
             return "not-a-choice", f"expected {_expected(declared)}, found {found}{hint}"
-        case "int_type" | "float_type" | "finite_number" | "string_type" | "model_type" | "tuple_type":
+        case (
+            "bool_type"
+            | "int_type"
+            | "float_type"
+            | "finite_number"
+            | "string_type"
+            | "model_type"
+            | "tuple_type"
+        ):
             declared = _declared(detail["loc"])
             return "wrong-type", f"expected {_expected(declared)}, found {found}{_conversion(declared, node)}"
         case "greater_than_equal":
             return "out-of-range", f"expected at least {limits['ge']:,}, found {found}"
         case "less_than_equal":
             return "out-of-range", f"expected at most {limits['le']:,}, found {found}"
-        case "title" | "wrong-length" | "wrong-type" as code:  # raised by the model, text and all
+        case (
+            "title" | "wrong-length" | "wrong-type" | "out-of-range" as code
+        ):  # raised by the model, text and all
             return code, detail["msg"]
         case unknown:
             raise NotImplementedError(f"no text for Pydantic's {unknown!r}")
@@ -142,15 +152,21 @@ def _expected(declared: Any) -> str:
     """Return a declared type in YAML's words."""
     if choices := _choices(declared):
         return listing(choices, "or")
-    if get_origin(declared) is tuple:  # the only lists are shapes, lists of them, and choices
+    if get_origin(declared) is tuple:  # the only lists are ranges, shapes, lists of them, and choices
         first, *others = map(_bare, get_args(declared))
+        if others == [int]:
+            return "a whole number or a range [least, most]"
         if _choices(first):
             return f"a list of {_expected(first)}"
         return "a list of shapes [M, N, K]" if Ellipsis in others else "a shape [M, N, K]"
     if isinstance(declared, Operation) or issubclass(declared, BaseModel):
         keys = _keys(declared)
         return f"a mapping with the {'keys' if len(keys) > 1 else 'key'} {listing(keys, 'and')}"
-    return {int: "a whole number", float: "a finite number", str: "text"}[declared]
+    return {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}[declared]
+
+
+_TRUTHS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""What YAML 1.1 takes for booleans, and YAML 1.2 for text."""
 
 
 def _conversion(declared: Any, node: Node | None) -> str:
@@ -160,6 +176,8 @@ def _conversion(declared: Any, node: Node | None) -> str:
             return "; put it in quotes"
         case str() as text if get_origin(declared) is tuple and text in _items(declared):
             return f"; write [{text}]"
+        case str() as text if declared is bool and text.lower() in _TRUTHS:
+            return f"; write {_TRUTHS[text.lower()]}"
         case float() as number if declared is int and number.is_integer() and 0 < number <= SIZE_LIMIT:
             return f"; write {number:.0f}"
         case str() as text if declared is float and re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", text):

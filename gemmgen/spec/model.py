@@ -7,9 +7,17 @@ matmul are stated here; what depends on the hardware or on another field is a ru
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeGuard, cast
+from typing import Annotated, Any, Literal, TypeGuard, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from gemmgen.hardware.elements import (
@@ -99,6 +107,34 @@ def _check_shapes(shapes: object) -> object:
     return shapes
 
 
+def _check_range(extent: object) -> object:
+    """Return a number as the range that holds it alone; refuse what is neither a number nor two of them."""
+    if type(extent) is int:
+        if extent < 1:
+            raise PydanticKnownError("greater_than_equal", {"ge": 1})
+        if extent > SIZE_LIMIT:
+            raise PydanticKnownError("less_than_equal", {"le": SIZE_LIMIT})
+        return extent, extent
+    if not _is_list(extent):
+        raise PydanticKnownError("tuple_type")
+    if len(extent) != 2:
+        raise PydanticCustomError(
+            "wrong-length", "expected a range [least, most], found a list of {count}", {"count": len(extent)}
+        )
+    return extent
+
+
+def _check_ascending(extents: tuple[int, int]) -> tuple[int, int]:
+    least, most = extents
+    if least > most:
+        raise PydanticCustomError(
+            "out-of-range",
+            "expected a range [least, most], found the larger number first; write [{least}, {most}]",
+            {"least": most, "most": least},
+        )
+    return extents
+
+
 def _check_zero_or_one(count: object) -> object:
     """Refuse what Pydantic's literals let through (`True == 1.0 == 1`) or fail on (more than 64 bits)."""
     if type(count) is not int or count not in (0, 1):
@@ -133,6 +169,27 @@ Factor = Annotated[float, Field(allow_inf_nan=False)]
 ZeroOrOne = Annotated[Literal[0, 1], BeforeValidator(_check_zero_or_one)]
 # A YAML sequence arrives as a list; strict mode would refuse it where a tuple is declared.
 Extents = Annotated[tuple[Positive, Positive, Positive], Field(strict=False), BeforeValidator(_check_shape)]
+_EXTENT_SCHEMA: dict[str, Any] = {"maximum": SIZE_LIMIT, "minimum": 1, "type": "integer"}
+Range = Annotated[
+    tuple[Positive, Positive],
+    Field(strict=False),
+    BeforeValidator(_check_range),
+    AfterValidator(_check_ascending),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                _EXTENT_SCHEMA,
+                {
+                    "maxItems": 2,
+                    "minItems": 2,
+                    "prefixItems": [_EXTENT_SCHEMA, _EXTENT_SCHEMA],
+                    "type": "array",
+                },
+            ]
+        }
+    ),
+]
+"""The least and the most of an extent."""
 SearchValues = Annotated[tuple[int | str, ...], Field(strict=False, min_length=1)]
 Search = Annotated[dict[str, SearchValues], BeforeValidator(_check_search)]
 Shapes = Annotated[tuple[Extents, ...], Field(strict=False), BeforeValidator(_check_shapes)]
@@ -350,6 +407,14 @@ class Runs(Model):
     shapes: Shapes
 
 
+class Ranges(Model):
+    """The problems [M, N, K] that the kernel is for: each extent a number, or a range [least, most]."""
+
+    m: Range = Field(description="rows of A and D, or [least, most]")
+    n: Range = Field(description="columns of B and D, or [least, most]")
+    k: Range = Field(description="columns of A and rows of B, or [least, most]")
+
+
 class Spec(Model):
     """One matmul: D[M, N] = epilogue(alpha * A[M, K] @ B[K, N] + beta * C[M, N])."""
 
@@ -369,6 +434,18 @@ class Spec(Model):
     epilogue: Epilogue = Epilogue()
     search: Search = Field(
         default={}, description="values to choose from for fields that are left out, by their path: tile.n"
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="whether D must have the same bits in every run: what may differ is refused",
+    )
+    batch_invariant: bool = Field(
+        default=False,
+        description="whether a row of D must have the same bits whatever M and the other rows are, also in "
+        "kernels that the planner chooses for other M",
+    )
+    problem: Ranges | None = Field(
+        default=None, description="what open fields are chosen for; by default the first shape under bench"
     )
     check: Runs | None = None
     bench: Runs | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Final, Literal
 
@@ -18,13 +18,15 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import Check
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
-from gemmgen.problem.operations import BLOCK_SCALES
+from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
 from gemmgen.spec.model import Spec
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
 
 Group = Callable[[Case], Iterator[Check]]
 """Checks that share their runs of the kernel."""
 
+MORE_ROWS: Final = 200
+"""With how many rows more than a shape has a row is computed again: in tiles of another place."""
 DELAY_BYTES: Final = 256 << 20
 DELAY_PASSES: Final = 50
 """Passes over the delay buffer, 0.5 GB of traffic each: 6 ms at 4.3 TB/s, where a launch takes 0.03 ms."""
@@ -93,6 +95,31 @@ def packed_scales(case: Case) -> Iterator[Check]:
         found = case.run(inputs.packed(case.pack_scales, names))
         count = int((bits(found) != bits(plain)).sum().item())
         yield case.check(f"packed {' and '.join(names)}: elements that differ", count, 0)
+
+
+def batch_invariant(case: Case) -> Iterator[Check]:
+    """Check that a row has the same bits alone, among other rows, in any place, and in a larger M."""
+    inputs = case.inputs()
+    first = case.run(inputs).clone()
+    m, n, k = case.shape
+    for rows in dict.fromkeys((1, 3, m - m // 3, m + MORE_ROWS)):
+        drawn = torch.randint(m, (rows,), generator=case.generator, device=case.device)
+        other = replace(case, shape=(rows, n, k))
+        found = other.run(_with_rows_of(inputs, drawn, other))
+        count = int((bits(found) != bits(first)[drawn]).sum().item())
+        yield case.check(f"batch invariance: elements that differ in {rows} rows", count, 0)
+
+
+def _with_rows_of(inputs: Inputs, rows: Tensor, case: Case) -> Inputs:
+    """Return arguments of a case whose rows are those of others, each where the spec wants it in memory."""
+    found = case.inputs()
+    vectors = problem_of(case.spec).vectors
+    of_rows = {"a", "c", "a_scale", *(name for name in vectors if OPERATIONS[name].along == "m")}
+    pairs = [("a", found.a, inputs.a), ("b", found.b, inputs.b)]
+    pairs += [(name, found.extras[name], tensor) for name, tensor in inputs.extras.items()]
+    for name, tensor, wanted in pairs:
+        tensor.copy_(wanted[rows] if name in of_rows else wanted)
+    return found
 
 
 def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
@@ -175,6 +202,8 @@ PORTABLE: Final[tuple[tuple[str, Group], ...]] = (
 """Every group for all modules that needs no GPU, with the name that progress and failures show."""
 BLOCK_SCALED: Final[tuple[tuple[str, Group], ...]] = (("packed scales", packed_scales),)
 """The group that only modules with block-scaled operands have; it needs no GPU either."""
+BATCH_INVARIANT: Final[tuple[tuple[str, Group], ...]] = (("batch invariance", batch_invariant),)
+"""The group of modules whose spec asks for it; it needs no GPU."""
 GPU_ONLY: Final[tuple[tuple[str, Group], ...]] = (("cuda graph", captured), ("side stream", streamed))
 """Every group that needs a GPU, with the name that progress and failures show."""
 
@@ -228,11 +257,12 @@ def verify(
 ) -> Verification:
     """Check the module's matmul on each shape [M, N, K].
 
-    Its numbers, what it writes, strides, NaN and infinities, that it repeats, and that packed scales of
-    blocks do what plain ones do. Without ``shapes``, on those of the spec's ``check`` and then on the
-    acceptance shapes. On ``cuda`` also under a CUDA graph and on a side stream; ``cpu`` is for modules that
-    compute there. A kernel that raises, or takes the CUDA context down, is a failed check; one that never
-    returns is beyond the reach of its own process.
+    Its numbers, what it writes, strides, NaN and infinities, that it repeats, that packed scales of
+    blocks do what plain ones do, and of a batch-invariant spec that a row's bits depend on no other row and
+    not on M. Without ``shapes``, on those of the spec's ``check``, or else the ends of its ``problem``, and
+    then on the acceptance shapes. On ``cuda`` also under a CUDA graph and on a side stream; ``cpu`` is for
+    modules that compute there. A kernel that raises, or takes the CUDA context down, is a failed check; one
+    that never returns is beyond the reach of its own process.
 
     Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` where the device is
     ``cuda`` and there is no GPU that the spec's kernel can run on.
@@ -276,9 +306,12 @@ def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent)
 def default_shapes(spec: Spec) -> tuple[Shape, ...]:
     """Return the spec's own shapes to check, then the acceptance shapes, each once.
 
+    Where it lists none, the least and the largest problem that its kernel is for are its own.
+
     Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
     """
-    own = spec.check.shapes if spec.check else ()
+    problem = problem_of(spec)
+    own = problem.check_shapes or (problem.ranges.ends if problem.ranges else ())
     return tuple(dict.fromkeys((*own, *acceptance_shapes(spec))))
 
 
@@ -289,7 +322,8 @@ def groups_of(spec: Spec, device: Device) -> Groups:
     for that is then at hand, and need not be the poisoned block that is meant for D.
     """
     scaled = BLOCK_SCALED if problem_of(spec).block_scaled else ()
-    return (*scaled, *PORTABLE, *(GPU_ONLY if device == "cuda" else ()))
+    invariant = BATCH_INVARIANT if spec.batch_invariant else ()
+    return (*scaled, *PORTABLE, *invariant, *(GPU_ONLY if device == "cuda" else ()))
 
 
 def run_checks(

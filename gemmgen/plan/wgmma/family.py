@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
-from gemmgen.plan.decisions import DEFAULT_SHAPE
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -25,7 +24,7 @@ from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tile_rules import TILE_RULES
-from gemmgen.problem.definition import Problem
+from gemmgen.problem.definition import Problem, Shape
 
 KINDS = ("cooperative", "ping_pong")
 """Specializations that are tried for a persistent schedule; other schedules have none."""
@@ -131,7 +130,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
-        for rows in wanted.get("mma_rows") or (_mma_rows(problem, stated, wanted),):
+        for rows in wanted.get("mma_rows") or _mma_rows(problem, stated, wanted):
             exchanged = rows == "n"
             defaults = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
@@ -141,6 +140,8 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
                 if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
                     choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
+                if problem.batch_invariant:  # what is best for K depends on M
+                    choices = {name: values for name, values in choices.items() if name != "splits"}
                 fixed = {name: value for name, value in defaults.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 yield Branch(fixed, choices, {"mma_rows": rows, "specialization": kind})
@@ -172,16 +173,14 @@ class WgmmaSpace(Space[WgmmaKernel]):
         return kernel
 
 
-def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
-    """Return the dimension along the instruction's rows: N for few rows of A, where a spec leaves that open.
+def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
+    """Return the dimensions to try along the instruction's rows: N for few rows of A, where that is open.
 
-    Decisions that are made for tiles of many rows, or for roles, keep it at M.
+    Decisions that are made for tiles of many rows, or for roles, keep it at M. Where the kernel is for
+    problems of few rows and of many, both are tried.
     """
     if "mma_rows" in stated:
-        return stated["mma_rows"]
-    rows, columns, depth = problem.bench_shapes[0] if problem.bench_shapes else DEFAULT_SHAPE
-    few_tiles = rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
-    few = rows <= FEW_ROWS or few_tiles
+        return (stated["mma_rows"],)
     others: Values = {
         "schedule_kind": "tiled",
         "specialization": "none",
@@ -196,7 +195,16 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> object:
     tiles = _rows_of_tiles(problem, stated)
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
-    return "n" if few and fits and free else "m"
+    if not (fits and free):
+        return ("m",)
+    return tuple(dict.fromkeys("n" if _few(shape) else "m" for shape in problem.planned_shapes))
+
+
+def _few(shape: Shape) -> bool:
+    """Whether a problem [M, N, K] is planned with its operands exchanged."""
+    rows, columns, depth = shape
+    few_tiles = rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
+    return rows <= FEW_ROWS or few_tiles
 
 
 def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:
@@ -205,7 +213,7 @@ def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:
     There are at least as many as an instruction of each warp has columns, and as a swizzle spans where A is
     M-contiguous.
     """
-    rows = problem.bench_shapes[0][0] if problem.bench_shapes else FEW_ROWS
+    rows = max(shape[0] for shape in problem.planned_shapes)
     least = WGMMA.n_min * (2 if stated.get("warps_m") == 2 else 1)
     if problem.a.major == "mn":
         spans = HOPPER.tma_swizzle_bytes

@@ -99,18 +99,15 @@ def single_tile_shapes(plan: WgmmaKernel) -> Iterator[Finding]:
     """A problem that is listed for a kernel of a single tile is no larger than the tile."""
     if plan.schedule_kind != "single_tile":
         return
-    problem = plan.problem
     tile = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
-    for section, shapes in (("check", problem.check_shapes), ("bench", problem.bench_shapes)):
-        for i, shape in enumerate(shapes):
-            for axis, (extent, limit) in enumerate(zip(shape, tile, strict=True)):
-                if extent > limit:
-                    yield Finding(
-                        f"{section}.shapes.{i}.{axis}",
-                        f"{'MNK'[axis]} = {extent:,}",
-                        f"a kernel of a single tile computes at most {limit}",
-                        f"use at most {limit}",
-                    )
+    for field, axis, extent in plan.problem.stated_extents():
+        if extent > tile[axis]:
+            yield Finding(
+                field,
+                f"{'MNK'[axis]} = {extent:,}",
+                f"a kernel of a single tile computes at most {tile[axis]}",
+                f"use at most {tile[axis]}",
+            )
 
 
 @rule("epilogue-ops", subject="problem")

@@ -1,0 +1,297 @@
+"""The problems that a spec is for: what stands for a range, which kernel it gets, and who else uses it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hopper import hopper
+
+from gemmgen import cli
+from gemmgen.bench import contest
+from gemmgen.bench.contest import time_spec
+from gemmgen.errors import GemmgenError
+from gemmgen.plan import plan_spec
+from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.ledger import ledger
+from gemmgen.plan.ranking import Ranking, rank
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.cost import cost
+from gemmgen.problem.definition import Ranges
+from gemmgen.spec import Spec, SpecFile, load_spec
+from gemmgen.verify import default_shapes
+
+MINIMAL = """\
+title: t
+target: h200
+operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
+"""
+
+
+def spec(**sections: object) -> Spec:
+    names = {name: {"dtype": "bf16"} for name in "abd"}
+    return Spec.model_validate({"title": "t", "target": "h200", "operands": names} | sections)
+
+
+def planned(**sections: object) -> WgmmaKernel:
+    source = SpecFile(spec(**sections), "x.yaml", "x", "", positions={}, key_positions={})
+    return hopper(plan_spec(source))
+
+
+def of(m: object, n: object = 6144, k: object = 4096) -> dict[str, object]:
+    return {"m": m, "n": n, "k": k}
+
+
+def written(directory: Path, rest: str) -> Path:
+    path = directory / "matmul.yaml"
+    path.write_text(MINIMAL + rest)
+    return path
+
+
+# --- what stands for a range
+
+
+@pytest.mark.parametrize(
+    ("m", "rows"),
+    [
+        (16, [16]),
+        ([1, 1], [1]),
+        ([1, 64], [1, 2, 4, 8, 16, 32, 64]),
+        ([3, 100], [3, 4, 8, 16, 32, 64, 100]),
+        ([5, 7], [5, 7]),
+        ([64, 65], [64, 65]),
+    ],
+)
+def test_both_ends_of_m_and_the_powers_of_two_between_stand_for_it(m: object, rows: list[int]) -> None:
+    assert problem_of(spec(problem=of(m))).planned_shapes == tuple((row, 6144, 4096) for row in rows)
+
+
+def test_of_n_and_k_the_ends_stand_for_all() -> None:
+    shapes = problem_of(spec(problem=of([1, 2], [64, 6144], [512, 4096]))).planned_shapes
+    assert shapes == tuple(itertools.product((1, 2), (64, 6144), (512, 4096)))
+
+
+def test_the_largest_ranges_are_planned_by_few_problems() -> None:
+    everything = [1, 2**31 - 1]
+    assert len(problem_of(spec(problem=of(everything, everything, everything))).planned_shapes) == 32 * 4
+
+
+def test_without_a_problem_the_first_shape_under_bench_decides() -> None:
+    shapes = [[16, 6144, 4096], [8192, 8192, 8192]]
+    assert problem_of(spec(bench={"shapes": shapes})).planned_shapes == ((16, 6144, 4096),)
+    assert problem_of(spec()).planned_shapes == ((8192, 8192, 8192),)
+
+
+def test_a_problem_decides_and_not_what_is_timed() -> None:
+    few = planned(problem=of(16), bench={"shapes": [[8192, 8192, 8192]]})
+    assert few.mma_rows == "n"
+    assert few == planned(problem=of([16, 16]), bench={"shapes": [[8192, 8192, 8192]]})
+
+
+# --- which kernel it gets
+
+
+@pytest.mark.parametrize("m", [16, 4096])
+def test_a_problem_of_one_shape_is_planned_as_that_shape_under_bench(m: int) -> None:
+    one, other = rank(spec(problem=of(m))), rank(spec(bench={"shapes": [[m, 6144, 4096]]}))
+    assert [candidate.cost for candidate in one.legal] == [candidate.cost for candidate in other.legal]
+    assert one.table(5) == other.table(5)
+
+
+@pytest.fixture(scope="module")
+def few() -> Ranking:
+    return rank(spec(problem=of([1, 64])))
+
+
+def test_candidates_are_ranked_by_the_geometric_mean_of_their_times(few: Ranking) -> None:
+    for candidate in few.legal[::40]:
+        times = [cost(hopper(candidate.plan), shape)[0] for shape in few.shapes]
+        assert candidate.cost[0] == pytest.approx(math.prod(times) ** (1 / 7))
+    assert [candidate.cost for candidate in few.legal] == sorted(candidate.cost for candidate in few.legal)
+    assert hopper(few.legal[0].plan) == planned(problem=of([1, 64]))
+
+
+def test_a_range_of_few_rows_tries_every_tile_of_few_rows(few: Ranking) -> None:
+    assert {hopper(candidate.plan).cta_tile_m for candidate in few.legal} == {8, 16, 32, 64}
+    # The kernel that is best at one row takes B 8 times at 64, so another one is best of all.
+    alone = planned(problem=of(1))
+    assert alone.cta_tile_m < hopper(few.legal[0].plan).cta_tile_m <= 64
+
+
+def test_a_range_of_few_and_many_rows_tries_the_kernels_of_both() -> None:
+    found = rank(spec(problem=of([1, 8192])))
+    assert {hopper(candidate.plan).mma_rows for candidate in found.legal} == {"m", "n"}
+    assert {hopper(candidate.plan).mma_rows for candidate in rank(spec(problem=of([128, 8192]))).legal} == {
+        "m"
+    }
+
+
+def test_no_candidate_is_the_best_everywhere_and_the_table_says_where_one_is_worst(few: Ranking) -> None:
+    header, names, first, *_ = few.table(3).splitlines()
+    assert header == (
+        f"{len(few.legal)} legal configurations of {len(few.legal) + few.refusals}"
+        " for 1 to 64 x 6144 x 4096; what decides: M = 1, 2, 4, 8, 16, 32, 64"
+    )
+    assert names.split()[-5:] == ["mean", "worst", "at", "lost", "by"]
+    found = re.search(r" (1\.\d+) (1\.\d+) M = (\d+)$", first)
+    assert found
+    mean, worst, at = found.groups()
+    over = few.legal[0].over(few.best)
+    assert (float(mean), float(worst)) == pytest.approx((math.prod(over) ** (1 / 7), max(over)), abs=1e-3)
+    assert 1 < float(mean) < float(worst)
+    assert int(at) == few.shapes[over.index(max(over))][0]
+    assert max(map(len, few.table(400).splitlines())) <= 110
+    assert max(map(len, few.explanation().splitlines())) <= 110
+
+
+def test_an_explanation_says_at_which_problem_a_candidate_loses_most(few: Ranking) -> None:
+    loser = few.legal[-1]
+    term, cycles = loser.lost_by(few.legal[0])
+    slower = loser.over(few.legal[0].estimates)
+    place = slower.index(max(slower))
+    own, best = loser.estimates[place].terms, few.legal[0].estimates[place].terms
+    assert cycles == pytest.approx(own[term] - best.get(term, 0))
+    assert f"at {'x'.join(map(str, few.shapes[place]))}" in few.explanation().replace("\n", " ")
+
+
+def test_a_range_of_n_says_with_which_n_it_was_planned() -> None:
+    text = rank(spec(problem=of([1, 2], [64, 6144]), tile={"m": 8, "n": 64})).table(1)
+    told = " ".join(text.split())
+    assert (
+        "for 1 to 2 x 64 to 6144 x 4096; what decides: M = 1, 2, each with 64 x 4096 and 6144 x 4096" in told
+    )
+
+
+# --- who else uses it
+
+
+def test_plan_tells_what_decided(tmp_path: Path) -> None:
+    source = load_spec(written(tmp_path, "problem: {m: [1, 64], n: 6144, k: 4096}\n"))
+    section = ledger(plan_spec(source)).sections[-1]
+    assert section.title == "planned for 1 to 64 x 6144 x 4096"
+    assert [entry.name for entry in section.entries] == [f"{m}x6144x4096" for m in (1, 2, 4, 8, 16, 32, 64)]
+    assert [entry.amount for entry in section.entries] == sorted(entry.amount for entry in section.entries)
+    pinned = load_spec(written(tmp_path, "bench: {shapes: [[16, 6144, 4096]]}\n"))
+    assert ledger(plan_spec(pinned)).sections[-1].title == "problem 16 x 6144 x 4096"
+
+
+def test_the_list_as_json_has_every_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "problem: {m: [1, 2], n: 6144, k: 4096}\n")
+    monkeypatch.setattr("sys.argv", ["gemmgen", "plan", str(path), "--candidates", "2", "--json"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    (found,) = json.loads(capsys.readouterr().out).values()
+    assert found["shapes"] == [[1, 6144, 4096], [2, 6144, 4096]]
+    assert "shape" not in found
+    first, second = found["candidates"]
+    assert len(first["problems"]) == len(second["problems"]) == 2
+    assert first["over_best"] <= second["over_best"]
+    assert {"l2_bytes", "predicted_seconds", "cycles"} == set(first["problems"][0])
+
+
+def test_a_spec_without_shapes_is_timed_on_what_it_was_planned_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    class TimedError(Exception):
+        pass
+
+    def timed(*arguments: Any, **_: Any) -> None:
+        seen.extend(arguments[3])
+        raise TimedError
+
+    monkeypatch.setattr(contest, "bench", timed)
+    path = written(tmp_path, "problem: {m: [1, 4], n: 6144, k: 4096}\n")
+    with pytest.raises(TimedError):
+        time_spec(path, None, print)
+    assert seen == [(1, 6144, 4096), (2, 6144, 4096), (4, 6144, 4096)]
+    seen.clear()
+    path = written(tmp_path, "problem: {m: [1, 4], n: 6144, k: 4096}\nbench: {shapes: [[8, 8, 8]]}\n")
+    with pytest.raises(TimedError):
+        time_spec(path, None, print)
+    assert seen == [(8, 8, 8)]
+
+
+def test_a_suite_ranks_each_shape_for_itself() -> None:
+    entrant: Any = type("Entrant", (), {})()
+    entrant.spec = spec(problem=of([1, 64]))
+    entrant.entry = type("Entry", (), {"subject": type("S", (), {"spec_path": "x.yaml", "spec_sha256": ""})})
+    alone = rank(spec(bench={"shapes": [[64, 2112, 7168]]})).legal[0].label
+    assert contest._ranked(entrant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_spec_without_shapes_to_check_is_tested_on_the_ends_of_its_problem() -> None:
+    found = default_shapes(spec(problem=of([3, 64])))
+    assert found[:2] == ((3, 6144, 4096), (64, 6144, 4096))
+    assert default_shapes(spec(problem=of(64)))[0] == (64, 6144, 4096)
+    stated = default_shapes(spec(problem=of([3, 64]), check={"shapes": [[1, 8, 16]]}))
+    assert stated[0] == (1, 8, 16)
+    assert (3, 6144, 4096) not in stated
+
+
+def test_ranges_are_said_as_users_write_them() -> None:
+    assert str(Ranges((1, 64), (6144, 6144), (512, 4096))) == "1 to 64 x 6144 x 512 to 4096"
+    assert Ranges((1, 64), (6144, 6144), (512, 4096)).ends == ((1, 6144, 512), (64, 6144, 4096))
+    assert Ranges((64, 64), (6144, 6144), (4096, 4096)).ends == ((64, 6144, 4096),)
+
+
+# --- deterministic and batch-invariant specs
+
+
+def test_every_kernel_is_deterministic() -> None:
+    for shape in ([16, 2112, 7168], [4096, 4096, 4096]):
+        found = rank(spec(deterministic=True, bench={"shapes": [shape]}))
+        assert all(candidate.plan.deterministic for candidate in found.legal)
+        assert found.legal[0].plan.programs_per_tile == planned(bench={"shapes": [shape]}).splits
+
+
+@pytest.mark.parametrize("m", [1, 16, 64, 300, 4096])
+def test_an_open_batch_invariant_spec_never_divides_k(m: int) -> None:
+    shape = {"shapes": [[m, 2112, 7168]]}
+    found = rank(spec(batch_invariant=True, bench=shape))
+    assert {hopper(candidate.plan).splits for candidate in found.legal} == {1}
+    assert {hopper(candidate.plan).promote_k for candidate in found.legal} == {0}
+
+
+def test_without_it_k_is_divided_by_m() -> None:
+    splits = {planned(bench={"shapes": [[m, 2112, 7168]]}).splits for m in (16, 64, 4096)}
+    assert len(splits) > 1
+
+
+@pytest.mark.parametrize("more", [{}, {"search": {"schedule.splits": [4]}}])
+def test_stated_parts_of_k_are_the_same_for_every_m(more: dict[str, object]) -> None:
+    schedule: dict[str, object] = {"kind": "tiled"} if more else {"kind": "tiled", "splits": 4}
+    for m in (1, 16, 64):
+        plan = planned(
+            batch_invariant=True,
+            schedule=schedule,
+            tile={"k": 128},
+            bench={"shapes": [[m, 2112, 7168]]},
+            **more,
+        )
+        assert (plan.splits, plan.cta_tile_k) == (4, 128)
+
+
+def test_one_value_to_search_is_as_good_as_a_stated_one() -> None:
+    search = {"schedule.splits": [4], "tile.k": [128]}
+    plan = planned(batch_invariant=True, schedule={"kind": "tiled"}, search=search, problem=of([1, 16]))
+    assert (plan.splits, plan.cta_tile_k) == (4, 128)
+
+
+@pytest.mark.parametrize("stem", ["batch_invariance", "batch_invariance_search", "batch_invariance_step"])
+def test_without_batch_invariance_the_refused_specs_are_legal(stem: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parent / "invalid" / "choices" / f"{stem}.yaml").read_text()
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(GemmgenError, match="batch-invariance"):
+        plan_spec(load_spec(path))
+    path.write_text(text.replace("batch_invariant: true\n", "batch_invariant: false\n"))
+    assert plan_spec(load_spec(path))
