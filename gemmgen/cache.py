@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import zipfile
@@ -91,9 +92,18 @@ def parsed(source: str) -> ast.Module:
     return ast.parse(source)
 
 
+_IMPORT = re.compile(r"\bimport\b")
+_PLAIN_IMPORT = re.compile(r"\s*(?:import (\w+)[\w.]*(?: as \w+)?|from (\w+)[\w.]* import (?:\(|[\w, ]+))")
+
+
 @lru_cache(maxsize=16)
 def is_self_contained(source: str) -> bool:
     """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
+    # To parse a module takes ten milliseconds. There is no statement that imports without a line that has the
+    # word, and most files have it only in lines that are such a statement, whole and alone.
+    lines = [_PLAIN_IMPORT.fullmatch(line) for line in source.splitlines() if _IMPORT.search(line)]
+    if lines and all(line is not None and (line[1] or line[2]) in SELF_CONTAINED for line in lines):
+        return True
     try:
         tree = parsed(source)
     except (ValueError, SyntaxError):

@@ -218,13 +218,13 @@ def _packed_e2m1(numbers: Tensor) -> Tensor:
         raise ValueError(f"two elements of e2m1 share a byte, and {numbers.shape[-1]} is odd")
     if bool(numbers.isnan().any()):
         raise ValueError("e2m1 has no NaN")
-    boundaries = torch.tensor(_BOUNDARIES, dtype=numbers.dtype, device=numbers.device)
     magnitudes = numbers.abs()
-    below = torch.bucketize(magnitudes, boundaries)
-    above = torch.bucketize(magnitudes, boundaries, right=True)
-    # They differ on a boundary only, and one of them is even.
-    codes = torch.where(below % 2 == 0, below, above) + 8 * numbers.signbit()
-    return (codes[..., ::2] | codes[..., 1::2] << 4).to(torch.uint8)
+    codes = torch.zeros(numbers.shape, dtype=torch.uint8, device=numbers.device)
+    for code, boundary in enumerate(_BOUNDARIES):
+        # A boundary itself belongs to the code beside it that is even.
+        codes += magnitudes >= boundary if code % 2 else magnitudes > boundary
+    codes += 8 * numbers.signbit().to(torch.uint8)
+    return codes[..., ::2] | codes[..., 1::2] << 4
 
 
 def _ue8m0(numbers: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from gemmgen.simulate.policies import (
     Policy,
     policy_of,
 )
-from gemmgen.simulate.program import Agent, Cluster, Event, IdleError, Kernel, SpinWait
+from gemmgen.simulate.program import Agent, Cluster, Event, IdleError, Kernel, Known, SpinWait
 from gemmgen.simulate.result import Result
 from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
@@ -172,7 +172,7 @@ def run_lowered(
         body = walk(compiled.function.regions[0])
         waits = dict.fromkeys(op.location for op in body if op.name == GDC_WAIT)
         dependence = Dependence(None if early is None else frozenset(early), tuple(waits))
-    with _undisturbed():
+    with undisturbed():
         runs = _Schedules(
             compiled, lowered, programs, resident, max_idle_operations, checks, dependence, restored
         )
@@ -190,8 +190,11 @@ def _check_names(option: str, names: Sequence[str], arguments: Mapping[str, Any]
 
 
 @contextmanager
-def _undisturbed() -> Generator[None]:
-    """Keep torch to one thread, since tiles are small, and look for no garbage in circles: there is none."""
+def undisturbed() -> Generator[None]:
+    """Keep torch to one thread, since tiles are small and the child that compiles is a fork of this process.
+
+    Look for no garbage in circles: a run makes none, and to look for it takes a tenth of the time.
+    """
     threads, collects = torch.get_num_threads(), gc.isenabled()
     torch.set_num_threads(1)
     gc.disable()
@@ -259,6 +262,7 @@ class _Schedules:
         self._max_idle_operations = (
             max_idle_operations or MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
         )
+        self._known = Known()
         self._left: list[Tensor] | None = None
         """What the first run left."""
 
@@ -270,7 +274,15 @@ class _Schedules:
         memory = GlobalMemory(findings, self._dependence)
         arguments, limit = self._arguments, self._max_idle_operations
         launch = _Launch(
-            self._kernel, self._programs, self._resident, arguments, memory, findings, trace, limit
+            self._kernel,
+            self._programs,
+            self._resident,
+            arguments,
+            memory,
+            findings,
+            self._known,
+            trace,
+            limit,
         )
         launch.run(policy)
         # What a kernel that does not end leaves behind is no result.
@@ -409,6 +421,7 @@ class _Launch:
         arguments: Mapping[str, Any],
         memory: GlobalMemory,
         findings: Findings,
+        known: Known,
         trace: Trace | None,
         max_idle_operations: int,
     ) -> None:
@@ -418,6 +431,7 @@ class _Launch:
         self._arguments = arguments
         self._memory = memory
         self._findings = findings
+        self._known = known
         self._trace = trace
         self._max_idle_operations = max_idle_operations
         self._places = min(PROGRAMS_AT_A_TIME, resident)
@@ -450,7 +464,8 @@ class _Launch:
             trace = self._trace if number == 0 else None
             grid = Grid(self._programs, number, pending)
             limit = self._max_idle_operations
-            cluster = Cluster(self._kernel, grid, self._memory, self._findings, trace, limit)
+            findings, known = self._findings, self._known
+            cluster = Cluster(self._kernel, grid, self._memory, findings, known, trace, limit)
             cluster.begin(self._arguments)
             self._running.append(cluster)
         return bool(self._running)
@@ -584,4 +599,6 @@ def _elements(tensor: Tensor) -> Tensor:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return _elements(tensor).view(torch.uint8)
+    """Return all bits of a tensor's storage, in few elements: they are compared one by one."""
+    data = _elements(tensor).view(torch.uint8)
+    return data if data.numel() % 8 else data.view(torch.int64)

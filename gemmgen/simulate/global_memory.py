@@ -439,6 +439,10 @@ class GlobalMemory:
                 dispute.settle(same=not changes())
         write.performed = True
 
+    def is_as_given(self, regions: Sequence[Region]) -> bool:
+        """Whether the storages of regions hold what the launch was given: nothing has written them so far."""
+        return all(region.storage not in self._trackers for region in regions)
+
     def last_write(self, region: Region) -> Access | None:
         """Return who wrote a region last, one of those that nothing orders; None if nobody did."""
         tracker = self._trackers.get(region.storage)

@@ -80,6 +80,14 @@ AWAITED_BY = {
 """What a partition must do before it reuses what its own asynchronous work touches."""
 
 
+class Written(NamedTuple):
+    """What one write put into memory."""
+
+    numbers: Hashable
+    """Stands for them: the same only for the same ones."""
+    place: Place
+
+
 @dataclass
 class _Record:
     """The accesses to an atom that later ones must be ordered after."""
@@ -95,6 +103,8 @@ class _Record:
     """The last write of what was there before, if nobody else had read it."""
     seen: bool = False
     """Whether one who does not write it has read what is there."""
+    written: Written | None = None
+    """What its bytes are a part of; None where nothing stands for that."""
 
     def copy(self) -> _Record:
         return replace(self, reads=dict(self.reads), first_reads=dict(self.first_reads))
@@ -138,7 +148,7 @@ class View:
     memory: Memory
     place: Place
     held: Tensor | None
-    """The data; None where torch cannot express the view without a copy."""
+    """Where the data is; None where torch cannot express the view without a copy."""
     _views: dict[Hashable, View] = field(default_factory=dict[Hashable, "View"])
     _path: tuple[tuple[Hashable, Type], ...] = ()
     _base: View | None = None
@@ -147,6 +157,7 @@ class View:
     @property
     def data(self) -> Tensor:
         """What the memory holds now."""
+        self.memory.settle(self.place.allocation)
         if self.held is not None:
             return self.held
         assert self._base is not None
@@ -168,6 +179,31 @@ class View:
             known = View(self.memory, place, held, _path=path, _base=remade)
             self._views[how] = known
         return known
+
+    @property
+    def numbers(self) -> Hashable | None:
+        """What stands for what the memory holds now, the same only for the same; None if nothing does.
+
+        A view of a place that was written as a whole is told by what was written and by how it is viewed.
+        """
+        written = self.memory.written(self.place)
+        if written is None:
+            return None
+        views = self.place.views_from(written.place)
+        return None if views is None else (written.numbers, views)
+
+    def fill(self, values: Tensor, numbers: Hashable | None = None) -> None:
+        """Change what the memory holds; `numbers` stands for the values, if anything does.
+
+        Values that something stands for must never change: they are copied when somebody looks at them, which
+        nobody may, if all that is computed of them is known.
+        """
+        if numbers is None:
+            self.data.copy_(values)
+            self.memory.note(self.place, None)
+        else:
+            self.memory.put_off(self, values)
+            self.memory.note(self.place, Written(numbers, self.place))
 
     def on(self, memory: Memory) -> View:
         """Return the same part of a CTA's memory."""
@@ -194,6 +230,8 @@ class Memory:
         self._records = [_Record() for _ in layout.atom_sizes]
         self._known: dict[Place, tuple[int, list[_Record]]] = {}
         """The records of a view's atoms, as of a version of the layout."""
+        self._put_off: dict[Operation, dict[Place, tuple[View, Tensor]]] = {}
+        """What has been written to each allocation and not yet copied there, in order."""
         self.allocations: dict[Operation, View] = {}
         """The place of each allocation: to execute it again changes nothing there."""
         for operation, place in layout.places.items():
@@ -230,6 +268,19 @@ class Memory:
                 if not access.is_ordered(read, clock):
                     self._judge_write(view, access, record, read, clock, fenced)
             record.add_write(self._placed(access, clock) if findings.faulty else access, allocation)
+
+    def put_off(self, view: View, values: Tensor) -> None:
+        """Write values when the allocation is next looked at."""
+        waiting = self._put_off.setdefault(view.place.allocation, {})
+        waiting.pop(view.place, None)  # overwritten as a whole
+        waiting[view.place] = view, values
+
+    def settle(self, allocation: Operation) -> None:
+        """Write what was put off."""
+        waiting = self._put_off.pop(allocation, None)
+        for view, values in waiting.values() if waiting else ():
+            assert view.held is not None
+            view.held.copy_(values)
 
     def _placed(self, access: Access, clock: Clock) -> Access:
         """Return an access, in a run that has shown a fault, that knows whether it comes after one."""
@@ -308,6 +359,17 @@ class Memory:
             follows=access.follows or (other is not None and other.follows),
             moment=access.moment,
         )
+
+    def written(self, place: Place) -> Written | None:
+        """Return the one write that all of a place was left by; None if that is not known."""
+        first, *others = self._touched(place)
+        written = first.written
+        return written if all(record.written is written for record in others) else None
+
+    def note(self, place: Place, written: Written | None) -> None:
+        """Remember what a place holds now."""
+        for record in self._touched(place):
+            record.written = written
 
     def _touched(self, place: Place) -> list[_Record]:
         known = self._known.get(place)

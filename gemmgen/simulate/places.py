@@ -22,7 +22,12 @@ class Place:
     """The granules of an allocation, or of a view of one, in the view's shape."""
 
     def __init__(
-        self, allocation: Operation, index: Tensor, element_bytes: int, slot: int | None = None
+        self,
+        allocation: Operation,
+        index: Tensor,
+        element_bytes: int,
+        slot: int | None = None,
+        path: tuple[tuple[Place, Hashable], ...] = (),
     ) -> None:
         self.allocation = allocation
         self.index = index
@@ -30,6 +35,8 @@ class Place:
         self.element_bytes = element_bytes
         self._slot = slot
         """Of the ring that the allocation is, where the view is within one."""
+        self._path = path
+        """The places that it is a view of, from the allocation on, and the view that was taken of each."""
         self._views: dict[Hashable, Place] = {}
 
     @cached_property
@@ -50,21 +57,35 @@ class Place:
     def view(self, how: Any, type_: Type) -> Place:
         """Return a view; one that was asked for before is the same object."""
         if how not in self._views:
-            self._views[how] = self._reinterpreted(type_) if how[0] == REINTERPRET else self._part(how, type_)
+            make = self._reinterpreted if how[0] == REINTERPRET else self._part
+            self._views[how] = make(how, type_)
         return self._views[how]
 
     def _part(self, how: Any, type_: Type) -> Place:
         slot = self._slot
         if slot is None and how[0] == "ttg.memdesc_index":
             slot = how[1]
-        return Place(self.allocation, apply_view(self.index, how, type_), self.element_bytes, slot)
+        index = apply_view(self.index, how, type_)
+        return Place(self.allocation, index, self.element_bytes, slot, (*self._path, (self, how)))
 
-    def _reinterpreted(self, type_: Type) -> Place:
+    def _reinterpreted(self, how: Hashable, type_: Type) -> Place:
         """Return the place of other elements over the same bytes, from the first one on."""
         assert isinstance(type_, MemDescType)
         count = prod(type_.local_shape)
         index = self.offset + torch.arange(count, dtype=torch.int64) * type_.element_bytes
-        return Place(self.allocation, index.reshape(type_.local_shape), type_.element_bytes, self._slot)
+        index = index.reshape(type_.local_shape)
+        return Place(self.allocation, index, type_.element_bytes, self._slot, (*self._path, (self, how)))
+
+    def views_from(self, other: Place) -> tuple[Hashable, ...] | None:
+        """Return the views that lead here from another place; None where this is no view of that one."""
+        if other is self:
+            return ()
+        found: list[Hashable] = []
+        for place, how in reversed(self._path):
+            found.append(how)
+            if place is other:
+                return tuple(found)
+        return None
 
     @cached_property
     def name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -82,6 +82,44 @@ class Accumulator(Deferred):
     """The MMA's number in its lane."""
     location: Location
     value: Tensor | None = None
+
+
+class Known:
+    """Tensors of a launch that are computed once: its programs and schedules multiply the same tiles again.
+
+    A tensor is known by what stands for its numbers: the operation that makes it, and what stands for those
+    of its operands. Where nothing does, because a race made them what no other schedule sees, or because
+    memory is full, it is computed each time; so every schedule has the numbers that it would have by itself.
+    """
+
+    max_bytes: ClassVar[int] = 256 << 20
+    """Of the tensors that are kept: launches that wrap every ring have a tenth of it."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[Hashable, Tensor] = {}
+        self._numbers: dict[int, Hashable] = {}
+        """What stands for a tensor, by its id: all of them are kept, so no other gets one of these."""
+        self._bytes = 0
+
+    def numbers(self, tensor: Tensor) -> Hashable | None:
+        """Return what stands for the numbers of a tensor; None if nothing does."""
+        return self._numbers.get(id(tensor))
+
+    def tensor(
+        self, op: Operation, operands: Sequence[Hashable | None], compute: Callable[[], Tensor]
+    ) -> Tensor:
+        """Return what an operation makes of operands, given what stands for them; nobody may change it."""
+        if None in operands:
+            return compute()
+        key = (op, *operands)
+        found = self._tensors.get(key)
+        if found is None:
+            found = compute()
+            if self._bytes + found.nbytes <= self.max_bytes:
+                self._bytes += found.nbytes
+                self._tensors[key] = found
+                self._numbers[id(found)] = object()
+        return found
 
 
 @dataclass(frozen=True)
@@ -497,12 +535,14 @@ class Cluster:
         grid: Grid,
         memory: GlobalMemory,
         findings: Findings,
+        known: Known,
         trace: Trace | None,
         max_idle_operations: int,
     ) -> None:
         self.kernel = kernel
         self.grid = grid
         self.globals = memory
+        self.known = known
         self.findings = findings
         self.trace = trace
         self.memories = [Memory(cta, kernel.layout, findings) for cta in range(kernel.ctas)]

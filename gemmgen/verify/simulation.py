@@ -27,7 +27,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.render.spelling import argument_name
-from gemmgen.simulate.execution import run
+from gemmgen.simulate.execution import run, undisturbed
 from gemmgen.simulate.findings import Finding, Kind, Severity, brief, message
 from gemmgen.simulate.picture import drawn
 from gemmgen.simulate.policies import schedules
@@ -306,23 +306,29 @@ def simulate_product(
             kernel is of one tile and a launch's shape is larger.
     """
     launches = tuple(launch.on(product.plan, f"{product.source.stem}.py") for launch in launches)
+    with staged(product) as path, undisturbed(), _refusals_of(path):
+        return _simulated(product, launches, path, seed, processes)
+
+
+def _simulated(
+    product: Product, launches: Sequence[Launch], path: Path, seed: int, processes: int
+) -> Simulation:
     problems: dict[tuple[object, ...], Problem] = {}
     notes: dict[str, None] = {}
     trace: Trace | None = None
-    with staged(product) as path, _one_thread(), _refusals_of(path):
-        module = import_generated(path)
-        for launch in launches:
-            simulated = _Simulated(module, product, launch, seed, processes)
-            for problem in simulated.problems():
-                problems.setdefault((problem.kind, problem.name, problem.lines), problem)
-            trace = trace or simulated.result.trace
-            if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
-                notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
+    module = import_generated(path)
+    for launch in launches:
+        simulated = _Simulated(module, product, launch, seed, processes)
+        for problem in simulated.problems():
+            problems.setdefault((problem.kind, problem.name, problem.lines), problem)
+        trace = trace or simulated.result.trace
+        if simulated.uncovered and launch.inputs == "integers" and not launch.wraps:
+            notes[f"{shape_text(launch.shape)}: {simulated.uncovered_text}"] = None
     return Simulation(
         product.source.path,
         path.name,
         product.module,
-        launches,
+        tuple(launches),
         tuple(problems.values()),
         tuple(notes),
         trace or Trace(),
@@ -429,17 +435,6 @@ class _Simulated:
             count = f"{len(wrong):,} of {d.numel():,} elements are wrong"
             first = f"{found[row, column].item():g}, not {expected[row, column].item():g}"
             yield f"{shape_text(case.shape)}: {count}, the first at [{row}, {column}]: {first}"
-
-
-@contextmanager
-def _one_thread() -> Generator[None]:
-    """Keep torch to one thread: its tiles are too small to divide, and the child that compiles is a fork."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -288,7 +288,7 @@ def fma(agent: Agent, op: Operation) -> Number:
 def constant(op: Operation) -> Handler:
     value = op.attributes["value"]
     if isinstance(value, Dense):
-        return _dense
+        return lambda agent, op: agent.cluster.known.tensor(op, (agent.cta,), lambda: _dense(agent, op))
     number: Number = int(value) if isinstance(value, bool) else value
 
     def run(_: Agent, __: Operation) -> Number:

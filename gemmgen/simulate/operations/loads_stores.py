@@ -112,7 +112,12 @@ def local_load(agent: Agent, op: Operation) -> Tensor:
     view: View = agent.get(op.operands[0])
     access = agent.access("load from shared memory", op.location)
     view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
-    return view.data.clone()
+    return loaded(agent, op, view)
+
+
+def loaded(agent: Agent, op: Operation, view: View) -> Tensor:
+    """Return what a view of memory holds now."""
+    return agent.cluster.known.tensor(op, (view.numbers,), lambda: view.data.clone())
 
 
 @operation("ttg.local_store")
@@ -123,7 +128,7 @@ def local_store(agent: Agent, op: Operation) -> None:
 def _store(agent: Agent, op: Operation, value: Tensor, view: View, what: str) -> None:
     access = agent.access(what, op.location)
     view.memory.write(view, access, agent.knowledge.clock, agent.knowledge.fenced)
-    view.data.copy_(value)
+    view.fill(value)
 
 
 @computation("tt.addptr")
@@ -182,7 +187,7 @@ def async_copy(agent: Agent, op: Operation) -> Steps:
         values = torch.full(offsets.shape, 0, dtype=pointer.flat.dtype)
         values.copy_(torch.as_tensor(other))
         values[mask] = pointer.flat[offsets[mask]]
-        view.data.copy_(values)
+        view.fill(values)
 
     agent.cluster.issue(Event(lane.events, complete))
     yield
@@ -296,7 +301,7 @@ def tmem_load(agent: Agent, op: Operation) -> Any:
     view: View = agent.get(op.operands[0])
     access = agent.access("load from tensor memory", op.location)
     view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
-    value = view.data.clone()
+    value = loaded(agent, op, view)
     return value if result_count + token_count == 1 else (value, TOKEN)
 
 

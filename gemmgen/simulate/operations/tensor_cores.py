@@ -8,7 +8,8 @@ Microscaling Formats 1.0 (e2m1, e8m0), OCP FP8 1.0 (e4m3, e5m2), PTX ISA 9.0 (ue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,10 +22,10 @@ from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import Access, Proxy, View
 from gemmgen.simulate.operations.arith import as_float16
 from gemmgen.simulate.operations.control import find, owner, report_overflow
-from gemmgen.simulate.operations.loads_stores import TOKEN
+from gemmgen.simulate.operations.loads_stores import TOKEN, loaded
 from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.program import Accumulator, Agent, Event, Lane, Steps
+from gemmgen.simulate.program import Accumulator, Agent, Event, Known, Lane, Steps
 from gemmgen.simulate.timeline import Span
 from gemmgen.simulate.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 
@@ -57,10 +58,11 @@ def warp_group_dot(agent: Agent, op: Operation) -> Steps:
         # An accumulator in flight is an earlier MMA's of this lane, which has retired before this one.
         earlier = accumulator.value if isinstance(accumulator, Accumulator) else accumulator
         earlier = earlier if use_accumulator else None
-        if type_.dtype == torch.float16:
-            result.value = as_float16(agent, op, product(a, b, earlier, torch.float32))
-        else:
-            result.value = product(a, b, earlier, type_.dtype)
+        short = type_.dtype == torch.float16
+        dtype = torch.float32 if short else type_.dtype
+        operands = [numbers(cluster.known, operand) for operand in (a, b, earlier)]
+        found = cluster.known.tensor(op, operands, lambda: product(a, b, earlier, dtype))
+        result.value = as_float16(agent, op, found) if short else found
         if cluster.trace:
             row = f"{agent.label} mma"
             cluster.trace.spans.append(
@@ -113,6 +115,17 @@ def product(a: View | Tensor, b: View | Tensor, accumulator: Tensor | None, dtyp
     if accumulator is None:
         return (left @ right).to(dtype)
     return torch.addmm(accumulator.float(), left, right).to(dtype)
+
+
+NO_SUMS = "none"
+"""Stands for there being no earlier sums."""
+
+
+def numbers(known: Known, operand: View | Tensor | None) -> Hashable | None:
+    """Return what stands for the numbers of an operand of an MMA; None if nothing does."""
+    if operand is None:
+        return NO_SUMS
+    return operand.numbers if isinstance(operand, View) else known.numbers(operand)
 
 
 def as_tf32(tensor: Tensor) -> Tensor:
@@ -211,7 +224,8 @@ def tmem_copy(agent: Agent, op: Operation) -> Steps:
         return
     source: View = agent.get(op.operands[0])
     target: View = agent.get(op.operands[1])
-    if source.data.shape != target.data.shape or source.data.dtype != target.data.dtype:
+    before, after = op.operand_types[:2]
+    if source.place.index.shape != target.place.index.shape or before.element != after.element:
         raise refusal("a tcgen05 copy that changes the shape or the type is not known", op.location)
     issue = _Issue(agent, op, "tcgen05 copy", target.name)
     moves = [(in_cta(agent, source, cta), in_cta(agent, target, cta)) for cta in group(agent)]
@@ -221,7 +235,8 @@ def tmem_copy(agent: Agent, op: Operation) -> Steps:
 
     def work() -> None:
         for from_, to in moves:
-            to.data.copy_(from_.data)
+            values = loaded(agent, op, from_)
+            to.fill(values, agent.cluster.known.numbers(values))
 
     issue.enqueue(work)
     yield
@@ -291,12 +306,22 @@ def _mma(
         issue.writes(in_cta(agent, d, cta))
     columns = _b_order(op, ctas)
 
+    known = agent.cluster.known
+    rights = [in_cta(agent, b, cta) for cta in columns]
+
+    def multiplied(left: View, into: View, cta: int) -> Tensor:
+        right = torch.cat([view.data for view in rights], dim=1)
+        before = into.data if use_accumulator else None
+        return multiply(left.data, right, before, into.data.dtype, cta)
+
     def work() -> None:
-        right = torch.cat([in_cta(agent, b, cta).data for cta in columns], dim=1)
         for cta in ctas:
-            into = in_cta(agent, d, cta).data
+            into, left = in_cta(agent, d, cta), in_cta(agent, a, cta)
+            others = [in_cta(agent, agent_view, cta) for agent_view in inputs[2:]]
             before = into if use_accumulator else None
-            into.copy_(multiply(in_cta(agent, a, cta).data, right, before, into.dtype, cta))
+            operands = [numbers(known, operand) for operand in (left, *rights, *others, before)]
+            found = known.tensor(op, operands, partial(multiplied, left, into, cta))
+            into.fill(found, known.numbers(found))
 
     issue.enqueue(work)
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -17,7 +18,7 @@ from gemmgen.simulate.findings import Kind, refusal
 from gemmgen.simulate.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
 from gemmgen.simulate.memory import POISON_INTEGER, View
 from gemmgen.simulate.operations.control import find, owner
-from gemmgen.simulate.operations.loads_stores import Pointer
+from gemmgen.simulate.operations.loads_stores import Pointer, loaded
 from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import Operation
 from gemmgen.simulate.policies import Pending, program_at
@@ -107,8 +108,8 @@ def _check_alignment(agent: Agent, op: Operation, descriptor: Descriptor, first:
         agent.report(Kind.UNALIGNED_TRANSFER, descriptor.name, (op.location,), text)
 
 
-class Part(Protocol):
-    """What one transfer moves of a tensor in global memory."""
+class Part(Hashable, Protocol):
+    """What one transfer moves of a tensor in global memory; equal parts are of the same elements."""
 
     @property
     def descriptor(self) -> Descriptor:
@@ -195,7 +196,8 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     component, number = destination(agent, op, view, "TMA load")
     _, access, _, _ = cluster.loads[component]
     cluster.globals.read(part.regions, part.descriptor.name, access, agent.knowledge.clock)
-    size = view.data.numel() * view.data.element_size()  # what is out of bounds counts too [ptx]
+    assert view.held is not None
+    size = view.held.nbytes  # what is out of bounds counts too [ptx]
     cluster.load_count += 1
     identity, begin = cluster.load_count, cluster.step
     published = _published(agent, component, number)
@@ -203,16 +205,24 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
         barrier.issue(size, identity, component)
 
     def complete() -> None:
-        data, values = view.data, part.load()
-        if values.dtype != data.dtype:
-            values = values.view(data.dtype)  # bits are bits, whatever their sign
-        data.copy_(values if values.shape == data.shape else values.view(data.shape))
+        # A part of a tensor that nobody has written yet is the same in every schedule.
+        if cluster.globals.is_as_given(part.regions):
+            values = cluster.known.tensor(op, (part,), lambda: _as_held(view, part.load().clone()))
+            view.fill(values, cluster.known.numbers(values))
+        else:
+            view.fill(_as_held(view, part.load()))
         if barrier:
             barrier.receive(size, identity, published)
             cluster.settle(barrier)
         _trace(agent, op, view, "load", begin)
 
     cluster.issue(Event(deque(), complete))
+
+
+def _as_held(view: View, values: Tensor) -> Tensor:
+    """Return values with the element type and the shape of a view: bits are bits, whatever their sign."""
+    assert view.held is not None
+    return values.view(view.held.dtype).view(view.held.shape)
 
 
 @operation("ttng.async_tma_copy_local_to_global", ignored=_CACHING, blocking=True)
@@ -267,7 +277,7 @@ def _store_from(
     begin = cluster.step
 
     def complete_read() -> None:
-        values = view.data.clone()
+        values = loaded(agent, op, view)
 
         def complete_write() -> None:
             cluster.globals.perform(touch, lambda: not part.holds(values))
@@ -397,7 +407,7 @@ def _respond_into(agent: Agent, op: Operation, request: _Request, view: View) ->
         barrier.issue(RESULT_BYTES, identity, component)
 
     def complete() -> None:
-        view.data.copy_(torch.tensor(request.response))
+        view.fill(torch.tensor(request.response))
         if request.response.state == _REFUSED:
             cluster.refusals.append((component, number))
         if barrier:
