@@ -5,13 +5,64 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.kernel import SHARED, Construction, Field, KernelLayouts, KernelView, OperandLoad
+from gemmgen.render.kernel import (
+    DESCRIPTOR,
+    SHARED,
+    Construction,
+    Field,
+    KernelLayouts,
+    KernelView,
+    OperandLoad,
+)
 from gemmgen.render.overview import HopperOverview
-from gemmgen.render.spelling import extent_name, fit
+from gemmgen.render.spelling import argument_name, extent_name, fit, fit_sum
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a module spells what is of a part of a tile's columns."""
+
+    number: int | None
+    """None of a plain tile's only one."""
+
+    @property
+    def accumulator(self) -> str:
+        """The variable that holds its sums."""
+        return _numbered("accumulator", self.number)
+
+    @property
+    def step(self) -> str:
+        """The one that holds those of a K step."""
+        return _numbered("step", self.number)
+
+    @property
+    def layout(self) -> str:
+        """The constant that holds the layout of its sums."""
+        return _numbered("ACCUMULATOR_LAYOUT", self.number)
+
+    @property
+    def columns(self) -> str:
+        """The constant that holds its columns."""
+        return "PROGRAM_TILE_N" if self.number is None else f"PART_N_{self.number}"
+
+    @property
+    def column(self) -> str:
+        """Where it begins."""
+        return " + ".join(("column", *(f"PART_N_{i}" for i in range(self.number or 0))))
+
+    def of(self, field: str) -> str:
+        """Return its element of a field of the arguments, of which there is one for each part."""
+        return f"args.{field}" if self.number is None else f"args.{field}[{self.number}]"
+
+
+def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
+    """Return the parts of a plan's tile."""
+    return tuple(map(Part, range(len(plan.column_parts)))) if plan.composed else (Part(None),)
 
 
 @dataclass(frozen=True)
@@ -26,29 +77,34 @@ class HopperLayouts(KernelLayouts):
         plan, problem = self.plan, self.plan.problem
         a_axes, b_axes = (0, 1) if problem.a.major == "k" else (1, 0), (0 if problem.b.major == "k" else 1)
         yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
-        yield self._shared("B", plan.b_swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
+        buffers = plan.resources.b
+        for part in buffers:
+            if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
+                name = part.operand.upper()
+                yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
         if problem.c:
             yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
         for vector in problem.vectors:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
-        yield self._accumulator()
+        for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
+            yield self._accumulator(part.layout, shape)
         if plan.a_source == "registers":
             k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
             arguments = ["operand_index=0", "parent=ACCUMULATOR_LAYOUT", f"k_width={k_width}"]
             yield self._constant("A_REGISTER_LAYOUT", "gl.DotOperandLayout", arguments, [])
 
-    def _accumulator(self) -> str:
-        """Return the accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
-        _, n, k = self.plan.mma_shape
+    def _accumulator(self, name: str, mma_shape: tuple[int, int, int]) -> str:
+        """Return an accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
+        _, n, k = mma_shape
         arguments = [
             "version=[3, 0]",
             f"warps_per_cta={list(self.plan.warps_across)}",
             f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
         ]
         bases = self.plan.bases(1, 0) if self.plan.exchanged else self.plan.bases(0, 1)
-        return self._constant("ACCUMULATOR_LAYOUT", "gl.NVMMADistributedLayout", arguments, bases)
+        return self._constant(name, "gl.NVMMADistributedLayout", arguments, bases)
 
 
 @dataclass(frozen=True)
@@ -84,7 +140,7 @@ class HopperView(KernelView):
             if plan.multicast:
                 parts += ["wgmma/producer_multicast", "wgmma/release"]
             else:
-                parts.append("wgmma/producer_shares" if plan.row_shares > 1 else "wgmma/producer")
+                parts.append("wgmma/producer")
         elif not plan.synchronous:
             if not plan.persistent:
                 parts.append(f"wgmma/loads_{'bounded' if self.bounded else 'tiled'}")
@@ -138,7 +194,7 @@ class HopperView(KernelView):
             yield "shared/epilogue"
         if plan.subtiles > 1:
             yield "wgmma/halves"
-        if plan.subtiles > 2:
+        if self.epilogue.splits_by_halves:
             yield "wgmma/split_columns"
         yield self.epilogue.leaf_part
         loading = "_loading" if self.epilogue.loads else ""
@@ -159,6 +215,10 @@ class HopperView(KernelView):
         plan = self.plan
         yield "PROGRAM_TILE_M", plan.program_tile_m, ""
         yield "PROGRAM_TILE_N", plan.program_tile_n, ""
+        if plan.composed:
+            meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
+            for part, columns, meaning in zip(self.columns, plan.column_parts, meanings, strict=False):
+                yield part.columns, columns * plan.cluster_n, meaning
         yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
         if plan.consumers > 1:
             yield "CONSUMERS", plan.consumers, ""
@@ -175,6 +235,10 @@ class HopperView(KernelView):
                     plan.splits_at_once,
                     "of which the last program reads the sums together",
                 )
+        vectors = (OPERATIONS[vector].along for vector in plan.problem.vectors)
+        if plan.composed and "n" in vectors:
+            meaning = "columns of a column operand that TMA loads: a power of two, no less than the tile's"
+            yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants
@@ -187,10 +251,14 @@ class HopperView(KernelView):
         plan, resources, problem = self.plan, self.plan.resources, self.plan.problem
         c, scalar = ("c",) if problem.c else (), ("tensor_scale",) if plan.specialized else ()
         barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
+        b = [argument_name(plan.argument(buffer.operand)) for buffer in resources.b]
+        each = "  # one for each part of a tile's columns"
         return (
-            *self._descriptors("a", "b", *c, *problem.vectors, *scalar, "d", *self._workspace),
-            self._ring("a_smem", "gl.tuple", [buffer.name for buffer in resources.a]),
-            Field("b_smem", SHARED, "b_smem"),
+            *self._descriptors("a"),
+            _several("b_desc", b, DESCRIPTOR, each),
+            *self._descriptors(*c, *problem.vectors, *scalar, "d", *self._workspace),
+            self._ring("a_smem", [buffer.name for buffer in resources.a]),
+            _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized else ()),
             *self._counts(),
@@ -207,11 +275,9 @@ class HopperView(KernelView):
         return f"SPLITS * {self._k_tile}" if self.divides_k else self._k_tile
 
     @staticmethod
-    def _ring(name: str, several: str, names: list[str], one: str = SHARED) -> Field:
-        """Return the field of what a consumer may have of its own: a tuple where there are several."""
-        if len(names) == 1:
-            return Field(name, one, names[0])
-        return Field(name, several, f"({', '.join(names)})", "  # one for each consumer")
+    def _ring(name: str, names: list[str], kind: str = SHARED) -> Field:
+        """Return the field of what a consumer may have of its own."""
+        return _several(name, names, kind, "  # one for each consumer")
 
     @property
     def _own(self) -> Field:
@@ -219,8 +285,8 @@ class HopperView(KernelView):
         consumers = self.plan.resources.consumers
         if self.epilogue.loads:
             names = [_numbered("buffers", consumer.number) for consumer in consumers]
-            return self._ring("buffers", "gl.tuple", names, "Buffers")
-        return self._ring("d_smem", "gl.tuple", [consumer.d.name for consumer in consumers])
+            return self._ring("buffers", names, "Buffers")
+        return self._ring("d_smem", [consumer.d.name for consumer in consumers])
 
     @property
     def buffers(self) -> tuple[Field, ...]:
@@ -322,25 +388,38 @@ class HopperView(KernelView):
         return (columns, rows) if self.plan.exchanged else (rows, columns)
 
     @property
-    def expected_bytes(self) -> str:
-        """What one phase of it awaits."""
+    def expect_loads(self) -> str:
+        """The statement that awaits the bytes of a stage."""
         a = "args.a_desc.nbytes_per_cta"
-        return f"{f'CONSUMERS * {a}' if self.plan.row_shares > 1 else a} + args.b_desc.nbytes_per_cta"
+        b = (f"{part.of('b_desc')}.nbytes_per_cta" for part in self.columns)
+        bytes_of = [f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b]
+        return fit_sum("mbarrier.expect(", "ready", bytes_of, indent=12)
 
     @property
     def loads(self) -> tuple[OperandLoad, ...]:
         """A, then B, as one stage loads them."""
         plan, shares = self.plan, self.plan.row_shares
         single = plan.schedule_kind == "single_tile"
-        k, column = ("0", "0") if single else ("k", "column")
+        k = "0" if single else "k"
         row = "0" if single else "row + i * CONSUMER_TILE_M" if shares > 1 else "row"
 
-        def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
-            coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
-            return OperandLoad(operand, coordinates, operand in plan.multicast, shares)
+        def coordinates(major: str, place: str) -> str:
+            return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
 
-        problem = plan.problem
-        return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))
+        a, b = coordinates(plan.problem.a.major, row), plan.problem.b.major
+        columns = ((part.number, "0" if single else part.column) for part in self.columns)
+        return (
+            OperandLoad("a", a, "a" in plan.multicast, shares),
+            *(OperandLoad("b", coordinates(b, at), "b" in plan.multicast, part=i) for i, at in columns),
+        )
+
+    def load_statement(self, load: OperandLoad) -> str:
+        """Return the statement that loads an operand's tile, or a part of it."""
+        part = Part(load.part)
+        descriptor, tile = part.of(f"{load.operand}_desc"), part.of(f"{load.operand}_smem")
+        arguments = [descriptor, load.coordinates, "ready", f"{tile}.index(ring.stage)"]
+        arguments += ["multicast=True"] * load.multicast
+        return fit("tma.async_load(", arguments, ")", indent=12, margin=0)
 
     @property
     def a_coordinates(self) -> str:
@@ -379,10 +458,45 @@ class HopperView(KernelView):
         return _turned("a_smem", a == "mn"), _turned("b_smem", b == "k")
 
     @property
+    def columns(self) -> tuple[Part, ...]:
+        """The parts of a tile's columns."""
+        return parts_of(self.plan)
+
+    @property
+    def accumulators(self) -> str:
+        """The sums of all parts."""
+        return ", ".join(self.epilogue.accumulators)
+
+    @property
+    def its_sums(self) -> str:
+        """What the K loop of a tile returns, in words."""
+        return "its parts' sums" if self.plan.composed else "its accumulator"
+
+    @property
+    def mma_reads(self) -> str:
+        """Until when a stage is read, as a sentence."""
+        if self.plan.composed:
+            return "The MMAs read the stage until they have retired."
+        return "The MMA reads the stage until it has retired."
+
+    def wait(
+        self, outstanding: int, indent: int, sums: Literal["accumulator", "step"] = "accumulator"
+    ) -> str:
+        """Return the statement that waits until the MMAs of so many K steps are in flight, of all parts."""
+        names = ", ".join(getattr(part, sums) for part in self.columns)
+        arguments = (str(outstanding * len(self.columns)), f"deps=[{names}]")
+        return fit(f"{names} = warpgroup_mma_wait(", arguments, ")", indent=indent)
+
+    @property
     def zeros(self) -> str:
-        """An accumulator of nothing."""
+        """An accumulator of nothing, of a tile that is not composed."""
+        return self.zeros_of(Part(None))
+
+    def zeros_of(self, part: Part) -> str:
+        """Return an accumulator of nothing for a part of a tile."""
         dtype, (rows, columns) = self.plan.problem.accumulator.gluon, self.partial_extents
-        return f"gl.zeros(({rows}, {columns}), {dtype}, ACCUMULATOR_LAYOUT)"
+        columns = columns if part.number is None else part.columns
+        return f"gl.zeros(({rows}, {columns}), {dtype}, {part.layout})"
 
     @property
     def add_splits(self) -> str:
@@ -433,7 +547,8 @@ class HopperView(KernelView):
 
     def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
-        items = ("args", self.own_value, self.consumer_row, "column", self.accumulated)
+        sums = self.epilogue.accumulators if self.plan.composed else (self.accumulated,)
+        items = ("args", self.own_value, self.consumer_row, "column", *sums)
         return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
 
     @property
@@ -464,6 +579,13 @@ class HopperView(KernelView):
 def _turned(name: str, is_turned: bool) -> str:
     """Return a tensor, or its transposed view, in which no element moves."""
     return f"{name}.permute((1, 0))" if is_turned else name
+
+
+def _several(name: str, values: list[str], kind: str, comment: str) -> Field:
+    """Return the field of a value, or of a tuple where there are several."""
+    if len(values) == 1:
+        return Field(name, kind, values[0])
+    return Field(name, "gl.tuple", f"({', '.join(values)})", comment)
 
 
 def _numbered(name: str, number: int | None) -> str:

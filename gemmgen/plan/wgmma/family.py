@@ -164,7 +164,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
             whole = bound.cluster_n > 1 or bound.warps_n > 1
             wanted = whole_number(store["subtile_n"])
-            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.cta_tile_n)}
+            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.column_parts[-1])}
         kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decisions)
@@ -265,8 +265,8 @@ def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) 
 
 
 def _columns_of_warp(plan: WgmmaKernel) -> int:
-    """Return the columns of the instruction's tile that a warp has."""
-    return plan.consumer_extents[1] // plan.warps_across[1]
+    """Return the columns of the instruction's tile, or of its widest part, that a warp has."""
+    return plan.mma_parts[0] // plan.warps_across[1]
 
 
 def _warps_down(decisions: Values) -> int:
