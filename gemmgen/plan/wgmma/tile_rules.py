@@ -298,7 +298,7 @@ def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
 
 @rule("composed-tile")
 def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Parts of a tile's columns have consumers with a producer of their own, and lie in every CTA and warp."""
+    """Parts of a tile are for consumers with a producer of their own; each is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
     columns = f"a tile of {' + '.join(map(str, plan.column_parts))} columns"
