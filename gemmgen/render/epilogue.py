@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.spelling import LINE_LENGTH, fit, fit_sum
+from gemmgen.render.spelling import fit_sum
 
 
 @dataclass(frozen=True)
@@ -156,30 +156,20 @@ class EpilogueView:
     @property
     def store_parameters(self) -> str:
         """What the function that stores a tile takes."""
-        return ", ".join(("args", self.own, "row", "column", *self.accumulators, *self.passed_on))
+        return ", ".join(("args", self.own, "row", "column", self.sums, *self.passed_on))
 
     @property
-    def accumulators(self) -> tuple[str, ...]:
-        """The sums of a tile: one for each part of its columns."""
-        parts = len(self.plan.column_parts)
-        return tuple(f"accumulator_{i}" for i in range(parts)) if parts > 1 else ("accumulator",)
+    def sums(self) -> str:
+        """The sums of a tile, or of all its parts."""
+        return "accumulators" if self.plan.composed else "accumulator"
 
     @property
-    def subtiles(self) -> str:
-        """The statement that divides the sums of a tile into sub-tiles."""
-        if not self.plan.composed:
-            return "subtiles = split_columns(accumulator)"
-        counts = (columns // self.plan.subtile_n for columns in self.plan.column_parts)
-        parts = [_split(name, count) for name, count in zip(self.accumulators, counts, strict=True)]
-        line = f"subtiles = {' + '.join(parts)}"
-        if 4 + len(line) <= LINE_LENGTH:
-            return line
-        return fit("subtiles = (", ["\n        + ".join(parts)], ")", indent=4)
-
-    @property
-    def splits_by_halves(self) -> bool:
-        """Whether a part of a tile has more than two sub-tiles, in a kernel that halves its sums."""
-        return self.plan.column_parts[0] > 2 * self.plan.subtile_n
+    def split_parts(self) -> str:
+        """The statement that returns the sub-tiles of all parts of a tile."""
+        parts = [
+            _split(i, columns // self.plan.subtile_n) for i, columns in enumerate(self.plan.column_parts)
+        ]
+        return f"return {' + '.join(parts)}"
 
     @property
     def own(self) -> str:
@@ -333,11 +323,11 @@ class EpilogueView:
         return "ring" if self.plan.subtiles > 1 and self.plan.epilogue_buffers > 1 else "one"
 
 
-def _split(accumulator: str, subtiles: int) -> str:
+def _split(part: int, subtiles: int) -> str:
     """Return the sub-tiles of a part of a tile, as a tuple."""
     if subtiles > 2:
-        return f"split_columns({accumulator}, halvings={subtiles.bit_length() - 1})"
-    return f"halves({accumulator})" if subtiles == 2 else f"({accumulator},)"
+        return f"split_part(accumulators[{part}], halvings={subtiles.bit_length() - 1})"
+    return f"halves(accumulators[{part}])" if subtiles == 2 else f"(accumulators[{part}],)"
 
 
 def _widened(dtype: str) -> str:

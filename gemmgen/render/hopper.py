@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -29,16 +28,6 @@ class Part:
 
     number: int | None
     """None of a plain tile's only one."""
-
-    @property
-    def accumulator(self) -> str:
-        """The variable that holds its sums."""
-        return _numbered("accumulator", self.number)
-
-    @property
-    def step(self) -> str:
-        """The one that holds those of a K step."""
-        return _numbered("step", self.number)
 
     @property
     def layout(self) -> str:
@@ -140,7 +129,7 @@ class HopperView(KernelView):
             if plan.multicast:
                 parts += ["wgmma/producer_multicast", "wgmma/release"]
             else:
-                parts.append("wgmma/producer")
+                parts.append("wgmma/producer_shares" if plan.row_shares > 1 else "wgmma/producer")
         elif not plan.synchronous:
             if not plan.persistent:
                 parts.append(f"wgmma/loads_{'bounded' if self.bounded else 'tiled'}")
@@ -167,6 +156,8 @@ class HopperView(KernelView):
     @property
     def _mma(self) -> str:
         registers = "_registers" if self.plan.a_source == "registers" else ""
+        if self.plan.composed:
+            return f"wgmma/issue_mmas{'_promoted' if self.plan.promote_k else ''}"
         return f"wgmma/mma{registers}{'_promoted' if self.plan.promote_k else ''}"
 
     @property
@@ -177,6 +168,8 @@ class HopperView(KernelView):
         if plan.synchronous:
             return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
         pace = "overlapped" if plan.outstanding_mmas else "in_order"
+        if plan.composed:
+            return f"wgmma/multiply_parts_{'promoted' if plan.promote_k else pace}"
         return (
             f"wgmma/{'multiply' if plan.specialized else 'refill'}_{'promoted' if plan.promote_k else pace}"
         )
@@ -194,7 +187,11 @@ class HopperView(KernelView):
             yield "shared/epilogue"
         if plan.subtiles > 1:
             yield "wgmma/halves"
-        if self.epilogue.splits_by_halves:
+        if plan.composed:
+            if plan.column_parts[0] > 2 * plan.subtile_n:
+                yield "wgmma/split_part"
+            yield "wgmma/split_parts"
+        elif plan.subtiles > 2:
             yield "wgmma/split_columns"
         yield self.epilogue.leaf_part
         loading = "_loading" if self.epilogue.loads else ""
@@ -219,6 +216,7 @@ class HopperView(KernelView):
             meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
             for part, columns, meaning in zip(self.columns, plan.column_parts, meanings, strict=False):
                 yield part.columns, columns * plan.cluster_n, meaning
+            yield "PARTS", len(self.columns), ""
         yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
         if plan.consumers > 1:
             yield "CONSUMERS", plan.consumers, ""
@@ -400,26 +398,32 @@ class HopperView(KernelView):
         """A, then B, as one stage loads them."""
         plan, shares = self.plan, self.plan.row_shares
         single = plan.schedule_kind == "single_tile"
-        k = "0" if single else "k"
+        k, column = ("0", "0") if single else ("k", "column")
         row = "0" if single else "row + i * CONSUMER_TILE_M" if shares > 1 else "row"
 
-        def coordinates(major: str, place: str) -> str:
-            return f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
+        def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
+            coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
+            return OperandLoad(operand, coordinates, operand in plan.multicast, shares)
 
-        a, b = coordinates(plan.problem.a.major, row), plan.problem.b.major
-        columns = ((part.number, "0" if single else part.column) for part in self.columns)
-        return (
-            OperandLoad("a", a, "a" in plan.multicast, shares),
-            *(OperandLoad("b", coordinates(b, at), "b" in plan.multicast, part=i) for i, at in columns),
-        )
+        problem = plan.problem
+        return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))
 
-    def load_statement(self, load: OperandLoad) -> str:
-        """Return the statement that loads an operand's tile, or a part of it."""
-        part = Part(load.part)
-        descriptor, tile = part.of(f"{load.operand}_desc"), part.of(f"{load.operand}_smem")
-        arguments = [descriptor, load.coordinates, "ready", f"{tile}.index(ring.stage)"]
-        arguments += ["multicast=True"] * load.multicast
-        return fit("tma.async_load(", arguments, ")", indent=12, margin=0)
+    @property
+    def load_b(self) -> str:
+        """The statements that load a K step's tiles of B."""
+        return self.load_statements(self.loads[1], margin=12)
+
+    def load_statements(self, load: OperandLoad, margin: int = 0) -> str:
+        """Return the statements that load an operand's tile; lines but the first are indented by `margin`."""
+        parts = self.columns if load.operand == "b" else (Part(None),)
+        option = ["multicast=True"] * load.multicast
+        statements: list[str] = []
+        for part in parts:
+            coordinates = load.coordinates.replace("column", part.column)
+            tile = f"{part.of(f'{load.operand}_smem')}.index(ring.stage)"
+            arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *option]
+            statements.append(fit("tma.async_load(", arguments, ")", indent=12, margin=margin))
+        return f"\n{' ' * margin}".join(statements)
 
     @property
     def a_coordinates(self) -> str:
@@ -463,29 +467,20 @@ class HopperView(KernelView):
         return parts_of(self.plan)
 
     @property
-    def accumulators(self) -> str:
-        """The sums of all parts."""
-        return ", ".join(self.epilogue.accumulators)
+    def sums(self) -> str:
+        """The sums of a tile, or of all its parts."""
+        return self.epilogue.sums
 
     @property
-    def its_sums(self) -> str:
-        """What the K loop of a tile returns, in words."""
-        return "its parts' sums" if self.plan.composed else "its accumulator"
+    def part_tiles(self) -> str:
+        """The instruction's operands for a part of a tile."""
+        a, b = self.plan.problem.a.major, self.plan.problem.b.major
+        return f"{_turned('a_tile', a == 'mn')}, {_turned('b_tile', b == 'k')}"
 
     @property
-    def mma_reads(self) -> str:
-        """Until when a stage is read, as a sentence."""
-        if self.plan.composed:
-            return "The MMAs read the stage until they have retired."
-        return "The MMA reads the stage until it has retired."
-
-    def wait(
-        self, outstanding: int, indent: int, sums: Literal["accumulator", "step"] = "accumulator"
-    ) -> str:
-        """Return the statement that waits until the MMAs of so many K steps are in flight, of all parts."""
-        names = ", ".join(getattr(part, sums) for part in self.columns)
-        arguments = (str(outstanding * len(self.columns)), f"deps=[{names}]")
-        return fit(f"{names} = warpgroup_mma_wait(", arguments, ")", indent=indent)
+    def parts_of_zeros(self) -> str:
+        """The statement that makes accumulators of nothing, one for each part."""
+        return fit("accumulators = (", [self.zeros_of(part) for part in self.columns], ")", indent=4)
 
     @property
     def zeros(self) -> str:
@@ -547,8 +542,8 @@ class HopperView(KernelView):
 
     def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
-        sums = self.epilogue.accumulators if self.plan.composed else (self.accumulated,)
-        items = ("args", self.own_value, self.consumer_row, "column", *sums)
+        sums = self.sums if self.plan.composed else self.accumulated
+        items = ("args", self.own_value, self.consumer_row, "column", sums)
         return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
 
     @property

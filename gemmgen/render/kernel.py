@@ -64,8 +64,6 @@ class OperandLoad:
     multicast: bool
     shares: int = 1
     """Tiles of it, one for each consumer's rows."""
-    part: int | None = None
-    """Which part of the tile's columns it is of; None of the only one."""
 
     @property
     def option(self) -> str:

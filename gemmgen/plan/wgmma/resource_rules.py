@@ -35,6 +35,7 @@ from gemmgen.plan.wgmma.tile_rules import (
     mma_tile,
     narrowest_subtile,
     occupancy,
+    sum_of_parts,
     sums_around,
     tile_power_of_two,
 )
@@ -226,8 +227,8 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.composed and narrowest < least:
         yield Finding(
             "tile.n",
-            f"rows of {narrowest} elements, {narrowest * plan.problem.b.dtype.bytes} bytes, in a part of the "
-            "tiles of B",
+            f"{sum_of_parts(plan)} columns, and rows of {narrowest} elements, "
+            f"{narrowest * plan.problem.b.dtype.bytes} bytes, in the last part of B's tiles",
             f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
             nearest(*sums_around(plan.cta_tile_n, least)),
         )
@@ -321,12 +322,16 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
         )
     elif plan.subtile_n < narrowest and plan.cta_tile_n >= WGMMA.n_min:
         alignment = plan.architecture.tma_alignment_bytes
-        fix = f"use at least {narrowest}"
+        found, fix = (
+            f"rows of {plan.subtile_n} elements of {plan.problem.d.name}",
+            f"use at least {narrowest}",
+        )
         if plan.composed and part < narrowest:
+            found = f"{sum_of_parts(plan)} columns, and {found} in the last part"
             fix = nearest(*sums_around(plan.cta_tile_n, narrowest))
         yield Finding(
             field if part >= narrowest else "tile.n",
-            f"rows of {plan.subtile_n} elements of {plan.problem.d.name}",
+            found,
             f"TMA moves at least {alignment} bytes of a row",
             fix,
         )

@@ -272,6 +272,11 @@ def _is_sum(columns: int, narrowest: int) -> bool:
     return columns.bit_count() <= MOST_PARTS and columns % narrowest == 0
 
 
+def sum_of_parts(plan: WgmmaKernel) -> str:
+    """Return a composed tile's columns as the sum that they are."""
+    return f"{plan.cta_tile_n} = {' + '.join(map(str, plan.column_parts))}"
+
+
 def sums_around(columns: int, narrowest: int) -> tuple[int, int]:
     """Return the nearest widths below and above that a composed tile with such parts can have."""
     below = next(n for n in range(columns, 0, -1) if _is_sum(n, narrowest) or n == narrowest)
@@ -287,13 +292,9 @@ def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
         found = f"{plan.cta_tile_n:,} is no power of two"
         return Finding("tile.n", found, limit, nearest(below, 2 * below, low=low, high=high))
     found = f"{plan.cta_tile_n:,} is no sum of at most {MOST_PARTS} powers of two from {WGMMA.n_min} on"
-    below, above = sums_around(min(plan.cta_tile_n, 2 * high), WGMMA.n_min)
-    return Finding(
-        "tile.n",
-        found,
-        f"{limit}, and a tile has as many parts",
-        nearest(below, above, low=low, high=2 * high),
-    )
+    high += high // 2
+    fix = nearest(*sums_around(min(plan.cta_tile_n, high), WGMMA.n_min), low=low, high=high)
+    return Finding("tile.n", found, f"{limit}, and a tile has no more parts", fix)
 
 
 @rule("composed-tile")
@@ -301,7 +302,7 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     """Parts of a tile are for consumers with a producer of their own; each is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
-    columns = f"a tile of {' + '.join(map(str, plan.column_parts))} columns"
+    columns = f"a tile of {sum_of_parts(plan)} columns"
     below = power_of_two_below(plan.cta_tile_n)
     if not plan.specialized:
         yield Finding(
