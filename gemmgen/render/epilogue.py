@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.spelling import fit_sum
+from gemmgen.render.spelling import LINE_LENGTH, fit, fit_sum
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,15 @@ class EpilogueView:
     @property
     def split_parts(self) -> str:
         """The statement that returns the sub-tiles of all parts of a tile."""
+        counts = (columns // self.plan.subtile_n for columns in self.plan.column_parts)
         parts = [
-            _split(i, columns // self.plan.subtile_n) for i, columns in enumerate(self.plan.column_parts)
+            f"split_part(accumulators[{i}], halvings={count.bit_length() - 1})"
+            for i, count in enumerate(counts)
         ]
-        return f"return {' + '.join(parts)}"
+        line = f"return {' + '.join(parts)}"
+        if 4 + len(line) <= LINE_LENGTH:
+            return line
+        return fit("return (", ["\n        + ".join(parts)], ")", indent=4)
 
     @property
     def own(self) -> str:
@@ -321,13 +326,6 @@ class EpilogueView:
         if not self.plan.problem.c:
             return ""
         return "ring" if self.plan.subtiles > 1 and self.plan.epilogue_buffers > 1 else "one"
-
-
-def _split(part: int, subtiles: int) -> str:
-    """Return the sub-tiles of a part of a tile, as a tuple."""
-    if subtiles > 2:
-        return f"split_part(accumulators[{part}], halvings={subtiles.bit_length() - 1})"
-    return f"halves(accumulators[{part}])" if subtiles == 2 else f"(accumulators[{part}],)"
 
 
 def _widened(dtype: str) -> str:

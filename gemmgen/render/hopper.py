@@ -188,8 +188,6 @@ class HopperView(KernelView):
         if plan.subtiles > 1:
             yield "wgmma/halves"
         if plan.composed:
-            if plan.column_parts[0] > 2 * plan.subtile_n:
-                yield "wgmma/split_part"
             yield "wgmma/split_parts"
         elif plan.subtiles > 2:
             yield "wgmma/split_columns"
@@ -235,7 +233,7 @@ class HopperView(KernelView):
                 )
         vectors = (OPERATIONS[vector].along for vector in plan.problem.vectors)
         if plan.composed and "n" in vectors:
-            meaning = "columns of a column operand that TMA loads: a power of two, no less than the tile's"
+            meaning = "columns that are loaded of a column operand: a power of two"
             yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants

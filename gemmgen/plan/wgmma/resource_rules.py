@@ -165,9 +165,9 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
     if columns > narrowest:
-        fitting = max(1, columns * room // accumulator)
+        fitting = max(narrowest, columns * room // accumulator)
         fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
-        field, largest = f"tile.{plan.mma_columns}", max(fitting, narrowest)
+        field, largest = f"tile.{plan.mma_columns}", fitting
     else:
         field, largest = f"tile.{plan.mma_rows}", power_of_two_below(max(1, rows * room // accumulator))
     partial = " with its partial sums" if plan.promote_k else ""
