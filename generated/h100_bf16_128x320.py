@@ -4,11 +4,12 @@ D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulate
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
-next tile is already loading.
+next tile is already loading. A tile's columns are two parts, each a power of two wide, with tiles of B,
+MMAs and sums of its own.
 
-    CTA tile         128 x 320, 64 of K per step, in 3 stages
+    CTA tile         128 x (256 + 64), 64 of K per step, in 3 stages
     cluster          1 x 1 CTAs
-    instruction      wgmma m64n256k16
+    instruction      wgmma m64n256k16, m64n64k16
     shared memory    188,656 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (160 hold the accumulator), 40 per producer thread
@@ -229,7 +230,7 @@ def consumer_partition(args, consumer: gl.constexpr):
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, b_1_desc, d_desc):
-    """D = A @ B; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = A @ B; the descriptors are over A [M, K], B stored as [N, K] for each part, and D [M, N]."""
     a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem_0 = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PART_N_0, PROGRAM_TILE_K], B_LAYOUT)

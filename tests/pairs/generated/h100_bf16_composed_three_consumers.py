@@ -5,11 +5,12 @@ fp32. The epilogue, in order: plus C, GELU (erf).
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Three consumer warpgroups multiply with wgmma and store D through TMA while
-the next tile is already loading.
+the next tile is already loading. A tile's columns are two parts, each a power of two wide, with tiles of
+B, MMAs and sums of its own.
 
-    CTA tile         192 x 80, 64 of K per step, in 3 stages
+    CTA tile         192 x (64 + 16), 64 of K per step, in 3 stages
     cluster          1 x 1 CTAs
-    instruction      wgmma m64n64k16
+    instruction      wgmma m64n64k16, m64n16k16
     shared memory    166,404 bytes per CTA
     threads          512 per CTA
     registers        152 per consumer thread (40 hold the accumulator), 40 per producer thread
@@ -280,7 +281,10 @@ def consumer_partition(args, consumer: gl.constexpr):
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, b_1_desc, c_desc, d_desc):
-    """D = epilogue(A @ B); the descriptors are over A [M, K], B [K, N], C [M, N], and D [M, N]."""
+    """D = epilogue(A @ B).
+
+    The descriptors are over A [M, K], B [K, N] for each part, C [M, N], and D [M, N].
+    """
     a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_2 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)

@@ -5,11 +5,12 @@ every 32 of K. The epilogue, in order: plus a bias for each row, ReLU.
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
-next tile is already loading.
+next tile is already loading. A tile's columns are three parts, each a power of two wide, with tiles of
+B, MMAs and sums of its own.
 
-    CTA tile         128 x 112, 32 of K per step, in 4 stages
+    CTA tile         128 x (64 + 32 + 16), 32 of K per step, in 4 stages
     cluster          1 x 1 CTAs
-    instruction      wgmma m64n64k32
+    instruction      wgmma m64n64k32, m64n32k32, m64n16k32
     shared memory    33,616 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (112 hold accumulator and partial sum), 40 per producer thread
@@ -296,7 +297,7 @@ def consumer_partition(args, consumer: gl.constexpr):
 def matmul_kernel(a_desc, b_desc, b_1_desc, b_2_desc, row_bias_desc, d_desc):
     """D = epilogue(A @ B).
 
-    The descriptors are over A [M, K], B stored as [N, K], row_bias [M], and D [M, N].
+    The descriptors are over A [M, K], B stored as [N, K] for each part, row_bias [M], and D [M, N].
     """
     a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)

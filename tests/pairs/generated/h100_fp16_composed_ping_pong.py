@@ -4,11 +4,12 @@ D[M, N] = -A[M, K] @ B[K, N] on Hopper (sm_90a): A and B fp16, D fp16, accumulat
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumers take turns with whole tiles: one multiplies with wgmma while the
-other stores D through TMA.
+other stores D through TMA. A tile's columns are two parts, each a power of two wide, with tiles of B,
+MMAs and sums of its own.
 
-    CTA tile         64 x 144, 64 of K per step, in 3 stages
+    CTA tile         64 x (128 + 16), 64 of K per step, in 3 stages
     cluster          1 x 1 CTAs
-    instruction      wgmma m64n128k16
+    instruction      wgmma m64n128k16, m64n16k16
     shared memory    117,000 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (36 hold the accumulator), 40 per producer thread
@@ -252,7 +253,7 @@ def consumer_partition(args, consumer: gl.constexpr):
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, b_1_desc, d_desc):
-    """D = -A @ B; the descriptors are over A stored as [K, M], B [K, N], and D [M, N]."""
+    """D = -A @ B; the descriptors are over A stored as [K, M], B [K, N] for each part, and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_K, PROGRAM_TILE_M], A_LAYOUT)
     b_smem_0 = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_K, PART_N_0], B_LAYOUT)
     b_smem_1 = gl.allocate_shared_memory(b_1_desc.dtype, [STAGES, PROGRAM_TILE_K, PART_N_1], B_1_LAYOUT)

@@ -4,11 +4,12 @@ D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B int8, D int32, accumulat
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. One consumer of 8 warps multiplies with wgmma and stores D through TMA while
-the next tile is already loading.
+the next tile is already loading. A tile's columns are two parts, each a power of two wide, with tiles of
+B, MMAs and sums of its own.
 
-    CTA tile         128 x 96, 128 of K per step, in 3 stages
+    CTA tile         128 x (64 + 32), 128 of K per step, in 3 stages
     cluster          1 x 1 CTAs
-    instruction      wgmma m64n64k32
+    instruction      wgmma m64n64k32, m64n32k32
     shared memory    102,588 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (48 hold the accumulator), 40 per producer thread
@@ -262,7 +263,7 @@ def consumer_partition(args):
 
 @gluon.jit
 def matmul_kernel(a_desc, b_desc, b_1_desc, d_desc):
-    """D = A @ B; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
+    """D = A @ B; the descriptors are over A [M, K], B stored as [N, K] for each part, and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem_0 = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PART_N_0, PROGRAM_TILE_K], B_LAYOUT)
     b_smem_1 = gl.allocate_shared_memory(b_1_desc.dtype, [STAGES, PART_N_1, PROGRAM_TILE_K], B_LAYOUT)

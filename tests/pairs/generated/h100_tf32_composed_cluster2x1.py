@@ -6,11 +6,12 @@ C fp32, D fp32, accumulated in fp32. The epilogue, in order: plus a bias for eac
 One program per cluster of 2 SMs walks over tiles of D. In each CTA one producer warp loads tiles of A
 and B through TMA into a ring of stages; a tile of B is loaded once and multicast to the CTAs that share
 it. Two consumer warpgroups multiply with wgmma and store D through TMA while the next tile is already
-loading.
+loading. A tile's columns are two parts, each a power of two wide, with tiles of B, MMAs and sums of its
+own.
 
-    CTA tile         128 x 160, 32 of K per step, in 3 stages
+    CTA tile         128 x (128 + 32), 32 of K per step, in 3 stages
     cluster          2 x 1 CTAs
-    instruction      wgmma m64n64k8
+    instruction      wgmma m64n64k8, m64n32k8
     shared memory    145,824 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (80 hold the accumulator), 40 per producer thread
@@ -350,7 +351,8 @@ def consumer_partition(args, consumer: gl.constexpr):
 def matmul_kernel(a_desc, b_desc, b_1_desc, c_desc, column_bias_desc, d_desc):
     """D = epilogue(0.5 * A @ B + C).
 
-    The descriptors are over A [M, K], B stored as [N, K], C [M, N], column_bias [N], and D [M, N].
+    The descriptors are over A [M, K], B stored as [N, K] for each part, C [M, N], column_bias [N], and
+    D [M, N].
     """
     a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
