@@ -220,9 +220,10 @@ def _measure(ptx: str, ptxas_log: str, figures: Mapping[str, int]) -> Resources:
     )
 
 
-def promised_mma(plan: Kernel) -> str:
-    """Return the instruction that a plan multiplies with, and its qualifiers as PTX spells them."""
-    return f"{plan.architecture.mma} {'.'.join((plan.mma_name, *plan.mma_types))}"
+def promised_mmas(plan: Kernel) -> tuple[str, ...]:
+    """Return the instructions that a plan multiplies with, and their qualifiers as PTX spells them."""
+    mmas = (f"{plan.architecture.mma} {'.'.join((name, *plan.mma_types))}" for name in plan.mma_names)
+    return tuple(sorted(mmas))
 
 
 def promised_launch_registers(plan: Kernel) -> int | None:
@@ -258,9 +259,9 @@ def _differences(plan: Kernel, found: Resources) -> Iterator[str]:
     yield from _operation_differences(plan, found)
     if found.warps != plan.total_warps:
         yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"
-    if found.mmas != (promised_mma(plan),):
+    if found.mmas != (planned_mmas := promised_mmas(plan)):
         mmas = ", ".join(found.mmas) or f"no {plan.architecture.mma}"
-        yield f"the plan multiplies with {promised_mma(plan)}, the compiler with {mmas}"
+        yield f"the plan multiplies with {', '.join(planned_mmas)}, the compiler with {mmas}"
     limit = promised_launch_registers(plan)
     if found.launch_registers != limit:
         yield (

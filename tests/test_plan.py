@@ -12,11 +12,12 @@ from hopper import judge
 from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
-from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures
+from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
 from gemmgen.problem.definition import Operand, Problem
 from gemmgen.product import Product
+from gemmgen.render import render
 
 ROOT = Path(__file__).parent.parent
 BF16 = DTYPES["bf16"]
@@ -105,6 +106,16 @@ SINGLE_TILE = replace(
     outstanding_mmas=0,
     schedule_kind="single_tile",
 )
+COMPOSED = replace(TWO_CONSUMERS, cta_tile_n=192, mma_n=128, subtile_n=64)
+THIRDS = replace(
+    COMPOSED,
+    cta_tile_m=192,
+    stages=3,
+    consumers=3,
+    consumer_registers=152,
+    epilogue_buffers=3,
+    order="grouped",
+)
 PLANS = (TWO_CONSUMERS, LONE_CONSUMER, FOUR_CONSUMERS, PAIR_OF_CTAS)
 KINDS = {
     "two": TWO_CONSUMERS,
@@ -116,6 +127,8 @@ KINDS = {
     "ping_pong": PING_PONG,
     "pipelined": UNSPECIALIZED,
     "blocked": BLOCKED,
+    "composed": COMPOSED,
+    "thirds": THIRDS,
     "single_tile": replace(SINGLE_TILE, problem=replace(PRODUCT, bench_shapes=())),
 }
 
@@ -395,7 +408,7 @@ def test_the_state_of_many_worker_warps_goes_before_short_rings() -> None:
 def test_a_ring_holds_a_tile_per_stage(plan: WgmmaKernel) -> None:
     by_operand = dict.fromkeys("abd", 0)
     for buffer in plan.shared_buffers:
-        by_operand[buffer.operand] += buffer.bytes
+        by_operand[tensor_of(buffer.operand)] += buffer.bytes
     assert by_operand["a"] == plan.stages * plan.a_tile_bytes
     assert by_operand["b"] == plan.stages * plan.b_tile_bytes
     assert by_operand["d"] == plan.consumers * plan.epilogue_buffers * plan.subtile_bytes(BF16)
@@ -452,6 +465,9 @@ def test_a_stage_is_ready_by_one_arrival_and_empty_by_each_consumer_s() -> None:
         "2x2": {"load_ready": 1, "load_empty": 2, "a_multicast_empty": 4, "b_multicast_empty": 4},
         # A tile is read by the one consumer that has it.
         "ping_pong": {"load_ready": 1, "load_empty": 1, "mma_turn": 1},
+        # A stage has all parts, and is released once.
+        "composed": {"load_ready": 1, "load_empty": 2},
+        "thirds": {"load_ready": 1, "load_empty": 3},
         "pipelined": {"load_ready": 1},
         "blocked": {"load_ready": 1},
         "single_tile": {"load_ready": 1},
@@ -710,3 +726,78 @@ problem 8192 x 8192 x 8192
 
 def test_a_ledger_s_text_is_aligned_amounts_with_their_derivation() -> None:
     assert ledger(TWO_CONSUMERS).as_text() == LEDGER
+
+
+# --- composed tiles
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [(256, (256,)), (192, (128, 64)), (320, (256, 64)), (112, (64, 32, 16)), (144, (128, 16))],
+)
+def test_a_tile_s_columns_are_the_powers_of_two_that_they_are_the_sum_of(
+    columns: int, parts: tuple[int, ...]
+) -> None:
+    plan = replace(TWO_CONSUMERS, cta_tile_n=columns)
+    assert plan.column_parts == parts
+    assert plan.composed == (len(parts) > 1)
+
+
+def test_each_part_has_the_instruction_of_its_columns() -> None:
+    assert COMPOSED.mma_names == ("m64n128k16", "m64n64k16")
+    # Four of k = 16 in a step of 64, for each part.
+    assert COMPOSED.mmas_per_step == 8
+    narrow = replace(COMPOSED, mma_n=64)
+    assert narrow.mma_names == ("m64n64k16",)
+    assert narrow.mmas_per_step == 12  # three of 64 columns
+
+
+def test_each_part_of_b_has_a_ring_an_argument_and_a_box_of_its_own() -> None:
+    resources = COMPOSED.resources
+    assert [buffer.name for buffer in resources.b] == ["b_smem_0", "b_smem_1"]
+    # 4 stages of 128 and of 64 columns x 64 x 2 bytes.
+    assert [buffer.bytes for buffer in resources.b] == [65_536, 32_768]
+    assert [argument.name for argument in COMPOSED.arguments] == ["a", "b", "b_1", "d"]
+    # A K-contiguous part is a box of 128 bytes and up to 256 rows.
+    assert COMPOSED.loads("b") == 2
+
+
+def test_the_shared_memory_of_three_consumers_is_the_sum_of_its_parts() -> None:
+    # A and B of 3 stages, 192 x 64 x 2 bytes each; three buffers of 64 x 64 x 2 for each of three consumers.
+    tiles = 2 * 3 * 192 * 64 * 2 + 3 * 3 * 64 * 64 * 2
+    assert sum(buffer.bytes for buffer in THIRDS.shared_buffers) == tiles == 221_184
+    # Captured: four descriptors; rings of A of three consumers, two of B, D's of two workers; two rings of
+    # barriers; three counts.
+    captured = 4 * 8 + (3 + 2 + 2) * (8 + 4 * 3) + 2 * (8 + 4 * 2) + 3 * 4
+    # Barriers of three stages, each ring at a multiple of 16; a byte for each worker warp.
+    assert THIRDS.smem_bytes == tiles + captured + 2 * (3 * 8 + 8) + 12
+
+
+def test_three_consumers_have_152_registers_each() -> None:
+    # 16 warps with 128 each: 2,048 shares of 32 threads, less 4 x 40 of the producer's group, over 12 warps.
+    assert THIRDS.register_pool.launch_registers == 128
+    assert balanced_consumer_registers(HOPPER, 3, 4, 40) == 152 <= (2_048 - 4 * 40) / 12
+    assert THIRDS.accumulator_registers == 96
+
+
+def test_an_n_contiguous_part_is_swizzled_as_widely_as_its_rows_are() -> None:
+    plan = replace(computing(COMPOSED, b=Operand(BF16, "mn")), cta_tile_n=144, subtile_n=16)
+    # Rows of 128 columns span 256 bytes, of 16 columns 32.
+    assert [buffer.swizzle_bytes for buffer in plan.resources.b] == [128, 32]
+    # 128 columns are two boxes of 64, 64 rows each; 16 columns are one.
+    assert plan.loads("b") == 3
+
+
+def test_a_column_operand_is_loaded_in_a_block_that_holds_the_tile() -> None:
+    plan = computing(COMPOSED, ops=("column_bias",))
+    (bias,) = plan.resources.consumers[0].vectors
+    assert (bias.shape[0].size, bias.bytes) == (256, 512)
+
+
+def test_c_has_an_odd_number_of_phases_in_a_tile_of_an_odd_number_of_subtiles() -> None:
+    text = render(computing(COMPOSED, c=BF16), spec_name="x.yaml", spec_sha256="0" * 64)
+    assert "mbarrier.wait(buffers.c_ready, (phase + subtile) & 1)" in text
+    # Of four sub-tiles in one buffer there is an even number, and no phase to keep.
+    plain = replace(computing(TWO_CONSUMERS, c=BF16), subtile_n=64, stages=3)
+    text = render(plain, spec_name="x.yaml", spec_sha256="0" * 64)
+    assert "mbarrier.wait(buffers.c_ready, subtile & 1)" in text

@@ -1,7 +1,8 @@
 """Random specs: what the rules accept compiles as planned, and what they reject is given a reason.
 
 ``GEMMGEN_RANDOM_SPECS=1000`` compiles that many of the accepted ones instead of a few, and
-``GEMMGEN_RANDOM_FEW_ROWS=300`` that many of those for few rows of A, which are simulated too.
+``GEMMGEN_RANDOM_FEW_ROWS=300`` that many of those for few rows of A, which are simulated too, and
+``GEMMGEN_RANDOM_COMPOSED=300`` that many of those of composed tiles.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from random_specs import few_rows
+from random_specs import composed, few_rows
 from random_specs.fields import furthest
 from random_specs.hopper import BORDER, spec_text
 from test_render import ruff
@@ -36,6 +37,8 @@ LOWERED = int(os.environ.get("GEMMGEN_RANDOM_SPECS", "60"))
 """Accepted specs that are compiled, two to three seconds each."""
 FEW_ROWS_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_FEW_ROWS", "12"))
 """Accepted specs for few rows that are compiled and simulated, three seconds each."""
+COMPOSED_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_COMPOSED", "12"))
+"""Accepted specs of composed tiles that are compiled and simulated, four seconds each."""
 HOPPER = FAMILIES["wgmma"]
 FEW_ROWS_RULES = ("splits", "reduction", "dependent-launch", "exchanged-operands")
 """Of fields that only specs for few rows state."""
@@ -95,7 +98,7 @@ def assert_neither_tame_nor_wild(
 @pytest.mark.parametrize("first_seed", range(0, 400, 50))
 def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
     texts = map(spec_text, range(first_seed, first_seed + 50))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=FEW_ROWS_RULES)
+    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, "composed-tile"))
 
 
 def accepted(
@@ -175,6 +178,25 @@ def test_a_random_spec_for_few_rows_is_planned_or_told_why_not(first_seed: int, 
 @pytest.mark.parametrize("index", range(FEW_ROWS_LOWERED))
 def test_an_accepted_spec_for_few_rows_compiles_as_planned_and_is_clean(index: int, tmp_path: Path) -> None:
     source, plan = accepted(index, few_rows.spec_text, HOPPER, BORDER, tmp_path)
+    product = assert_compiled_as_planned(source, plan)
+    assert_clean(product.module)
+    assert simulate_product(product, tuple(launches(plan))).problems == ()
+
+
+# --- composed tiles
+
+
+@pytest.mark.parametrize("first_seed", range(0, 300, 100))
+def test_a_random_spec_of_composed_tiles_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
+    texts = map(composed.spec_text, range(first_seed, first_seed + 100))
+    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=FEW_ROWS_RULES)
+
+
+@pytest.mark.parametrize("index", range(COMPOSED_LOWERED))
+def test_an_accepted_spec_of_composed_tiles_compiles_as_planned_and_is_clean(
+    index: int, tmp_path: Path
+) -> None:
+    source, plan = accepted(index, composed.spec_text, HOPPER, BORDER, tmp_path)
     product = assert_compiled_as_planned(source, plan)
     assert_clean(product.module)
     assert simulate_product(product, tuple(launches(plan))).problems == ()

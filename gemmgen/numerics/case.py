@@ -17,6 +17,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.roles import tensor_of
 from gemmgen.problem.definition import Shape
 from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.spec.model import Spec
@@ -91,7 +92,8 @@ def kernel_arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) 
     """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
 
     ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of
-    ``ARGUMENTS["x"]`` (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. The descriptor of a
+    ``ARGUMENTS["x"]`` (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. That of b_1 is over b,
+    with the box of the second part of its tiles. The descriptor of a
     block-scaled operand's scales is over what the module's ``pack_scales`` makes of them, ue8m0 as bytes. The
     workspace of a kernel that divides K is a new one for each call.
 
@@ -119,6 +121,7 @@ def _arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> Ite
             yield stored[name]
         elif kind == "desc":
             _, _, box, layout = table["out" if name == "d" else name]
+            name = tensor_of(name)
             tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
             rounds = name in ("a", "b") and bool(DTYPES[spec.operands.a.dtype].in_memory)
             yield TensorDescriptor.from_tensor(tensor, box, layout, round_f32_to_tf32=rounds)

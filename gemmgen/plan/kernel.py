@@ -87,6 +87,16 @@ class Geometry(Decisions, ABC):
         return self.cta_tile_n * self.cluster_n
 
     @property
+    def column_parts(self) -> tuple[int, ...]:
+        """Columns of the parts of a CTA's tile, each of which has MMAs and sums of its own."""
+        return (self.cta_tile_n,)
+
+    @property
+    def composed(self) -> bool:
+        """Whether a tile has several parts; a plain one has one."""
+        return len(self.column_parts) > 1
+
+    @property
     def subtiles(self) -> int:
         """Parts into which the epilogue splits a tile's columns."""
         return max(1, self.cta_tile_n // self.subtile_n)
@@ -168,11 +178,6 @@ class Geometry(Decisions, ABC):
         return 1
 
     @property
-    def deterministic(self) -> bool:
-        """Whether each run leaves the same bits."""
-        return True
-
-    @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
         return self.problem.gpu.clusters(self.cluster_size) * self.occupancy
@@ -211,6 +216,11 @@ class Kernel(Geometry, ABC):
     @abstractmethod
     def mma_name(self) -> str:
         """The matrix instruction as PTX spells what the plan decides of it."""
+
+    @property
+    def mma_names(self) -> tuple[str, ...]:
+        """The same of every instruction that it multiplies with."""
+        return (self.mma_name,)
 
     @property
     def mma_types(self) -> tuple[str, ...]:

@@ -122,6 +122,12 @@ class Argument:
         return POINTER_BYTES
 
 
+def tensor_of(argument: str) -> str:
+    """Return the tensor that an argument of this name is of: those of B's further parts have numbers."""
+    name, _, number = argument.rpartition("_")
+    return name if number.isdecimal() else argument
+
+
 @dataclass(frozen=True)
 class Count:
     """A number that the kernel computes from the extents of its arguments."""

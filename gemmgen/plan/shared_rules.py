@@ -207,11 +207,16 @@ def uneven_buffers(plan: Kernel) -> Iterator[Finding]:
     if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
         subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
         below = power_of_two_below(plan.epilogue_buffers)
+        above = 2 * below
+        if plan.composed:  # its sub-tiles are no power of two
+            even = [count for count in range(1, plan.subtiles + 1) if plan.subtiles % count == 0]
+            below = max(count for count in even if count <= plan.epilogue_buffers)
+            above = min((count for count in even if count >= plan.epilogue_buffers), default=below)
         yield Finding(
             "buffering.epilogue",
             f"{plan.epilogue_buffers} buffers for {subtiles}",
             "a tile uses each buffer equally often, or the next one would overwrite what a store still reads",
-            nearest(below, 2 * below, high=plan.subtiles),
+            nearest(below, above, high=plan.subtiles),
         )
 
 
@@ -234,7 +239,7 @@ def largest_that_fits(
             value //= 2
             smaller = altered(base, **{name: value})
             if name == "cta_tile_n":
-                smaller = altered(smaller, subtile_n=min(value, base.subtile_n))
+                smaller = altered(smaller, subtile_n=min(smaller.column_parts[-1], base.subtile_n))
             if not legal(smaller):
                 break
             if fits(smaller):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.spelling import LINE_LENGTH, fit
+from gemmgen.render.spelling import LINE_LENGTH, fit, fit_sum
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EpilogueView:
         subtiles, buffers = self.plan.subtiles, self.plan.epilogue_buffers
         if subtiles > 2:
             yield "SUBTILES", subtiles, "parts of a tile's columns, stored one after the other"
-        if subtiles > 2 and not self.unrolled:
+        if subtiles > 2 and not self.unrolled and not self.plan.composed:
             yield "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)"
         if subtiles > 1:
             yield "SUBTILE_N", self.plan.subtile_n, ""
@@ -156,7 +156,25 @@ class EpilogueView:
     @property
     def store_parameters(self) -> str:
         """What the function that stores a tile takes."""
-        return ", ".join(("args", self.own, "row", "column", "accumulator", *self.passed_on))
+        return ", ".join(("args", self.own, "row", "column", self.sums, *self.passed_on))
+
+    @property
+    def sums(self) -> str:
+        """The sums of a tile, or of all its parts."""
+        return "accumulators" if self.plan.composed else "accumulator"
+
+    @property
+    def split_parts(self) -> str:
+        """The statement that returns the sub-tiles of all parts of a tile."""
+        counts = (columns // self.plan.subtile_n for columns in self.plan.column_parts)
+        parts = [
+            f"split_part(accumulators[{i}], halvings={count.bit_length() - 1})"
+            for i, count in enumerate(counts)
+        ]
+        line = f"return {' + '.join(parts)}"
+        if 4 + len(line) <= LINE_LENGTH:
+            return line
+        return fit("return (", ["\n        + ".join(parts)], ")", indent=4)
 
     @property
     def own(self) -> str:
@@ -238,8 +256,9 @@ class EpilogueView:
 
     @property
     def _c_phased(self) -> bool:
-        """Whether C's barriers complete one phase for each tile; or else an even number of them."""
-        return self.plan.problem.c is not None and not self.refills and self.plan.persistent
+        """Whether C's barriers complete an odd number of phases for each tile."""
+        rounds = self.plan.subtiles // self.plan.epilogue_buffers
+        return self.plan.problem.c is not None and rounds % 2 == 1 and self.plan.persistent
 
     @property
     def phased(self) -> bool:
@@ -255,14 +274,16 @@ class EpilogueView:
     def c_phase(self) -> str:
         """The phase in which a part of C arrives."""
         if self.refills:
-            return f"subtile {f'// {self.buffers} ' if self.plan.epilogue_buffers > 1 else ''}& 1"
+            lap = f"subtile // {self.buffers}" if self.plan.epilogue_buffers > 1 else "subtile"
+            return f"(phase + {lap}) & 1" if self._c_phased else f"{lap} & 1"
         return "phase" if self.plan.persistent else "0"
 
     @property
     def c_phases(self) -> str:
         """What the phases of C's barriers are."""
         if self.refills:
-            again = ", an even number of them in a tile" if self.plan.persistent else ""
+            number = "an odd" if self._c_phased else "an even"
+            again = f", {number} number of them in a tile" if self.plan.persistent else ""
             return f"Each sub-tile that a buffer receives is a phase of its barrier{again}."
         if self.plan.persistent:
             return "Each tile is a phase of the barrier."
@@ -281,11 +302,7 @@ class EpilogueView:
     def expect_vectors(self) -> str:
         """The statement that awaits the bytes of all rows and columns."""
         each = [f"args.{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors]
-        head, ready = "mbarrier.expect(", "buffers.vectors_ready"
-        line = fit(head, (ready, " + ".join(each)), ")", indent=4)
-        if all(len(part) <= LINE_LENGTH for part in line.splitlines()):
-            return line
-        return fit(head, (ready, "\n        + ".join(each)), ")", indent=4)
+        return fit_sum("mbarrier.expect(", "buffers.vectors_ready", each, indent=4)
 
     @property
     def _vector_axes(self) -> tuple[str, ...]:

@@ -9,9 +9,49 @@ from functools import cached_property
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.kernel import SHARED, Construction, Field, KernelLayouts, KernelView, OperandLoad
+from gemmgen.render.kernel import (
+    DESCRIPTOR,
+    SHARED,
+    Construction,
+    Field,
+    KernelLayouts,
+    KernelView,
+    OperandLoad,
+)
 from gemmgen.render.overview import HopperOverview
-from gemmgen.render.spelling import extent_name, fit
+from gemmgen.render.spelling import argument_name, extent_name, fit, fit_sum
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a module spells what is of a part of a tile's columns."""
+
+    number: int | None
+    """None of a plain tile's only one."""
+
+    @property
+    def layout(self) -> str:
+        """The constant that holds the layout of its sums."""
+        return _numbered("ACCUMULATOR_LAYOUT", self.number)
+
+    @property
+    def columns(self) -> str:
+        """The constant that holds its columns."""
+        return "PROGRAM_TILE_N" if self.number is None else f"PART_N_{self.number}"
+
+    @property
+    def column(self) -> str:
+        """Where it begins."""
+        return " + ".join(("column", *(f"PART_N_{i}" for i in range(self.number or 0))))
+
+    def of(self, field: str) -> str:
+        """Return its element of a field of the arguments, of which there is one for each part."""
+        return f"args.{field}" if self.number is None else f"args.{field}[{self.number}]"
+
+
+def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
+    """Return the parts of a plan's tile."""
+    return tuple(map(Part, range(len(plan.column_parts)))) if plan.composed else (Part(None),)
 
 
 @dataclass(frozen=True)
@@ -26,29 +66,34 @@ class HopperLayouts(KernelLayouts):
         plan, problem = self.plan, self.plan.problem
         a_axes, b_axes = (0, 1) if problem.a.major == "k" else (1, 0), (0 if problem.b.major == "k" else 1)
         yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
-        yield self._shared("B", plan.b_swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
+        buffers = plan.resources.b
+        for part in buffers:
+            if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
+                name = part.operand.upper()
+                yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
         if problem.c:
             yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
         for vector in problem.vectors:
             bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
             yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
         yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
-        yield self._accumulator()
+        for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
+            yield self._accumulator(part.layout, shape)
         if plan.a_source == "registers":
             k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
             arguments = ["operand_index=0", "parent=ACCUMULATOR_LAYOUT", f"k_width={k_width}"]
             yield self._constant("A_REGISTER_LAYOUT", "gl.DotOperandLayout", arguments, [])
 
-    def _accumulator(self) -> str:
-        """Return the accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
-        _, n, k = self.plan.mma_shape
+    def _accumulator(self, name: str, mma_shape: tuple[int, int, int]) -> str:
+        """Return an accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
+        _, n, k = mma_shape
         arguments = [
             "version=[3, 0]",
             f"warps_per_cta={list(self.plan.warps_across)}",
             f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
         ]
         bases = self.plan.bases(1, 0) if self.plan.exchanged else self.plan.bases(0, 1)
-        return self._constant("ACCUMULATOR_LAYOUT", "gl.NVMMADistributedLayout", arguments, bases)
+        return self._constant(name, "gl.NVMMADistributedLayout", arguments, bases)
 
 
 @dataclass(frozen=True)
@@ -123,6 +168,8 @@ class HopperView(KernelView):
     @property
     def _mma(self) -> str:
         registers = "_registers" if self.plan.a_source == "registers" else ""
+        if self.plan.composed:
+            return f"wgmma/issue_mmas{'_promoted' if self.plan.promote_k else ''}"
         return f"wgmma/mma{registers}{'_promoted' if self.plan.promote_k else ''}"
 
     @property
@@ -133,6 +180,8 @@ class HopperView(KernelView):
         if plan.synchronous:
             return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
         pace = "overlapped" if plan.outstanding_mmas else "in_order"
+        if plan.composed:
+            return f"wgmma/multiply_parts_{'promoted' if plan.promote_k else pace}"
         return (
             f"wgmma/{'multiply' if plan.specialized else 'refill'}_{'promoted' if plan.promote_k else pace}"
         )
@@ -150,7 +199,9 @@ class HopperView(KernelView):
             yield "shared/epilogue"
         if plan.subtiles > 1:
             yield "wgmma/halves"
-        if plan.subtiles > 2:
+        if plan.composed:
+            yield "wgmma/split_parts"
+        elif plan.subtiles > 2:
             yield "wgmma/split_columns"
         yield self.epilogue.leaf_part
         loading = "_loading" if self.epilogue.loads else ""
@@ -178,6 +229,11 @@ class HopperView(KernelView):
         plan = self.plan
         yield "PROGRAM_TILE_M", plan.program_tile_m, ""
         yield "PROGRAM_TILE_N", plan.program_tile_n, ""
+        if plan.composed:
+            meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
+            for part, columns, meaning in zip(self.columns, plan.column_parts, meanings, strict=False):
+                yield part.columns, columns * plan.cluster_n, meaning
+            yield "PARTS", len(self.columns), ""
         yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
         if plan.consumers > 1:
             yield "CONSUMERS", plan.consumers, ""
@@ -199,6 +255,10 @@ class HopperView(KernelView):
                     plan.splits_at_once,
                     "of which the sums are read together",
                 )
+        vectors = (OPERATIONS[vector].along for vector in plan.problem.vectors)
+        if plan.composed and "n" in vectors:
+            meaning = "columns that are loaded of a column operand: a power of two"
+            yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants
@@ -211,10 +271,14 @@ class HopperView(KernelView):
         plan, resources, problem = self.plan, self.plan.resources, self.plan.problem
         c, scalar = ("c",) if problem.c else (), ("tensor_scale",) if plan.specialized else ()
         barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
+        b = [argument_name(plan.argument(buffer.operand)) for buffer in resources.b]
+        each = "  # one for each part of a tile's columns"
         return (
-            *self._descriptors("a", "b", *c, *problem.vectors, *scalar, "d", *self._workspace),
-            self._ring("a_smem", "gl.tuple", [buffer.name for buffer in resources.a]),
-            Field("b_smem", SHARED, "b_smem"),
+            *self._descriptors("a"),
+            _several("b_desc", b, DESCRIPTOR, each),
+            *self._descriptors(*c, *problem.vectors, *scalar, "d", *self._workspace),
+            self._ring("a_smem", [buffer.name for buffer in resources.a]),
+            _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
             *((self._own,) if plan.specialized else ()),
             *self._counts(),
@@ -231,11 +295,9 @@ class HopperView(KernelView):
         return f"SPLITS * {self._k_tile}" if self.divides_k else self._k_tile
 
     @staticmethod
-    def _ring(name: str, several: str, names: list[str], one: str = SHARED) -> Field:
-        """Return the field of what a consumer may have of its own: a tuple where there are several."""
-        if len(names) == 1:
-            return Field(name, one, names[0])
-        return Field(name, several, f"({', '.join(names)})", "  # one for each consumer")
+    def _ring(name: str, names: list[str], kind: str = SHARED) -> Field:
+        """Return the field of what a consumer may have of its own."""
+        return _several(name, names, kind, "  # one for each consumer")
 
     @property
     def _own(self) -> Field:
@@ -243,8 +305,8 @@ class HopperView(KernelView):
         consumers = self.plan.resources.consumers
         if self.epilogue.loads:
             names = [_numbered("buffers", consumer.number) for consumer in consumers]
-            return self._ring("buffers", "gl.tuple", names, "Buffers")
-        return self._ring("d_smem", "gl.tuple", [consumer.d.name for consumer in consumers])
+            return self._ring("buffers", names, "Buffers")
+        return self._ring("d_smem", [consumer.d.name for consumer in consumers])
 
     @property
     def buffers(self) -> tuple[Field, ...]:
@@ -366,10 +428,12 @@ class HopperView(KernelView):
         return (columns, rows) if self.plan.exchanged else (rows, columns)
 
     @property
-    def expected_bytes(self) -> str:
-        """What one phase of it awaits."""
+    def expect_loads(self) -> str:
+        """The statement that awaits the bytes of a stage."""
         a = "args.a_desc.nbytes_per_cta"
-        return f"{f'CONSUMERS * {a}' if self.plan.row_shares > 1 else a} + args.b_desc.nbytes_per_cta"
+        b = (f"{part.of('b_desc')}.nbytes_per_cta" for part in self.columns)
+        bytes_of = [f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b]
+        return fit_sum("mbarrier.expect(", "ready", bytes_of, indent=12)
 
     @property
     def loads(self) -> tuple[OperandLoad, ...]:
@@ -385,6 +449,23 @@ class HopperView(KernelView):
 
         problem = plan.problem
         return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))
+
+    @property
+    def load_b(self) -> str:
+        """The statements that load a K step's tiles of B."""
+        return self.load_statements(self.loads[1], margin=12)
+
+    def load_statements(self, load: OperandLoad, margin: int = 0) -> str:
+        """Return the statements that load an operand's tile; lines but the first are indented by `margin`."""
+        parts = self.columns if load.operand == "b" else (Part(None),)
+        option = ["multicast=True"] * load.multicast
+        statements: list[str] = []
+        for part in parts:
+            coordinates = load.coordinates.replace("column", part.column)
+            tile = f"{part.of(f'{load.operand}_smem')}.index(ring.stage)"
+            arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *option]
+            statements.append(fit("tma.async_load(", arguments, ")", indent=12, margin=margin))
+        return f"\n{' ' * margin}".join(statements)
 
     @property
     def a_coordinates(self) -> str:
@@ -423,10 +504,36 @@ class HopperView(KernelView):
         return _turned("a_smem", a == "mn"), _turned("b_smem", b == "k")
 
     @property
+    def columns(self) -> tuple[Part, ...]:
+        """The parts of a tile's columns."""
+        return parts_of(self.plan)
+
+    @property
+    def sums(self) -> str:
+        """The sums of a tile, or of all its parts."""
+        return self.epilogue.sums
+
+    @property
+    def part_tiles(self) -> str:
+        """The instruction's operands for a part of a tile."""
+        a, b = self.plan.problem.a.major, self.plan.problem.b.major
+        return f"{_turned('a_tile', a == 'mn')}, {_turned('b_tile', b == 'k')}"
+
+    @property
+    def parts_of_zeros(self) -> str:
+        """The statement that makes accumulators of nothing, one for each part."""
+        return fit("accumulators = (", [self.zeros_of(part) for part in self.columns], ")", indent=4)
+
+    @property
     def zeros(self) -> str:
-        """An accumulator of nothing."""
+        """An accumulator of nothing, of a tile that is not composed."""
+        return self.zeros_of(Part(None))
+
+    def zeros_of(self, part: Part) -> str:
+        """Return an accumulator of nothing for a part of a tile."""
         dtype, (rows, columns) = self.plan.problem.accumulator.gluon, self.partial_extents
-        return f"gl.zeros(({rows}, {columns}), {dtype}, ACCUMULATOR_LAYOUT)"
+        columns = columns if part.number is None else part.columns
+        return f"gl.zeros(({rows}, {columns}), {dtype}, {part.layout})"
 
     @property
     def add_splits(self) -> str:
@@ -477,7 +584,8 @@ class HopperView(KernelView):
 
     def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
-        items = ("args", self.own_value, self.consumer_row, "column", self.accumulated)
+        sums = self.sums if self.plan.composed else self.accumulated
+        items = ("args", self.own_value, self.consumer_row, "column", sums)
         return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
 
     @property
@@ -515,6 +623,13 @@ class HopperView(KernelView):
 def _turned(name: str, is_turned: bool) -> str:
     """Return a tensor, or its transposed view, in which no element moves."""
     return f"{name}.permute((1, 0))" if is_turned else name
+
+
+def _several(name: str, values: list[str], kind: str, comment: str) -> Field:
+    """Return the field of a value, or of a tuple where there are several."""
+    if len(values) == 1:
+        return Field(name, kind, values[0])
+    return Field(name, "gl.tuple", f"({', '.join(values)})", comment)
 
 
 def _numbered(name: str, number: int | None) -> str:

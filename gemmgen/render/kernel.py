@@ -15,7 +15,15 @@ from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.overview import KernelOverview
-from gemmgen.render.spelling import MEASURES, RING_INDICES, argument_name, arrivals_name, extent_name, fit
+from gemmgen.render.spelling import (
+    MEASURES,
+    RING_INDICES,
+    argument_name,
+    arrivals_name,
+    extent_name,
+    fit,
+    layout_name,
+)
 from gemmgen.render.wrapper import Wrapper
 
 DESCRIPTOR = "tma.tensor_descriptor"
@@ -209,11 +217,10 @@ class KernelView(ABC):
         """The allocations of tensor memory."""
         return iter(())
 
-    @staticmethod
-    def _buffer(buffer: SharedBuffer) -> str:
+    def _buffer(self, buffer: SharedBuffer) -> str:
         extents = f"[{', '.join(map(extent_name, buffer.extents))}]"
         dtype = "gl.int64" if buffer.operand == "clc" else f"{buffer.operand}_desc.dtype"
-        arguments = (dtype, extents, f"{buffer.operand.upper()}_LAYOUT")
+        arguments = (dtype, extents, layout_name(buffer, self.plan.shared_buffers))
         return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4)
 
     @property

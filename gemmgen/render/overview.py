@@ -67,6 +67,11 @@ class KernelOverview(ABC):
         """What else has a descriptor, behind B."""
         return ()
 
+    @property
+    def each_part(self) -> str:
+        """How many descriptors B has, if it is not one."""
+        return " for each part" if self.plan.composed else ""
+
     @abstractmethod
     def describe(self) -> str:
         """Say how the kernel goes about it."""
@@ -107,7 +112,7 @@ class KernelOverview(ABC):
         problem = self.plan.problem
         stored = [
             "A [M, K]" if problem.a.major == "k" else "A stored as [K, M]",
-            "B stored as [N, K]" if problem.b.major == "k" else "B [K, N]",
+            ("B stored as [N, K]" if problem.b.major == "k" else "B [K, N]") + self.each_part,
             *self.more_inputs,
             *(["C [M, N]"] if problem.c else []),
             *(f"{name} [{OPERATIONS[name].along.upper()}]" for name in problem.vectors),
@@ -154,10 +159,11 @@ class HopperOverview(KernelOverview):
         ring = "" if plan.synchronous else f", in {plan.stages} stages"
         together = plan.occupancy > 1 and plan.schedule_kind != "single_tile"  # which runs one CTA in all
         shared = f", {plan.occupancy} CTAs per SM" if together else ""
+        columns = f"({' + '.join(map(str, plan.column_parts))})" if plan.composed else plan.cta_tile_n
         return (
-            ("CTA tile", f"{plan.cta_tile_m} x {plan.cta_tile_n}, {plan.cta_tile_k} of K per step{ring}"),
+            ("CTA tile", f"{plan.cta_tile_m} x {columns}, {plan.cta_tile_k} of K per step{ring}"),
             ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
-            ("instruction", f"wgmma {plan.mma_name}"),
+            ("instruction", f"wgmma {', '.join(plan.mma_names)}"),
             ("shared memory", f"{plan.smem_bytes:,} bytes per CTA{shared}"),
             ("threads", f"{plan.threads} per CTA"),
             ("registers", self._registers),
@@ -177,7 +183,18 @@ class HopperOverview(KernelOverview):
     def describe(self) -> str:
         """Say how the kernel goes about it."""
         text = self._specialized() if self.plan.specialized else self._unspecialized()
-        return text + self._exchange + self._early
+        return text + self._parts + self._exchange + self._early
+
+    @property
+    def _parts(self) -> str:
+        """How the columns of a composed tile are divided."""
+        if not self.plan.composed:
+            return ""
+        number = counted(len(self.plan.column_parts))
+        return (
+            f" A tile's columns are {number} parts, each a power of two wide, with tiles of B, MMAs and sums "
+            "of its own."
+        )
 
     @property
     def _exchange(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gemmgen.plan.roles import Argument
-from gemmgen.plan.storage import Barrier, Extent, Measure
+from gemmgen.plan.roles import Argument, tensor_of
+from gemmgen.plan.storage import Barrier, Extent, Measure, SharedBuffer
 
 LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]
 MEASURES: dict[Measure, str] = {
@@ -19,6 +19,10 @@ MEASURES: dict[Measure, str] = {
     "tile_k": "PROGRAM_TILE_K",
     "packed_tile_k": "PACKED_TILE_K",
     "consumer_tile_m": "CONSUMER_TILE_M",
+    "part_n_0": "PART_N_0",
+    "part_n_1": "PART_N_1",
+    "part_n_2": "PART_N_2",
+    "vector_n": "VECTOR_N",
     "subtile_n": "SUBTILE_N",
     "a_scale_blocks": "A_SCALE_BLOCKS",
     "b_scale_blocks": "B_SCALE_BLOCKS",
@@ -38,6 +42,13 @@ RING_INDICES: dict[Measure, str] = {
 def extent_name(extent: Extent) -> str:
     """Return the constant that holds an extent, or the number that the hardware fixes."""
     return MEASURES[extent.measure] if extent.measure else str(extent.size)
+
+
+def layout_name(buffer: SharedBuffer, buffers: Sequence[SharedBuffer]) -> str:
+    """Return the constant that holds a buffer's layout: parts of B that lie alike have one."""
+    whole = next(other for other in buffers if other.operand == tensor_of(buffer.operand))
+    alike = whole if whole.swizzle_bytes == buffer.swizzle_bytes else buffer
+    return f"{alike.operand.upper()}_LAYOUT"
 
 
 def argument_name(argument: Argument) -> str:
@@ -71,3 +82,12 @@ def fit(head: str, items: Sequence[str], tail: str, *, indent: int = 0, margin: 
         return f"{head}\n{inner}{joined}\n{outer}{tail}"
     lines = "".join(f"{inner}{item},\n" for item in items)
     return f"{head}\n{lines}{outer}{tail}"
+
+
+def fit_sum(head: str, first: str, terms: Sequence[str], *, indent: int) -> str:
+    """Return a call of two arguments, the second a sum, in lines as the formatter breaks them (`fit`)."""
+    line = fit(head, (first, " + ".join(terms)), ")", indent=indent)
+    if all(len(part) <= LINE_LENGTH for part in line.splitlines()):
+        return line
+    margin = " " * (indent + 4)
+    return fit(head, (first, f"\n{margin}+ ".join(terms)), ")", indent=indent)

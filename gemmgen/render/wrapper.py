@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.roles import Argument
+from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.problem.definition import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import formula
-from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit
+from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
 
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of these; addresses and row strides are multiples of it."""
@@ -49,7 +49,14 @@ class Wrapper:
     def extras(self) -> tuple[str, ...]:
         """The keyword arguments beside `out`, in the order of the kernel's."""
         names = (argument.name for argument in self.plan.arguments if argument.kind != "workspace")
-        return tuple(name for name in names if name not in ("a", "b", "d"))
+        return tuple(name for name in names if tensor_of(name) not in ("a", "b", "d"))
+
+    @property
+    def further_parts(self) -> tuple[str, ...]:
+        """The arguments that are B again, each with the box of a further part of its tiles."""
+        return tuple(
+            argument.name for argument in self.plan.arguments if tensor_of(argument.name) != argument.name
+        )
 
     def operand(self, name: str) -> Operand:
         """Return the operand called ``a`` or ``b``, also by the name of its scales."""
@@ -137,7 +144,7 @@ class Wrapper:
         if buffer is None:
             return "None", "None"
         extents = (f"{extent_name(e)}.value" if e.measure else str(e.size) for e in buffer.shape)
-        return f"[{', '.join(extents)}]", f"{name.upper()}_LAYOUT.value"
+        return f"[{', '.join(extents)}]", f"{layout_name(buffer, self.plan.shared_buffers)}.value"
 
     def _axes(self, argument: Argument) -> str:
         """Return the axes of an argument, a letter each: of scales those of their rows, of one element 1."""
@@ -148,7 +155,7 @@ class Wrapper:
         if argument.along:
             return argument.along.upper()
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
-        return operands.get(argument.name, "MN")
+        return operands.get(tensor_of(argument.name), "MN")
 
     def _k_axis(self, name: str) -> str:
         """Return the axis of an operand that runs along K: P of one that has two elements in a byte."""
@@ -158,13 +165,15 @@ class Wrapper:
     def table_meaning(self) -> str:
         """What its columns are."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
-        return f"Each argument: dtype, axes, TMA box, and the box's layout in shared memory{packed}."
+        parts = "; B for each part of its tiles" if self.further_parts else ""
+        return f"Each argument: dtype, axes, TMA box, and the box's layout in shared memory{packed}{parts}."
 
     @property
     def transposed(self) -> tuple[str, ...]:
         """The matrices that are passed as the transposed views of what lies in memory row by row."""
         problem = self.plan.problem
-        a, b = ("a",) if problem.a.major == "mn" else (), ("b",) if problem.b.major == "k" else ()
+        a = ("a",) if problem.a.major == "mn" else ()
+        b = ("b", *self.further_parts) if problem.b.major == "k" else ()
         return (*a, *b)
 
     def packs(self, name: str) -> bool:
@@ -184,7 +193,7 @@ class Wrapper:
     @property
     def inputs(self) -> str:
         """What `matmul` checks first, as a tuple's text."""
-        return f"({', '.join(('a', 'b', *self.extras))})"
+        return f"({', '.join(('a', 'b', *map(tensor_of, self.further_parts), *self.extras))})"
 
     @property
     def known(self) -> str:
@@ -469,6 +478,11 @@ class Wrapper:
     def rounds(self) -> bool:
         """Whether A and B are fp32 matrices, of which the tensor cores use a part."""
         return bool(self.plan.problem.a.dtype.in_memory)
+
+    @property
+    def rounded(self) -> str:
+        """The names of those matrices, as a tuple's text."""
+        return str(("a", "b", *self.further_parts)).replace("'", '"')
 
     @property
     def is_transposed(self) -> str:

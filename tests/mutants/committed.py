@@ -10,6 +10,7 @@ from gemmgen.simulate import Kind, Severity
 from mutants.mutant import NOTHING, of
 
 K = Kind
+WRONG_NUMBERS = "wrong-numbers"
 EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)"
 READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
 FIRST_READY_WAIT = f"\n    {READY_WAIT}\n"
@@ -570,4 +571,70 @@ BLACKWELL = {
     ),
 }
 
-MUTANTS = ONE_CONSUMER | COOPERATIVE | PING_PONG | RING_OF_C | CLUSTERS | WITHOUT_PRODUCER | BLACKWELL
+# Tiles of several parts: of three consumers, in turns, promoted, and in clusters with C.
+thirds, parts_by_turns = of("h100_bf16_composed_three_consumers"), of("h100_fp16_composed_ping_pong")
+promoted_parts, parts_with_c = of("h100_e5m2_composed_promoted"), of("h100_tf32_composed_cluster2x1")
+PARTS_WAIT = "        accumulators = warpgroup_mma_wait(0, deps=accumulators)\n"
+PARTS_IN_FLIGHT = "        accumulators = warpgroup_mma_wait(PARTS, deps=accumulators)\n"
+PROMOTED_WAIT = "        steps = warpgroup_mma_wait(0, deps=steps)\n"
+AND_B_1 = "\n                + args.b_desc[1].nbytes_per_cta,"
+ISSUE = "sums = warpgroup_mma("
+COMPOSED = {
+    "thirds_bytes_of_the_first_part": thirds(K.BYTE_COUNT, "load_ready", "mbarrier.expect(", (AND_B_1, ",")),
+    "thirds_second_part_of_the_columns_of_the_first": thirds(
+        WRONG_NUMBERS, "d_desc", "", ("[k, column + PART_N_0]", "[k, column]")
+    ),
+    "thirds_counted_as_two": thirds(
+        K.WRITE_AFTER_READ,
+        "a_smem|b_smem",
+        "tma.async_load(",
+        (
+            "mbarrier.init(load_empty.index(stage), count=CONSUMERS)",
+            "mbarrier.init(load_empty.index(stage), count=2)",
+        ),
+    ),
+    "thirds_released_before_the_last_part_retired": thirds(
+        K.WRITE_AFTER_READ,
+        "a_smem|b_smem",
+        "tma.async_load(",
+        (PARTS_WAIT, PARTS_WAIT.replace("(0,", "(1,")),
+        also=((K.ACCUMULATOR_IN_FLIGHT, "sums", "tile += c"),),
+    ),
+    "thirds_parts_stored_in_the_wrong_order": thirds(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (
+            "split_part(accumulators[0], halvings=2) + split_part(accumulators[1], halvings=0)",
+            "split_part(accumulators[1], halvings=0) + split_part(accumulators[0], halvings=2)",
+        ),
+    ),
+    "thirds_third_stores_the_rows_of_the_second": thirds(
+        K.WRITE_AFTER_READ, "d_smem_1", "d_smem.store(", ("d_smem_2)", "d_smem_1)")
+    ),
+    "turns_an_mma_of_the_older_step_left_in_flight": parts_by_turns(
+        K.READ_AFTER_WRITE,
+        "a_smem|b_smem",
+        ISSUE,
+        (PARTS_IN_FLIGHT, PARTS_IN_FLIGHT.replace("PARTS", "PARTS + 1")),
+    ),
+    "promoted_parts_added_in_flight": promoted_parts(
+        K.ACCUMULATOR_IN_FLIGHT,
+        "sums",
+        "accumulators[i] + steps[i]",
+        (PROMOTED_WAIT, PROMOTED_WAIT.replace("(0,", "(1,")),
+    ),
+    "parts_of_c_in_an_even_number_of_phases": parts_with_c(
+        K.DEADLOCK, "c_ready", "mbarrier.wait(buffers.c_ready", ("(phase + subtile) & 1", "subtile & 1")
+    ),
+    "parts_loaded_before_the_group_released": parts_with_c(
+        K.WRITE_AFTER_READ,
+        "b_smem",
+        "tma.async_load(",
+        ("mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)", NOTHING),
+    ),
+}
+
+MUTANTS = (
+    ONE_CONSUMER | COOPERATIVE | PING_PONG | RING_OF_C | CLUSTERS | WITHOUT_PRODUCER | COMPOSED | BLACKWELL
+)

@@ -72,7 +72,7 @@ class Told:
 
 
 def _variables(names: str) -> list[str]:
-    return [f"{name}{number}" for name in names.split("|") for number in ("", "_0", "_1")]
+    return [f"{name}{number}" for name in names.split("|") for number in ("", "_0", "_1", "_2")]
 
 
 _LAPS = (

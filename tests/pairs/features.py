@@ -64,6 +64,7 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
     "promoted": ("no", "yes"),
     "occupancy": ("1", "2", "3"),
     "mma_n": ("widest", "narrower"),
+    "columns": ("plain", "composed"),
 }
 """What a feature can be; an operation of the epilogue only counts where it is there."""
 ALL = tuple((dimension, value) for dimension, values in DIMENSIONS.items() for value in values)
@@ -124,8 +125,9 @@ def features(plan: WgmmaKernel) -> frozenset[Feature]:
         "promoted": "yes" if plan.promote_k else "no",
         "occupancy": str(plan.occupancy),
         "mma_n": "narrower"
-        if plan.mma_n < min(plan.consumer_extents[1] // plan.warps_across[1], plan.widest_mma_n)
+        if plan.mma_n < min(plan.mma_parts[0] // plan.warps_across[1], plan.widest_mma_n)
         else "widest",
+        "columns": "composed" if plan.composed else "plain",
     }
     if plan.exchanged:  # its warps lie along N: no spec of the array has such
         del found["warps"]
@@ -159,6 +161,7 @@ CHOSEN: dict[str, str] = {
     "promoted": "no",
     "occupancy": "1",
     "mma_n": "widest",
+    "columns": "plain",
 }
 """What the rest of a spec is where it matters to no rule."""
 SEARCHED: dict[str, tuple[str, ...]] = {
@@ -179,6 +182,8 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
     k = 64 if chosen["operands"] != "tf32" else 32
     if fp8 or a == "int8":
         k = 128
+    composed = chosen["columns"] == "composed"
+    widest, n = n, n + n // 2 * composed
     warps_m, warps_n = map(int, chosen["warps"].split("x")) if "warps" in chosen else (None, None)
     cluster_m, cluster_n = map(int, chosen["cluster"].split("x"))
     order = chosen["order"]
@@ -196,7 +201,7 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
         "accumulator": chosen.get("accumulator"),
         "tile": {"m": m, "n": n, "k": k},
         "mma": {
-            "n": n // 2 // (warps_n or 1) if chosen["mma_n"] == "narrower" else None,
+            "n": widest // 2 // (warps_n or 1) if chosen["mma_n"] == "narrower" else None,
             "promote_k": k if chosen["promoted"] == "yes" else None,
         },
         "warps": {"m": warps_m, "n": warps_n},
@@ -212,7 +217,7 @@ def spec_of(chosen: Mapping[str, str], tile: tuple[int, int]) -> dict[str, Any]:
             "alpha": {"1": None, "-1": -1.0, "other": 0.5}[chosen["alpha"]],
             "beta": 0.5 if chosen["c"] == "product" else None,
             "ops": ops,
-            "subtile_n": n // 2 if chosen["epilogue"] == "subtiles" else n,
+            "subtile_n": widest // 2 if chosen["epilogue"] == "subtiles" else n,
         },
     }
     for name in ("a", "b"):
@@ -236,8 +241,9 @@ def legal_plan(chosen: Mapping[str, str], tile: tuple[int, int]) -> WgmmaKernel 
 def completions(stated: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yield choices for all that the stated features leave open."""
     searched = {name: values for name, values in SEARCHED.items() if name not in stated}
+    parts = {"epilogue": "subtiles"} if stated.get("columns") == "composed" else {}
     for values in itertools.product(*searched.values()):
-        yield CHOSEN | dict(zip(searched, values, strict=True)) | dict(stated)
+        yield CHOSEN | parts | dict(zip(searched, values, strict=True)) | dict(stated)
 
 
 @cache

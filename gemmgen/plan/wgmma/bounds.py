@@ -200,7 +200,7 @@ def working_registers(plan: WgmmaKernel) -> int:
 
 def _loop_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread needs while it multiplies."""
-    narrow = plan.mma_n < plan.consumer_extents[1] // plan.warps_across[1]
+    narrow = plan.mma_n < plan.mma_parts[0] // plan.warps_across[1]
     working = 0
     if plan.mmas_per_step > LONG_STEP_MMAS:
         times = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) if narrow else 1

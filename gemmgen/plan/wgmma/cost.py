@@ -110,9 +110,13 @@ def smem_cycles(plan: WgmmaKernel) -> float:
 
     Exchanged operands are read likewise, 64 columns of B and the rows of A.
     """
-    m, n, _ = plan.mma_shape
+    m = plan.mma_shape[0]
     a_rows = 0 if plan.a_source == "registers" else m
-    rows = plan.cta_tile_m * plan.cta_tile_n / (m * n) * (a_rows + n)
+    extent, parts = plan.cta_tile_m, plan.column_parts
+    if plan.exchanged:
+        extent, parts = plan.cta_tile_n, (plan.cta_tile_m,)
+    shapes = zip(parts, plan.mma_shapes, strict=True)
+    rows = sum(extent * part / (m * n) * (a_rows + n) for part, (_, n, _) in shapes)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 
@@ -284,6 +288,6 @@ def excess(plan: WgmmaKernel) -> float:
     return excess_of(
         (plan.smem_bytes, plan.smem_limit_bytes),
         (plan.accumulator_registers + working_registers(plan), plan.consumer_registers),
-        (plan.subtile_n, plan.cta_tile_n),
+        (plan.subtile_n, plan.column_parts[-1]),
         (plan.epilogue_buffers, plan.subtiles),
     )

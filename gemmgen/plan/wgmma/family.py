@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
+from gemmgen.hardware.architecture import is_power_of_two
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -23,11 +24,14 @@ from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
 from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.tile_rules import TILE_RULES
+from gemmgen.plan.wgmma.tile_rules import MOST_PARTS, TILE_RULES
 from gemmgen.problem.definition import Problem, Shape
 
 KINDS = ("cooperative", "ping_pong")
 """Specializations that are tried for a persistent schedule; other schedules have none."""
+
+TILES_N = (256, 128, 64, 32)
+"""Columns of tiles of one part."""
 
 STEP_BYTES = (128, 256, 64, 512)
 """Rows of the operands' tiles along K: 128 fill the widest swizzle."""
@@ -37,7 +41,7 @@ EXCHANGED_STEP_BYTES = (256, 512)
 
 CHOICES: Choices = {
     "cta_tile_m": (128, 256, 64),
-    "cta_tile_n": (256, 128, 64, 32),
+    "cta_tile_n": TILES_N,
     "cluster_m": (1, 2),
     "cluster_n": (1,),
     "consumers": (2, 1),
@@ -47,6 +51,21 @@ CHOICES: Choices = {
 
 TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
 """The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
+
+THIRDS_TILE_M = 192
+"""Rows of a tile that three consumers share, 64 each."""
+
+COMPOSED_TILES_M = (128, THIRDS_TILE_M, 64, 256)
+"""Rows of the tiles whose columns are fitted to a problem."""
+
+FITTED_WAVES = (1, 2, 3)
+"""Waves into which columns are fitted: of more, the part of the last one that is idle matters less."""
+
+NARROWEST_FITTED_PART = 16
+"""Columns of the narrowest part that is tried: one of 8 would read 64 rows of A for them."""
+
+WIDEST_FITTED = 384
+"""Columns of the widest tile that is tried: 192 sums of a thread, where a consumer has 64 rows."""
 
 FEW_ROWS = 64
 """Rows of A up to which the operands are exchanged, unless a spec decides otherwise: the time is then that of
@@ -144,7 +163,12 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     choices = {name: values for name, values in choices.items() if name != "splits"}
                 fixed = {name: value for name, value in defaults.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
-                yield Branch(fixed, choices, {"mma_rows": rows, "specialization": kind})
+                choices |= _thirds(stated)
+                told = {"mma_rows": rows, "specialization": kind}
+                yield Branch(fixed, choices, told)
+                if kind != "none" and not exchanged:
+                    for tile, widths in _fitted(problem, stated, wanted, kind):
+                        yield Branch({**fixed, **tile}, {**choices, "cta_tile_n": widths}, told)
 
     def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
@@ -166,11 +190,67 @@ class WgmmaSpace(Space[WgmmaKernel]):
             # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
             whole = bound.cluster_n > 1 or bound.warps_n > 1
             wanted = whole_number(store["subtile_n"])
-            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.cta_tile_n)}
+            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.column_parts[-1])}
+            if (
+                bound.composed and store.get("epilogue_buffers", 1) != 1
+            ):  # a number that divides its sub-tiles
+                subtiles = bound.cta_tile_n // whole_number(store["subtile_n"])
+                store["epilogue_buffers"] = next(i for i in range(2, subtiles + 1) if subtiles % i == 0)
         kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decisions)
         return kernel
+
+
+def _thirds(stated: Values) -> Choices:
+    """Return what is tried where a spec states rows that three consumers share, or three consumers."""
+    rows = stated.get("cta_tile_m")
+    if isinstance(rows, int) and rows % THIRDS_TILE_M == 0 and is_power_of_two(rows // THIRDS_TILE_M):
+        return {"consumers": (3,)}
+    return {"cta_tile_m": (THIRDS_TILE_M,)} if stated.get("consumers") == 3 else {}
+
+
+def _fitted(
+    problem: Problem, stated: Values, wanted: Choices, kind: object
+) -> Iterator[tuple[Values, tuple[int, ...]]]:
+    """Yield rows of a tile, with who shares them, and the columns that fill whole waves best with them.
+
+    A spec that states columns, or what composed tiles do not have, leaves none.
+    """
+    open_to = {"cta_tile_n", "cta_tile_m", "consumers"} - {*stated, *wanted}
+    plain = {"cluster_n": 1, "warps_n": 1, "a_source": "shared"}
+    if "cta_tile_n" not in open_to or {"cta_tile_m", "consumers"} & wanted.keys():
+        return
+    if any(stated.get(name, value) != value for name, value in plain.items()):
+        return
+    if _a_source(problem) == "registers":
+        return
+    for rows in COMPOSED_TILES_M:
+        thirds = rows == THIRDS_TILE_M
+        if stated.get("cta_tile_m", rows) != rows or (thirds and kind == "ping_pong"):
+            continue
+        if thirds != (stated.get("consumers", 3 if thirds else 2) == 3):
+            continue
+        if widths := _widths(problem, rows, tried=() if thirds else TILES_N):
+            yield {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}, widths
+
+
+def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int, ...]:
+    """Return the fewest columns of tiles of so many rows that leave each shape few enough waves of them."""
+    sums = [
+        columns
+        for columns in range(NARROWEST_FITTED_PART, WIDEST_FITTED + 1, NARROWEST_FITTED_PART)
+        if columns.bit_count() <= MOST_PARTS
+    ]
+    fewest = (
+        next(
+            (columns for columns in sums if -(-m // rows) * -(-n // columns) <= waves * problem.gpu.sm_count),
+            None,
+        )
+        for m, n, _ in problem.planned_shapes
+        for waves in FITTED_WAVES
+    )
+    return tuple(dict.fromkeys(columns for columns in fewest if columns and columns not in tried))
 
 
 def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
@@ -274,8 +354,8 @@ def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) 
 
 
 def _columns_of_warp(plan: WgmmaKernel) -> int:
-    """Return the columns of the instruction's tile that a warp has."""
-    return plan.consumer_extents[1] // plan.warps_across[1]
+    """Return the columns of the instruction's tile, or of its widest part, that a warp has."""
+    return plan.mma_parts[0] // plan.warps_across[1]
 
 
 def _warps_down(decisions: Values) -> int:

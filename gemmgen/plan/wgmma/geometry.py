@@ -118,6 +118,20 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return "m" if self.exchanged else "n"
 
     @property
+    def column_parts(self) -> tuple[int, ...]:
+        """Columns of the parts of a CTA's tile, powers of two that differ, the widest first.
+
+        Each part has MMAs, tiles of B and sums of its own.
+        """
+        n = self.cta_tile_n
+        return tuple(1 << bit for bit in reversed(range(n.bit_length())) if n >> bit & 1)
+
+    @property
+    def mma_parts(self) -> tuple[int, ...]:
+        """Elements of a consumer's tile in one CTA along the instruction's columns, part by part."""
+        return (self.cta_consumer_tile_m,) if self.exchanged else self.column_parts
+
+    @property
     def warps_across(self) -> tuple[int, int]:
         """Warps of one consumer along the rows and along the columns of the instruction."""
         return (self.warps_n, self.warps_m) if self.exchanged else (self.warps_m, self.warps_n)
@@ -130,8 +144,16 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def mma_shape(self) -> tuple[int, int, int]:
-        """The wgmma instruction (m, n, k)."""
+        """The wgmma instruction (m, n, k), the widest one."""
         return (WGMMA.m, self.mma_n, WGMMA.k_bytes // self.problem.a.dtype.bytes)
+
+    @property
+    def mma_shapes(self) -> tuple[tuple[int, int, int], ...]:
+        """The instruction of each part: no wider than the warps of the part."""
+        m, n, k = self.mma_shape
+        warps = self.warps_across[1]
+        narrower = (max(1, columns // warps) for columns in self.mma_parts[1:])
+        return ((m, n, k), *((m, min(n, columns), k) for columns in narrower))
 
     @property
     def widest_mma_n(self) -> int:
@@ -141,10 +163,13 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mmas_per_step(self) -> int:
         """Instructions that one warpgroup of a consumer issues for one K step."""
-        (warps_down, warps_along), (rows, columns) = self.warps_across, self.consumer_extents
-        _, n, k = self.mma_shape
-        down = max(1, rows // (WGMMA.rows_per_warp * warps_down))
-        return down * max(1, columns // warps_along // n) * max(1, self.cta_tile_k // k)
+        warps_down, warps_along = self.warps_across
+        down = max(1, self.consumer_extents[0] // (WGMMA.rows_per_warp * warps_down))
+        along = sum(
+            max(1, columns // warps_along // n)
+            for columns, (_, n, _) in zip(self.mma_parts, self.mma_shapes, strict=True)
+        )
+        return down * along * max(1, self.cta_tile_k // self.mma_shape[2])
 
     @property
     def fp8(self) -> bool:
@@ -166,8 +191,19 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def b_row(self) -> int:
-        """Elements of a row of B's tile as it is stored: along K, or along N."""
-        return self.cta_tile_k if self.problem.b.major == "k" else self.cta_tile_n
+        """Elements of a row of B's tile, of its widest part, as it is stored: along K, or along N."""
+        return self.b_row_of(self.column_parts[0])
+
+    def b_row_of(self, columns: int) -> int:
+        """Return the elements of a row of a part of B's tile as it is stored: along K, or along N."""
+        return self.cta_tile_k if self.problem.b.major == "k" else columns
+
+    def b_swizzle_of(self, columns: int) -> int:
+        """Return the swizzle in bytes of a part of B's tile: that of B, or the widest that its rows fill."""
+        if columns == self.column_parts[0]:
+            return self.b_swizzle_bytes
+        widest = self.widest_swizzle(self.b_row_of(columns), self.problem.b.dtype.bits)
+        return min(self.b_swizzle_bytes, widest)
 
     @property
     def a_tile_bytes(self) -> int:
@@ -181,17 +217,26 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     def loads(self, operand: str) -> int:
         """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
-        is_a = operand == "a"
-        shares = self.row_shares if is_a else 1
-        tile_bytes, row = (self.a_tile_bytes, self.a_row) if is_a else (self.b_tile_bytes, self.b_row)
-        row_bytes = row * self.problem.a.dtype.bytes  # B's elements are of the same size
-        rows = tile_bytes // shares // row_bytes
-        swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
-        return shares * self.boxes(rows, row_bytes, swizzle_bytes)
+        element_bytes = self.problem.a.dtype.bytes  # B's elements are of the same size
+        if operand == "a":
+            row_bytes = self.a_row * element_bytes
+            rows = self.a_tile_bytes // self.row_shares // row_bytes
+            return self.row_shares * self.boxes(rows, row_bytes, self.a_swizzle_bytes)
+        loads = 0
+        for columns in self.column_parts:
+            row_bytes = self.b_row_of(columns) * element_bytes
+            rows = columns * self.cta_tile_k * element_bytes // row_bytes
+            loads += self.boxes(rows, row_bytes, self.b_swizzle_of(columns))
+        return loads
 
     def subtile_bytes(self, dtype: DType) -> int:
         """Return the bytes of one epilogue buffer of one consumer in one CTA."""
         return self.cta_consumer_tile_m * min(self.subtile_n, self.cta_tile_n) * dtype.bytes
+
+    @property
+    def vector_columns(self) -> int:
+        """Elements of a column operand that a CTA loads for a tile: a block of them, no fewer than it has."""
+        return 1 << (self.cta_tile_n - 1).bit_length()
 
     # --- registers
 

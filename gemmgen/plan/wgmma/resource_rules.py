@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.architecture import power_of_two_below
-from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, one_of, rule
+from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, nearest, one_of, rule
 from gemmgen.plan.shared_rules import expressible, inexpressible_request, largest_that_fits, uneven_buffers
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
@@ -29,11 +29,14 @@ from gemmgen.plan.wgmma.tile_rules import (
     CONSUMERS,
     EXTENTS,
     TILE,
+    composed_tile,
     least_columns,
     least_tile,
     mma_tile,
     narrowest_subtile,
     occupancy,
+    sum_of_parts,
+    sums_around,
     tile_power_of_two,
 )
 
@@ -162,8 +165,9 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
     if columns > narrowest:
-        fitting = power_of_two_below(max(1, columns * room // accumulator))
-        field, largest = f"tile.{plan.mma_columns}", max(fitting, narrowest)
+        fitting = max(narrowest, columns * room // accumulator)
+        fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
+        field, largest = f"tile.{plan.mma_columns}", fitting
     else:
         field, largest = f"tile.{plan.mma_rows}", power_of_two_below(max(1, rows * room // accumulator))
     partial = " with its partial sums" if plan.promote_k else ""
@@ -218,6 +222,15 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
             f"a swizzle of {swizzle:,} bytes",
             f"{limit} {row_bytes} of a tile's row",
             one_of(legal),
+        )
+    narrowest, least = plan.b_row_of(plan.column_parts[-1]), widths[-1] // plan.problem.b.dtype.bytes
+    if plan.composed and narrowest < least:
+        yield Finding(
+            "tile.n",
+            f"{sum_of_parts(plan)} columns, and rows of {narrowest} elements, "
+            f"{narrowest * plan.problem.b.dtype.bytes} bytes, in the last part of B's tiles",
+            f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
+            nearest(*sums_around(plan.cta_tile_n, least)),
         )
 
 
@@ -275,17 +288,22 @@ def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
 # --- the epilogue
 
 
-@rule("epilogue-subtile", subject="store", after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n")])
+@rule(
+    "epilogue-subtile",
+    subject="store",
+    after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), composed_tile],
+)
 def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
     """A sub-tile is part of a tile's columns that no thread has to exchange, and that TMA can move."""
     field = "epilogue.subtile_n"
     narrowest = narrowest_subtile(plan)
-    if plan.subtile_n > plan.cta_tile_n:
+    part = plan.column_parts[-1]
+    if plan.subtile_n > part:
         yield Finding(
             field,
             f"sub-tiles of {plan.subtile_n} columns",
-            f"the tile has {plan.cta_tile_n}",
-            f"use at most {plan.cta_tile_n}",
+            f"the {'narrowest part of the tile' if plan.composed else 'tile'} has {part}",
+            f"use at most {part}",
         )
     elif plan.subtile_n < plan.cta_tile_n and (plan.cluster_n > 1 or plan.warps_n > 1):
         owner = "CTA of the cluster" if plan.cluster_n > 1 else "warp along N"
@@ -304,18 +322,25 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
         )
     elif plan.subtile_n < narrowest and plan.cta_tile_n >= WGMMA.n_min:
         alignment = plan.architecture.tma_alignment_bytes
-        yield Finding(
-            field if plan.cta_tile_n >= narrowest else "tile.n",
+        found, fix = (
             f"rows of {plan.subtile_n} elements of {plan.problem.d.name}",
-            f"TMA moves at least {alignment} bytes of a row",
             f"use at least {narrowest}",
+        )
+        if plan.composed and part < narrowest:
+            found = f"{sum_of_parts(plan)} columns, and {found} in the last part"
+            fix = nearest(*sums_around(plan.cta_tile_n, narrowest))
+        yield Finding(
+            field if part >= narrowest else "tile.n",
+            found,
+            f"TMA moves at least {alignment} bytes of a row",
+            fix,
         )
 
 
 @rule(
     "epilogue-buffers",
     subject="store",
-    after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), epilogue_subtile],
+    after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), composed_tile, epilogue_subtile],
 )
 def epilogue_buffers(plan: WgmmaKernel) -> Iterator[Finding]:
     """Each epilogue buffer has a sub-tile of every tile, so that the ring starts anew with the tile."""

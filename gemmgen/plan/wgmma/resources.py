@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import Literal
+from typing import cast
 
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.kernel import Entry, Kernel
-from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, Passed
-from gemmgen.plan.storage import Barrier, Extent, Ring, Scope, SharedBuffer
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, Passed, tensor_of
+from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
+from gemmgen.problem.definition import Operand
 from gemmgen.problem.operations import OPERATIONS
 
 SPLIT_REGISTERS = 128
@@ -57,7 +58,8 @@ class WgmmaResources:
 
     a: tuple[SharedBuffer, ...]
     """One for each share of the tile's rows."""
-    b: SharedBuffer
+    b: tuple[SharedBuffer, ...]
+    """One for each part of its columns."""
     load_ready: Barrier
     load_empty: tuple[Barrier, ...]
     """On which consumers release a stage: that of their CTA's producer, then those of CTAs that multicast."""
@@ -69,7 +71,7 @@ class WgmmaResources:
         """The tiles in the order in which the kernel allocates them."""
         c = (consumer.c for consumer in self.consumers if consumer.c)
         vectors = chain.from_iterable(zip(*(consumer.vectors for consumer in self.consumers), strict=True))
-        return (*self.a, self.b, *c, *vectors, *(consumer.d for consumer in self.consumers))
+        return (*self.a, *self.b, *c, *vectors, *(consumer.d for consumer in self.consumers))
 
     @property
     def barriers(self) -> tuple[Barrier, ...]:
@@ -85,7 +87,7 @@ def resources_of(kernel: WgmmaGeometry) -> WgmmaResources:
     stages = _stages(kernel)
     return WgmmaResources(
         a=tuple(_a_buffer(kernel, stages, number) for number in _numbers(kernel.row_shares)),
-        b=_operand_buffer(kernel, "b", "b_smem", stages),
+        b=tuple(_b_buffer(kernel, stages, number) for number in _numbers(len(kernel.column_parts))),
         load_ready=_load_ready(kernel, stages),
         load_empty=tuple(_load_empty(kernel, stages)) if kernel.specialized else (),
         mma_turn=_mma_turn(kernel) if kernel.ping_pong else None,
@@ -98,8 +100,8 @@ def partitions_of(
 ) -> tuple[Partition, ...]:
     """Return all roles; the first is the default partition, the others are workers."""
     by_name = {argument.name: argument for argument in arguments}
-    loaded = ("a", "b")
-    sources = tuple(argument for argument in arguments if argument.name not in (*loaded, "d"))
+    loaded = tuple(argument for argument in arguments if tensor_of(argument.name) in ("a", "b"))
+    sources = tuple(argument for argument in arguments if argument not in (*loaded, by_name["d"]))
     turn = (resources.mma_turn,) if resources.mma_turn else ()
     consumers = (
         Partition(
@@ -110,7 +112,7 @@ def partitions_of(
             passes=(
                 by_name["d"],
                 consumer.a,
-                resources.b,
+                *resources.b,
                 consumer.d,
                 resources.load_ready,
                 *resources.load_empty,
@@ -127,9 +129,9 @@ def partitions_of(
         warps=1,
         registers=kernel.producer_registers,
         passes=(
-            *(by_name[name] for name in loaded),
+            *loaded,
             *resources.a,
-            resources.b,
+            *resources.b,
             resources.load_ready,
             *resources.load_empty,
             *COUNTS,
@@ -168,26 +170,41 @@ def _rows(kernel: WgmmaGeometry) -> Extent:
 
 
 def _a_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> SharedBuffer:
-    return _operand_buffer(kernel, "a", _numbered("a_smem", number), stages)
+    """Return the ring of one consumer's tiles of A."""
+    name, rows = _numbered("a_smem", number), (_rows(kernel), kernel.cta_consumer_tile_m)
+    return _operand_buffer(kernel, kernel.problem.a, (name, "a"), rows, kernel.a_swizzle_bytes, stages)
+
+
+def _b_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> SharedBuffer:
+    """Return the ring of a part of B's tiles."""
+    columns, measure = kernel.column_parts[number or 0], "tile_n"
+    if number is not None:
+        measure = cast("Measure", f"part_n_{number}")
+    names = (_numbered("b_smem", number), _numbered("b", number or None))
+    part = (Extent(columns * kernel.cluster_n, measure), columns)
+    return _operand_buffer(kernel, kernel.problem.b, names, part, kernel.b_swizzle_of(columns), stages)
 
 
 def _operand_buffer(
-    kernel: WgmmaGeometry, letter: Literal["a", "b"], name: str, stages: Ring
+    kernel: WgmmaGeometry,
+    operand: Operand,
+    names: tuple[str, str],
+    rows: tuple[Extent, int],
+    swizzle_bytes: int,
+    stages: Ring,
 ) -> SharedBuffer:
-    """Return the ring of an operand's tiles: A's of one consumer, or B's."""
+    """Return the ring of an operand's tiles: `names` are the buffer's and its argument's.
+
+    `rows` are the rows of A or columns of B in it, over all CTAs and in one.
+    """
+    (name, argument), (outer, each) = names, rows
     k = Extent(kernel.cta_tile_k, "tile_k")
-    if letter == "a":
-        operand, outer, rows = kernel.problem.a, _rows(kernel), kernel.cta_consumer_tile_m
-        size, swizzle_bytes = kernel.a_tile_bytes // kernel.row_shares, kernel.a_swizzle_bytes
-    else:
-        operand, outer, rows = kernel.problem.b, Extent(kernel.program_tile_n, "tile_n"), kernel.cta_tile_n
-        size, swizzle_bytes = kernel.b_tile_bytes, kernel.b_swizzle_bytes
     return SharedBuffer(
         name,
-        letter,
+        argument,
         (outer, k) if operand.major == "k" else (k, outer),
-        kernel.stages * size,
-        f"{kernel.stages} x {rows} x {kernel.cta_tile_k} {operand.dtype.name}, swizzle {swizzle_bytes}",
+        kernel.stages * each * kernel.cta_tile_k * operand.dtype.bytes,
+        f"{kernel.stages} x {each} x {kernel.cta_tile_k} {operand.dtype.name}, swizzle {swizzle_bytes}",
         stages,
         swizzle_bytes,
     )
@@ -238,6 +255,9 @@ def _vector_buffer(kernel: WgmmaGeometry, vector: str, number: int | None) -> Sh
     """Return the buffer of a consumer's part of a row or column operand."""
     dtype = kernel.problem.vector_dtype(vector)
     elements, extent = kernel.cta_tile_n, Extent(kernel.program_tile_n, "tile_n")
+    if kernel.composed:
+        elements = kernel.vector_columns
+        extent = Extent(elements * kernel.cluster_n, "vector_n")
     if OPERATIONS[vector].along == "m":
         elements, extent = kernel.cta_consumer_tile_m, _rows(kernel)
     name, contents = _numbered(f"{vector}_smem", number), f"{elements} {dtype.name}"
@@ -292,6 +312,11 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """The instruction as PTX spells its shape."""
         m, n, k = self.mma_shape
         return f"m{m}n{n}k{k}"
+
+    @property
+    def mma_names(self) -> tuple[str, ...]:
+        """The instructions as PTX spells their shapes: one for each part of the tile."""
+        return tuple(f"m{m}n{n}k{k}" for m, n, k in dict.fromkeys(self.mma_shapes))
 
     @property
     def mma_types(self) -> tuple[str, ...]:
@@ -355,15 +380,14 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             for name in problem.vectors
         )
         scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
-        a, b = (
-            Argument(name, "matrix", operand.dtype) for name, operand in (("a", problem.a), ("b", problem.b))
-        )
+        a = Argument("a", "matrix", problem.a.dtype)
+        b = tuple(Argument(buffer.operand, "matrix", problem.b.dtype) for buffer in self.resources.b)
         workspace = (
             Argument("partials", "workspace", problem.accumulator),
             Argument("counters", "workspace", DTYPES["int32"]),
         )
         d = Argument("d", "matrix", problem.d)
-        return (a, b, *c, *vectors, *scalar, d, *(workspace if self.splits > 1 else ()))
+        return (a, *b, *c, *vectors, *scalar, d, *(workspace if self.splits > 1 else ()))
 
     @property
     def ptxas_notes(self) -> tuple[str, ...]:
@@ -381,14 +405,24 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             shares = "all of them of each consumer" if self.consumers > 1 else "all of one consumer"
         return (
             Entry("CTA tile m", self.cta_tile_m, "rows", shares),
-            Entry("CTA tile n", self.cta_tile_n, "columns", f"stored as {self.subtiles} x {self.subtile_n}"),
+            Entry(
+                "CTA tile n",
+                self.cta_tile_n,
+                "columns",
+                f"{self._parts}stored as {self.subtiles} x {self.subtile_n}",
+            ),
             Entry("CTA tile k", self.cta_tile_k, "elements", bytes_per_stage),
             self.cluster_entry,
             Entry("occupancy", self.occupancy, "CTAs", f"per SM, whose shared memory holds {self._fitting}"),
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
             Entry("outstanding", self.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
             *self._split_entries,
-            Entry("instructions", self.mmas_per_step, "wgmma", f"{self.mma_name} per warpgroup and K step"),
+            Entry(
+                "instructions",
+                self.mmas_per_step,
+                "wgmma",
+                f"{' and '.join(self.mma_names)} per warpgroup and K step",
+            ),
         )
 
     @property
@@ -408,6 +442,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """Bytes of the sums of a tile that programs leave in memory."""
         tile = self.program_tile_m * self.program_tile_n
         return self.partials * tile * self.problem.accumulator.bytes
+
+    def _parts(self) -> str:
+        """The parts of a composed tile."""
+        return f"in parts of {' + '.join(map(str, self.column_parts))}, " if self.composed else ""
 
     @property
     def splits_at_once(self) -> int:

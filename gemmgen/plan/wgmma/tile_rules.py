@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below
 from gemmgen.hardware.elements import FP8
-from gemmgen.plan.rule import Consulted, Finding, Part, Rule, counted, nearest, rule
+from gemmgen.plan.rule import Consulted, Finding, Part, Rule, counted, either, nearest, rule
 from gemmgen.plan.shared_rules import MAX_CLUSTER, group_width, minor_dimension, odd_extents
 from gemmgen.plan.wgmma.bounds import most_consumers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -19,6 +19,8 @@ MAX_TILE_M = 2_048
 """[gluon] TMA loads at most 256 rows at a time: at 4,096 rows, 16 loads a step, producers of 24 and 32
 registers spill; at 2,048 none does.
 """
+MOST_PARTS = 3
+"""Of a tile's columns: each reads A from shared memory again, and four would cost more than they fill."""
 
 # --- CTAs and warps
 
@@ -170,9 +172,13 @@ def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
         )
 
 
+CONSUMER_COUNTS = (1, 2, 3, 4)
+"""Of those that share a tile's rows; three take three quarters as many registers as four can have."""
+
+
 @rule("consumer-count", consults=[warp_layout])
 def consumer_count(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
-    """The consumers share the tile's rows in power-of-two parts, and their CTA has threads for them all."""
+    """The consumers share the tile's rows evenly, and their CTA has threads for them all."""
     field, most = "warp_specialization.consumers", max(1, most_consumers(plan))
     if not plan.specialized:
         if plan.consumers != 1:
@@ -191,15 +197,14 @@ def consumer_count(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             field,
             f"{plan.consumers:,} consumers and the producer are {threads:,} threads",
             f"a CTA has at most {limit:,}",
-            f"use at most {power_of_two_below(most)}",
+            f"use at most {max(count for count in CONSUMER_COUNTS if count <= most)}",
         )
-    elif not is_power_of_two(plan.consumers):
-        below = power_of_two_below(plan.consumers)
+    elif plan.consumers not in CONSUMER_COUNTS:
         yield Finding(
             field,
             f"{plan.consumers} consumers",
-            "this version generates kernels whose number of consumers is a power of two",
-            nearest(below, 2 * below, high=power_of_two_below(most)),
+            f"this version generates kernels of {either(CONSUMER_COUNTS)}",
+            f"use at most {max(CONSUMER_COUNTS)}",
         )
 
 
@@ -251,20 +256,101 @@ def narrowest_subtile(plan: WgmmaKernel) -> int:
 
 @rule("tile-power-of-two", consults=CONSUMERS)
 def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
-    """Every block extent in Gluon is a power of two."""
+    """Every block extent in Gluon is a power of two: a consumer's rows, and each part of the columns."""
     rows, columns = least_tile(plan)
+    thirds = plan.row_shares == 3
     if consulted.broken(*CONSUMERS):
         rows, columns = (WGMMA.n_min, WGMMA.m) if plan.exchanged else (WGMMA.m, WGMMA.n_min)
-    widest = plan.cta_tile_n if is_power_of_two(plan.cta_tile_n) else WGMMA.n_max
+        thirds = False
+    widest = plan.column_parts[-1] if adds_up(plan) else WGMMA.n_max
     most = (WGMMA.n_max, MAX_TILE_M) if plan.exchanged else (MAX_TILE_M, WGMMA.n_max)
+    if thirds and not (plan.cta_tile_m % 3 == 0 and is_power_of_two(plan.cta_tile_m // 3)):
+        below = 3 * power_of_two_below(max(1, plan.cta_tile_m // 3))
+        yield Finding(
+            "tile.m",
+            f"{plan.cta_tile_m:,} rows for 3 consumers",
+            "each has a block of them, and Gluon's block extents are powers of two",
+            nearest(below, 2 * below, low=rows, high=3 * power_of_two_below(MAX_TILE_M // 3)),
+        )
+    if not adds_up(plan):
+        yield _odd_columns(plan, columns, most[1])
     yield from odd_extents(
         (
-            ("tile.m", plan.cta_tile_m, rows, most[0]),
-            ("tile.n", plan.cta_tile_n, columns, most[1]),
+            *(() if thirds else (("tile.m", plan.cta_tile_m, rows, most[0]),)),
             ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
             ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
         )
     )
+
+
+def adds_up(plan: WgmmaKernel) -> bool:
+    """Whether a tile's columns are a power of two, or a sum of few that are wide enough for instructions."""
+    return not plan.composed or _is_sum(plan.cta_tile_n, WGMMA.n_min)
+
+
+def _is_sum(columns: int, narrowest: int) -> bool:
+    return columns.bit_count() <= MOST_PARTS and columns % narrowest == 0
+
+
+def sum_of_parts(plan: WgmmaKernel) -> str:
+    """Return a composed tile's columns as the sum that they are."""
+    return f"{plan.cta_tile_n} = {' + '.join(map(str, plan.column_parts))}"
+
+
+def sums_around(columns: int, narrowest: int) -> tuple[int, int]:
+    """Return the nearest widths below and above that a composed tile with such parts can have."""
+    below = next(n for n in range(columns, 0, -1) if _is_sum(n, narrowest) or n == narrowest)
+    above = next(n for n in range(columns, 4 * columns + narrowest) if _is_sum(n, narrowest))
+    return below, above
+
+
+def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
+    """Return what is wrong with the columns of a tile that are no sum of parts."""
+    limit = "Gluon's block extents are powers of two"
+    if not plan.specialized or plan.exchanged:
+        below = power_of_two_below(plan.cta_tile_n)
+        found = f"{plan.cta_tile_n:,} is no power of two"
+        return Finding("tile.n", found, limit, nearest(below, 2 * below, low=low, high=high))
+    found = f"{plan.cta_tile_n:,} is no sum of at most {MOST_PARTS} powers of two from {WGMMA.n_min} on"
+    high += high // 2
+    fix = nearest(*sums_around(min(plan.cta_tile_n, high), WGMMA.n_min), low=low, high=high)
+    return Finding("tile.n", found, f"{limit}, and a tile has no more parts", fix)
+
+
+@rule("composed-tile")
+def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
+    """Parts of a tile are for consumers with a producer of their own; each is whole in a CTA and a warp."""
+    if not plan.composed or not adds_up(plan):
+        return
+    columns = f"a tile of {sum_of_parts(plan)} columns"
+    below = power_of_two_below(plan.cta_tile_n)
+    if not plan.specialized:
+        yield Finding(
+            "tile.n",
+            f"{columns} without warp specialization",
+            "this version composes the tiles of consumers whose producer loads all parts",
+            f"use {below} or {2 * below}, or a kind of warp specialization",
+        )
+        return
+    if plan.exchanged:
+        yield Finding(
+            "tile.n",
+            f"{columns} with N along the instruction's rows",
+            "parts lie along its columns",
+            f"use {below} or {2 * below}, or m for mma.rows",
+        )
+        return
+    stored = "it is stored in sub-tiles, which would part the columns of one"
+    if plan.cluster_n > 1:
+        found = f"{columns} in each of {plan.cluster_n} CTAs along N"
+        yield Finding("cluster.n", found, f"{stored} CTA from another's", "use 1")
+    if plan.warps_n > 1:
+        found = f"{columns} for {plan.warps_n} warps along N"
+        yield Finding("warps.n", found, f"{stored} warp from another's", "use 1")
+    if plan.a_source == "registers":
+        found = f"{columns} with A from registers"
+        limit = "this version multiplies the parts of a tile with A in shared memory"
+        yield Finding("operands.a.source", found, limit, "use shared")
 
 
 ODD_SIDES = (tile_power_of_two.at("tile.m"), tile_power_of_two.at("tile.n"))
@@ -310,7 +396,7 @@ def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """The tile is as wide as an instruction, and the instruction one that Gluon has."""
     if consulted.broken(odd_side(plan.mma_columns)):
         return
-    columns, warps, axis = mma_tile(plan)[1], plan.warps_across[1], plan.mma_columns.upper()
+    columns, warps, axis = plan.mma_parts[0], plan.warps_across[1], plan.mma_columns.upper()
     share = columns // warps
     narrowest = least_columns(plan)
     if columns < narrowest:
@@ -355,6 +441,7 @@ def mma_k(plan: WgmmaKernel) -> Iterator[Finding]:
 
 EXTENTS = (
     tile_power_of_two.at("tile.m", "tile.n", "tile.k"),
+    composed_tile,
     *CONSUMERS,
     consumer_rows,
     mma_n.at("tile.m", "tile.n"),
@@ -414,6 +501,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     group_width,
     minor_dimension,
     tile_power_of_two,
+    composed_tile,
     consumer_rows,
     tile_rows,
     mma_n,
