@@ -20,7 +20,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.ranking import Ranking, rank
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.wgmma import WgmmaKernel, cost
-from gemmgen.plan.wgmma.cost import estimate, step_cycles
+from gemmgen.plan.wgmma.cost import estimate, step_ns
 from gemmgen.plan.wgmma.family import CHOICES, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile, load_spec
 
@@ -129,9 +129,9 @@ def test_with_one_buffer_a_second_cta_multiplies_while_the_first_one_loads() -> 
     pair, lone = best(1, 2), best(1, 1)
     assert (tile(pair), tile(lone)) == ((128, 128, 128), (128, 256, 256))
     # 128^3 / 2,048 = 1,024 of MMA and 160 of drain; 550 + 65,536 / 64 = 1,574 to load: 2,758 for both CTAs.
-    assert max(step_cycles(pair, ctas=2).values()) == 2_758
+    assert max(step_ns(pair, ctas=2).values()) == 2_758
     # 4,096 + 160; 550 + 196,608 / 64 = 3,622: 7,878, for as many products as 5,516 cycles of the pair.
-    assert max(step_cycles(lone).values()) == 7_878
+    assert max(step_ns(lone).values()) == 7_878
     assert tutorial(1, 2).legal[0].cost < tutorial(1, 1).legal[0].cost
 
 
@@ -139,11 +139,11 @@ def test_with_two_buffers_the_square_tile_for_two_ctas_is_best_of_all() -> None:
     assert tile(best(2, 2)) == (128, 128, 64)
     # 512 + 160 + 260 to ask for the next stage = 932; (550 + 512 + 932) / 2 = 997 a lap: both are hidden
     # behind the two CTAs' MMAs of 512.
-    assert max(step_cycles(best(2, 2), ctas=2).values()) == 1_024
+    assert max(step_ns(best(2, 2), ctas=2).values()) == 1_024
     plans = (hopper(candidate.plan) for candidate in tutorial(2, 2).legal)
     wide = next(plan for plan in plans if tile(plan) == (64, 256, 64))
     # 64 x 256 tiles load (64 + 256) x 64 x 2 = 40,960 bytes for the same products: 2 x 40,960 / 64.
-    assert step_cycles(wide, ctas=2)["L2"] == 1_280
+    assert step_ns(wide, ctas=2)["L2"] == 1_280
     assert tutorial(2, 2).legal[0].cost < tutorial(2, 1).legal[0].cost
 
 
@@ -267,7 +267,7 @@ def test_ping_pong_pays_turns_and_one_epilogue_where_cooperation_pays_one_per_ti
 
 def test_an_mma_in_flight_hides_what_a_drained_queue_exposes() -> None:
     def step(queue: int) -> dict[str, float]:
-        return step_cycles(
+        return step_ns(
             planned(tile={"m": 128, "n": 256, "k": 64}, buffering={"outstanding_mmas": queue}, **TILED)
         )
 
@@ -277,7 +277,7 @@ def test_an_mma_in_flight_hides_what_a_drained_queue_exposes() -> None:
 
 def test_two_ctas_share_what_an_sm_does_in_a_cycle() -> None:
     plan = planned(tile={"m": 128, "n": 128, "k": 64}, occupancy=2, **TILED)
-    one, two = step_cycles(plan), step_cycles(plan, ctas=2)
+    one, two = step_ns(plan), step_cycles(plan, ctas=2)
     assert [two[name] / one[name] for name in ("tensor cores", "shared memory", "L2")] == [2, 2, 2]
     assert two["drained MMAs"] == one["drained MMAs"]
 
@@ -293,7 +293,7 @@ def test_promotion_costs_two_cycles_for_each_register_of_partial_sums() -> None:
     tiles: dict[str, Any] = {"tile": {"m": 128, "n": 128, "k": 128}, "mma": {"promote_k": 128}}
     plan = planned("e4m3", **tiles)
     # 64 x 128 / 128 threads = 64 registers; the other consumer multiplies during the drain.
-    assert step_cycles(plan)["drained MMAs"] == 128**3 / 4_096 + 128
+    assert step_ns(plan)["drained MMAs"] == 128**3 / 4_096 + 128
 
 
 def test_bytes_that_dram_cannot_deliver_in_time_set_the_time() -> None:
