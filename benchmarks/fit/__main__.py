@@ -43,7 +43,9 @@ def _compare(record: str, found: list[Observation]) -> None:
         own = [
             each
             for each in candidates
-            if rival in ("pinned", each[0].spec) and len(each) > 1 and is_open(each[0].spec) != (rival == "pinned")
+            if rival in ("pinned", each[0].spec)
+            and len(each) > 1
+            and is_open(each[0].spec) != (rival == "pinned")
         ]
         kernels = len({each.kernel for group in own for each in group})
         print(f"{record}, {rival}: {sum(map(len, own))} times of {kernels} kernels")

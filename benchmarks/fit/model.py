@@ -129,7 +129,9 @@ def _least_squares(
     return Fit(dict(zip(names, np.exp(at).tolist(), strict=True)), loss, before)
 
 
-def left_out(found: Sequence[Observation], share: float = 0.1, seed: int = 14) -> tuple[list[Observation], ...]:
+def left_out(
+    found: Sequence[Observation], share: float = 0.1, seed: int = 14
+) -> tuple[list[Observation], ...]:
     """Return the observations without those of a share of the shapes, and these, which a seed draws."""
     shapes = sorted({each.shape for each in found})
     drawn = set(random.Random(seed).sample(shapes, round(share * len(shapes))))

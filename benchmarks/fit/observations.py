@@ -102,7 +102,9 @@ def _decisions(label: str) -> dict[str, object]:
     """Return the sections of a spec that pin what the label of a Hopper kernel says."""
     name, tile, *others = label.split(", ")
     m, n, k = map(int, tile.split(" x "))
-    numbers = {re.sub(r"\d+", "#", other): [int(each) for each in re.findall(r"\d+", other)] for other in others}
+    numbers = {
+        re.sub(r"\d+", "#", other): [int(each) for each in re.findall(r"\d+", other)] for other in others
+    }
     cluster_m, cluster_n = numbers.get("cluster # x #", [1, 1])
     (occupancy,) = numbers.get("occupancy #", [1])
     (splits,) = numbers.get("K split by #", [1])
