@@ -97,8 +97,8 @@ def by_group(found: Iterable[Agreement]) -> dict[str, Summary]:
 
 
 def table(groups: dict[str, Summary]) -> str:
-    """Return summaries as aligned lines."""
-    rows = [["M", "shapes", "Spearman", f"first <= {NEAR}", "first / best", "predicted / measured", "+-"]]
+    """Return summaries as a table of Markdown, which is readable as it is."""
+    rows = [["M", "shapes", "Spearman", "first near best", "first over best", "predicted over measured"]]
     rows += [
         [
             name,
@@ -106,12 +106,11 @@ def table(groups: dict[str, Summary]) -> str:
             f"{found.rank_correlation:.3f}",
             f"{found.near:.0%}",
             f"{found.first_over_best:.3f}",
-            f"{found.predicted_over_measured:.3f}",
-            f"{found.spread:.1%}",
+            f"{found.predicted_over_measured:.3f} +- {found.spread:.1%}",
         ]
         for name, found in groups.items()
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
-    )
+    lines = [" | ".join(map(str.rjust, row, widths)) for row in rows]
+    rule = " | ".join(f"{'-' * (width - 1)}:" for width in widths)
+    return "\n".join(f"| {line} |" for line in (lines[0], rule, *lines[1:]))

@@ -105,7 +105,7 @@ def _weights(found: Sequence[Observation]) -> list[float]:
 def _least_squares(
     deviations: Callable[[np.ndarray], np.ndarray], names: Sequence[str], at: np.ndarray, steps: int
 ) -> Fit:
-    """Return where the sum of squares is least, walking downhill with a step that is halved where it climbs."""
+    """Return where the sum of squares is least, by steps that become shorter where it does not fall."""
     damping, here = 1e-2, deviations(at)
     loss = before = float(here @ here)
     for _ in range(steps):

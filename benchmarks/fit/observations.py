@@ -58,7 +58,7 @@ def observations(record: Path) -> Iterator[Observation]:
 
 
 def by_candidates(found: Iterable[Observation]) -> list[list[Observation]]:
-    """Return the observations by what competed: the kernels that one spec has for a shape, pinned ones as one."""
+    """Return the observations by what competed: an open spec's kernels on a shape, or the pinned ones."""
     groups: dict[tuple[str, Shape, str], list[Observation]] = {}
     for each in found:
         rival = each.spec if is_open(each.spec) else "pinned"

@@ -2,12 +2,13 @@
 
 A plan's time is a sum of named terms; ``docs/planner.md`` explains them. They are reckoned in nanoseconds of
 an H200 and told in cycles of ``Gpu.sustained_hz``, the unit of all estimates. ``python -m benchmarks.fit``
-fits the constants to the records under ``benchmarks/suites``:
+fits the constants to records:
 
-* [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16, ``h200_many_rows.jsonl``;
+* [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
+  ``benchmarks/fit/h200_many_rows.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
-  has all; ``h200_few_rows.jsonl`` has what was timed later;
-* [early] the same kernels launched before the one ahead has ended, 557 pairs of times of that record;
+  has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
+* [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
@@ -43,8 +44,9 @@ DRAIN_NS = 155
 other consumer multiplies: ping-pong 0.78, a lone consumer of eight warps 0.91.
 """
 SHARED_TILE_NS = 30
-"""[many-rows] That a K step takes longer where warpgroups with a warp that loads share a tile, and wait for the
-same stage, and all SMs work; of few SMs, whose loads come in time, each covers for the other.
+"""[many-rows] By which 128 bytes of K, a swizzled row, take longer where warpgroups beside a warp that loads
+share a tile, so wait for the same stage, and all SMs work; of few SMs, whose loads come in time, each covers
+for the other.
 """
 REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """To wait for a stage and ask for another where the warps that multiply also load: [many-rows] tiled;
@@ -161,7 +163,8 @@ def exposed_ns(plan: WgmmaKernel, mma_ns: float, share: float = 1.0) -> float:
     `share` is that of the SMs which are at work.
     """
     warpgroups = plan.consumer_warps * plan.row_shares // plan.architecture.warps_per_warpgroup
-    exposed = SHARED_TILE_NS * share if plan.specialized and warpgroups > 1 else 0.0
+    spans = plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.tma_swizzle_bytes[0]
+    exposed = SHARED_TILE_NS * spans * share if plan.specialized and warpgroups > 1 else 0.0
     if not plan.outstanding_mmas and plan.row_shares == 1:
         exposed += DRAIN_NS
     if not (plan.specialized or plan.synchronous):
