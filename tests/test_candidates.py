@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.ranking import Ranking, rank
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.wgmma import WgmmaKernel, cost
-from gemmgen.plan.wgmma.cost import estimate, step_cycles
+from gemmgen.plan.wgmma.cost import estimate, step_ns
 from gemmgen.plan.wgmma.family import CHOICES, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile, load_spec
 
@@ -55,13 +56,13 @@ def config(plan: WgmmaKernel) -> tuple[int, int, int, int]:
 
 @cache
 def tutorial(stages: int, occupancy: int) -> Ranking:
-    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM."""
+    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM: each MMA is awaited."""
     return rank(
         spec(
             "fp16",
             (8192, 8192, 16384),
             schedule={"kind": "tiled"},
-            buffering={"stages": stages},
+            buffering={"stages": stages, "outstanding_mmas": 0},
             occupancy=occupancy,
         )
     )
@@ -128,22 +129,26 @@ def test_what_the_tutorial_s_limits_exclude_is_refused_by_a_rule(
 def test_with_one_buffer_a_second_cta_multiplies_while_the_first_one_loads() -> None:
     pair, lone = best(1, 2), best(1, 1)
     assert (tile(pair), tile(lone)) == ((128, 128, 128), (128, 256, 256))
-    # 128^3 / 2,048 = 1,024 of MMA and 160 of drain; 550 + 65,536 / 64 = 1,574 to load: 2,758 for both CTAs.
-    assert max(step_cycles(pair, ctas=2).values()) == 2_758
-    # 4,096 + 160; 550 + 196,608 / 64 = 3,622: 7,878, for as many products as 5,516 cycles of the pair.
-    assert max(step_cycles(lone).values()) == 7_878
+    # 128^3 / 2,048 = 1,024 cycles of MMA, and 155 ns of drain; 690 ns and 2 x 65,536 bytes at 285 to load.
+    both = (1_024 / 1.316 + 155) + 690 + 131_072 / 285
+    assert max(step_ns(pair, ctas=2).values()) == pytest.approx(both)
+    # The lone one multiplies four times as long, as much as both of the pair do in two steps.
+    four = (4_096 / 1.316 + 155) + 690 + 196_608 / 285
+    assert max(step_ns(lone).values()) == pytest.approx(four)
+    assert four > 2 * both
     assert tutorial(1, 2).legal[0].cost < tutorial(1, 1).legal[0].cost
 
 
 def test_with_two_buffers_the_square_tile_for_two_ctas_is_best_of_all() -> None:
     assert tile(best(2, 2)) == (128, 128, 64)
-    # 512 + 160 + 260 to ask for the next stage = 932; (550 + 512 + 932) / 2 = 997 a lap: both are hidden
-    # behind the two CTAs' MMAs of 512.
-    assert max(step_cycles(best(2, 2), ctas=2).values()) == 1_024
+    # 512 cycles of MMA, 155 ns of drain, 182 to ask for the next stage; a lap is that, 690 ns, and the bytes.
+    busy = 512 / 1.316 + 155 + 182
+    lap = busy + 690 + 65_536 / 285
+    assert max(step_ns(best(2, 2), ctas=2).values()) == pytest.approx(lap / 2)
     plans = (hopper(candidate.plan) for candidate in tutorial(2, 2).legal)
     wide = next(plan for plan in plans if tile(plan) == (64, 256, 64))
-    # 64 x 256 tiles load (64 + 256) x 64 x 2 = 40,960 bytes for the same products: 2 x 40,960 / 64.
-    assert step_cycles(wide, ctas=2)["L2"] == 1_280
+    # 64 x 256 tiles load (64 + 256) x 64 x 2 = 40,960 bytes for the same products.
+    assert max(step_ns(wide, ctas=2).values()) == pytest.approx((lap + 2 * 8_192 / 285) / 2)
     assert tutorial(2, 2).legal[0].cost < tutorial(2, 1).legal[0].cost
 
 
@@ -240,17 +245,53 @@ def test_a_cooperative_tile_s_time_is_the_sum_made_by_hand() -> None:
         tile={"m": 128, "n": 256, "k": 64}, buffering={"outstanding_mmas": 0}, **ONE_CTA, **COOPERATIVE
     )
     found = estimate(plan, SQUARE)
-    # 2,048 tiles on 132 SMs are 16 rounds of 128 steps of 128 x 256 x 64 / 2,048 = 1,024 cycles.
-    ideal = 8192**3 / 2048 / 132
-    assert found.terms["tensor cores"] == pytest.approx(ideal)
-    assert found.terms["idle SMs"] == pytest.approx(16 * 128 * 1_024 - ideal)
-    # 65,536 bytes of D at 3.3 a cycle for each of 8 warps, two thirds of it, and the drain.
-    assert found.terms["epilogue"] == pytest.approx(16 * (160 + 65_536 / 26.4 * 2 / 3))
-    assert found.terms["start"] == 3_200
-    assert found.cycles == pytest.approx(sum(found.terms.values()))
-    assert found.seconds == pytest.approx(found.cycles / 1.35e9)
+    # 2,048 tiles on 132 SMs are 16 rounds, in which 97 % of the SMs work; 128 steps of 1,024 cycles each.
+    ideal, waiting = 8192**3 / 2048 / 132, 30 * 2_048 / (16 * 132)
+    # 65,536 bytes of D at 5.05 a nanosecond for each of 8 warps, two thirds of it, and what goes before.
+    epilogue = 68 + 65_536 / (5.05 * 8) * 2 / 3
+
+    def seconds(rate: float) -> tuple[float, float]:
+        """The busiest SM's time where tensor cores do so many cycles a nanosecond, and with L2 and DRAM."""
+        busiest = 16 * (128 * (1_024 / rate + waiting) + epilogue)
+        # 2,048 x 128 stages of 49,152 bytes at 15,000 a nanosecond; three matrices at 0.812 of 4.8 TB/s.
+        l2, dram = 2_048 * 128 * 49_152 / 15_000, 3 * 2 * 8192**2 / (0.812 * 4_800)
+        return busiest, ((busiest**8 + l2**8) ** (4 / 8) + dram**4) ** (1 / 4)
+
+    used = ideal / 1.74 / seconds(1.74)[1]
+    rate = 1.316 * used**-0.211
+    busiest, together = seconds(rate)
+    terms = {
+        "tensor cores": ideal / 1.74,
+        "power": ideal / rate - ideal / 1.74,
+        "idle SMs": 16 * 128 * 1_024 / rate - ideal / rate,
+        "drained MMAs": 16 * 128 * waiting,
+        "epilogue": 16 * epilogue,
+        "L2": together - busiest,
+        "start": 1_926,
+    }
+    assert found.terms == pytest.approx({cause: 1.35 * time for cause, time in terms.items()})
+    assert found.seconds == pytest.approx((together + 1_926) / 1e9)
     # 2,048 tiles x 128 steps x (128 + 256) x 64 x 2 bytes.
     assert found.l2_bytes == 2_048 * 128 * 49_152
+
+
+def test_tensor_cores_are_slower_the_more_of_them_work() -> None:
+    plan = planned(tile={"m": 128, "n": 128, "k": 64}, **PING_PONG, **ONE_CTA)
+
+    def cycles_of_a_step(shape: Shape) -> float:
+        terms = estimate(plan, shape).terms
+        steps = -(-math.prod(plan.tiles(shape)) // 132) * shape[2] / 64
+        return (terms["tensor cores"] + terms.get("power", 0) + terms["idle SMs"]) / steps / 1.35
+
+    one, half, all_of_them = (cycles_of_a_step((m, 1024, 16384)) for m in (128, 1024, 2048))
+    assert one == pytest.approx(512 / 1.74)  # 8 SMs: nothing limits the clock
+    assert one < half < all_of_them < 512 / 1.316
+
+
+def test_shared_memory_is_written_by_tma_as_well_as_read() -> None:
+    plan = planned("tf32", tile={"m": 64, "n": 32, "k": 32}, **LONE, **ONE_CTA)
+    # 64 rows of A and 32 of B, 128 bytes each, are 96 cycles to read; to write them takes 0.373 of that.
+    assert step_ns(plan)["shared memory"] == pytest.approx(96 * 1.373 / 1.316)
 
 
 def test_ping_pong_pays_turns_and_one_epilogue_where_cooperation_pays_one_per_tile() -> None:
@@ -258,42 +299,108 @@ def test_ping_pong_pays_turns_and_one_epilogue_where_cooperation_pays_one_per_ti
         tile={"m": 128, "n": 128, "k": 64}, buffering={"outstanding_mmas": 1}, **PING_PONG, **ONE_CTA
     )
     terms = estimate(plan, SHORT).terms
-    assert terms["turns"] == 32 * 500  # 4,096 tiles on 132 SMs
-    assert terms["epilogue"] == pytest.approx(32_768 / 13.2)  # of four warps, once
-    # A main loop of 512 and the turn hide 1,012 of those 2,482 cycles; the other consumer waits for half.
-    brief = estimate(plan, (8192, 8192, 64)).terms["epilogue"]
-    assert brief == pytest.approx(32 * (32_768 / 13.2 - 1_012) / 2 + 32_768 / 13.2)
+    assert terms["turns"] == pytest.approx(1.35 * 31 * 270)  # 4,096 tiles on 132 SMs: 32 rounds
+    assert terms["epilogue"] == pytest.approx(1.35 * 32_768 / 20.2)  # of four warps, once
+    # A main loop of 512 cycles and the turn hide some of those 1,622 ns; the other consumer waits for half.
+    beyond = (32_768 / 20.2 - 512 / 1.74 - 270) / 2
+    brief = estimate(plan, (8192, 8192, 64)).terms
+    assert brief["epilogue"] == pytest.approx(1.35 * (32 * beyond + 32_768 / 20.2))
+    assert "turns" not in estimate(plan, (1024, 1024, 1024)).terms  # one tile on an SM has nobody to wait for
 
 
 def test_an_mma_in_flight_hides_what_a_drained_queue_exposes() -> None:
     def step(queue: int) -> dict[str, float]:
-        return step_cycles(
+        return step_ns(
             planned(tile={"m": 128, "n": 256, "k": 64}, buffering={"outstanding_mmas": queue}, **TILED)
         )
 
-    assert step(0)["drained MMAs"] == 1_024 + 160 + 260
-    assert step(1)["drained MMAs"] == 1_024
+    mma = 1_024 / 1.316
+    assert step(0)["drained MMAs"] == pytest.approx(mma + 155 + 182)
+    assert step(1)["drained MMAs"] == pytest.approx(mma + 182 - 0.195 * mma)
 
 
 def test_two_ctas_share_what_an_sm_does_in_a_cycle() -> None:
     plan = planned(tile={"m": 128, "n": 128, "k": 64}, occupancy=2, **TILED)
-    one, two = step_cycles(plan), step_cycles(plan, ctas=2)
-    assert [two[name] / one[name] for name in ("tensor cores", "shared memory", "L2")] == [2, 2, 2]
+    one, two = step_ns(plan), step_ns(plan, ctas=2)
+    assert [two[name] / one[name] for name in ("tensor cores", "shared memory")] == [2, 2]
     assert two["drained MMAs"] == one["drained MMAs"]
+    assert two["short ring"] - one["short ring"] == pytest.approx(
+        32_768 / 285 / (plan.stages - plan.outstanding_mmas)
+    )
 
 
 def test_few_tiles_leave_an_sm_to_one_cta() -> None:
     plan = planned(tile={"m": 128, "n": 128, "k": 64}, occupancy=2, **TILED)
+    few, more = (estimate(plan, (1024, n, 4096)).terms for n in (1024, 4096))
     # 64 tiles for 132 SMs: one round, and nobody to share with.
-    assert estimate(plan, (1024, 1024, 4096)).terms["start"] == 3_200
-    assert estimate(plan, (1024, 1024, 4096)).cycles < 64 * 1_024
+    assert "shared SM" not in few
+    assert "shared SM" in more
+    assert few["start"] == more["start"] == pytest.approx(1.35 * 1_926)
+
+
+def test_a_program_for_each_tile_starts_again_in_every_round() -> None:
+    plan = planned(tile={"m": 128, "n": 256, "k": 64}, **TILED)
+    # 256 tiles on 132 SMs.
+    assert estimate(plan, (2048, 4096, 4096)).terms["start"] == pytest.approx(1.35 * (1_926 + 1_740))
+
+
+def test_parts_of_k_are_tiles_of_their_own_and_their_sums_are_added_up() -> None:
+    sections: dict[str, Any] = {"tile": {"m": 128, "n": 64, "k": 64}, "mma": {"rows": "m"}}
+    whole, parts = (
+        estimate(
+            planned(**sections, schedule={"kind": "tiled", "splits": splits}, occupancy=1), (128, 2048, 16384)
+        ).terms
+        for splits in (1, 4)
+    )
+    assert "splits" not in whole
+    # Four sums of 128 x 64 in fp32 at 23 bytes a nanosecond.
+    assert parts["splits"] == pytest.approx(1.35 * (740 + 4 * 128 * 64 * 4 / 23))
+    assert parts["tensor cores"] == whole["tensor cores"]
+    assert parts["idle SMs"] < whole["idle SMs"] / 3  # 128 of 132 SMs work and not 32
 
 
 def test_promotion_costs_two_cycles_for_each_register_of_partial_sums() -> None:
     tiles: dict[str, Any] = {"tile": {"m": 128, "n": 128, "k": 128}, "mma": {"promote_k": 128}}
     plan = planned("e4m3", **tiles)
     # 64 x 128 / 128 threads = 64 registers; the other consumer multiplies during the drain.
-    assert step_cycles(plan)["drained MMAs"] == 128**3 / 4_096 + 128
+    assert step_ns(plan)["drained MMAs"] == pytest.approx((128**3 / 4_096 + 128) / 1.316 + 30)
+
+
+# --- launched before the kernel ahead has ended
+
+
+def early(
+    shape: Shape, tile: dict[str, int], splits: int = 1, occupancy: int = 1, **more: object
+) -> WgmmaKernel:
+    sections: dict[str, Any] = {"mma": {"rows": "n"}, "tile": tile, "occupancy": occupancy, **more}
+    return planned(shape=shape, schedule={"kind": "tiled", "splits": splits}, **sections)
+
+
+def gained(shape: Shape, tile: dict[str, int], splits: int = 1, occupancy: int = 1) -> float:
+    """The time in ns that a kernel takes less where it is launched early."""
+    alone = estimate(early(shape, tile, splits, occupancy), shape)
+    launched = early(shape, tile, splits, occupancy, dependent_launch={"early": "b"})
+    return (alone.seconds - estimate(launched, shape).seconds) * 1e9
+
+
+def test_a_kernel_that_leaves_the_next_one_its_places_gains_nothing() -> None:
+    assert gained((16, 4096, 4096), {"m": 16, "n": 64, "k": 256}) == 0  # 64 programs for 132 places
+
+
+def test_a_kernel_that_fills_the_places_gains_its_start() -> None:
+    assert gained((16, 8192, 8192), {"m": 16, "n": 64, "k": 256}) == pytest.approx(900)  # 128 for 132
+    assert gained((16, 57344, 8192), {"m": 16, "n": 64, "k": 256}) == pytest.approx(900)
+
+
+def test_a_kernel_that_leaves_less_than_half_of_the_places_loses() -> None:
+    shape, tile = (16, 5120, 8192), {"m": 16, "n": 64, "k": 256}
+    plan = early(shape, tile)
+    # 80 programs for 132 places; a ring of some of the 32 steps is loaded before the kernel ahead has ended.
+    lost = 1.02 * (0.95 - 80 / 132) * (1 - 2.5 * plan.stages / 32) * estimate(plan, shape).seconds * 1e9
+    assert gained(shape, tile) == pytest.approx(900 - lost)
+    assert gained(shape, tile) < -2_000
+    # K divided by three: 240 programs for 264 places.
+    assert gained(shape, tile, splits=3, occupancy=2) > 0
 
 
 def test_bytes_that_dram_cannot_deliver_in_time_set_the_time() -> None:
@@ -392,7 +499,7 @@ def test_candidates_are_in_the_order_of_their_cost_and_say_what_decided() -> Non
     found = ranking().legal
     assert [candidate.cost for candidate in found] == sorted(candidate.cost for candidate in found)
     cooperative = next(c for c in found if hopper(c.plan).specialization == "cooperative")
-    assert cooperative.lost_by(found[0])[0] == "epilogue"
+    assert cooperative.lost_by(found[0])[0] == "drained MMAs"
     turns = (c for c in found if hopper(c.plan).ping_pong)
     drained = next(c for c in turns if not hopper(c.plan).outstanding_mmas)
     assert drained.lost_by(found[0])[0] in ("drained MMAs", "short ring")
@@ -411,7 +518,8 @@ def test_the_list_and_its_explanation_fit_110_columns() -> None:
 def test_an_explanation_names_rules_with_an_example_and_terms_with_a_margin() -> None:
     text = " ".join(ranking().explanation().split())
     assert re.search(r"accumulator-registers \d+ ping-pong, 128 x 256 x 64, .*? takes 256 registers", text)
-    assert re.search(r"epilogue \d+ cooperative, .*?: 0\.\d% slower, with [\d,]+ cycles more of it", text)
+    margin = r"\d\.\d% slower, with [\d,]+ cycles more of it"
+    assert re.search(rf"drained MMAs \d+ cooperative, .*?: {margin}", text)
 
 
 # --- the command
@@ -462,7 +570,7 @@ def test_both_are_given_as_json(command: Callable[..., str]) -> None:
 
 def test_the_document_has_the_constants_of_the_code() -> None:
     text = (ROOT / "docs" / "planner.md").read_text()
-    rows = dict(re.findall(r"^\| `([A-Z_]+)` \| ([\d.,]+) \|", text, re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([A-Z0-9_]+)` \| ([\d.,]+) \|", text, re.MULTILINE))
     constants = {
         name: value
         for name, value in vars(cost).items()

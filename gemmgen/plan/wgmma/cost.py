@@ -1,70 +1,92 @@
 """What a plan is expected to cost on a problem, and how far it is beyond limits: ranks, judges nothing.
 
-A plan's time is a sum of named terms, in cycles of one SM at the clock that a large problem sustains
-(``Gpu.sustained_hz``); ``docs/planner.md`` explains it. The constants marked [derived] were solved from one
-session of ratios to cuBLAS on an H200 (bf16 8192 x 8192 x 8192, 4096 x 4096 x 4096 and 8192 x 8192 x 1024;
-fp8 and tf32 as a check), with cuBLAS at 674, 667 and 588 TFLOP/s. They order plans to within a few percent;
-a time that they give is not a measurement.
+A plan's time is a sum of named terms; ``docs/planner.md`` explains them. They are reckoned in nanoseconds of
+an H200 and told in cycles of ``Gpu.sustained_hz``, the unit of all estimates. ``python -m benchmarks.fit``
+fits the constants to records:
 
-Those marked [few-rows] were fitted to 3,856 times of about 200 kernels at 155 shapes, most of up to 64 rows,
-on an H200 (bf16 and e4m3, CUDA graphs over rotated inputs); they give the better ones to 6 %, and the first
-choice is 1.07 times as fast as cuBLAS where the best of all was 1.09 (geometric means). No record has all
-these times; ``docs/performance.md`` has what the first choice reaches in those that were taken later.
+* [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
+  ``benchmarks/fit/h200_many_rows.jsonl``;
+* [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
+  has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
+* [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
+* [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
+  8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
+
+They order plans to within a few percent; a time that they give is not a measurement.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, whole_cycles
+from gemmgen.plan.search import Estimate, dram_bytes, estimated, excess_of, l2_bytes, whole_cycles
 from gemmgen.plan.wgmma.bounds import most_consumers, working_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.problem.definition import Shape
 
-LOAD_LATENCY_CYCLES = 550
-"""[derived] From asking for a stage to its first byte.
-
-A blocked 128 x 256 x 64 (0.44) took 2,395 cycles a step: 1,024 of MMA, 160 of drain, 49,152 bytes at 64 a
-cycle, and 443. A blocked 128 x 128 x 128 for two CTAs (0.742) has 616.
+TENSOR_CYCLES_PER_NS = 1.74
+"""[many-rows] At which the tensor cores of few SMs work: the clock, which power then does not limit."""
+POWER_CYCLES_PER_NS = 1.316
+"""[many-rows] The same where all SMs do nothing else."""
+POWER_EXPONENT = 0.211
+"""[many-rows] With which that rate rises where tensor cores idle: at half of their work it is 1.16 times as
+high.
 """
-DRAIN_CYCLES = 160
-"""[derived] From the last instruction of an MMA to the first of the next where none is in flight.
-
-Ping-pong without an MMA in flight (0.78) took 689 cycles for a step of 512; a lone consumer of eight warps
-(0.91) 1,165 for 1,024.
+SMEM_WRITE_SHARE = 0.373
+"""[many-rows] Of the time in which shared memory is read, what TMA's writes of as many bytes take."""
+LOAD_LATENCY_NS = 690
+"""[many-rows] From asking for a stage to its first bytes, where many SMs load."""
+LOAD_BYTES_PER_NS = 285
+"""[many-rows] At which the other bytes follow, of all CTAs on an SM."""
+DRAIN_NS = 155
+"""[session] From the last instruction of an MMA to the first of the next where none is in flight, and no
+other consumer multiplies: ping-pong 0.78, a lone consumer of eight warps 0.91.
 """
-REFILL_CYCLES = {"single_tile": 0, "tiled": 260, "persistent": 700}
-"""[derived] To wait for a stage and ask for another where the warps that multiply also load.
-
-128 x 256 x 64 without an MMA in flight: 1,437 cycles a step in a tiled (0.748), 1,882 in a persistent
-schedule (0.571), of which 1,024 are MMA and 160 drain.
+SHARED_TILE_NS = 30
+"""[many-rows] By which 128 bytes of K, a swizzled row, take longer where warpgroups beside a warp that loads
+share a tile, so wait for the same stage, and all SMs work; of few SMs, whose loads come in time, each covers
+for the other.
 """
-REFILL_COVER = 0.6
-"""[derived] Part of a step's MMA in flight behind which that is hidden: 80 of 700 cycles remained (0.957)."""
+REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
+"""To wait for a stage and ask for another where the warps that multiply also load: [many-rows] tiled;
+[session] persistent, which had 0.571 without an MMA in flight.
+"""
+REFILL_COVER = {"single_tile": 0.0, "tiled": 0.195, "persistent": 0.6}
+"""Part of a step's MMA in flight behind which that is hidden, likewise: a persistent kernel had 0.957."""
 PROMOTION_CYCLES_PER_REGISTER = 2
-"""[derived] To add a register of partial sums to the accumulator. With 64: 128 for two consumers (promotion
-after 128 of K had 0.893, after 256 1.010); 288 with the drain in ping-pong, where no other covers (0.53).
+"""[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
+after 256 1.010, in ping-pong 0.53.
 """
-EPILOGUE_BYTES_PER_CYCLE_AND_WARP = 3.3
-"""[derived] Of C and D, converted and handed to TMA. An MMA in flight keeps cooperative consumers in step,
-and a tile of 65,536 bytes of D then took 2,640 cycles beside its main loop (fp8, 1.024, 1.00 and 0.99).
-"""
+EPILOGUE_START_NS = 68
+"""[many-rows] From the last MMA of a tile to its epilogue, and from that to the next tile's first MMA."""
+EPILOGUE_BYTES_PER_NS_AND_WARP = 5.05
+"""[many-rows] Of C and D, converted and handed to TMA."""
 EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
-"""[derived] What of it is left where consumers run apart, one storing while another still multiplies:
-1,815 of those 2,640 cycles (bf16 1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083).
+"""[session] What of it is left where consumers run apart, one storing while another still multiplies: bf16
+1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083. With an MMA in flight, which keeps them in step, fp8 had
+1.024, 1.00 and 0.99.
 """
-TURN_CYCLES = 500
-"""[derived] From the last MMA of a ping-pong consumer to the first of the other one: 8,687 cycles for 8,192
-of MMA (bf16 128 x 128 at K = 1,024, 1.113).
+TURN_NS = 270
+"""[many-rows] From the last MMA of a ping-pong consumer to the first of the other one."""
+CLUSTER_SHARE = 0.025
+"""[many-rows] Of the main loop, in which CTAs of a cluster wait for one another at every stage."""
+OCCUPANCY_SHARE = 0.035
+"""[many-rows] The same of CTAs that share an SM."""
+START_NS = 1_926
+"""[many-rows] From a kernel's launch, in a chain of such, to its first MMA, and from its last store to the
+launch of the next one.
 """
-CLUSTER_SHARE = 0.015
-"""[derived] Of the main loop, in which CTAs of a cluster wait for one another at every stage: a 1 x 2 cluster
-(1.024, 0.989, 1.045) and ping-pong in one of 2 x 1 (1.025, 0.980, 1.106) lost 0.3 to 3.6 %, in the mean 1.45.
-"""
-START_CYCLES = 3_200
-"""[derived] From a program's launch to its first MMA, and from its last store to the next launch: a tiled
-128 x 256 (1.004, 0.967, 0.890) took 5,800 cycles a tile beside its main loop, 2,640 of them its epilogue.
-"""
+ROUND_NS = 1_740
+"""[many-rows] From the end of a program's epilogue to the first MMA of the next one in its place."""
+DRAM_BYTES_SHARE = 0.812
+"""[many-rows] Of the datasheet's bandwidth: 3.9 of an H200's 4.8 TB/s."""
+DRAM_OVERLAP = 4.0
+"""[many-rows] The exponent with which the times of DRAM and of the SMs add up."""
+L2_BYTES_PER_NS = 15_000
+"""[many-rows] That L2 delivers to all SMs; kernels that need more got 11,000 to 16,600, no rule says when."""
+L2_OVERLAP = 8.0
+"""[many-rows] The exponent with which the times of L2 and of the busiest SM add up."""
 
 
 STREAM_START_NS = 2_630
@@ -99,10 +121,24 @@ SPLIT_BYTES_PER_NS = 23
 """[few-rows] At which the last program of a tile adds up the sums of all."""
 
 
+EARLY_NS = 900
+"""[early] By which a kernel that is launched early starts sooner, if it takes more than half of the GPU."""
+EARLY_PLACES = 0.95
+"""[early] Share of the places on the GPU that its programs take from where on nothing is lost by that."""
+EARLY_LOSS = 1.02
+"""[early] Of its time, for each place that is left: the programs behind wait there, and those for which there
+is no place come late, beside others.
+"""
+EARLY_COVER = 2.5
+"""[early] Of that loss, how much for each part of K that a program's ring holds: it is loaded ahead."""
+
+
 def mma_cycles(plan: WgmmaKernel) -> float:
-    """Return the cycles of the tensor cores for one K step of a CTA tile."""
+    """Return the cycles of the tensor cores for one K step of a CTA tile; a narrow instruction takes some."""
+    m, n, k = plan.mma_shape
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
-    return plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / fma_per_cycle
+    instructions = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / (m * n * k)
+    return instructions * max(m * n * k / fma_per_cycle, LEAST_MMA_CYCLES)
 
 
 def smem_cycles(plan: WgmmaKernel) -> float:
@@ -125,61 +161,70 @@ def loaded_bytes(plan: WgmmaKernel) -> float:
     return plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
 
 
-def l2_cycles(plan: WgmmaKernel) -> float:
-    """Return the cycles in which a CTA's share of L2 delivers a K step."""
-    return loaded_bytes(plan) / plan.architecture.l2_bytes_per_cycle_and_sm
+def exposed_ns(plan: WgmmaKernel, mma_ns: float, share: float = 1.0) -> float:
+    """Return the time of a K step in which its CTA has no MMA in flight, whatever other CTAs do.
 
-
-def exposed_cycles(plan: WgmmaKernel) -> float:
-    """Return the cycles of a K step in which its CTA has no MMA in flight, whatever other CTAs do."""
-    covered = plan.outstanding_mmas or (plan.row_shares > 1)
-    exposed = 0.0 if covered else float(DRAIN_CYCLES)
+    `share` is that of the SMs which are at work.
+    """
+    warpgroups = plan.consumer_warps * plan.row_shares // plan.architecture.warps_per_warpgroup
+    spans = plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.tma_swizzle_bytes[0]
+    exposed = SHARED_TILE_NS * spans * share if plan.specialized and warpgroups > 1 else 0.0
+    if not plan.outstanding_mmas and plan.row_shares == 1:
+        exposed += DRAIN_NS
     if not (plan.specialized or plan.synchronous):
-        hidden = REFILL_COVER * mma_cycles(plan) if plan.outstanding_mmas else 0
-        exposed += max(0.0, REFILL_CYCLES[plan.schedule_kind] - hidden)
+        hidden = REFILL_COVER[plan.schedule_kind] * mma_ns if plan.outstanding_mmas else 0
+        exposed += max(0.0, REFILL_NS[plan.schedule_kind] - hidden)
     if plan.promote_k:
-        exposed += PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
+        cycles = PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
+        exposed += cycles / POWER_CYCLES_PER_NS
     return exposed
 
 
-def step_cycles(plan: WgmmaKernel, ctas: int = 1) -> dict[str, float]:
-    """Return by cause the cycles that one K step of as many CTAs on an SM cannot be shorter than.
+def step_ns(
+    plan: WgmmaKernel, ctas: int = 1, rate: float = POWER_CYCLES_PER_NS, share: float = 1.0
+) -> dict[str, float]:
+    """Return by cause the time that one K step of as many CTAs on an SM cannot be shorter than.
 
-    CTAs share what an SM does per cycle; what one of them waits for passes while another multiplies.
-    A stage is free again when its MMA has retired, or, with one in flight, when the next one is issued.
+    CTAs share what an SM does per cycle, of which there are `rate` in a nanosecond; what one of them waits
+    for passes while another multiplies. A stage is free again when its MMA has retired, or, with one in
+    flight, when the next one is issued. `share` is that of the SMs which are at work.
     """
-    tensor, smem, l2 = mma_cycles(plan), smem_cycles(plan), l2_cycles(plan)
-    busy = max(tensor, smem) + exposed_cycles(plan)
-    lap = LOAD_LATENCY_CYCLES + l2 + (0 if plan.outstanding_mmas else busy)
+    mma = mma_cycles(plan) / rate
+    written = plan.stage_bytes / plan.architecture.smem_bytes_per_cycle
+    smem = (smem_cycles(plan) + SMEM_WRITE_SHARE * written) / rate
+    busy = max(mma, smem) + exposed_ns(plan, mma, share)
+    lap = LOAD_LATENCY_NS + ctas * loaded_bytes(plan) / LOAD_BYTES_PER_NS
+    lap += 0 if plan.outstanding_mmas else busy
     return {
-        "tensor cores": ctas * tensor,
+        "tensor cores": ctas * mma,
         "shared memory": ctas * smem,
-        "L2": ctas * l2,
         "drained MMAs": busy,
         "short ring": lap / max(1, plan.stages - plan.outstanding_mmas),
     }
 
 
-def epilogue_cycles(plan: WgmmaKernel) -> float:
-    """Return the cycles in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
+def epilogue_ns(plan: WgmmaKernel) -> float:
+    """Return the time in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
     element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
-    return plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_CYCLE_AND_WARP * warps)
+    return plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_NS_AND_WARP * warps)
 
 
-def tile_cycles(plan: WgmmaKernel, main_loop: float) -> dict[str, float]:
-    """Return by cause the cycles of one tile that no main loop covers.
+def tile_ns(plan: WgmmaKernel, main_loop: float, ctas: int = 1) -> dict[str, float]:
+    """Return by cause the time of one tile that no main loop covers, of as many CTAs on an SM.
 
     Ping-pong consumers store while the other multiplies: only what exceeds its main loop is left.
     """
-    cluster = {"cluster": CLUSTER_SHARE * main_loop} if plan.cluster_size > 1 else {}
-    epilogue = epilogue_cycles(plan)
+    shared = {"cluster": CLUSTER_SHARE * main_loop} if plan.cluster_size > 1 else {}
+    if ctas > 1:
+        shared["shared SM"] = OCCUPANCY_SHARE * main_loop
+    epilogue = epilogue_ns(plan)
     if plan.ping_pong:
-        beyond = max(0.0, (epilogue - main_loop - TURN_CYCLES) / 2)
-        return {"turns": TURN_CYCLES, "epilogue": beyond} | cluster
+        beyond = max(0.0, (epilogue - main_loop - TURN_NS) / 2)
+        return {"turns": TURN_NS, "epilogue": beyond} | shared
     if plan.row_shares > 1 and not plan.outstanding_mmas:
         epilogue *= EPILOGUE_SHARE_OF_CONSUMERS_APART
-    return {"epilogue": DRAIN_CYCLES + epilogue} | cluster
+    return {"epilogue": EPILOGUE_START_NS + epilogue} | shared
 
 
 def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
@@ -187,8 +232,78 @@ def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
     return estimated(plan, shape, _terms(plan, shape), loaded_bytes(plan))
 
 
-def _streamed_terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
-    """Return the cycles by cause of a kernel that streams B past few rows of A, each program one tile.
+def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
+    """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
+    if not plan.problem.gpu.clusters(plan.cluster_size):
+        return {"tensor cores": math.inf}
+    streamed = plan.exchanged and plan.schedule_kind == "tiled"
+    nanoseconds = _streamed_ns(plan, shape) if streamed else _tiles_ns(plan, shape)
+    hz = plan.problem.gpu.sustained_hz
+    return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}
+
+
+def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
+    """Return the time by cause of a kernel whose SMs take tiles in rounds, one after the other.
+
+    The rate of the tensor cores follows from how busy they are, whatever the ring is: power limits it.
+    """
+    gpu = plan.problem.gpu
+    parts = math.prod(plan.tiles(shape)) * plan.splits
+    parts_per_sm = math.ceil(parts / gpu.clusters(plan.cluster_size))
+    ctas = min(plan.occupancy, parts_per_sm)
+    rounds = math.ceil(parts_per_sm / ctas)
+    k_steps = math.ceil(shape[2] / (plan.cta_tile_k * plan.splits))
+    tiles = parts * plan.cluster_size
+    share = min(1.0, tiles / (rounds * ctas * gpu.sm_count))
+    dram = dram_bytes(plan.problem, shape) / (DRAM_BYTES_SHARE * gpu.dram_bytes_per_second / 1e9)
+    l2 = tiles * k_steps * loaded_bytes(plan) / L2_BYTES_PER_NS
+    tile_fma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k
+    ideal = math.prod(shape) / tile_fma * mma_cycles(plan) / gpu.sm_count
+
+    def busiest_sm(steps: dict[str, float]) -> tuple[float, dict[str, float]]:
+        """Return the main loop of a tile, and beside it the time of all tiles by cause."""
+        main_loop = k_steps * max(steps.values())
+        beside = {cause: rounds * time for cause, time in tile_ns(plan, main_loop, ctas).items()}
+        if plan.ping_pong:
+            beside["turns"] -= TURN_NS  # before the first tile, as nothing ran
+            beside["epilogue"] += epilogue_ns(plan)  # of the last tile, behind which nothing runs
+        return main_loop, beside
+
+    def delivered(busiest: float) -> float:
+        """Return the time in which L2 and DRAM also deliver all that the SMs take in."""
+        return _together((_together((busiest, l2), L2_OVERLAP), dram), DRAM_OVERLAP)
+
+    steps = step_ns(plan, ctas, TENSOR_CYCLES_PER_NS, share)
+    del steps["short ring"]
+    main_loop, beside = busiest_sm(steps)
+    unlimited = delivered(rounds * main_loop + sum(beside.values()))
+    used = min(1.0, ideal / TENSOR_CYCLES_PER_NS / unlimited)
+    rate = min(TENSOR_CYCLES_PER_NS, POWER_CYCLES_PER_NS * used**-POWER_EXPONENT)
+
+    steps = step_ns(plan, ctas, rate, share)
+    slowest = max(steps, key=lambda cause: steps[cause])
+    main_loop, beside = busiest_sm(steps)
+    busiest = rounds * main_loop + sum(beside.values())
+    together = delivered(busiest)
+    terms = {
+        "tensor cores": ideal / TENSOR_CYCLES_PER_NS,
+        "power": ideal / rate - ideal / TENSOR_CYCLES_PER_NS,
+        "idle SMs": rounds * k_steps * steps["tensor cores"] - ideal / rate,
+    }
+    if slowest != "tensor cores":
+        terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
+    again = 0 if plan.persistent else (rounds - 1) * ROUND_NS
+    more = {"DRAM" if dram > l2 else "L2": together - busiest, "start": START_NS + again}
+    return terms | beside | more | {"splits": _splits_ns(plan)}
+
+
+def _together(times: Iterable[float], exponent: float) -> float:
+    """Return the time of what overlaps, but not wholly: longer than each where they are near each other."""
+    return sum(time**exponent for time in times) ** (1 / exponent)
+
+
+def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
+    """Return the time by cause of a kernel that streams B past few rows of A, each program one tile.
 
     The time is that in which DRAM delivers both operands, or in which the busiest SM, or all of them, take
     their tiles in; where these are near each other, they add up to more than each.
@@ -208,15 +323,28 @@ def _streamed_terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
     dram = moved / (DRAM_SHARE * gpu.dram_bytes_per_second / 1e9)
     taken_in = programs * k_steps * plan.stage_bytes / ALL_SMS_BYTES_PER_NS
-    together = sum(time**OVERLAP for time in (dram, busiest, taken_in)) ** (1 / OVERLAP)
-    partial_bytes = plan.splits * plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
-    nanoseconds = {
+    together = _together((dram, busiest, taken_in), OVERLAP)
+    terms = {
         "DRAM": dram,
         "busiest SM": together - dram,
         "start": STREAM_START_NS + (rounds - 1) * STREAM_ROUND_NS,
-        "splits": SPLIT_NS + partial_bytes / SPLIT_BYTES_PER_NS if plan.splits > 1 else 0.0,
+        "splits": _splits_ns(plan),
     }
-    return {cause: time * gpu.sustained_hz / 1e9 for cause, time in nanoseconds.items() if time}
+    taken = programs / (gpu.sm_count * plan.occupancy)
+    if plan.dependent and taken > 0.5:  # else the kernel behind has places of its own
+        exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
+        left = max(0.0, EARLY_PLACES - taken)
+        terms["places left"] = EARLY_LOSS * left * exposed * sum(terms.values())
+        terms["start"] -= EARLY_NS
+    return terms
+
+
+def _splits_ns(plan: WgmmaKernel) -> float:
+    """Return the time in which the last program of a tile adds up the sums of all, where K is divided."""
+    if plan.splits == 1:
+        return 0.0
+    partial_bytes = plan.splits * plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    return SPLIT_NS + partial_bytes / SPLIT_BYTES_PER_NS
 
 
 def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
@@ -230,37 +358,8 @@ def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
     return max(taken_in, ctas * mma, drained + STREAM_STEP_NS, ring)
 
 
-def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
-    """Return the cycles of the busiest SM by cause: rounds of tiles, one after the other."""
-    if plan.exchanged and plan.schedule_kind == "tiled":
-        return _streamed_terms(plan, shape)
-    programs = plan.problem.gpu.clusters(plan.cluster_size)
-    if not programs:
-        return {"tensor cores": math.inf}
-    tiles_m, tiles_n = plan.tiles(shape)
-    tiles_per_sm = math.ceil(tiles_m * tiles_n / programs)
-    ctas = min(plan.occupancy, tiles_per_sm)
-    rounds = math.ceil(tiles_per_sm / ctas)
-    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
-    steps = step_cycles(plan, ctas)
-    slowest = max(steps, key=lambda cause: steps[cause])
-    busy = rounds * k_steps * steps["tensor cores"]
-    tile_fma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k
-    sms = plan.problem.gpu.sm_count
-    ideal = math.prod(shape) / tile_fma * mma_cycles(plan) / sms
-    terms = {"tensor cores": ideal, "idle SMs": busy - ideal}
-    if slowest != "tensor cores":
-        terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
-    for cause, cycles in tile_cycles(plan, k_steps * steps[slowest]).items():
-        terms[cause] = rounds * cycles
-    if plan.ping_pong:
-        terms["epilogue"] += epilogue_cycles(plan)  # of the last tile, behind which nothing runs
-    terms["start"] = START_CYCLES * (1 if plan.persistent else rounds)
-    return terms
-
-
 def cycles(plan: WgmmaKernel, shape: Shape) -> float:
-    """Return the SM cycles of a problem [M, N, K], to the cycle, so that equal plans tie."""
+    """Return the cycles of a problem [M, N, K], to the cycle, so that equal plans tie."""
     return whole_cycles(_terms(plan, shape))
 
 

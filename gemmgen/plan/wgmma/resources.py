@@ -443,6 +443,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         tile = self.program_tile_m * self.program_tile_n
         return self.partials * tile * self.problem.accumulator.bytes
 
+    @property
     def _parts(self) -> str:
         """The parts of a composed tile."""
         return f"in parts of {' + '.join(map(str, self.column_parts))}, " if self.composed else ""

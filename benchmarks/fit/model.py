@@ -1,0 +1,139 @@
+"""The constants of the cost model as numbers that can be changed, and how they are fitted."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from benchmarks.fit.observations import Observation, by_candidates
+from gemmgen.plan.wgmma import WgmmaKernel, cost
+
+MANY_ROWS = (
+    "TENSOR_CYCLES_PER_NS",
+    "POWER_CYCLES_PER_NS",
+    "POWER_EXPONENT",
+    "SMEM_WRITE_SHARE",
+    "LOAD_LATENCY_NS",
+    "LOAD_BYTES_PER_NS",
+    "SHARED_TILE_NS",
+    "EPILOGUE_START_NS",
+    "EPILOGUE_BYTES_PER_NS_AND_WARP",
+    "TURN_NS",
+    "CLUSTER_SHARE",
+    "OCCUPANCY_SHARE",
+    "START_NS",
+    "ROUND_NS",
+    "DRAM_BYTES_SHARE",
+    "L2_BYTES_PER_NS",
+)
+"""Of kernels of tiles, fitted to what was timed of 128 rows or more; exponents are set by hand."""
+EARLY = ("EARLY_NS", "EARLY_PLACES", "EARLY_LOSS", "EARLY_COVER")
+"""Of kernels of few rows that are launched early, fitted to their times."""
+NEARNESS = 3.0
+"""How fast a kernel's weight falls: one that takes twice as long as the fastest counts a quarter."""
+OUTLIER = 0.1
+"""Deviation (of the logarithm, weighted) beyond which an observation counts by its amount, not its square."""
+STEP = 1e-4
+"""Relative change of a constant with which derivatives are taken."""
+
+
+def streamed(found: Observation) -> bool:
+    """Whether the constants of few rows are those of a kernel."""
+    kernel = found.kernel
+    return isinstance(kernel, WgmmaKernel) and kernel.exchanged and kernel.schedule_kind == "tiled"
+
+
+def constants(names: Sequence[str]) -> dict[str, float]:
+    """Return the values of constants as they are."""
+    return {name: float(getattr(cost, name)) for name in names}
+
+
+@contextmanager
+def using(values: Mapping[str, float]) -> Iterator[None]:
+    """Let the cost model have other constants in the context."""
+    before = {name: getattr(cost, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(cost, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(cost, name, value)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants, and how far the model is from the observations with them."""
+
+    values: dict[str, float]
+    loss: float
+    before: float
+    """The same with the constants that the fit began with."""
+
+
+def fit(found: Sequence[Observation], start: Mapping[str, float], *, steps: int = 30) -> Fit:
+    """Return the constants with which the model is nearest to observations, by Levenberg and Marquardt.
+
+    They are varied by factors, so that each stays positive. Nearness is of logarithms of times.
+    """
+    names = list(start)
+    measured = np.log([each.seconds for each in found])
+    weights = np.array(_weights(found))
+
+    def deviations(logs: np.ndarray) -> np.ndarray:
+        with using(dict(zip(names, map(math.exp, logs), strict=True))):
+            predicted = np.log([each.predicted for each in found])
+        plain = (predicted - measured) * weights / OUTLIER
+        return np.sign(plain) * np.sqrt(2 * (np.sqrt(1 + plain**2) - 1)) * OUTLIER
+
+    return _least_squares(deviations, names, np.log(list(start.values())), steps)
+
+
+def _weights(found: Sequence[Observation]) -> list[float]:
+    fastest: dict[int, float] = {}
+    for candidates in by_candidates(found):
+        best = min(each.seconds for each in candidates)
+        fastest |= {id(each): best for each in candidates}
+    return [1 / (1 + NEARNESS * (each.seconds / fastest[id(each)] - 1)) for each in found]
+
+
+def _least_squares(
+    deviations: Callable[[np.ndarray], np.ndarray], names: Sequence[str], at: np.ndarray, steps: int
+) -> Fit:
+    """Return where the sum of squares is least, by steps that become shorter where it does not fall."""
+    damping, here = 1e-2, deviations(at)
+    loss = before = float(here @ here)
+    for _ in range(steps):
+        moved = np.eye(len(at)) * STEP
+        slopes = np.stack([(deviations(at + each) - here) / STEP for each in moved], axis=1)
+        curvature, downhill = slopes.T @ slopes, -slopes.T @ here
+        improved = False
+        for _ in range(8):
+            damped = curvature + damping * np.diag(np.diag(curvature) + 1e-9)
+            there = at + np.clip(np.linalg.solve(damped, downhill), -0.5, 0.5)
+            next_here = deviations(there)
+            if improved := float(next_here @ next_here) < loss:
+                break
+            damping *= 4
+        if not improved:
+            break
+        gained = 1 - float(next_here @ next_here) / loss
+        at, here, loss, damping = there, next_here, float(next_here @ next_here), damping / 3
+        if gained < 1e-4:
+            break
+    return Fit(dict(zip(names, np.exp(at).tolist(), strict=True)), loss, before)
+
+
+def left_out(
+    found: Sequence[Observation], share: float = 0.1, seed: int = 14
+) -> tuple[list[Observation], ...]:
+    """Return the observations without those of a share of the shapes, and these, which a seed draws."""
+    shapes = sorted({each.shape for each in found})
+    drawn = set(random.Random(seed).sample(shapes, round(share * len(shapes))))
+    kept = [each for each in found if each.shape not in drawn]
+    return kept, [each for each in found if each.shape in drawn]

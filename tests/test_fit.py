@@ -1,0 +1,210 @@
+"""The cost model beside the records that its constants are fitted to: ranks within a shape, and the fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from benchmarks.fit import __main__ as command
+from benchmarks.fit.figures import Agreement, agreement, by_group, spearman, summary, table
+from benchmarks.fit.model import EARLY, MANY_ROWS, constants, fit, left_out, streamed, using
+from benchmarks.fit.observations import Observation, by_candidates, observations, planned
+from gemmgen.bench.suite import Book, Result
+from gemmgen.plan.wgmma import cost
+
+ROOT = Path(__file__).parent.parent
+MANY = ROOT / "benchmarks" / "fit" / "h200_many_rows.jsonl"
+FEW = ROOT / "benchmarks" / "suites" / "h200_few_rows.jsonl"
+EARLY_SPEC = "h200_bf16_few_rows_dependent"
+
+
+@cache
+def found(record: Path) -> tuple[Observation, ...]:
+    return tuple(observations(record))
+
+
+@cache
+def agreements(record: Path, spec: str = "") -> tuple[Agreement, ...]:
+    return tuple(agreement(each) for each in by_candidates(found(record)) if not spec or each[0].spec == spec)
+
+
+def early() -> list[Observation]:
+    return [each for each in found(FEW) if each.spec == EARLY_SPEC]
+
+
+# --- ranks
+
+
+def test_the_record_is_of_enough_shapes_and_kernels() -> None:
+    assert len(agreements(MANY)) == 118
+    assert {len(each) for each in by_candidates(found(MANY))} == {24}
+    shapes = {each.shape for record in command.RECORDS for each in found(record)}
+    assert len(shapes) >= 200
+
+
+def test_the_kernels_of_a_shape_are_ranked_as_they_were_measured() -> None:
+    groups = by_group(agreements(MANY))
+    assert groups["all"].rank_correlation >= 0.91
+    assert min(group.rank_correlation for group in groups.values()) >= 0.9
+    worst = sorted(each.rank_correlation for each in agreements(MANY))
+    assert worst[len(worst) // 10] >= 0.77
+
+
+def test_the_first_choice_is_nearly_the_best_in_most_shapes() -> None:
+    groups = by_group(agreements(MANY))
+    assert groups["all"].near >= 0.92
+    assert groups["all"].first_over_best <= 1.015
+    assert min(group.near for group in groups.values()) >= 0.85
+
+
+def test_times_are_predicted_to_within_some_percent_over_all_shapes() -> None:
+    groups = by_group(agreements(MANY))
+    assert all(0.9 < group.predicted_over_measured < 1.02 for group in groups.values())
+    assert all(group.spread < 0.06 for group in groups.values())
+
+
+@pytest.mark.parametrize(
+    ("spec", "ranks", "near"), [("h200_bf16_few_rows", 0.58, 0.87), (EARLY_SPEC, 0.81, 0.83)]
+)
+def test_kernels_of_few_rows_are_ranked_too(spec: str, ranks: float, near: float) -> None:
+    total = summary(agreements(FEW, spec))
+    assert total.shapes == 87
+    assert total.rank_correlation >= ranks
+    assert total.near >= near
+
+
+def over_baseline(chosen: Sequence[Observation]) -> list[float]:
+    baseline = {
+        line.shape: median(line.baseline.seconds)
+        for line in Book.opened(FEW).current()
+        if isinstance(line, Result)
+    }
+    return [baseline[each.shape] / each.seconds for each in chosen]
+
+
+def test_the_first_choice_with_dependent_launch_knows_what_it_loses() -> None:
+    def geomean(values: Sequence[float]) -> float:
+        product = 1.0
+        for value in values:
+            product *= value ** (1 / len(values))
+        return product
+
+    def first() -> list[float]:
+        return over_baseline([min(each, key=lambda one: one.predicted) for each in by_candidates(early())])
+
+    with using({"EARLY_NS": 0.0, "EARLY_LOSS": 0.0}):
+        before = first()
+    after = first()
+    assert (geomean(before), min(before)) == pytest.approx((1.071, 0.755), abs=1e-3)
+    assert (geomean(after), min(after)) == pytest.approx((1.104, 0.800), abs=1e-3)
+    best = over_baseline([min(each, key=lambda one: one.seconds) for each in by_candidates(early())])
+    assert geomean(best) == pytest.approx(1.127, abs=1e-3)
+
+
+def test_the_page_has_the_ranks_of_the_record() -> None:
+    page = (ROOT / "docs" / "planner.md").read_text()
+    quoted = re.search(r"<!-- fit: \S+ -->\n(.*?)\n<!-- end -->", page, re.DOTALL)
+    assert quoted
+    assert quoted[1] == table(by_group(agreements(MANY)))
+
+
+# --- what the ranks are made of
+
+
+def test_spearman_is_the_correlation_of_ranks() -> None:
+    assert spearman([1, 2, 3], [10, 200, 3000]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    # Ranks 0, 1, 2, 3 and 1, 0, 3, 2: 1 - 6 x 4 / (4 x 15).
+    assert spearman([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(0.6)
+    # Ranks 0, 1.5, 1.5, 3 and 0, 1, 2, 3: 4.5 / sqrt(4.5 x 5).
+    assert spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(4.5 / (4.5 * 5) ** 0.5)
+    assert spearman([1, 1], [1, 2]) == 0
+
+
+@pytest.mark.parametrize("record", command.RECORDS, ids=lambda path: path.stem)
+def test_every_kernel_of_a_record_is_planned_as_its_name_says(record: Path) -> None:
+    names = {
+        arm.kernel
+        for line in Book.opened(record).current()
+        if isinstance(line, Result)
+        for arm in line.kernels
+    }
+    kernels = {name: planned(*name.partition(": ")[::2]) for name in names}
+    assert len(set(kernels.values())) == len(names)
+
+
+def test_a_name_that_says_something_else_is_refused() -> None:
+    with pytest.raises(ValueError, match="is planned as"):
+        planned("h200_bf16_few_rows", "exchanged, 8 x 64 x 128, 2 consumers, 1 outstanding")
+    with pytest.raises(KeyError, match="no_such_spec"):
+        planned("no_such_spec", "")
+
+
+# --- the fit
+
+
+def test_constants_are_changed_only_while_they_are_used() -> None:
+    each = found(MANY)[0]
+    before, value = each.predicted, cost.START_NS
+    with using({"START_NS": 2 * cost.START_NS}):
+        assert each.predicted > before
+    assert (each.predicted, cost.START_NS) == (before, value)
+
+
+def test_a_fit_finds_the_constants_that_made_the_times() -> None:
+    sample = [each for each in found(MANY)[::40] if not streamed(each)]
+    wanted = {"START_NS": 3_000.0, "TURN_NS": 500.0, "L2_BYTES_PER_NS": 12_000.0}
+    with using(wanted):
+        made = [Observation(o.contest, o.shape, o.spec, o.kernel, o.predicted) for o in sample]
+    fitted = fit(made, constants(list(wanted)))
+    assert fitted.values == pytest.approx(wanted, rel=0.02)
+    assert fitted.loss < 1e-3 * fitted.before
+
+
+def test_every_fitted_constant_is_one_of_the_cost_model() -> None:
+    assert all(value > 0 for value in constants([*MANY_ROWS, *EARLY]).values())
+
+
+def test_a_tenth_of_the_shapes_is_left_out_whole() -> None:
+    kept, out = left_out(found(MANY))
+    assert len({each.shape for each in out}) == 12
+    assert not {each.shape for each in kept} & {each.shape for each in out}
+    assert len(kept) + len(out) == len(found(MANY))
+
+
+def test_the_constants_are_those_of_a_fit() -> None:
+    """By the record alone the loss would be somewhat less: the constants honour other measurements too."""
+    tiles = [each for each in found(MANY) if not streamed(each)]
+    fitted = fit(tiles, constants(MANY_ROWS), steps=4)
+    assert fitted.loss < fitted.before < 1.04 * fitted.loss
+
+
+def test_shapes_that_a_fit_has_not_seen_are_ranked_as_well() -> None:
+    tiles = [each for each in found(MANY) if not streamed(each)]
+    kept, out = left_out(tiles)
+    # From numbers that say no more than how large each constant can be about.
+    rough = {
+        name: float(f"{value:.0e}") if name != "POWER_EXPONENT" else 0.3
+        for name, value in constants(MANY_ROWS).items()
+    }
+    with using(fit(kept, rough, steps=8).values):
+        total = summary(map(agreement, by_candidates(out)))
+    assert total.shapes == 12
+    assert total.rank_correlation >= 0.85
+    assert total.near >= 0.8
+
+
+def test_the_command_compares_and_fits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fit", "--no-fit"])
+    command.main()
+    text = capsys.readouterr().out
+    assert "h200_many_rows, pinned: 2832 times of 24 kernels\n| " in text
+    assert table(by_group(agreements(MANY))) in text
+    assert "fitted" not in text
