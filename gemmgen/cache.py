@@ -109,7 +109,7 @@ def is_self_contained(source: str) -> bool:
     except (ValueError, SyntaxError):
         return False
     imported: list[str] = []
-    for node in _statements(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -117,12 +117,15 @@ def is_self_contained(source: str) -> bool:
     return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
 
 
-def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every statement, and what may hold some: most of a tree are expressions, without any."""
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield every statement, and what may hold some, outer ones first.
+
+    Most of a tree are expressions, and there is no statement in one.
+    """
     for part in ast.iter_child_nodes(tree):
         if not isinstance(part, ast.expr):
             yield part
-            yield from _statements(part)
+            yield from statements(part)
 
 
 def cached(key: str | None, make: Callable[[], Files]) -> Files:

@@ -104,6 +104,12 @@ class Knowledge:
         join(self.clock, released.clock)
         join(self.fenced, released.fenced)
 
+    def release(self) -> Released:
+        """Publish what is known here to whoever gets what returns."""
+        released = Released(self.clock, self.fenced)
+        self.tick()
+        return released
+
     def release_into(self, released: Released) -> None:
         """Publish what is known here."""
         join(released.clock, self.clock)
@@ -114,16 +120,15 @@ class Knowledge:
 class Released:
     """What a barrier's next waiter will learn. A fence before the release counts for the waiter too [ptx]."""
 
-    def __init__(self) -> None:
-        self.clock: Clock = {}
-        self.fenced: Clock = {}
+    __slots__ = ("clock", "fenced")
+
+    def __init__(self, clock: Clock | None = None, fenced: Clock | None = None) -> None:
+        self.clock: Clock = dict(clock or {})
+        self.fenced: Clock = dict(fenced or {})
 
     def copy(self) -> Released:
         """Return an independent copy."""
-        other = Released()
-        other.clock = dict(self.clock)
-        other.fenced = dict(self.fenced)
-        return other
+        return Released(self.clock, self.fenced)
 
 
 class Arrival(NamedTuple):

@@ -174,7 +174,15 @@ def run_lowered(
         dependence = Dependence(None if early is None else frozenset(early), tuple(waits))
     with undisturbed():
         runs = _Schedules(
-            compiled, lowered, programs, resident, max_idle_operations, checks, dependence, restored
+            compiled,
+            lowered,
+            programs,
+            resident,
+            max_idle_operations,
+            checks,
+            dependence,
+            restored,
+            several=len(policies) > 1,
         )
         result = _run_schedules(runs, policies, findings, processes)
     return replace(result, kernel=kernel.__name__, grid=programs, schedules=tuple(schedules))
@@ -248,6 +256,8 @@ class _Schedules:
         checks: Sequence[Check],
         dependence: Dependence | None,
         restored: Sequence[str],
+        *,
+        several: bool,
     ) -> None:
         self._kernel = kernel
         self._programs = programs
@@ -262,7 +272,7 @@ class _Schedules:
         self._max_idle_operations = (
             max_idle_operations or MIN_IDLE_OPERATIONS + size // BYTES_PER_IDLE_OPERATION
         )
-        self._known = Known()
+        self._known = Known(keeps=several)
         self._left: list[Tensor] | None = None
         """What the first run left."""
 

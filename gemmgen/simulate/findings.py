@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
-from gemmgen.cache import parsed
+from gemmgen.cache import parsed, statements
 from gemmgen.errors import Diagnostic, GemmgenError
 
 
@@ -45,7 +45,7 @@ def _functions(source: str) -> dict[int, str]:
     except SyntaxError:
         return {}
     found: dict[int, str] = {}
-    for node in ast.walk(tree):  # inner ones come after outer ones
+    for node in statements(tree):  # inner ones come after outer ones
         if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
             found |= dict.fromkeys(range(node.lineno, node.end_lineno + 1), node.name)
     return found

@@ -167,6 +167,11 @@ class Descriptor:
     _boxes: dict[Hashable, Box] = field(default_factory=dict[Hashable, Box])
     _outside: dict[Hashable, Tensor] = field(default_factory=dict[Hashable, Tensor])
 
+    @cached_property
+    def element_bytes(self) -> int:
+        """Bytes of one element of the tensor."""
+        return self.tensor.element_size()
+
     def outside(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return what a box reads as that lies outside of the tensor; it is only to be read."""
         key = (shape, dtype)

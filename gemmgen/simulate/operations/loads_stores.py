@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Released, learn
+from gemmgen.simulate.clocks import learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Elements, Region, same_bits
 from gemmgen.simulate.memory import View
@@ -58,7 +58,7 @@ def memdesc_index(op: Operation) -> Handler:
 
     def run(agent: Agent, op: Operation) -> View | Undefined:
         view: View = agent.get(ring)
-        index = int(agent.get(number))
+        index: int = agent.get(number)
         if not 0 <= index < slots:
             # The device only computes an address here: a predicate may keep it from being used.
             why = f"slot {index} of {view.name}, which has {slots}"
@@ -219,8 +219,7 @@ def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
     view: View = agent.get(op.operands[0])
     barrier = find(agent, view, owner(op, 0, agent.cta), "cp.async.mbarrier.arrive")
     lane, cluster = agent.copies, agent.cluster
-    released = Released()
-    agent.knowledge.release_into(released)
+    released = agent.knowledge.release()
     number = lane.issue(view.name, op.location)
     learn(released.clock, lane.component, number)
     if barrier:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.numerics.encoding import TORCH_DTYPES, UE8M0_VALUES, as_float32, e2m1_as_float32
-from gemmgen.simulate.clocks import Released, learn
+from gemmgen.simulate.clocks import learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import Access, Proxy, View
 from gemmgen.simulate.operations.arith import as_float16
@@ -383,8 +383,7 @@ def _commit(agent: Agent, op: Operation, name: str, operand: int, receivers: Seq
     view: View = agent.get(name)
     cluster = agent.cluster
     lane = agent.tensor_core
-    released = Released()
-    agent.knowledge.release_into(released)
+    released = agent.knowledge.release()
     learn(released.clock, lane.component, lane.issued)
     who = f"tcgen05 commit by {agent.label} of CTA {agent.cta}"
     barriers = [find(agent, view, owner(op, operand, cta), "tcgen05 commit") for cta in receivers]

@@ -41,22 +41,23 @@ def load(op: Operation) -> Handler:
     shape = type_.local_shape[-len(coordinates) :]
     # The bits of the CTA's number in which those differ that one load writes into: the lowest issues it.
     spread = type_.shared_bits if op.attributes.get("multicast") else 0
+    rank = len(coordinates)
 
     def run(agent: Agent, op: Operation) -> Steps:
         if not agent.get(predicate) or agent.cta & spread:
             return
         descriptor: Descriptor = agent.get(descriptor_name)
-        begin = type_.origin(agent.cta)[-len(coordinates) :]
-        origin = tuple(int(agent.get(name)) + first for name, first in zip(coordinates, begin, strict=True))
+        begin = type_.origin(agent.cta)[-rank:]
+        origin = tuple([int(agent.get(name)) + first for name, first in zip(coordinates, begin, strict=True)])
         barrier_view: View = agent.get(barrier_name)
         view: View = agent.get(result)
         _check_alignment(agent, op, descriptor, origin[-1], "TMA load")
         box = descriptor.box(origin, shape)
-        ctas = range(agent.cluster.kernel.ctas) if spread else (agent.cta,)
-        for cta in ctas:
+        memories = agent.cluster.memories
+        for cta in range(len(memories)) if spread else (agent.cta,):
             if cta & ~spread == agent.cta:
                 barrier = find(agent, barrier_view, owner(op, position - 1, cta), "TMA load")
-                _load_into(agent, op, box, view.on(agent.cluster.memories[cta]), barrier)
+                _load_into(agent, op, box, view.on(memories[cta]), barrier)
         yield
 
     return run
@@ -100,7 +101,7 @@ _ALIGNMENT = 16
 
 
 def _check_alignment(agent: Agent, op: Operation, descriptor: Descriptor, first: int, what: str) -> None:
-    if offset := first * descriptor.tensor.element_size() % _ALIGNMENT:
+    if offset := first * descriptor.element_bytes % _ALIGNMENT:
         text = (
             f"{descriptor.name}: the last coordinate of a {what} is {first}, {offset} bytes past a multiple "
             f"of {_ALIGNMENT}: an illegal instruction"
@@ -185,8 +186,7 @@ def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Com
 
 def _published(agent: Agent, component: Component, number: int) -> Released:
     """Return what the completion of an asynchronous write tells: the write, and what its issuer knows now."""
-    released = Released()
-    agent.knowledge.release_into(released)
+    released = agent.knowledge.release()
     learn(released.clock, component, number)
     return released
 
@@ -207,7 +207,7 @@ def _load_into(agent: Agent, op: Operation, part: Part, view: View, barrier: Bar
     def complete() -> None:
         # A part of a tensor that nobody has written yet is the same in every schedule.
         if cluster.globals.is_as_given(part.regions):
-            values = cluster.known.tensor(op, (part,), lambda: _as_held(view, part.load().clone()))
+            values = cluster.known.tensor(op, (part,), lambda: _as_held(view, part.load()), changes=True)
             view.fill(values, cluster.known.numbers(values))
         else:
             view.fill(_as_held(view, part.load()))
