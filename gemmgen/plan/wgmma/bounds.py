@@ -273,7 +273,7 @@ def fewest_stages(plan: WgmmaKernel) -> int:
     if plan.schedule_kind == "single_tile":
         return 1
     alternates = plan.persistent and not plan.specialized  # the same warps load and multiply
-    return max(plan.outstanding_mmas + 1, 2 if alternates else 1)
+    return max(plan.outstanding_mmas + 1, 2 if alternates or plan.fragments > 1 else 1)
 
 
 def most_stages(plan: WgmmaKernel) -> int:

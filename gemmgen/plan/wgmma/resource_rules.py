@@ -252,6 +252,13 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
             "a second one lets a step load while another is multiplied",
             f"use at least {least}",
         )
+    elif plan.fragments > 1:
+        yield Finding(
+            field,
+            f"{plan.stages} stage with A from registers for several parts",
+            "the next step's A is read while a step's MMAs read B, which needs a stage of its own",
+            f"use at least {least}",
+        )
     else:
         yield Finding(
             field,
