@@ -224,7 +224,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
             one_of(legal),
         )
     narrowest, least = plan.b_row_of(plan.column_parts[-1]), widths[-1] // plan.problem.b.dtype.bytes
-    if plan.composed and narrowest < least:
+    if narrowest < least <= plan.b_row:
         yield Finding(
             "tile.n",
             f"{sum_of_parts(plan)} columns, and rows of {narrowest} elements, "

@@ -390,7 +390,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
     if k == 0:
         # A @ B is zero. TMA takes no extent of 0: multiply zeros instead.
         k, a, b = 1, a.new_zeros((m, 16))[:, :1], b.new_zeros((1, n))
-        arguments[:2] = _argument("a", a, {}), _argument("b", b, {})
+        arguments[:3] = _argument("a", a, {}), _argument("b", b, {}), _argument("b_1", b, {})
     if out is None:
         out = torch.empty((m, -(-n // 8) * 8), dtype=torch.bfloat16, device=a.device)[:, :n]
     elif m and n % 8:

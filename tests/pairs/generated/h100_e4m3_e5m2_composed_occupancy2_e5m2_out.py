@@ -328,7 +328,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
     if k == 0:
         # A @ B is zero. TMA takes no extent of 0: multiply zeros instead.
         k, a, b = 16, a.new_zeros((m, 16)), b.new_zeros((n, 16)).T
-        arguments[:2] = _argument("a", a, {}), _argument("b", b, {})
+        arguments[:3] = _argument("a", a, {}), _argument("b", b, {}), _argument("b_1", b, {})
     if out is None:
         out = torch.empty((m, -(-n // 16) * 16), dtype=torch.float8_e5m2, device=a.device)[:, :n]
     elif m and n % 16:
