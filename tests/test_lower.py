@@ -56,7 +56,7 @@ def test_the_compiler_measures_what_the_plan_says(product: Product, lowered: Low
     plan, found = hopper(product.plan), lowered.resources
     assert found.smem_bytes == plan.smem_bytes
     assert found.warps == plan.total_warps
-    assert found.mmas == (f"wgmma {instruction(plan)}",)
+    assert found.mmas == tuple(sorted(f"wgmma {instruction(plan, name)}" for name in plan.mma_names))
     assert {note[1:6] for note in found.ptxas_notes} <= set(plan.ptxas_notes)
 
 
@@ -108,17 +108,20 @@ def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, low
 
 
 def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, lowered: Lowered) -> None:
-    # One warpgroup's share of a K step, by m64, by the instruction's width and depth.
+    # A warpgroup's share of a K step, by m64, by the instruction's width and depth, for each part of a tile.
     plan = hopper(product.plan)
-    m, n, k = plan.mma_shape
     (rows, columns), (down, along) = plan.consumer_extents, plan.warps_across
-    rows, columns = rows // (down // 4), columns // along
-    expected = rows // m * (columns // n) * (plan.cta_tile_k // k)
-    assert plan.mmas_per_step == expected
+    parts = plan.column_parts if plan.composed else (columns,)
+    expected = [
+        rows // (down // 4) // m * (part // along // n) * (plan.cta_tile_k // k)
+        for part, (m, n, k) in zip(parts, plan.mma_shapes, strict=True)
+    ]
+    assert plan.mmas_per_step == sum(expected)
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
     # A K loop that overlaps its MMAs has its first step outside of it.
-    assert len(steps) == plan.consumers * (1 + plan.outstanding_mmas)
-    assert {step.count(mma(plan)) for step in steps} == {expected}
+    assert len(steps) == plan.consumers * (1 + plan.outstanding_mmas) * len(parts)
+    counts = [step.count("wgmma.mma_async") for step in steps]
+    assert counts == expected * (len(steps) // len(parts))
 
 
 @pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True, ids=lambda path: path.stem)
@@ -172,15 +175,16 @@ def ptx(lowered: Lowered) -> str:
     return lowered.artifacts["ptx"].decode()
 
 
-def instruction(plan: WgmmaKernel) -> str:
+def instruction(plan: WgmmaKernel, name: str) -> str:
     """Shape, and the types of D, A and B."""
     problem = plan.problem
     types = (problem.accumulator, problem.a.dtype, problem.b.dtype)
-    return ".".join((plan.mma_name, *(PTX_TYPES[dtype.name] for dtype in types)))
+    return ".".join((name, *(PTX_TYPES[dtype.name] for dtype in types)))
 
 
-def mma(plan: WgmmaKernel) -> str:
-    return f"wgmma.mma_async.sync.aligned.{instruction(plan)}"
+def mma(plan: WgmmaKernel, part: int = 0) -> str:
+    """Of a part of the tile, by default of the only one, or the widest."""
+    return f"wgmma.mma_async.sync.aligned.{instruction(plan, plan.mma_names[part])}"
 
 
 def regions(lowered: Lowered) -> list[str]:
@@ -206,6 +210,8 @@ def multiply(plan: WgmmaKernel) -> str:
     if plan.promote_k:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
+    if plan.composed:
+        return f"multiply_parts_{pace}"
     if plan.dependent:
         return f"multiply_{pace}_early"
     refills = plan.outstanding_mmas and not plan.specialized
@@ -253,7 +259,7 @@ def producer_parts(plan: WgmmaKernel) -> Iterator[str]:
     """The loads of a K step: what is multicast comes last, and A has a load for each share of the rows."""
     yield "producer"
     for operand in sorted(("a", "b"), key=lambda operand: operand in plan.multicast):
-        boxes = plan.row_shares if operand == "a" else 1
+        boxes = plan.row_shares if operand == "a" else len(plan.column_parts)
         if operand in plan.multicast:
             yield "await_group"
             yield from ["load_multicast"] * boxes
@@ -275,13 +281,13 @@ def definition(text: str, value: str, end: int) -> str:
 def check(text: str, plan: WgmmaKernel, stage: str, *names: str) -> None:
     """Match the directives of some parts, in order, against the text of a stage."""
     problem = plan.problem
-    extents = {
-        v: plan.cta_consumer_tile_m if v.startswith("row") else plan.cta_tile_n for v in problem.vectors
-    }
+    columns = plan.vector_columns if plan.composed else plan.cta_tile_n
+    extents = {v: plan.cta_consumer_tile_m if v.startswith("row") else columns for v in problem.vectors}
     values = {
         "STAGE_BYTES": plan.stage_bytes,
         "PENDINGS": plan.epilogue_buffers - 1,
         "MMA": mma(plan),
+        "LAST_MMA": mma(plan, -1),
         "GROUPS": max((barrier.scope.groups for barrier in plan.barriers), default=0),
         "STMATRIX": stmatrix(plan),
         "K_WIDTH": 32 // problem.a.dtype.bits,
@@ -322,7 +328,8 @@ def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lower
         check(consumer, plan, "ttgir", *consumer_parts(plan))
         # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
-        assert steps == 1 + plan.outstanding_mmas
+        assert steps == (1 + plan.outstanding_mmas) * len(plan.column_parts)
+        steps //= len(plan.column_parts)
         releases = steps * len(plan.resources.load_empty) + plan.ping_pong if plan.specialized else 0
         assert consumer.count("ttng.arrive_barrier") == releases
 
@@ -364,13 +371,16 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
         return
     region = regions(lowered)[-1]
     check(region, plan, "ttgir", *producer_parts(plan))
-    assert region.count("ttng.async_tma_copy_global_to_local") == plan.row_shares + 1
+    parts = len(plan.column_parts)
+    assert region.count("ttng.async_tma_copy_global_to_local") == plan.row_shares + parts
     assert not re.search("warp_group_dot|local_to_global|local_store", region)
-    # Each operand has a descriptor of its own: A's and B's loads cannot be taken for each other's.
+    # Each operand, and each part of B, has a descriptor of its own: loads cannot be taken for each other's.
     loads = re.findall(r"async_tma_copy_global_to_local (%\w+)\[.*?(\{multicast\})?(?: :|$)", region)
-    of_operand = {"a": plan.row_shares, "b": 1}
-    order = sorted(("a", "b"), key=lambda operand: operand in plan.multicast)
-    expected = [(operand, operand in plan.multicast) for operand in order for _ in range(of_operand[operand])]
+    of_operand = {"a": plan.row_shares} | {f"b{part}": 1 for part in range(parts)}
+    order = sorted(of_operand, key=lambda operand: operand[0] in plan.multicast)
+    expected = [
+        (operand, operand[0] in plan.multicast) for operand in order for _ in range(of_operand[operand])
+    ]
     names = dict(zip(dict.fromkeys(descriptor for descriptor, _ in loads), order, strict=True))
     assert [(names[descriptor], bool(multicast)) for descriptor, multicast in loads] == expected
 

@@ -470,7 +470,7 @@ def test_a_result_has_rows_that_tma_can_write(
     assert result.data_ptr() % ALIGNMENT_BYTES == 0
     # The padding is the result's own storage: a store may fill its last unit.
     assert result.untyped_storage().nbytes() >= 4 * result.stride(0) * operands.d.itemsize
-    assert launches[0].descriptors[2].strides == list(result.stride())
+    assert launches[0].descriptors[-1].strides == list(result.stride())
 
 
 def test_a_given_output_is_returned_and_written(
@@ -478,7 +478,7 @@ def test_a_given_output_is_returned_and_written(
 ) -> None:
     out = operands.out(stride=40)
     assert matmul(operands.a(), operands.b(), out=out) is out
-    d_desc = launches[0].descriptors[2]
+    d_desc = launches[0].descriptors[-1]
     assert (d_desc.base.data_ptr(), d_desc.strides) == (out.data_ptr(), [40, 1])
 
 
@@ -488,20 +488,23 @@ def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
     plan = hopper(product.plan)
     a, b, out = operands.a(5, 40, stride=64), operands.b(40, 24, stride=48), operands.out(5, 24, stride=32)
     matmul(a, b, out=out)
-    a_desc, b_desc, d_desc = launches[0].descriptors
-    assert [d.base.data_ptr() for d in (a_desc, b_desc, d_desc)] == [t.data_ptr() for t in (a, b, out)]
-    assert [d.base.dtype for d in (a_desc, b_desc, d_desc)] == [operands.ab, operands.ab, operands.d]
+    a_desc, *b_descs, d_desc = launches[0].descriptors
+    parts = plan.column_parts
+    tensors = (a, *[b] * len(parts), out)
+    assert [d.base.data_ptr() for d in launches[0].descriptors] == [t.data_ptr() for t in tensors]
+    assert [d.base.dtype for d in launches[0].descriptors] == [t.dtype for t in tensors]
     assert (a_desc.shape, a_desc.strides) == ([5, 40], [64, 1])
-    assert (b_desc.shape, b_desc.strides) == ([24, 40], [48, 1])  # as stored
+    assert all((b.shape, b.strides) == ([24, 40], [48, 1]) for b in b_descs)  # as stored
     assert (d_desc.shape, d_desc.strides) == ([5, 24], [32, 1])
     assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
-    assert b_desc.block_shape == [plan.program_tile_n, plan.cta_tile_k]
+    boxes = [[columns * plan.cluster_n, plan.cta_tile_k] for columns in parts]
+    assert [b_desc.block_shape for b_desc in b_descs] == boxes
     stored = plan.subtile_n if plan.subtiles > 1 else plan.program_tile_n
     assert d_desc.block_shape == [plan.consumer_tile_m, stored]
-    swizzles = [plan.a_swizzle_bytes, plan.b_swizzle_bytes, plan.d_swizzle_bytes]
-    assert [d.layout.swizzle_byte_width for d in (a_desc, b_desc, d_desc)] == swizzles
-    bases = [plan.bases(0, None), plan.bases(None, 0), plan.bases(0, 1)]
-    assert [[list(basis) for basis in d.layout.cga_layout] for d in (a_desc, b_desc, d_desc)] == bases
+    swizzles = [plan.a_swizzle_bytes, *[plan.b_swizzle_bytes] * len(parts), plan.d_swizzle_bytes]
+    assert [d.layout.swizzle_byte_width for d in launches[0].descriptors] == swizzles
+    bases = [plan.bases(0, None), *[plan.bases(None, 0)] * len(parts), plan.bases(0, 1)]
+    assert [[list(basis) for basis in d.layout.cga_layout] for d in launches[0].descriptors] == bases
 
 
 @pytest.mark.parametrize(
@@ -559,12 +562,12 @@ def test_a_parameter_is_an_operand_where_gradients_are_off(
 
 
 def test_a_second_call_with_the_same_matrices_makes_no_descriptor(
-    module: ModuleType, matmul: Matmul, operands: Operands, launches: list[Launch]
+    module: ModuleType, matmul: Matmul, operands: Operands, launches: list[Launch], product: Product
 ) -> None:
     a, b, out = operands.a(), operands.b(), operands.out()
     matmul(a, b, out=out)
     made = module._descriptor.cache_info().misses
-    assert made == 3
+    assert made == 2 + len(product.plan.column_parts)
     matmul(a, b, out=out)
     assert module._descriptor.cache_info().misses == made
     assert launches[0] == launches[1]
@@ -590,20 +593,20 @@ def test_a_and_out_may_have_been_described_as_another_operand_before(
     # The same address, extents and stride as a, as b's rows, and, where the dtypes agree, as out.
     square = operands.rows(16, 16)
     matmul(square, square.T)
-    a_desc, b_desc, _ = launches[0].descriptors
+    a_desc, b_desc, *_ = launches[0].descriptors
     plan = hopper(product.plan)
     assert a_desc.block_shape == [plan.consumer_tile_m, plan.cta_tile_k]
-    assert b_desc.block_shape == [plan.program_tile_n, plan.cta_tile_k]
+    assert b_desc.block_shape == [plan.column_parts[0] * plan.cluster_n, plan.cta_tile_k]
 
 
 def test_no_cache_keeps_a_tensor_alive(
-    module: ModuleType, matmul: Matmul, operands: Operands, launches: list[Launch]
+    module: ModuleType, matmul: Matmul, operands: Operands, launches: list[Launch], product: Product
 ) -> None:
     a, b, out = operands.a(), operands.b(), operands.out()
     storages = [weakref.ref(tensor.untyped_storage()) for tensor in (a, b, out)]
     tensors = [weakref.ref(tensor) for tensor in (a, b, out)]
     matmul(a, b, out=out)
-    assert module._descriptor.cache_info().currsize == 3
+    assert module._descriptor.cache_info().currsize == 2 + len(product.plan.column_parts)
     assert all(ref() is not None for ref in tensors)
     del a, b, out
     assert [ref() for ref in (*tensors, *storages)] == [None] * 6
@@ -615,13 +618,14 @@ def test_no_cache_keeps_a_tensor_alive(
 class FakeKernel:
     """Stands for the compiled kernel, and for the function that compiles it."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: int) -> None:
+        self.arguments = arguments
         self.compiled: list[dict[str, object]] = []
         self.grids: list[tuple[int, ...]] = []
         self.devices: list[int] = []
 
     def warmup(self, *descriptors: object, **options: object) -> FakeKernel:
-        assert len(descriptors) == 3
+        assert len(descriptors) == self.arguments
         self.compiled.append(options)
         return self
 
@@ -644,7 +648,7 @@ def kernel(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
         yield
         current[0] = before
 
-    fake = FakeKernel()
+    fake = FakeKernel(len(module.matmul_kernel.arg_names))
     monkeypatch.setattr(module, "matmul_kernel", fake)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "device", device)
@@ -823,7 +827,7 @@ def test_an_epilogue_of_no_k_is_computed_from_zeros(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_tiled_kernel_has_a_program_for_each_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, fake = other("h100_bf16_pipelined"), FakeKernel()
+    module, fake = other("h100_bf16_pipelined"), FakeKernel(3)
     on_a_fake_gpu(monkeypatch)
     monkeypatch.setattr(module, "matmul_kernel", fake)
     every_gpu(monkeypatch, device=nullcontext(), get_device_capability=(9, 0))

@@ -81,8 +81,12 @@ class HopperLayouts(KernelLayouts):
             yield self._accumulator(part.layout, shape)
         if plan.a_source == "registers":
             k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
-            arguments = ["operand_index=0", "parent=ACCUMULATOR_LAYOUT", f"k_width={k_width}"]
-            yield self._constant("A_REGISTER_LAYOUT", "gl.DotOperandLayout", arguments, [])
+            names = [_numbered("A_REGISTER_LAYOUT", part.number) for part in parts_of(plan)]
+            for name, part in zip(names, parts_of(plan), strict=True):
+                arguments = ["operand_index=0", f"parent={part.layout}", f"k_width={k_width}"]
+                yield self._constant(name, "gl.DotOperandLayout", arguments, [])
+            if plan.composed:
+                yield f"A_REGISTER_LAYOUTS = gl.constexpr(({', '.join(names)}))"
 
     def _accumulator(self, name: str, mma_shape: tuple[int, int, int]) -> str:
         """Return an accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
@@ -135,6 +139,8 @@ class HopperView(KernelView):
                 parts.append(f"wgmma/loads_{'bounded' if self.bounded else 'tiled'}")
             early = f"_early_{plan.read_early}" if plan.read_early else ""
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
+        if plan.composed and plan.a_source == "registers":
+            parts.append("wgmma/load_a")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
         if self.divides_k:
             order = f"wgmma/register_order{'_cluster' if self._column_ctas > 1 else ''}"
@@ -169,7 +175,7 @@ class HopperView(KernelView):
     def _mma(self) -> str:
         registers = "_registers" if self.plan.a_source == "registers" else ""
         if self.plan.composed:
-            return f"wgmma/issue_mmas{'_promoted' if self.plan.promote_k else ''}"
+            return f"wgmma/issue_mmas{registers}{'_promoted' if self.plan.promote_k else ''}"
         return f"wgmma/mma{registers}{'_promoted' if self.plan.promote_k else ''}"
 
     @property
@@ -181,6 +187,7 @@ class HopperView(KernelView):
             return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
         pace = "overlapped" if plan.outstanding_mmas else "in_order"
         if plan.composed:
+            pace = "prefetched" if plan.fragments > 1 else pace
             return f"wgmma/multiply_parts_{'promoted' if plan.promote_k else pace}"
         return (
             f"wgmma/{'multiply' if plan.specialized else 'refill'}_{'promoted' if plan.promote_k else pace}"
@@ -516,8 +523,18 @@ class HopperView(KernelView):
     @property
     def part_tiles(self) -> str:
         """The instruction's operands for a part of a tile."""
-        a, b = self.plan.problem.a.major, self.plan.problem.b.major
-        return f"{_turned('a_tile', a == 'mn')}, {_turned('b_tile', b == 'k')}"
+        return f"{_turned('a_tile', self.plan.problem.a.major == 'mn')}, {self.b_part}"
+
+    @property
+    def b_part(self) -> str:
+        """The second of them, B as [K, N]."""
+        return _turned("b_tile", self.plan.problem.b.major == "k")
+
+    @property
+    def step_of_a(self) -> str:
+        """A K step's tile of A, in shared memory or in registers."""
+        tile = "a_smem.index(ring.stage)"
+        return f"load_a({tile})" if self.plan.a_source == "registers" else tile
 
     @property
     def parts_of_zeros(self) -> str:

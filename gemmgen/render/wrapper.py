@@ -475,6 +475,13 @@ class Wrapper:
         return f"b.new_zeros((n, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1) + ".T"
 
     @property
+    def describe_zeros(self) -> str:
+        """The statement that puts them in the place of the operands, of B for each part of a tile."""
+        names = ("a", "b", *self.further_parts)
+        each = (f'_argument("{name}", {tensor_of(name)}, {{}})' for name in names)
+        return f"arguments[:{len(names)}] = {', '.join(each)}"
+
+    @property
     def rounds(self) -> bool:
         """Whether A and B are fp32 matrices, of which the tensor cores use a part."""
         return bool(self.plan.problem.a.dtype.in_memory)

@@ -572,8 +572,14 @@ BLACKWELL = {
 }
 
 # Tiles of several parts: of three consumers, in turns, promoted, and in clusters with C.
-thirds, parts_by_turns = of("h100_bf16_composed_three_consumers"), of("h100_fp16_composed_ping_pong")
-promoted_parts, parts_with_c = of("h100_e5m2_composed_promoted"), of("h100_tf32_composed_cluster2x1")
+thirds, parts_by_turns = (
+    of("h100_bf16_composed_three_consumers_bf16_out"),
+    of("h100_fp16_composed_ping_pong_fp16_out"),
+)
+promoted_parts, parts_with_c = (
+    of("h100_e5m2_composed_promoted_e4m3_out"),
+    of("h100_tf32_composed_cluster2x1_fp32_out"),
+)
 PARTS_WAIT = "        accumulators = warpgroup_mma_wait(0, deps=accumulators)\n"
 PARTS_IN_FLIGHT = "        accumulators = warpgroup_mma_wait(PARTS, deps=accumulators)\n"
 PROMOTED_WAIT = "        steps = warpgroup_mma_wait(0, deps=steps)\n"

@@ -36,7 +36,7 @@ CHANGED = {
     field.path: field
     for field in (
         Field("target", ("h100", "h200"), required=True),
-        Field("operands.a.source", ("shared",), ("registers",)),
+        Field("operands.a.source", ("shared", "registers", "registers")),
         Field("tile.m", (64, 128, 128, 192, 192, 256), (48, 96, 160, HUGE), required=True),
         Field("tile.n", WIDTHS, (20, 120, 257, 480, HUGE), required=True),
         Field("tile.k", (16, 32, 64, 64, 64, 128, 256), (8, 48, HUGE)),
@@ -72,7 +72,7 @@ def spec_text(seed: int) -> str:
 def _reconcile_types(values: Values, rng: random.Random) -> None:
     """Take types that an instruction has, with an A in shared memory."""
     hopper.reconcile_types(values, rng)
-    if DTYPES[values["operands.a.dtype"]].bits != 16:
+    if DTYPES[values["operands.a.dtype"]].bits != 16 and values.get("operands.a.source") != "registers":
         drop(values, "operands.a.major")
 
 
@@ -97,7 +97,12 @@ def _reconcile_tile(values: Values, rng: random.Random) -> None:
     values["tile.m"] = max(values["tile.m"], 16 * warps_m * consumers)
     m = values["tile.m"]
     promoted = "mma.promote_k" in values
-    room = (96 if consumers == 3 else 176) // (2 if promoted else 1)
+    registers = values.get("operands.a.source") == "registers"
+    room = (96 if consumers == 3 else 128 if registers else 176) // (2 if promoted else 1)
+    if registers:
+        drop(values, "buffering.outstanding_mmas")
+        values["tile.k"] = min(values.get("tile.k", 64), 128 // a.bytes)
+        values["buffering.stages"] = max(2, values.get("buffering.stages", 2))
     sums = m * values["tile.n"] // (32 * warps_m * consumers)
     if sums > room:
         fitting = [width for width in WIDTHS if m * width // (32 * warps_m * consumers) <= room]

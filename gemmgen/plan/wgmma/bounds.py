@@ -32,6 +32,12 @@ WORKING_REGISTERS_OF_NARROW_MMAS = 64
 [gluon] 64 x 128 by instructions of 32 columns: 144 registers, 64 of them its sums and 16 its A; 136 spill.
 Long steps of them need both: 128 sums, promoted, by 32 instructions of 8 columns spill at 255.
 """
+WORKING_REGISTERS_OF_PARTS = 48
+"""The same where several parts of a tile multiply an A from registers.
+
+[gluon] Two parts of 144 to 320 columns need 16 to 40 beside their sums and two steps of A of 32 registers, 48
+where these are of 64; three parts of 176 need 48 beside one step of 16. With 8 less they spill or serialize.
+"""
 LONE_PROMOTION_REGISTERS = 8
 """What promotion needs besides where A comes from registers and the same warps also load.
 
@@ -207,6 +213,8 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         working = times * WORKING_REGISTERS_OF_LONG_STEPS
     if narrow and plan.a_source == "registers":
         working += WORKING_REGISTERS_OF_NARROW_MMAS
+    if plan.composed and plan.a_source == "registers":
+        working = max(working, WORKING_REGISTERS_OF_PARTS)
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
         working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
@@ -273,7 +281,7 @@ def fewest_stages(plan: WgmmaKernel) -> int:
     if plan.schedule_kind == "single_tile":
         return 1
     alternates = plan.persistent and not plan.specialized  # the same warps load and multiply
-    return max(plan.outstanding_mmas + 1, 2 if alternates else 1)
+    return max(plan.outstanding_mmas + 1, 2 if alternates or plan.fragments > 1 else 1)
 
 
 def most_stages(plan: WgmmaKernel) -> int:

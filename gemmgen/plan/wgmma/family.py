@@ -19,7 +19,7 @@ from gemmgen.plan.search import (
     tile_and_cluster,
     whole_number,
 )
-from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_stages
+from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_stages, needed_registers
 from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
 from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
@@ -130,11 +130,12 @@ class Derived:
 
 TILE_DERIVED = (
     Derived("mma_n", lambda plan: max(1, min(_columns_of_warp(plan), plan.widest_mma_n))),
-    Derived("a_source", lambda plan: _a_source(plan.problem)),
     Derived("a_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.a_row, plan.problem.a.dtype.bits)),
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
 """What follows from the tile and its warps, each from those alone."""
+SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
+"""What follows from these too."""
 MEMORY_DERIVED = (
     Derived("consumer_registers", most_consumer_registers),
     Derived("stages", lambda plan: max(1, min(_deepest_ring(plan.exchanged), most_stages(plan)))),
@@ -182,7 +183,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
         kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
-        return _derive(kernel, TILE_DERIVED, decisions)
+        return _derive(_derive(kernel, TILE_DERIVED, decisions), SOURCE_DERIVED, decisions)
 
     def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
         """Return that kernel with a way to store D, and what follows from the memory that is left."""
@@ -218,12 +219,10 @@ def _fitted(
     A spec that states columns, or what composed tiles do not have, leaves none.
     """
     open_to = {"cta_tile_n", "cta_tile_m", "consumers"} - {*stated, *wanted}
-    plain = {"cluster_n": 1, "warps_n": 1, "a_source": "shared"}
+    plain = {"cluster_n": 1, "warps_n": 1}
     if "cta_tile_n" not in open_to or {"cta_tile_m", "consumers"} & wanted.keys():
         return
     if any(stated.get(name, value) != value for name, value in plain.items()):
-        return
-    if _a_source(problem) == "registers":
         return
     for rows in COMPOSED_TILES_M:
         thirds = rows == THIRDS_TILE_M
@@ -369,6 +368,15 @@ def _warps_down(decisions: Values) -> int:
 def _a_source(problem: Problem) -> str:
     """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
     return "registers" if problem.a.major == "mn" and problem.a.dtype.bits != 16 else "shared"
+
+
+def _source_for(plan: WgmmaKernel) -> str:
+    """Return where A is read: from registers too where several parts of a tile read it, and they hold it."""
+    source = _a_source(plan.problem)
+    if plan.composed and plan.specialization == "cooperative" and not plan.outstanding_mmas:
+        held = replace(plan, a_source="registers")
+        return "registers" if needed_registers(held) <= most_consumer_registers(held) else source
+    return source
 
 
 def _name(plan: WgmmaKernel) -> str:

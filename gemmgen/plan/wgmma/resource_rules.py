@@ -224,7 +224,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
             one_of(legal),
         )
     narrowest, least = plan.b_row_of(plan.column_parts[-1]), widths[-1] // plan.problem.b.dtype.bytes
-    if plan.composed and narrowest < least:
+    if narrowest < least <= plan.b_row:
         yield Finding(
             "tile.n",
             f"{sum_of_parts(plan)} columns, and rows of {narrowest} elements, "
@@ -250,6 +250,13 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
             field,
             f"{plan.stages} stage for warps that load and multiply over many tiles",
             "a second one lets a step load while another is multiplied",
+            f"use at least {least}",
+        )
+    elif plan.fragments > 1:
+        yield Finding(
+            field,
+            f"{plan.stages} stage with A from registers for several parts",
+            "the next step's A is read while a step's MMAs read B, which needs a stage of its own",
             f"use at least {least}",
         )
     else:

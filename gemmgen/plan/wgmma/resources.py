@@ -478,7 +478,8 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         accumulator = f"{share:.0%} of a consumer thread's"
         entries = [Entry("accumulator", self.accumulator_registers, "registers", accumulator)]
         if self.operand_registers:
+            steps = "a K step" if self.fragments == 1 else "a K step, and the next one,"
             entries.append(
-                Entry("A", self.operand_registers, "registers", "a K step of a consumer thread's rows")
+                Entry("A", self.operand_registers, "registers", f"{steps} of a consumer thread's rows")
             )
         return tuple(entries)

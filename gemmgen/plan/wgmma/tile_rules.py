@@ -299,7 +299,7 @@ def sum_of_parts(plan: WgmmaKernel) -> str:
 
 def sums_around(columns: int, narrowest: int) -> tuple[int, int]:
     """Return the nearest widths below and above that a composed tile with such parts can have."""
-    below = next(n for n in range(columns, 0, -1) if _is_sum(n, narrowest) or n == narrowest)
+    below = next((n for n in range(columns, 0, -1) if _is_sum(n, narrowest)), narrowest)
     above = next(n for n in range(columns, 4 * columns + narrowest) if _is_sum(n, narrowest))
     return below, above
 
@@ -347,10 +347,6 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.warps_n > 1:
         found = f"{columns} for {plan.warps_n} warps along N"
         yield Finding("warps.n", found, f"{stored} warp from another's", "use 1")
-    if plan.a_source == "registers":
-        found = f"{columns} with A from registers"
-        limit = "this version multiplies the parts of a tile with A in shared memory"
-        yield Finding("operands.a.source", found, limit, "use shared")
 
 
 ODD_SIDES = (tile_power_of_two.at("tile.m"), tile_power_of_two.at("tile.n"))
