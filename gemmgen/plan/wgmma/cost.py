@@ -10,6 +10,10 @@ Those marked [few-rows] were fitted to 3,856 times of about 200 kernels at 155 s
 on an H200 (bf16 and e4m3, CUDA graphs over rotated inputs); they give the better ones to 6 %, and the first
 choice is 1.07 times as fast as cuBLAS where the best of all was 1.09 (geometric means). No record has all
 these times; ``docs/performance.md`` has what the first choice reaches in those that were taken later.
+
+Those marked [long-k] were read off 57 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384, in
+bf16 on an H200, and off some of these without their sums or with two K steps. They give the times with roles
+to 11 %, and those without roles, to which they were not fitted, to 20 %. No record has them either.
 """
 
 from __future__ import annotations
@@ -97,6 +101,24 @@ SPLIT_NS = 740
 """[few-rows] To leave sums in memory and to count the programs that have."""
 SPLIT_BYTES_PER_NS = 23
 """[few-rows] At which the last program of a tile adds up the sums of all."""
+
+
+ROLES_START_NS = 1_200
+"""[long-k] What a program with roles takes longer to start and to end."""
+ROLES_SPLIT_NS = 3_000
+"""[long-k] To leave sums, to count the programs that have, in a cluster together, and to store the tile."""
+ROLES_SPLIT_BYTES_PER_NS = 130
+"""[long-k] At which consumers add up sums that lie in the order of registers."""
+ATOMIC_NS = 740
+"""[long-k] To count, and to store the tile."""
+ATOMIC_ROLES_NS = 1_250
+"""[long-k] What both take longer in a program with roles."""
+ATOMIC_BYTES_PER_NS = 17.5
+"""[long-k] At which a CTA adds its sums to those in memory, and at which one reads and clears them."""
+WIDE_MMA_CYCLES_PER_NS = 1.75
+"""[long-k] At which instructions of 64 and more columns are issued: the clock of a short kernel."""
+LONE_STEP_NS = 50
+"""[long-k] In which a K step's MMAs are not issued, where no other consumer covers for them."""
 
 
 def mma_cycles(plan: WgmmaKernel) -> float:
@@ -193,33 +215,58 @@ def _streamed_terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
     tiles_m, tiles_n = plan.tiles(shape)
     programs = tiles_m * tiles_n * plan.splits
-    per_sm = math.ceil(programs / gpu.sm_count)
+    clusters = gpu.clusters(plan.cluster_size)
+    if not clusters:
+        return {"busiest SM": math.inf}
+    per_sm = math.ceil(programs / clusters)
     ctas = min(plan.occupancy, per_sm)
     rounds = math.ceil(per_sm / ctas)
     k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
     busiest = rounds * k_steps * _streamed_step(plan, ctas)
     if plan.occupancy == 1:
-        neighbours = math.ceil(2 * programs / gpu.sm_count)
-        busiest = max(busiest, neighbours * k_steps * plan.stage_bytes / TPC_BYTES_PER_NS)
+        neighbours = math.ceil(2 * programs * plan.cluster_size / gpu.sm_count)
+        busiest = max(busiest, neighbours * k_steps * _bytes_of_neighbours(plan) / 2 / TPC_BYTES_PER_NS)
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
     dram = moved / (DRAM_SHARE * gpu.dram_bytes_per_second / 1e9)
-    taken_in = programs * k_steps * plan.stage_bytes / ALL_SMS_BYTES_PER_NS
+    taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS
     together = sum(time**OVERLAP for time in (dram, busiest, taken_in)) ** (1 / OVERLAP)
-    partial_bytes = plan.splits * plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    start = STREAM_START_NS + (ROLES_START_NS if plan.specialized else 0)
     nanoseconds = {
         "DRAM": dram,
         "busiest SM": together - dram,
-        "start": STREAM_START_NS + (rounds - 1) * STREAM_ROUND_NS,
-        "splits": SPLIT_NS + partial_bytes / SPLIT_BYTES_PER_NS if plan.splits > 1 else 0.0,
+        "start": start + (rounds - 1) * STREAM_ROUND_NS,
+        "splits": _split_nanoseconds(plan) if plan.splits > 1 else 0.0,
     }
     return {cause: time * gpu.sustained_hz / 1e9 for cause, time in nanoseconds.items() if time}
+
+
+def _bytes_of_neighbours(plan: WgmmaKernel) -> int:
+    """Return the bytes of a K step of two CTAs side by side: what one load brings to both counts once."""
+    shared = plan.b_tile_bytes if plan.cluster_m > 1 else plan.a_tile_bytes if plan.cluster_n > 1 else 0
+    return 2 * plan.stage_bytes - shared
+
+
+def _split_nanoseconds(plan: WgmmaKernel) -> float:
+    """Return what it takes to add up the sums of a tile's parts, beside a program that has a tile alone."""
+    tile_bytes = plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    if plan.reduction == "atomic":
+        return ATOMIC_NS + (ATOMIC_ROLES_NS if plan.specialized else 0) + tile_bytes / ATOMIC_BYTES_PER_NS
+    if plan.specialized:
+        return ROLES_SPLIT_NS + plan.splits * tile_bytes / ROLES_SPLIT_BYTES_PER_NS
+    return SPLIT_NS + plan.splits * tile_bytes / SPLIT_BYTES_PER_NS
 
 
 def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
     """Return the nanoseconds that one K step of as many CTAs on an SM cannot be shorter than."""
     warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
-    mma = plan.mmas_per_step * warpgroups * max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_MMA_CYCLES_PER_NS
-    drained = mma + (0 if plan.outstanding_mmas else STREAM_DRAIN_NS)
+    if plan.exchanged:
+        instruction = max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_MMA_CYCLES_PER_NS
+        mma = plan.mmas_per_step * warpgroups * instruction
+    else:
+        mma = max(mma_cycles(plan), smem_cycles(plan)) / WIDE_MMA_CYCLES_PER_NS
+        mma += 0 if plan.row_shares > 1 else LONE_STEP_NS
+    covered = plan.outstanding_mmas or plan.row_shares > 1
+    drained = mma + (0 if covered else STREAM_DRAIN_NS)
     taken_in = ctas * plan.stage_bytes / SM_BYTES_PER_NS
     lap = STREAM_LATENCY_NS + taken_in + (0 if plan.outstanding_mmas else drained)
     ring = lap / max(1, plan.stages - plan.outstanding_mmas)
@@ -228,7 +275,7 @@ def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
 
 def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles of the busiest SM by cause: rounds of tiles, one after the other."""
-    if plan.exchanged and plan.schedule_kind == "tiled":
+    if plan.splits > 1 or (plan.exchanged and plan.schedule_kind == "tiled"):
         return _streamed_terms(plan, shape)
     programs = plan.problem.gpu.clusters(plan.cluster_size)
     if not programs:
