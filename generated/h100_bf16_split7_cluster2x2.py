@@ -3,11 +3,11 @@
 D[M, N] = epilogue(A[M, K] @ B[K, N]) on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32. The
 epilogue: ReLU.
 
-One program per cluster of 4 SMs walks over parts of tiles of D, of 7 K has been divided into. In each
-CTA one producer warp loads tiles of A and B through TMA into a ring of stages; a tile of A or B is
-loaded once and multicast to the CTAs that share it. One consumer of 4 warps multiplies with wgmma while
-the next part is already loading. Each leaves its sums in memory, and the last to come adds them up in
-order and stores D.
+One program per cluster of 4 SMs walks over parts of tiles of D, whose K is divided by 7. In each CTA one
+producer warp loads tiles of A and B through TMA into a ring of stages; a tile of A or B is loaded once
+and multicast to the CTAs that share it. One consumer of 4 warps multiplies with wgmma while the next
+part is already loading. Each leaves its sums in memory, and the last to come adds them up in order and
+stores D.
 
     CTA tile         64 x 64, 128 of K per step, in 6 stages
     cluster          2 x 2 CTAs

@@ -2,11 +2,10 @@
 
 D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulated in fp32.
 
-One program per cluster of 2 SMs walks over parts of tiles of D, of 8 K has been divided into. In each
-CTA one producer warp loads tiles of A and B through TMA into a ring of stages; a tile of A is loaded
-once and multicast to the CTAs that share it. Two consumer warpgroups multiply with wgmma while the next
-part is already loading. Each adds its sums to those in memory as it comes, and the last to come stores
-D.
+One program per cluster of 2 SMs walks over parts of tiles of D, whose K is divided by 8. In each CTA one
+producer warp loads tiles of A and B through TMA into a ring of stages; a tile of A is loaded once and
+multicast to the CTAs that share it. Two consumer warpgroups multiply with wgmma while the next part is
+already loading. Each adds its sums to those in memory as it comes, and the last to come stores D.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          1 x 2 CTAs
@@ -242,7 +241,7 @@ def sum_of_splits(args, share):
 
 @gluon.jit
 def consumer_partition(args, consumer: gl.constexpr):
-    """One of the consumer warpgroups: multiply parts of tiles, and store its rows of those that it completes."""
+    """One of the consumers: multiply parts of tiles, store its rows of those that it completes."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     for part in range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0)):
         accumulator, ring = multiply(args, args.a_smem[consumer], ring)

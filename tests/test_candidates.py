@@ -440,6 +440,29 @@ def test_a_problem_of_few_rows_exchanges_its_operands(
     assert (plan.schedule_kind, plan.splits) == ("tiled", splits)
 
 
+@pytest.mark.parametrize(
+    ("shape", "reduction", "tile", "cluster", "splits"),
+    [
+        ((256, 256, 32768), None, (64, 64), (2, 2), 7),
+        ((256, 256, 32768), "atomic", (128, 64), (1, 2), 16),
+        ((512, 512, 16384), None, (128, 64), (1, 2), 4),
+        ((512, 512, 16384), "atomic", (128, 64), (1, 2), 4),
+    ],
+)
+def test_a_long_k_of_few_tiles_is_divided_among_clusters(
+    shape: Shape, reduction: str | None, tile: tuple[int, int], cluster: tuple[int, int], splits: int
+) -> None:
+    # Measured over cuBLAS: 0.81, 0.80 (0.84 the best); with K steps of 128 for 64 0.80, and 0.83 (0.84).
+    plan = planned(shape=shape, schedule={"reduction": reduction} if reduction else {})
+    assert (plan.cta_tile_m, plan.cta_tile_n, plan.cluster_m, plan.cluster_n) == (*tile, *cluster)
+    assert (plan.specialization, plan.splits, plan.deterministic) == ("cooperative", splits, not reduction)
+
+
+def test_a_long_k_of_fewer_tiles_yet_is_divided_among_programs_without_roles() -> None:
+    plan = planned(shape=(128, 128, 16384))
+    assert (plan.mma_rows, plan.schedule_kind, plan.splits) == ("n", "tiled", 8)
+
+
 @pytest.mark.parametrize("shape", [(65, 4096, 4096), (512, 512, 4096)])
 def test_a_problem_of_more_rows_does_not(shape: Shape) -> None:
     assert planned(shape=shape).mma_rows == "m"

@@ -255,11 +255,15 @@ def store_parts(plan: WgmmaKernel) -> Iterator[str]:
     yield "store_end"
 
 
-def producer_parts(plan: WgmmaKernel) -> Iterator[str]:
-    """The loads of a K step: what is multicast comes last, and A has a load for each share of the rows."""
+def producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
+    """The loads of a K step: what is multicast comes last, and A has a load for each share of the rows.
+
+    In PTX there is one for each swizzle's span of them.
+    """
     yield "producer"
     for operand in sorted(("a", "b"), key=lambda operand: operand in plan.multicast):
-        boxes = plan.row_shares if operand == "a" else len(plan.column_parts)
+        tiles = plan.row_shares if operand == "a" else len(plan.column_parts)
+        boxes = plan.loads(operand) if stage == "ptx" else tiles
         if operand in plan.multicast:
             yield "await_group"
             yield from ["load_multicast"] * boxes
@@ -370,7 +374,7 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
     if not plan.specialized:
         return
     region = regions(lowered)[-1]
-    check(region, plan, "ttgir", *producer_parts(plan))
+    check(region, plan, "ttgir", *producer_parts(plan, "ttgir"))
     parts = len(plan.column_parts)
     assert region.count("ttng.async_tma_copy_global_to_local") == plan.row_shares + parts
     assert not re.search("warp_group_dot|local_to_global|local_store", region)
@@ -392,7 +396,7 @@ def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: 
     waits = ["store_wait"] if plan.persistent or plan.subtiles > 1 else []
     check(ptx(lowered), plan, "ptx", *[*waits, f"store_{plan.problem.d.bits}bit"] * plan.subtiles)
     if plan.specialized:
-        check(ptx(lowered), plan, "ptx", *producer_parts(plan))
+        check(ptx(lowered), plan, "ptx", *producer_parts(plan, "ptx"))
 
 
 def test_every_file_of_directives_is_used_by_a_committed_spec() -> None:
@@ -402,8 +406,8 @@ def test_every_file_of_directives_is_used_by_a_committed_spec() -> None:
         ttgir += ["turn_begin", "turn_end"] if plan.ping_pong else []
         ptx = [multiply(plan), f"store_{plan.problem.d.bits}bit", "store_wait"]
         if plan.specialized:
-            ttgir += producer_parts(plan)
-            ptx += producer_parts(plan)
+            ttgir += producer_parts(plan, "ttgir")
+            ptx += producer_parts(plan, "ptx")
         used |= {f"{part}.ttgir.check" for part in ttgir} | {f"{part}.ptx.check" for part in ptx}
     assert {path.name for path in DIRECTIVES.iterdir()} == used
 

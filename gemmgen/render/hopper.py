@@ -628,10 +628,7 @@ class HopperView(KernelView):
         if self.divides_k:
             if self.plan.consumers == 1:
                 return "The consumer: multiply parts of tiles, and store the tiles that it completes."
-            return (
-                "One of the consumer warpgroups: multiply parts of tiles, and store its rows of those that it "
-                "completes."
-            )
+            return "One of the consumers: multiply parts of tiles, store its rows of those that it completes."
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."

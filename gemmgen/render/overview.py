@@ -88,7 +88,7 @@ class KernelOverview(ABC):
     def walked(self) -> str:
         """What programs walk over."""
         parts = self.plan.parts_per_tile
-        return "tiles of D" if parts == 1 else f"parts of tiles of D, of {parts} K has been divided into"
+        return "tiles of D" if parts == 1 else f"parts of tiles of D, whose K is divided by {parts}"
 
     @property
     def structure(self) -> str:

@@ -535,6 +535,7 @@ SHARES = {
 atomic = of("h100_bf16_atomic_splits")
 ADD = '    gl.atomic_add(sum_addresses(args, share, sums.type.layout), sums, sem="relaxed", scope="gpu")\n'
 CLEAR = "    gl.store(addresses, cleared)\n"
+PLACE = "sum_addresses(args, share, sums.type.layout)"
 READ = "    sums = gl.load(addresses)\n"
 ADDS, CLEARS, READS = "gl.atomic_add(sum_addresses(", "gl.store(addresses, cleared)", "gl.load(addresses)"
 EITHER_SUM = f"{ADDS}|{CLEARS}|{READS}"
@@ -578,7 +579,7 @@ ATOMIC = {
         "gl.load(place)|gl.store(place",
         (
             ADD,
-            "    place = sum_addresses(args, share, sums.type.layout)\n    gl.store(place, sums + gl.load(place))\n",
+            f"    place = {PLACE}\n    gl.store(place, sums + gl.load(place))\n",
         ),
     ),
     "atomic_sums_added_for_a_cta": atomic(

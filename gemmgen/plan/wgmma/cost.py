@@ -9,6 +9,9 @@ fits the constants to records:
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
+* [long-k] 57 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16, some of them without
+  their sums or with two K steps, which no record has: times with roles to 11 %, without them, to which the
+  constants were not fitted, to 20 %;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
@@ -131,6 +134,22 @@ is no place come late, beside others.
 """
 EARLY_COVER = 2.5
 """[early] Of that loss, how much for each part of K that a program's ring holds: it is loaded ahead."""
+ROLES_START_NS = 1_200
+"""[long-k] What a program with roles takes longer to start and to end."""
+ROLES_SPLIT_NS = 3_000
+"""[long-k] To leave sums, to count the programs that have, in a cluster together, and to store the tile."""
+ROLES_SPLIT_BYTES_PER_NS = 130
+"""[long-k] At which consumers add up sums that lie in the order of registers."""
+ATOMIC_NS = 740
+"""[long-k] To count, and to store the tile."""
+ATOMIC_ROLES_NS = 1_250
+"""[long-k] What both take longer in a program with roles."""
+ATOMIC_BYTES_PER_NS = 17.5
+"""[long-k] At which a CTA adds its sums to those in memory, and at which one reads and clears them."""
+WIDE_MMA_CYCLES_PER_NS = 1.75
+"""[long-k] At which instructions of 64 and more columns are issued: the clock of a short kernel."""
+LONE_STEP_NS = 50
+"""[long-k] In which a K step's MMAs are not issued, where no other consumer covers for them."""
 
 
 def mma_cycles(plan: WgmmaKernel) -> float:
@@ -236,7 +255,7 @@ def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
     if not plan.problem.gpu.clusters(plan.cluster_size):
         return {"tensor cores": math.inf}
-    streamed = plan.exchanged and plan.schedule_kind == "tiled"
+    streamed = plan.splits > 1 or (plan.exchanged and plan.schedule_kind == "tiled")
     nanoseconds = _streamed_ns(plan, shape) if streamed else _tiles_ns(plan, shape)
     hz = plan.problem.gpu.sustained_hz
     return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}
@@ -248,12 +267,12 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     The rate of the tensor cores follows from how busy they are, whatever the ring is: power limits it.
     """
     gpu = plan.problem.gpu
-    parts = math.prod(plan.tiles(shape)) * plan.splits
-    parts_per_sm = math.ceil(parts / gpu.clusters(plan.cluster_size))
-    ctas = min(plan.occupancy, parts_per_sm)
-    rounds = math.ceil(parts_per_sm / ctas)
-    k_steps = math.ceil(shape[2] / (plan.cta_tile_k * plan.splits))
-    tiles = parts * plan.cluster_size
+    tiles = math.prod(plan.tiles(shape))
+    tiles_per_sm = math.ceil(tiles / gpu.clusters(plan.cluster_size))
+    ctas = min(plan.occupancy, tiles_per_sm)
+    rounds = math.ceil(tiles_per_sm / ctas)
+    k_steps = math.ceil(shape[2] / plan.cta_tile_k)
+    tiles *= plan.cluster_size
     share = min(1.0, tiles / (rounds * ctas * gpu.sm_count))
     dram = dram_bytes(plan.problem, shape) / (DRAM_BYTES_SHARE * gpu.dram_bytes_per_second / 1e9)
     l2 = tiles * k_steps * loaded_bytes(plan) / L2_BYTES_PER_NS
@@ -294,7 +313,7 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
     again = 0 if plan.persistent else (rounds - 1) * ROUND_NS
     more = {"DRAM" if dram > l2 else "L2": together - busiest, "start": START_NS + again}
-    return terms | beside | more | {"splits": _splits_ns(plan)}
+    return terms | beside | more
 
 
 def _together(times: Iterable[float], exponent: float) -> float:
@@ -312,22 +331,26 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
     tiles_m, tiles_n = plan.tiles(shape)
     programs = tiles_m * tiles_n * plan.splits
-    per_sm = math.ceil(programs / gpu.sm_count)
+    clusters = gpu.clusters(plan.cluster_size)
+    if not clusters:
+        return {"busiest SM": math.inf}
+    per_sm = math.ceil(programs / clusters)
     ctas = min(plan.occupancy, per_sm)
     rounds = math.ceil(per_sm / ctas)
     k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
     busiest = rounds * k_steps * _streamed_step(plan, ctas)
     if plan.occupancy == 1:
-        neighbours = math.ceil(2 * programs / gpu.sm_count)
-        busiest = max(busiest, neighbours * k_steps * plan.stage_bytes / TPC_BYTES_PER_NS)
+        neighbours = math.ceil(2 * programs * plan.cluster_size / gpu.sm_count)
+        busiest = max(busiest, neighbours * k_steps * _bytes_of_neighbours(plan) / 2 / TPC_BYTES_PER_NS)
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
     dram = moved / (DRAM_SHARE * gpu.dram_bytes_per_second / 1e9)
-    taken_in = programs * k_steps * plan.stage_bytes / ALL_SMS_BYTES_PER_NS
+    taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS
     together = _together((dram, busiest, taken_in), OVERLAP)
+    start = STREAM_START_NS + (ROLES_START_NS if plan.specialized else 0)
     terms = {
         "DRAM": dram,
         "busiest SM": together - dram,
-        "start": STREAM_START_NS + (rounds - 1) * STREAM_ROUND_NS,
+        "start": start + (rounds - 1) * STREAM_ROUND_NS,
         "splits": _splits_ns(plan),
     }
     taken = programs / (gpu.sm_count * plan.occupancy)
@@ -339,19 +362,35 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     return terms
 
 
+def _bytes_of_neighbours(plan: WgmmaKernel) -> int:
+    """Return the bytes of a K step of two CTAs side by side: what one load brings to both counts once."""
+    shared = plan.b_tile_bytes if plan.cluster_m > 1 else plan.a_tile_bytes if plan.cluster_n > 1 else 0
+    return 2 * plan.stage_bytes - shared
+
+
 def _splits_ns(plan: WgmmaKernel) -> float:
-    """Return the time in which the last program of a tile adds up the sums of all, where K is divided."""
+    """Return what it takes to add up the sums of a tile's parts, beside a program that has a tile alone."""
     if plan.splits == 1:
         return 0.0
-    partial_bytes = plan.splits * plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
-    return SPLIT_NS + partial_bytes / SPLIT_BYTES_PER_NS
+    tile_bytes = plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    if plan.reduction == "atomic":
+        return ATOMIC_NS + (ATOMIC_ROLES_NS if plan.specialized else 0) + tile_bytes / ATOMIC_BYTES_PER_NS
+    if plan.specialized:
+        return ROLES_SPLIT_NS + plan.splits * tile_bytes / ROLES_SPLIT_BYTES_PER_NS
+    return SPLIT_NS + plan.splits * tile_bytes / SPLIT_BYTES_PER_NS
 
 
 def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
     """Return the nanoseconds that one K step of as many CTAs on an SM cannot be shorter than."""
     warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
-    mma = plan.mmas_per_step * warpgroups * max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_MMA_CYCLES_PER_NS
-    drained = mma + (0 if plan.outstanding_mmas else STREAM_DRAIN_NS)
+    if plan.exchanged:
+        instruction = max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_MMA_CYCLES_PER_NS
+        mma = plan.mmas_per_step * warpgroups * instruction
+    else:
+        mma = max(mma_cycles(plan), smem_cycles(plan)) / WIDE_MMA_CYCLES_PER_NS
+        mma += 0 if plan.row_shares > 1 else LONE_STEP_NS
+    covered = plan.outstanding_mmas or plan.row_shares > 1
+    drained = mma + (0 if covered else STREAM_DRAIN_NS)
     taken_in = ctas * plan.stage_bytes / SM_BYTES_PER_NS
     lap = STREAM_LATENCY_NS + taken_in + (0 if plan.outstanding_mmas else drained)
     ring = lap / max(1, plan.stages - plan.outstanding_mmas)

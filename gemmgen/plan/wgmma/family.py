@@ -73,7 +73,9 @@ reading B, for which the ring may be as deep as shared memory is, and tiles as m
 """
 
 FEW_TILES = 64
-"""Tiles of as many rows and columns up to which the same holds for a long K: programs have to divide it."""
+"""Tiles of as many rows and columns up to which programs have to divide a long K: operands are then tried
+exchanged as for few rows, and as they are, with roles and in clusters that share tiles.
+"""
 
 LONG_K = 8192
 """From where on it is: shorter ones of many rows were not measured."""
@@ -88,6 +90,14 @@ EXCHANGED_TILED_CHOICES: Choices = {
     "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
 }
 """The same in a tiled schedule."""
+
+LONG_K_CHOICES: Choices = {
+    "cta_tile_m": (64, 128),
+    "cta_tile_n": (64, 128),
+    "cluster_n": (1, 2),
+    "splits": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 16, 20, 24, 30, 32),
+}
+"""What is tried besides for a long K and few tiles, where consumers share a tile."""
 
 STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
@@ -115,6 +125,9 @@ DEFAULTS: Values = {
 
 EXCHANGED_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
 """The same where the operands are exchanged: a wave of tiles at most, of one row, without roles."""
+
+LONG_K_DEFAULTS: Values = {"order": "row", "minor": "n", "width": 1}
+"""The same for a long K and few tiles: there is a wave of parts at most."""
 
 PING_PONG_WIDTH = 8
 """The width that ran best with ping-pong, whose consumers have neighbouring tiles."""
@@ -152,12 +165,17 @@ class WgmmaSpace(Space[WgmmaKernel]):
         """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
         for rows in wanted.get("mma_rows") or _mma_rows(problem, stated, wanted):
             exchanged = rows == "n"
-            defaults = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
+            long_k = not exchanged and any(map(_has_few_tiles, problem.planned_shapes))
+            defaults: Values = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
+            if long_k and not stated.keys() & {"order", "minor", "width"}:
+                defaults = {**defaults, **LONG_K_DEFAULTS}
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
                 steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
                 choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
                 if exchanged:
                     choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
+                if long_k and kind == "cooperative":
+                    choices |= LONG_K_CHOICES
                 if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
                     choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
                 if problem.batch_invariant:  # what is best for K depends on M
@@ -252,11 +270,18 @@ def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int
     return tuple(dict.fromkeys(columns for columns in fewest if columns and columns not in tried))
 
 
-def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
-    """Return the dimensions to try along the instruction's rows: N for few rows of A, where that is open.
+def _has_few_tiles(shape: Shape) -> bool:
+    """Whether programs have to divide K to fill the GPU: there are few tiles, of more than few rows."""
+    rows, columns, depth = shape
+    return rows > FEW_ROWS and rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
 
-    Decisions that are made for tiles of many rows, or for roles, keep it at M. Where the kernel is for
-    problems of few rows and of many, both are tried.
+
+def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
+    """Return the dimensions to try along the instruction's rows, where a spec leaves that open.
+
+    It is N for few rows of A, either for a long K and few tiles, and else M. Decisions that are made for
+    tiles of many rows, or for roles, keep it at M. Where the kernel is for several problems, it is what any
+    of them asks for.
     """
     if "mma_rows" in stated:
         return (stated["mma_rows"],)
@@ -276,14 +301,18 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
     if not (fits and free):
         return ("m",)
-    return tuple(dict.fromkeys("n" if _few(shape) else "m" for shape in problem.planned_shapes))
+    return tuple(dict.fromkeys(rows for shape in problem.planned_shapes for rows in _rows_for(shape, stated)))
 
 
-def _few(shape: Shape) -> bool:
-    """Whether a problem [M, N, K] is planned with its operands exchanged."""
-    rows, columns, depth = shape
-    few_tiles = rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
-    return rows <= FEW_ROWS or few_tiles
+def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
+    """Return the dimensions to try along the instruction's rows for a problem [M, N, K]."""
+    if shape[0] <= FEW_ROWS:
+        return ("n",)
+    if not _has_few_tiles(shape) or stated.get("reduction") == "atomic":
+        return (
+            "m",
+        )  # exchanged ones were not measured with atomics, and others without roles were no faster
+    return ("n",) if stated.get("schedule_kind") == "tiled" else ("n", "m")
 
 
 def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:
