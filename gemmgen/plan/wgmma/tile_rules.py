@@ -347,6 +347,13 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.warps_n > 1:
         found = f"{columns} for {plan.warps_n} warps along N"
         yield Finding("warps.n", found, f"{stored} warp from another's", "use 1")
+    if plan.splits > 1:
+        yield Finding(
+            "schedule.splits",
+            f"{plan.splits} parts of K for {columns}",
+            "this version adds up the sums of splits for tiles of one part",
+            f"use 1, or {below} or {2 * below} for tile.n",
+        )
 
 
 ODD_SIDES = (tile_power_of_two.at("tile.m"), tile_power_of_two.at("tile.n"))
