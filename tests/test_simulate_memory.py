@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.simulate import Result
+from gemmgen.simulate.execution import undisturbed
 from gemmgen.simulate.findings import UNKNOWN, Findings
 from gemmgen.simulate.memory import Memory, View
 from gemmgen.simulate.parse import Operation
@@ -157,6 +159,28 @@ def dense(schedules: tuple[str, ...]) -> Ran:
 
 def block_scaled(schedules: tuple[str, ...]) -> Ran:
     return scaled(blackwell, (768, 256, 256), schedules=schedules, seed=0)
+
+
+@pytest.mark.parametrize("family", [dense, block_scaled], ids=lambda family: family.__name__)
+def test_no_memory_is_left_when_its_program_has_ended(
+    family: Family, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody looks for garbage in circles meanwhile.
+    memories: WeakSet[Memory] = WeakSet()
+    begin = Memory.__init__
+
+    def noted(self: Memory, cta: int, layout: Layout, findings: Findings) -> None:
+        begin(self, cta, layout, findings)
+        memories.add(self)
+        most.append(len(memories))
+
+    most: list[int] = []
+    monkeypatch.setattr(Memory, "__init__", noted)
+    with undisturbed():
+        family((*FIXED, "random"))
+        assert not memories
+    # Shared and tensor memory of each CTA of one program at a time.
+    assert max(most) == (2 if family is dense else 4)
 
 
 Family = Callable[[tuple[str, ...]], Ran]

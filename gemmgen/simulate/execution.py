@@ -42,7 +42,7 @@ from gemmgen.simulate.policies import (
     Policy,
     policy_of,
 )
-from gemmgen.simulate.program import Agent, Cluster, Event, IdleError, Kernel, Known, SpinWait
+from gemmgen.simulate.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
 from gemmgen.simulate.result import Result
 from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
@@ -482,12 +482,18 @@ class _Launch:
 
     def _run_one_to_its_end(self, policy: Policy) -> bool:
         """Take steps until a program has ended; False if none will."""
-        running = self._running
+        running, choose = self._running, policy.choose
         while True:
-            agents, events = _steps(running)
+            if len(running) == 1:
+                agents, events = running[0].runnable, running[0].events
+            else:
+                agents = [agent for cluster in running for agent in cluster.runnable]
+                events = [event for cluster in running for event in cluster.events]
             if not agents and not events:
-                return False
-            chosen = policy.choose(agents, events)
+                agents = _spinning(running)
+                if not agents:
+                    return False
+            chosen = choose(agents, events)
             cluster = chosen.cluster
             assert cluster is not None
             try:
@@ -513,20 +519,10 @@ class _Launch:
             self.phases[name] = max(count, self.phases.get(name, 0))
 
 
-def _steps(running: Sequence[Cluster]) -> tuple[list[Agent], list[Event]]:
-    """Return who can go on, and what can complete.
-
-    A loop that only looks at memory and counts goes round again when nothing else happens.
-    """
-    if len(running) == 1:
-        agents, events = running[0].runnable, running[0].events
-    else:
-        agents = [agent for cluster in running for agent in cluster.runnable]
-        events = [event for cluster in running for event in cluster.events]
-    if not agents and not events:
-        stuck = (agent for cluster in running for agent in cluster.agents if not agent.done)
-        agents = [agent for agent in stuck if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
-    return agents, events
+def _spinning(running: Sequence[Cluster]) -> list[Agent]:
+    """Return who can go on when nothing happens: a loop that only looks at memory and counts goes round."""
+    stuck = (agent for cluster in running for agent in cluster.agents if not agent.done)
+    return [agent for agent in stuck if isinstance(agent.waiting, SpinWait) and agent.waiting.counts]
 
 
 @lru_cache(maxsize=4)

@@ -205,6 +205,12 @@ class View:
             self.memory.put_off(self, values)
             self.memory.note(self.place, Written(numbers, self.place))
 
+    def forget(self) -> None:
+        """Forget the views of this view, some of which refer to it."""
+        for view in self._views.values():
+            view.forget()
+        self._views.clear()
+
     def on(self, memory: Memory) -> View:
         """Return the same part of a CTA's memory."""
         if memory is self.memory:
@@ -281,6 +287,13 @@ class Memory:
         for view, values in waiting.values() if waiting else ():
             assert view.held is not None
             view.held.copy_(values)
+
+    def end(self) -> None:
+        """Forget the views, which refer to this memory."""
+        for view in self.allocations.values():
+            view.forget()
+        self.allocations.clear()
+        self._put_off.clear()
 
     def _placed(self, access: Access, clock: Clock) -> Access:
         """Return an access, in a run that has shown a fault, that knows whether it comes after one."""

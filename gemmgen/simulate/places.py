@@ -42,6 +42,10 @@ class Place:
     @cached_property
     def granules(self) -> Tensor:
         """Every granule of the view, once, ascending."""
+        low, high = (int(bound) for bound in self.index.aminmax())
+        # No two elements are at one place, so these have no gaps.
+        if high - low == (self.index.numel() - 1) * self.element_bytes:
+            return torch.arange(low // GRANULE_BYTES, (high + self.element_bytes - 1) // GRANULE_BYTES + 1)
         first = self.index.reshape(-1) // GRANULE_BYTES
         more = -(-self.element_bytes // GRANULE_BYTES)
         touched = torch.zeros(int(first.max()) + more, dtype=torch.bool)
@@ -152,6 +156,8 @@ class Layout:
         self.atom_of = torch.zeros(0, dtype=torch.int64)
         self.atom_sizes: list[int] = []
         self.version = 0
+        self._divided: list[int] = []
+        """The version since which each atom is what it is."""
         self._atoms: dict[Place, tuple[int, list[int]]] = {}
         self.sharers: list[Divisible] = []
         """The memories of the programs that run: they follow every division."""
@@ -167,6 +173,7 @@ class Layout:
         if end > len(self.atom_of):
             self.atom_of = torch.zeros(end, dtype=torch.int64)
             self.atom_sizes = [end]
+            self._divided = [0]
 
     def afresh(self) -> Layout:
         """Return one with the same places that no access has divided."""
@@ -178,8 +185,8 @@ class Layout:
     def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
         """Return the atoms of a view, dividing some if need be: (old, new) is appended to `split`."""
         known = self._atoms.get(place)
-        if known is not None and known[0] == self.version:
-            return known[1]
+        if known is not None and all(self._divided[atom] <= known[0] for atom in known[1]):
+            return known[1]  # what was divided since then lies elsewhere
         here = self.atom_of[place.granules]
         atoms: list[int] = []
         for old, count in enumerate(map(int, torch.bincount(here))):
@@ -191,6 +198,8 @@ class Layout:
             new = len(self.atom_sizes)
             self.atom_sizes.append(count)
             self.atom_sizes[old] -= count
+            self._divided.append(self.version + 1)
+            self._divided[old] = self.version + 1
             self.atom_of[place.granules[here == old]] = new
             split.append((old, new))
             atoms.append(new)

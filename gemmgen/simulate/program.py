@@ -653,7 +653,7 @@ class Cluster:
         ):
             layout.sharers = [sharer for sharer in layout.sharers if sharer not in memories]
             for memory in memories:
-                memory.allocations.clear()
+                memory.end()
         for agent in self.agents:
             agent.steps = None
             agent.values.clear()

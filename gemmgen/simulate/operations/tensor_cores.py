@@ -225,7 +225,7 @@ def tmem_copy(agent: Agent, op: Operation) -> Steps:
     source: View = agent.get(op.operands[0])
     target: View = agent.get(op.operands[1])
     before, after = op.operand_types[:2]
-    if source.place.index.shape != target.place.index.shape or before.element != after.element:
+    if source.place.index.shape != target.place.index.shape or before.dtype != after.dtype:
         raise refusal("a tcgen05 copy that changes the shape or the type is not known", op.location)
     issue = _Issue(agent, op, "tcgen05 copy", target.name)
     moves = [(in_cta(agent, source, cta), in_cta(agent, target, cta)) for cta in group(agent)]
@@ -317,7 +317,7 @@ def _mma(
     def work() -> None:
         for cta in ctas:
             into, left = in_cta(agent, d, cta), in_cta(agent, a, cta)
-            others = [in_cta(agent, agent_view, cta) for agent_view in inputs[2:]]
+            others = [in_cta(agent, view, cta) for view in inputs[2:]]
             before = into if use_accumulator else None
             operands = [numbers(known, operand) for operand in (left, *rights, *others, before)]
             found = known.tensor(op, operands, partial(multiplied, left, into, cta))
