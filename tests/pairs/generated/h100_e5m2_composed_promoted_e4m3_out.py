@@ -403,7 +403,12 @@ def matmul(a: Tensor, b: Tensor, *, row_bias: Tensor, out: Tensor | None = None)
     if k == 0:
         # A @ B is zero. TMA takes no extent of 0: multiply zeros instead.
         k, a, b = 16, a.new_zeros((m, 16)), b.new_zeros((n, 16)).T
-        arguments[:4] = _argument("a", a, {}), _argument("b", b, {}), _argument("b_1", b, {}), _argument("b_2", b, {})
+        arguments[:4] = (
+            _argument("a", a, {}),
+            _argument("b", b, {}),
+            _argument("b_1", b, {}),
+            _argument("b_2", b, {}),
+        )
     if out is None:
         out = torch.empty((m, -(-n // 16) * 16), dtype=torch.float8_e4m3fn, device=a.device)[:, :n]
     elif m and n % 16:
