@@ -210,7 +210,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulators):
-    """Store an accumulator by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulators)
     for i in gl.static_range(SUBTILES):
         store_subtile(args, d_smem, row, column + i * SUBTILE_N, subtiles[i])

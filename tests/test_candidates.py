@@ -475,6 +475,76 @@ def test_a_problem_of_few_tiles_gets_smaller_ones(shape: Shape) -> None:
     assert 0.9 < plan.waves(shape) <= 1
 
 
+# --- columns that are fitted to a problem
+
+
+def composed(shape: Shape, **sections: Any) -> set[tuple[object, object]]:
+    """The rows and columns of the tiles that are tried for a problem and are no power of two in both."""
+    tried = (found.decisions for found in WgmmaSpace().configurations(spec(shape=shape, **sections)))
+    tiles = {(decisions["cta_tile_m"], decisions["cta_tile_n"]) for decisions in tried}
+    return {(m, n) for m, n in tiles if m == 192 or n not in (32, 64, 128, 256)}
+
+
+def test_the_fewest_columns_that_leave_few_waves_are_tried() -> None:
+    # 6,144 columns for 132 SMs. Four tiles of 128 rows: 33 across make a wave, of 187 columns or more, so
+    # 192; 66 make two, of 94, so 96; 99 three, of 63, which 64 are for. Three of 192 rows: 44, 88 and 132
+    # across, of 140, 70 and 47. Eight of 64 rows: 16, 33 and 49, of 384, 187 and 126, which 128 are for. Two
+    # of 256 rows: 66, 132 and 198, of 94, 47 and 32.
+    wanted = {
+        (128, 192),
+        (128, 96),
+        (192, 144),
+        (192, 80),
+        (192, 48),
+        (64, 384),
+        (64, 192),
+        (256, 96),
+        (256, 48),
+    }
+    assert composed((512, 6144, 4096)) == wanted
+
+
+def test_no_columns_are_fitted_to_many_waves() -> None:
+    assert composed((8192, 8192, 8192)) == set()
+
+
+def test_columns_are_fitted_to_the_rows_and_consumers_that_a_spec_states() -> None:
+    shape = (512, 6144, 4096)
+    assert composed(shape, tile={"m": 128}) == {(128, 192), (128, 96)}
+    three = {"kind": "cooperative", "consumers": 3}
+    assert {m for m, _ in composed(shape, warp_specialization=three)} == {192}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"tile": {"n": 128}},
+        {"cluster": {"n": 2}},
+        {"schedule": {"kind": "tiled"}},
+        {"mma": {"rows": "n"}},
+    ],
+    ids=str,
+)
+def test_no_columns_are_fitted_where_a_tile_has_one_part(sections: dict[str, object]) -> None:
+    assert composed((512, 6144, 4096), **sections) == set()
+
+
+def test_stated_rows_that_three_consumers_share_are_shared_by_three() -> None:
+    plan = planned(shape=(2048, 2112, 7168), tile={"m": 192, "n": 192})
+    assert (plan.consumers, plan.specialization) == (3, "cooperative")
+    assert plan.consumer_registers == 152
+
+
+def test_parts_read_a_from_registers_that_hold_it() -> None:
+    cooperative = {"kind": "cooperative", "consumers": 2}
+    buffering = {"outstanding_mmas": 0}
+    narrow = planned(tile={"m": 128, "n": 160}, warp_specialization=cooperative, buffering=buffering)
+    assert (narrow.a_source, narrow.fragments) == ("registers", 2)
+    # 160 sums, two steps of A of 16 registers each and 48 to work with are more than 232.
+    wide = planned(tile={"m": 128, "n": 320, "k": 64}, warp_specialization=cooperative, buffering=buffering)
+    assert (wide.a_source, wide.fragments) == ("shared", 1)
+
+
 def test_promotion_is_planned_where_it_is_asked_for_only() -> None:
     assert planned("e4m3").promote_k == 0
     plan = planned("e4m3", mma={"promote_k": 256})

@@ -118,8 +118,7 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     ]
     assert plan.mmas_per_step == sum(expected)
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
-    # A K loop that overlaps its MMAs has its first step outside of it.
-    assert len(steps) == plan.consumers * (1 + plan.outstanding_mmas) * len(parts)
+    assert len(steps) == plan.consumers * issues(plan) * len(parts)
     counts = [step.count("wgmma.mma_async") for step in steps]
     assert counts == expected * (len(steps) // len(parts))
 
@@ -175,6 +174,14 @@ def ptx(lowered: Lowered) -> str:
     return lowered.artifacts["ptx"].decode()
 
 
+def issues(plan: WgmmaKernel) -> int:
+    """Places of the code that issue a K step.
+
+    A loop that overlaps its MMAs has the first step outside of it, one that reads A ahead the last.
+    """
+    return 2 if plan.outstanding_mmas or plan.fragments > 1 else 1
+
+
 def instruction(plan: WgmmaKernel, name: str) -> str:
     """Shape, and the types of D, A and B."""
     problem = plan.problem
@@ -211,7 +218,7 @@ def multiply(plan: WgmmaKernel) -> str:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
     if plan.composed:
-        return f"multiply_parts_{pace}"
+        return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}"
     if plan.dependent:
         return f"multiply_{pace}_early"
     refills = plan.outstanding_mmas and not plan.specialized
@@ -225,7 +232,7 @@ def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
     if plan.splits == 1:
         yield from epilogue_loads(plan)
     yield multiply(plan)
-    if plan.specialized and plan.outstanding_mmas:
+    if plan.specialized and issues(plan) > 1:
         yield from ["release"] * len(plan.resources.load_empty)
     if plan.splits > 1:
         kind = "_atomic" if plan.reduction == "atomic" else ""
@@ -273,7 +280,8 @@ def producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
 
 
 def operand_parts(plan: WgmmaKernel) -> list[str]:
-    return ["operands_a_registers"] if plan.a_source == "registers" else []
+    lone = plan.a_source == "registers" and not plan.composed
+    return ["operands_a_registers"] if lone else []
 
 
 def definition(text: str, value: str, end: int) -> str:
@@ -332,7 +340,7 @@ def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lower
         check(consumer, plan, "ttgir", *consumer_parts(plan))
         # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
-        assert steps == (1 + plan.outstanding_mmas) * len(plan.column_parts)
+        assert steps == issues(plan) * len(plan.column_parts)
         steps //= len(plan.column_parts)
         releases = steps * len(plan.resources.load_empty) + plan.ping_pong if plan.specialized else 0
         assert consumer.count("ttng.arrive_barrier") == releases
@@ -361,7 +369,12 @@ def test_the_operands_reach_the_instruction_as_they_are_stored(product: Product,
         first, second = (definition(text, value, dot.start()) for value in dot.groups())
         majors = (plan.problem.a.major, plan.problem.b.major)
         # A tile stored [K, M], or [N, K], is read the other way round; others as they are stored.
-        if plan.a_source == "registers":
+        if plan.composed and plan.a_source == "registers":
+            assert first in (
+                "ttg.local_load",
+                "ttg.convert_layout",
+            )  # of what was loaded, to the same registers
+        elif plan.a_source == "registers":
             assert first == "ttg.local_load"
         else:
             assert (first == "ttg.memdesc_trans") == (majors[plan.exchanged] == "mn")

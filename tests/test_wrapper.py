@@ -826,6 +826,17 @@ def test_an_epilogue_of_no_k_is_computed_from_zeros(monkeypatch: pytest.MonkeyPa
     assert (a_desc.shape, b_desc.shape) == ([4, 16], [24, 16])
 
 
+def test_each_part_of_a_composed_tile_is_multiplied_with_zeros_where_there_is_no_k(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = other("h100_bf16_composed_three_consumers_bf16_out")
+    made = launched(module, monkeypatch)
+    matmul_of(module)(cuda(4, 0), cuda(0, 24), c=cuda(4, 24))
+    a_desc, b_desc, b_1_desc, *_ = made[0]
+    assert [d.shape for d in (a_desc, b_desc, b_1_desc)] == [[4, 1], [1, 24], [1, 24]]
+    assert [d.block_shape[1] for d in (b_desc, b_1_desc)] == [64, 16]
+
+
 def test_a_tiled_kernel_has_a_program_for_each_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     module, fake = other("h100_bf16_pipelined"), FakeKernel(3)
     on_a_fake_gpu(monkeypatch)

@@ -521,6 +521,11 @@ class HopperView(KernelView):
         return self.epilogue.sums
 
     @property
+    def stored(self) -> str:
+        """What of a tile is stored, in words."""
+        return "the sums of all parts" if self.plan.composed else "an accumulator"
+
+    @property
     def part_tiles(self) -> str:
         """The instruction's operands for a part of a tile."""
         return f"{_turned('a_tile', self.plan.problem.a.major == 'mn')}, {self.b_part}"

@@ -478,8 +478,12 @@ class Wrapper:
     def describe_zeros(self) -> str:
         """The statement that puts them in the place of the operands, of B for each part of a tile."""
         names = ("a", "b", *self.further_parts)
-        each = (f'_argument("{name}", {tensor_of(name)}, {{}})' for name in names)
-        return f"arguments[:{len(names)}] = {', '.join(each)}"
+        each = [f'_argument("{name}", {tensor_of(name)}, {{}})' for name in names]
+        line = f"arguments[:{len(names)}] = {', '.join(each)}"
+        if 8 + len(line) <= LINE_LENGTH:
+            return line
+        items = "".join(f"            {item},\n" for item in each)
+        return f"arguments[:{len(names)}] = (\n{items}        )"
 
     @property
     def rounds(self) -> bool:

@@ -580,6 +580,8 @@ promoted_parts, parts_with_c = (
     of("h100_e5m2_composed_promoted_e4m3_out"),
     of("h100_tf32_composed_cluster2x1_fp32_out"),
 )
+ahead = of("h100_bf16_128x160")
+AHEAD_WAIT = "        in_flight = warpgroup_mma_wait(0, deps=in_flight)\n"
 PARTS_WAIT = "        accumulators = warpgroup_mma_wait(0, deps=accumulators)\n"
 PARTS_IN_FLIGHT = "        accumulators = warpgroup_mma_wait(PARTS, deps=accumulators)\n"
 PROMOTED_WAIT = "        steps = warpgroup_mma_wait(0, deps=steps)\n"
@@ -623,6 +625,25 @@ COMPOSED = {
         "a_smem|b_smem",
         ISSUE,
         (PARTS_IN_FLIGHT, PARTS_IN_FLIGHT.replace("PARTS", "PARTS + 1")),
+    ),
+    "ahead_released_before_the_mmas_retired": ahead(
+        K.WRITE_AFTER_READ,
+        "b_smem",
+        "tma.async_load(args.b_desc",
+        (AHEAD_WAIT, AHEAD_WAIT.replace("(0,", "(1,")),
+        also=((K.READ_AFTER_WRITE, "b_smem", ISSUE), (K.ACCUMULATOR_IN_FLIGHT, "sums", ISSUE)),
+    ),
+    "ahead_reads_the_next_a_too_early": ahead(
+        K.READ_AFTER_WRITE,
+        "a_smem",
+        "a_tile = a_smem.load(",
+        ("mbarrier.wait(args.load_ready.index(following.stage), following.phase)", NOTHING),
+    ),
+    "ahead_reads_the_same_a_again": ahead(
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        ("load_a(a_smem.index(following.stage))", "load_a(a_smem.index(ring.stage))"),
     ),
     "promoted_parts_added_in_flight": promoted_parts(
         K.ACCUMULATOR_IN_FLIGHT,

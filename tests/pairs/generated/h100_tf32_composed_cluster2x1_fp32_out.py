@@ -318,7 +318,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulators, phase):
-    """Store an accumulator by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulators)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
