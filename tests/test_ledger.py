@@ -121,7 +121,16 @@ def test_a_time_is_said_to_be_a_prediction_and_of_what_it_is_the_sum() -> None:
     few = entries(planned((8, 8192, 8192)), "problem")["time"]
     assert few.derivation == "predicted, only to rank by: 87% DRAM, 8% start, 4% busiest SM"
     starved = entries(planned((8, 8192, 8192), mma={"rows": "m"}), "problem")["time"]
-    assert starved.derivation == "predicted, only to rank by: as long as DRAM takes"
+    assert starved.derivation == "predicted, only to rank by: 59% DRAM, 22% idle SMs, 9% shared memory"
+
+
+def test_a_time_of_blackwell_that_is_shorter_than_dram_takes_is_as_long_as_that() -> None:
+    names = {name: {"dtype": "bf16"} for name in "abd"}
+    data = {"title": "t", "target": "b200", "operands": names, "bench": {"shapes": [[8192, 8192, 64]]}}
+    source = SpecFile(Spec.model_validate(data), "x.yaml", "x", "", positions={}, key_positions={})
+    entry = next(entry for entry in ledger(plan_spec(source)).sections[-1].entries if entry.name == "time")
+    assert entry.derivation == "predicted, only to rank by: as long as DRAM takes"
+    assert entry.amount == pytest.approx(2 * (2 * 8192 * 64 + 8192**2) / 8e6, abs=0.1)
 
 
 # --- occupancy

@@ -720,8 +720,8 @@ problem 8192 x 8192 x 8192
   waves                 15.52 waves      97.0% of the SM time is used
   intensity           2,730.7 FLOP/B     towards DRAM: bound by tensor cores, with the ridge at 295.3
   from L2               12.88 GB         32.0 times what DRAM moves at least
-  time                1,577.3 us         predicted, only to rank by: 96% tensor cores, 3% idle SMs, \
-1% epilogue"""
+  time                1,641.9 us         predicted, only to rank by: 71% tensor cores, 21% power, \
+4% drained MMAs"""
 
 
 def test_a_ledger_s_text_is_aligned_amounts_with_their_derivation() -> None:
