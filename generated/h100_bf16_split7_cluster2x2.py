@@ -54,7 +54,7 @@ STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(7)  # parts of K, that programs take one by one
 SUMS = gl.constexpr(16384)  # of a tile
 COLUMN_CTAS = gl.constexpr(2)  # that divide the columns of an accumulator
-SPLITS_AT_ONCE = gl.constexpr(1)  # of which the sums are read together
+SPLITS_AT_ONCE = gl.constexpr(4)  # of which the sums are read together
 
 A_LAYOUT = gl.constexpr(
     gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2, cga_layout=[[1, 0], [0, 0]])
@@ -257,7 +257,7 @@ def sum_of_splits(args, share):
     addresses = sum_addresses(args, share * SPLITS, sums.type.layout)
     for first in range(0, SPLITS, SPLITS_AT_ONCE):
         for i in gl.static_range(SPLITS_AT_ONCE):
-            sums += gl.load(addresses + (first + i) * SUMS)
+            sums += gl.load(addresses + (first + i) * SUMS, mask=first + i < SPLITS, other=0)
     # All splits have counted: leave the counter as it was found, for the next launch.
     gl.store(args.counters_ptr + share, 0)
     return as_accumulator(sums, zeros)

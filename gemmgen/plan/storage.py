@@ -202,28 +202,34 @@ class SharedMemory:
         return self.worker_warps * WORKER_STATE_BYTES
 
     @property
-    def handed_bytes(self) -> int:
-        """Bytes of the captures, and of the counts, each partition's at a place of its own over them."""
-        others = max(0, self.counting_partitions - 1)
-        counts = others * COUNTER_SCRATCH_ALIGNMENT_BYTES + COUNTER_SCRATCH_BYTES
-        return max(self.capture_bytes, counts if self.counting_partitions else 0)
-
-    @property
     def cluster_barrier_bytes(self) -> int:
         """Bytes with which the CTAs of a cluster meet before and after they count, behind all else."""
         return self.counting_partitions * CLUSTER_BARRIER_BYTES if self.counts_in_cluster else 0
 
     @property
     def total_bytes(self) -> int:
-        """The compiler's figure: one allocation behind the other, the largest first, each aligned."""
+        """The compiler's figure: one allocation behind the other, the largest first, each aligned.
+
+        What a partition has counted lies wherever that is free first, also over the captures, which are read
+        before anything is counted.
+        """
         allocations = [(buffer.bytes, buffer.alignment_bytes) for buffer in self.buffers]
         allocations += [(barrier.bytes, BARRIER_ALIGNMENT_BYTES) for barrier in self.barriers]
+        captures = (self.capture_bytes, CAPTURE_ALIGNMENT_BYTES)
         if self.worker_warps:
-            allocations.append((self.handed_bytes, CAPTURE_ALIGNMENT_BYTES))
-            allocations.append((self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES))
-        end = 0
+            allocations += [captures, (self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES)]
+        end, taken = 0, list[range]()
         for size, alignment in sorted(allocations, key=itemgetter(0), reverse=True):
-            end = -(-end // alignment) * alignment + size
+            begin = -(-end // alignment) * alignment
+            end = begin + size
+            if (size, alignment) != captures:
+                taken.append(range(begin, end))
+        for _ in range(self.counting_partitions):
+            alignment = COUNTER_SCRATCH_ALIGNMENT_BYTES
+            places = sorted(-(-occupied.stop // alignment) * alignment for occupied in taken)
+            begin = next(place for place in places if not any(place in occupied for occupied in taken))
+            taken.append(range(begin, begin + COUNTER_SCRATCH_BYTES))
+            end = max(end, begin + COUNTER_SCRATCH_BYTES)
         if self.cluster_barrier_bytes:
             end = -(-end // MBARRIER_BYTES) * MBARRIER_BYTES + self.cluster_barrier_bytes
         return end

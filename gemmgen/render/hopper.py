@@ -560,13 +560,15 @@ class HopperView(KernelView):
     @property
     def add_splits(self) -> str:
         """The loop that adds up the sums of all splits, as many at once as registers hold."""
-        of_split = "sums += gl.load(addresses + {} * SUMS)"
+        of_split = "sums += gl.load(addresses + {} * SUMS{})"
         if self.plan.splits_at_once == self.plan.splits:
-            return f"for split in gl.static_range(SPLITS):\n        {of_split.format('split')}"
+            return f"for split in gl.static_range(SPLITS):\n        {of_split.format('split', '')}"
+        whole = self.plan.splits % self.plan.splits_at_once == 0
+        rest = "" if whole else ", mask=first + i < SPLITS, other=0"  # of the last group
         return (
             "for first in range(0, SPLITS, SPLITS_AT_ONCE):\n"
             "        for i in gl.static_range(SPLITS_AT_ONCE):\n"
-            f"            {of_split.format('(first + i)')}"
+            f"            {of_split.format('(first + i)', rest)}"
         )
 
     @property
