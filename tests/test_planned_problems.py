@@ -250,7 +250,7 @@ def test_every_kernel_is_deterministic() -> None:
     for shape in ([16, 2112, 7168], [4096, 4096, 4096]):
         found = rank(spec(deterministic=True, bench={"shapes": [shape]}))
         assert all(candidate.plan.deterministic for candidate in found.legal)
-        assert found.legal[0].plan.programs_per_tile == planned(bench={"shapes": [shape]}).splits
+        assert found.legal[0].plan.parts_per_tile == planned(bench={"shapes": [shape]}).splits
 
 
 @pytest.mark.parametrize("m", [1, 16, 64, 300, 4096])
