@@ -246,11 +246,29 @@ def test_ranges_are_said_as_users_write_them() -> None:
 # --- deterministic and batch-invariant specs
 
 
-def test_every_kernel_is_deterministic() -> None:
-    for shape in ([16, 2112, 7168], [4096, 4096, 4096]):
-        found = rank(spec(deterministic=True, bench={"shapes": [shape]}))
-        assert all(candidate.plan.deterministic for candidate in found.legal)
-        assert found.legal[0].plan.parts_per_tile == planned(bench={"shapes": [shape]}).splits
+ATOMIC: dict[str, object] = {
+    "search": {"schedule.reduction": ["atomic", "ordered"]},
+    "schedule": {"kind": "tiled", "splits": 4},
+    "bench": {"shapes": [[16, 2112, 7168]]},
+}
+
+
+@pytest.mark.parametrize("asked", ["deterministic", "batch_invariant"])
+def test_an_open_spec_that_asks_for_the_same_bits_never_adds_up_sums_as_they_come(asked: str) -> None:
+    sections = ATOMIC | {"tile": {"k": 128}}
+    found = rank(spec(**sections, **{asked: True}))
+    assert {hopper(candidate.plan).reduction for candidate in found.legal} == {"ordered"}
+    assert "same-bits" in {group.reason for group in found.refused}
+    free = {hopper(candidate.plan).reduction for candidate in rank(spec(**sections)).legal}
+    assert free == {"ordered", "atomic"}
+
+
+def test_sums_of_integers_are_the_same_in_any_order() -> None:
+    operands = {"a": {"dtype": "int8"}, "b": {"dtype": "int8"}, "d": {"dtype": "int32"}}
+    schedule = {"kind": "tiled", "splits": 4, "reduction": "atomic"}
+    tile = {"m": 64, "n": 64, "k": 128}
+    plan = planned(operands=operands, schedule=schedule, tile=tile, mma={"rows": "n"}, deterministic=True)
+    assert (plan.reduction, plan.deterministic) == ("atomic", True)
 
 
 @pytest.mark.parametrize("m", [1, 16, 64, 300, 4096])

@@ -81,6 +81,21 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
         )
 
 
+@rule("same-bits", after=[reduction])
+def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
+    """A D that must have the same bits in every run is of sums that are added up in a fixed order."""
+    problem = plan.problem
+    if plan.deterministic or not (problem.deterministic or problem.batch_invariant):
+        return
+    asked = "deterministic" if problem.deterministic else "batch-invariant"
+    yield Finding(
+        "schedule.reduction",
+        f"an atomic reduction for a {asked} kernel",
+        "floating-point sums that are added up as they come differ from run to run",
+        "use ordered",
+    )
+
+
 @rule("dependent-launch")
 def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     """A kernel that starts early has its first loads in the program's own code, ahead of all else."""
@@ -495,6 +510,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     schedule_kind,
     splits,
     reduction,
+    same_bits,
     dependent_launch,
     cluster_shape,
     consumer_count,
