@@ -20,8 +20,8 @@ from gemmgen.spec import Spec
 from gemmgen.verify.simulation import (
     all_launches,
     order_launch,
-    parts_launch,
     parse_shape,
+    parts_launch,
     pinned_launches,
     ring_launch,
     simulate_product,
@@ -226,8 +226,10 @@ def test_a_shape_is_three_extents_that_a_cpu_can_do() -> None:
             parse_shape(text)
 
 
-def test_sums_added_as_they_come_differ_in_bits_and_only_a_plan_that_says_so_may() -> None:
-    product = make(Path(__file__).parent / "kinds" / "h100_bf16_atomic_splits.yaml")
+def test_sums_added_as_they_come_differ_in_bits_and_only_a_plan_that_says_so_may(tmp_path: Path) -> None:
+    lines = "tile: {m: 64, n: 64, k: 64}\nwarp_specialization: {kind: cooperative, consumers: 1}\n"
+    lines += "schedule: {kind: persistent, order: row, splits: 4, reduction: atomic}"
+    product = planned(tmp_path, lines, ("bf16", "fp32", ""))  # bf16 would hide the last bits
     plan = hopper(product.plan)
     launch = parts_launch(plan, ("lazy", *["random"] * 5))
     assert simulate_product(product, (launch,)).problems == ()
