@@ -333,6 +333,45 @@ def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: WgmmaKernel, smem_
     assert plan.smem_bytes == smem_bytes
 
 
+def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:
+    divided = replace(TWO_CONSUMERS, splits=4)
+    # The addresses of sums and counters are two captures more, 16 bytes. The first count lies at their start,
+    # the second one 128 bytes further, of 160.
+    assert divided.shared_memory.capture_bytes == TWO_CONSUMERS.shared_memory.capture_bytes + 16 == 160
+    assert divided.smem_bytes == TWO_CONSUMERS.smem_bytes + 16
+    # Of four consumers the third count finds barriers where it could lie, and comes behind all else, at a
+    # multiple of 128; the fourth is 128 further, and has 4 bytes.
+    end = FOUR_CONSUMERS.smem_bytes + 16
+    assert replace(FOUR_CONSUMERS, splits=4).smem_bytes == -(-end // 128) * 128 + 128 + 4
+
+
+def test_the_ctas_of_a_cluster_meet_where_each_consumer_counts() -> None:
+    divided = replace(PAIR_OF_CTAS, splits=4)
+    assert divided.smem_bytes == PAIR_OF_CTAS.smem_bytes + 16 + 2 * 32
+    assert divided.shared_memory.cluster_barrier_bytes == 2 * 32
+    assert PAIR_OF_CTAS.shared_memory.cluster_barrier_bytes == 0
+
+
+def test_only_sums_of_floats_that_are_added_as_they_come_are_not_deterministic() -> None:
+    ordered, atomic = (replace(TWO_CONSUMERS, splits=4, reduction=how) for how in ("ordered", "atomic"))
+    assert (TWO_CONSUMERS.deterministic, ordered.deterministic, atomic.deterministic) == (True, True, False)
+    integers = computing(atomic, a=Operand(DTYPES["int8"], "k"), b=Operand(DTYPES["int8"], "k"))
+    assert computing(integers, accumulator=DTYPES["int32"]).deterministic
+    # What a launch must find at 0, and leaves so.
+    assert (TWO_CONSUMERS.restored, ordered.restored) == ((), ("counters",))
+    assert atomic.restored == ("partials", "counters")
+    assert (ordered.partial_bytes, atomic.partial_bytes) == (4 * 128 * 256 * 4, 128 * 256 * 4)
+
+
+def test_sums_of_splits_are_read_in_groups_that_registers_hold() -> None:
+    # 232 registers less 32 hold 128 of 32 sums each: four at once, of seven as well, the last one alone less.
+    plan = replace(SQUARE, cta_tile_n=64)
+    assert plan.accumulator_elements == 32
+    assert [replace(plan, splits=splits).splits_at_once for splits in (2, 4, 6, 7, 8)] == [2, 4, 3, 4, 4]
+    # With several CTAs on an SM all groups are alike.
+    assert replace(plan, splits=7, occupancy=2).splits_at_once == 1
+
+
 def test_what_tma_writes_without_a_swizzle_starts_at_a_multiple_of_128_bytes() -> None:
     # A: 64 x 64 x 2 = 8,192; B: 16 x 64 x 2 = 2,048; D: 64 x 16 x 2 = 2,048, together 12,288 = 96 x 128.
     # The 16 scales of 4 bytes end at 12,352; the 16 biases of 2 bytes start at 12,416 and end at 12,448.

@@ -21,6 +21,7 @@ from gemmgen.verify.simulation import (
     all_launches,
     order_launch,
     parse_shape,
+    parts_launch,
     pinned_launches,
     ring_launch,
     simulate_product,
@@ -223,3 +224,14 @@ def test_a_shape_is_three_extents_that_a_cpu_can_do() -> None:
     for text in ("", "1x2", "1x2x3x4", "axbxc", "-1x1x1", "1x1x9999999999"):
         with pytest.raises(ValueError, match=r"MxNxK|hours|elements"):
             parse_shape(text)
+
+
+def test_sums_added_as_they_come_differ_in_bits_and_only_a_plan_that_says_so_may(tmp_path: Path) -> None:
+    lines = "tile: {m: 64, n: 64, k: 64}\nwarp_specialization: {kind: cooperative, consumers: 1}\n"
+    lines += "schedule: {kind: persistent, order: row, splits: 4, reduction: atomic}"
+    product = planned(tmp_path, lines, ("bf16", "fp32", ""))  # bf16 would hide the last bits
+    plan = hopper(product.plan)
+    launch = parts_launch(plan, ("lazy", *["random"] * 5))
+    assert simulate_product(product, (launch,)).problems == ()
+    claimed = replace(product, plan=replace(plan, reduction="ordered"))
+    assert "not-deterministic" in {problem.kind for problem in simulate_product(claimed, (launch,)).problems}

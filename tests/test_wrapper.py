@@ -1018,7 +1018,34 @@ def test_each_of_two_gpus_computes_its_own(matmul: Matmul, product: Product) -> 
 
 SPLIT_MODULES = tuple(spec.stem for spec in HOPPER_SPECS if hopper(made(spec).plan).splits > 1)
 ORDERED_MODULES = tuple(stem for stem in SPLIT_MODULES if made(spec_file(stem)).plan.deterministic)
+OF_MATRICES_ALONE = tuple(stem for stem in SPLIT_MODULES if len(made(spec_file(stem)).plan.arguments) == 5)
 REPLAYS = 1_000
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (129, 257), (1000, 3000)])
+@pytest.mark.parametrize("stem", OF_MATRICES_ALONE)
+def test_every_part_of_every_tile_is_counted(
+    stem: str, m: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_fake_gpu(monkeypatch)
+    plan, module = hopper(made(spec_file(stem)).plan), import_generated(module_file(stem))
+    launched: list[tuple[int, list[Any]]] = []
+
+    def launch(_: torch.device, parts: int, arguments: list[Any]) -> None:
+        launched.append((parts, arguments))
+
+    monkeypatch.setattr(module, "_launch", launch)
+    ab, d = (TORCH_DTYPES[dtype.name] for dtype in (plan.problem.a.dtype, plan.problem.d))
+    operands = Operands(ab, d, Cuda)
+    matmul_of(module)(operands.a(m), operands.b(n=n))
+    ((parts, arguments),) = launched
+    tiles_m, tiles_n = plan.tiles((m, n, 16))
+    partials, counters = arguments[-2:]
+    assert parts == tiles_m * tiles_n * plan.splits
+    assert counters.numel() == tiles_m * tiles_n * (plan.consumers if plan.specialized else 1)
+    assert not counters.any()
+    assert partials.numel() * partials.element_size() == tiles_m * tiles_n * plan.partial_bytes
+    assert plan.deterministic or not partials.any()
 
 
 @dataclass(frozen=True)

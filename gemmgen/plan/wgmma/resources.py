@@ -452,14 +452,15 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def splits_at_once(self) -> int:
         """Splits whose sums the last program of a tile reads together: as many as registers hold.
 
-        They are fewer where that makes all groups alike, unless it halves them.
+        They are fewer where that makes all groups alike, unless it halves them. With several CTAs on an SM
+        they always are: eleven parts of K spill there in groups that are not alike.
         """
         registers = min(SPLIT_REGISTERS, self.consumer_registers - REGISTERS_BESIDE_SPLITS)
         room = max(1, registers // self.accumulator_elements)
         alike = max(
             count for count in range(1, self.splits + 1) if self.splits % count == 0 and count <= room
         )
-        return alike if 2 * alike > room or alike == self.splits else room
+        return alike if 2 * alike > room or alike == self.splits or self.occupancy > 1 else room
 
     @property
     def _split_entries(self) -> tuple[Entry, ...]:

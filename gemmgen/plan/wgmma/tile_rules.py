@@ -64,6 +64,12 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
     elif plan.synchronous:
         limit = "this version divides K for kernels that load ahead"
         yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
+    if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy == MAX_OCCUPANCY:
+        # [gluon] Of 11, 12, 13, 17 and 19 parts with 16 sums a thread some spill 4 to 36 bytes, whatever is
+        # read together; of floating-point numbers, and with two CTAs, none does.
+        limit = f"the registers of {MAX_OCCUPANCY} CTAs hold no sums of integers on their way from memory"
+        fix = f"use at most {MAX_OCCUPANCY - 1}, or atomic for schedule.reduction"
+        yield Finding("occupancy", f"{plan.occupancy} CTAs on each SM and {found}", limit, fix)
     if plan.splits > MAX_SPLITS:
         limit = f"the sums of at most {MAX_SPLITS} parts are added up to a tile"
         yield Finding(field, found, limit, f"use at most {MAX_SPLITS}")
