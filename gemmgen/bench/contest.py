@@ -576,7 +576,7 @@ def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[tuple[str, 
             candidate.label,
             render(candidate.plan, spec_name=Path(subject.spec_path).name, spec_sha256=subject.spec_sha256),
         )
-        for candidate in rank(spec).legal[:candidates]
+        for candidate in rank(spec).to_measure(candidates)
     ]
 
 

@@ -16,6 +16,8 @@ from gemmgen.plan.search import Configuration, Estimate, Family, geometric_mean
 from gemmgen.problem.definition import Problem, Shape, shape_text
 from gemmgen.spec import Spec
 
+MOST_OF_ONE_TIME = 2
+"""Candidates of the same predicted time that are measured."""
 TEXT_WIDTH = 110
 Refusal = tuple[tuple[float, ...], str, tuple[Violation, ...]]
 """The cost of a configuration, its label, and what is wrong with it."""
@@ -123,6 +125,19 @@ class Ranking:
             Group(term, len(members), members[0][0].label, self._margin(*members[0]))
             for term, members in sorted(losers.items(), key=lambda item: -len(item[1]))
         )
+
+    def to_measure(self, limit: int) -> tuple[Candidate, ...]:
+        """Return the first candidates, of those that the cost gives the same time only the first few.
+
+        What it cannot tell apart is mostly one tile with other K steps: more of them leave no place for others.
+        """
+        found: list[Candidate] = []
+        for candidate in self.legal:
+            if len(found) == limit:
+                break
+            if sum(each.cost[0] == candidate.cost[0] for each in found) < MOST_OF_ONE_TIME:
+                found.append(candidate)
+        return tuple(found)
 
     def _margin(self, candidate: Candidate, cycles: float) -> str:
         if not cycles:
