@@ -6,6 +6,7 @@ fits the constants to records:
 
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
   ``benchmarks/fit/h200_many_rows.jsonl``;
+* [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
@@ -57,6 +58,10 @@ REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """
 REFILL_COVER = {"single_tile": 0.0, "tiled": 0.195, "persistent": 0.6}
 """Part of a step's MMA in flight behind which that is hidden, likewise: a persistent kernel had 0.957."""
+NARROW_PART = 32
+"""[composed] Columns up to which a further part of a tile reads A at a lower rate."""
+NARROW_PART_READS = 1.35
+"""[composed] What A's bytes then count: parts of 16 and 32 columns, 5 to 10 % slower than without."""
 PROMOTION_CYCLES_PER_REGISTER = 2
 """[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
 after 256 1.010, in ping-pong 0.53.
@@ -170,8 +175,10 @@ def smem_cycles(plan: WgmmaKernel) -> float:
     extent, parts = plan.cta_tile_m, plan.column_parts
     if plan.exchanged:
         extent, parts = plan.cta_tile_n, (plan.cta_tile_m,)
-    shapes = zip(parts, plan.mma_shapes, strict=True)
-    rows = sum(extent * part / (m * n) * (a_rows + n) for part, (_, n, _) in shapes)
+    rows = 0.0
+    for number, (part, (_, n, _)) in enumerate(zip(parts, plan.mma_shapes, strict=True)):
+        again = NARROW_PART_READS if number and n <= NARROW_PART else 1
+        rows += extent * part / (m * n) * (again * a_rows + n)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 
