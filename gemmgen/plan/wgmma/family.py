@@ -33,7 +33,7 @@ KINDS = ("cooperative", "ping_pong")
 TILES_N = (256, 128, 64, 32)
 """Columns of tiles of one part."""
 
-STEP_BYTES = (128, 256, 512)
+STEP_BYTES = (128, 256, 512, 64)
 """Rows of the operands' tiles along K: 128 fill the widest swizzle."""
 
 EXCHANGED_STEP_BYTES = (256, 512)
