@@ -129,7 +129,7 @@ class Ranking:
     def to_measure(self, limit: int) -> tuple[Candidate, ...]:
         """Return the first candidates, of those that the cost gives the same time only the first few.
 
-        What it cannot tell apart is mostly one tile with other K steps: more of them leave no place for others.
+        What it cannot tell apart is mostly one tile with other K steps: more of them leave others no place.
         """
         found: list[Candidate] = []
         for candidate in self.legal:

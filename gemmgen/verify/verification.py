@@ -15,7 +15,7 @@ from gemmgen.module import matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.reference import Check
+from gemmgen.numerics.reference import Check, tolerance
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
@@ -76,7 +76,7 @@ def strided(case: Case) -> Iterator[Check]:
 
 
 def repeated(case: Case) -> Iterator[Check]:
-    """Check that further runs on the same inputs give the same bits, each into fresh poison.
+    """Check that further runs on the same inputs give the same bits, each into fresh poison (`compared`).
 
     Nothing waits for the device in between, so that a run also meets what the one before it left behind.
     """
@@ -123,14 +123,40 @@ def _with_rows_of(inputs: Inputs, rows: Tensor, case: Case) -> Inputs:
 
 
 def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -> Iterator[Check]:
-    """Run ``case.repeats`` times, each into poison; count the runs with other bits than ``first``."""
-    differs = [differing(run(), first) for _ in range(case.repeats)]
-    count = int(torch.stack(differs).sum().item())
-    yield case.check(f"{label}: runs of {case.repeats} that differ", count, 0)
+    """Run ``case.repeats`` times, each into poison; count the runs with other bits than ``first``.
+
+    Where the order of sums differs from run to run, so may the bits: then it is how far the furthest is off.
+    """
+    if _same_bits(case.spec):
+        differs = [differing(run(), first) for _ in range(case.repeats)]
+        count = int(torch.stack(differs).sum().item())
+        yield case.check(f"{label}: runs of {case.repeats} that differ", count, 0)
+        return
+    distances = [_distance(run(), first) for _ in range(case.repeats)]
+    furthest = torch.stack(distances).max().item()
+    yield case.check(f"{label}: relative difference of {case.repeats} runs", furthest, _between_runs(case))
+
+
+def _same_bits(spec: Spec) -> bool:
+    """Whether each run leaves the same bits: float sums that are added up as they come have others."""
+    reductions = {spec.schedule.reduction, *spec.search.get("schedule.reduction", ())}
+    return "atomic" not in reductions or problem_of(spec).accumulator.integer
+
+
+def _distance(found: Tensor, first: Tensor) -> Tensor:
+    """Return the norm of a difference over that of ``first``; NaN where either has one."""
+    exact = first.double()
+    squares = (found.double() - exact).square().sum() / exact.square().sum()
+    return squares.sqrt()
+
+
+def _between_runs(case: Case) -> float:
+    """Return the relative difference that two right results may have: each is as far from the exact one."""
+    return 2 * tolerance(case.spec, case.shape).relative
 
 
 def captured(case: Case) -> Iterator[Check]:
-    """Check that a CUDA graph of one call replays to the bits of a call outside a graph."""
+    """Check that a CUDA graph of one call replays to the bits of a call outside a graph (`compared`)."""
     inputs = case.inputs()
     first = case.run(inputs).clone()
     with captured_graph() as graph:
@@ -168,8 +194,12 @@ def streamed(case: Case) -> Iterator[Check]:
             tensor.copy_(valid)
         out = case.run(inputs)
     torch.cuda.current_stream().wait_stream(stream)
-    count = int((bits(out) != bits(first)).sum().item())
-    yield case.check("side stream: elements that differ", count, 0)
+    if _same_bits(case.spec):
+        count = int((bits(out) != bits(first)).sum().item())
+        yield case.check("side stream: elements that differ", count, 0)
+    else:
+        distance = _distance(out, first).item()
+        yield case.check("side stream: relative difference", distance, _between_runs(case))
 
 
 def _refused(case: Case, inputs: Inputs) -> Iterator[Check]:
