@@ -11,7 +11,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- shapes: RECORD -->``          each spec's best kernel and first choice, shape by shape
 ``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
 ``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
-``<!-- few rows -->``                one sentence of FEW_ROWS, FEW_ROWS_8BIT and SPLIT_K
+``<!-- few rows -->``                a sentence of FEW_ROWS, FEW_ROWS_8BIT and MANY_ROWS
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
 """
@@ -68,7 +68,7 @@ READING = ROOT / "benchmarks" / "reading" / "h200.json"
 GEMV = ROOT / "benchmarks" / "reading" / "gemv.json"
 FEW_ROWS = SUITES / "h200_few_rows.jsonl"
 FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
-SPLIT_K = SUITES / "h200_split_k.jsonl"
+MANY_ROWS = SUITES / "h200_many_rows.jsonl"
 LOST: tuple[Shape, ...] = ((256, 256, 32768), (512, 512, 16384))
 """Where no kernel of few rows is ahead."""
 SPLIT_FAMILY = "split_k"
@@ -82,8 +82,16 @@ GROUPS: tuple[tuple[str, range], ...] = (
     ("1 to 16", range(1, 17)),
     ("1 to 32", range(1, 33)),
     ("1 to 64", range(1, 65)),
+    ("128", range(65, 129)),
+    ("256", range(129, 257)),
+    ("512", range(257, 513)),
+    ("1024", range(513, 1025)),
+    ("2048", range(1025, 2049)),
+    ("4096 and more", range(2049, 1 << 31)),
+    ("128 to 512", range(65, 513)),
+    ("128 and more", range(65, 1 << 31)),
 )
-"""Of M, in the tables by spec."""
+"""Of M, in the tables by spec: those that a record has. Shapes that are no powers of two go with the next."""
 FILLS = (0.49, 0.65, 0.8, 1.0, 2.0)
 """Programs over those that run at a time, in the table of what dependent launch changes."""
 
@@ -191,6 +199,16 @@ def _all_k(book: Book) -> set[Shape]:
     }
 
 
+def _layers(book: Book) -> set[Shape]:
+    """Return the shapes of weights: of families with more than one M for a pair of N and K."""
+    rows: dict[tuple[int, int], set[int]] = {}
+    for line in book.current():
+        if isinstance(line, Result):
+            rows.setdefault(line.shape[1:], set()).add(line.shape[0])
+    most = max(map(len, rows.values()))
+    return {(m, *pair) for pair, extents in rows.items() if len(extents) == most for m in extents}
+
+
 def _specs(book: Book, _: str) -> str:
     return "\n".join(_specs_of(book, contest) for contest in book.contests)
 
@@ -210,7 +228,8 @@ def _specs_of(book: Book, contest: str) -> str:
                 ]
                 cells[0] = str(len(arms))
                 cells += [_figures([pair[which] for pair in arms]) for which in (0, 1)]
-            yield name, *cells
+            if cells[0] != "0":
+                yield name, *cells
 
     baseline = book.contests[contest].baseline
     return f"{contest}, over {baseline}:\n\n{_table(header, rows())}\n{_luck(book, contest)}\n"
@@ -237,22 +256,35 @@ def _luck(book: Book, contest: str) -> str:
 
 
 def _short(kernel: str) -> str:
-    """Return a kernel's tile, its CTAs on an SM and its splits: ``16x64x128 ·2 /4``."""
+    """Return a kernel's tile, its CTAs on an SM and its splits: ``16x64x128 ·2 /4``.
+
+    Of one with roles ``pp`` says ping-pong, and ``(2x1)`` its cluster.
+    """
     label = kernel.partition(": ")[2]
     tile = re.search(r"(\d+) x (\d+) x (\d+)", label)
     assert tile
     ctas, splits = re.search(r"occupancy (\d+)", label), re.search(r"K split by (\d+)", label)
-    return "x".join(tile.groups()) + (f" ·{ctas[1]}" if ctas else "") + (f" /{splits[1]}" if splits else "")
+    cluster = re.search(r"cluster (\d) x (\d)", label)
+    return "".join(
+        (
+            "x".join(tile.groups()),
+            " pp" if label.startswith("ping-pong") else "",
+            f" ({cluster[1]}x{cluster[2]})" if cluster else "",
+            f" ·{ctas[1]}" if ctas else "",
+            f" /{splits[1]}" if splits else "",
+        )
+    )
 
 
 def _winners(book: Book, spec: str) -> str:
-    """Return by N x K, small weights first, and M the fastest kernel of a spec and its ratio."""
+    """Return by N x K, small weights first, and M the fastest kernel of a spec and its ratio.
+
+    These are the layers of the suite: what is timed at every M of its own.
+    """
     by_shape = next(found[spec] for name in book.contests if spec in (found := _chosen(book, name)))
-    apart = _all_k(book)
-    extents = sorted({shape[0] for shape in by_shape if shape not in apart})
-    weights = sorted(
-        {shape[1:] for shape in by_shape if shape not in apart}, key=lambda nk: (nk[0] * nk[1], nk)
-    )
+    layers = _layers(book)
+    extents = sorted({shape[0] for shape in by_shape if shape in layers})
+    weights = sorted({shape[1:] for shape in by_shape if shape in layers}, key=lambda nk: (nk[0] * nk[1], nk))
 
     def rows() -> Iterator[Sequence[str]]:
         for n, k in weights:
@@ -340,7 +372,7 @@ def _peers(book: Book, _: str) -> str:
 
 
 def _few_rows() -> str:
-    """Return the sentence of the README: geometric means over cuBLAS, and the lowest ratio."""
+    """Return the README's sentences: geometric means over cuBLAS, and the lowest ratio."""
     books = Book.opened(FEW_ROWS), Book.opened(FEW_ROWS_8BIT)
     plain, dependent = _chosen(books[0], "bf16").values()
     (scaled,) = _chosen(books[1], "e4m3 + tensor_scale").values()
@@ -349,13 +381,15 @@ def _few_rows() -> str:
     def best(found: Mapping[Shape, tuple[Point, Point]], least: int, most: int) -> str:
         return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
 
-    long = next(iter(_chosen(Book.opened(SPLIT_K), "bf16").values()))
-    lost = ", ".join(f"{long[shape][0].ratio.median:.3f} at {shape_text(shape)}" for shape in LOST)
+    many = next(iter(_chosen(Book.opened(MANY_ROWS), "bf16").values()))
+    lost = ", ".join(f"{many[shape][0].ratio.median:.3f} at {shape_text(shape)}" for shape in LOST)
+    beyond = [pair for shape, pair in many.items() if shape not in LOST]
     return (
         f"geometric mean [minimum] of the best of the planner's first eight, bf16: {best(plain, 1, 32)} at "
         f"1 to 32 rows, {best(plain, 64, 64)} at 64;\nwith dependent launch {best(dependent, 1, 16)} at 1 to "
-        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. cuBLAS is ahead at long K with more rows than that: "
-        f"{lost}.\n"
+        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. Of its first five, bf16 from 128 rows "
+        f"on: {_figures([best for best, _ in beyond])}, its first choice\n"
+        f"{_figures([first for _, first in beyond])}. cuBLAS is ahead at long K with as few tiles: {lost}.\n"
     )
 
 
