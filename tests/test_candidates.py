@@ -344,6 +344,40 @@ def test_a_program_for_each_tile_starts_again_in_every_round() -> None:
     assert estimate(plan, (2048, 4096, 4096)).terms["start"] == pytest.approx(1.35 * (1_926 + 1_740))
 
 
+def test_a_kernel_of_clusters_starts_later_and_its_ring_turns_more_slowly() -> None:
+    alone, together = (
+        planned(
+            tile={"m": 64, "n": 64, "k": 128}, warp_specialization={"kind": "ping_pong"}, cluster={"m": m}
+        )
+        for m in (1, 2)
+    )
+    shape = (128, 4096, 4096)
+    later = estimate(together, shape).terms["start"] - estimate(alone, shape).terms["start"]
+    assert later == pytest.approx(1.35 * 900)
+    # Both wait 690 ns for 64 x 128 x 2 bytes of A; of B each loads half. Six stages, one MMA in flight.
+    assert step_ns(alone)["short ring"] == pytest.approx((690 + 32_768 / 285) / 5)
+    assert step_ns(together)["short ring"] == pytest.approx((690 + 500 + 24_576 / 285) / 5)
+
+
+def test_consumers_cover_for_an_a_in_registers_only_where_their_mmas_are_long() -> None:
+    cooperative: dict[str, Any] = {
+        "warp_specialization": {"kind": "cooperative", "consumers": 2},
+        "buffering": {"outstanding_mmas": 0},
+        "cluster": {"m": 1, "n": 1},
+    }
+
+    def drained(n: int) -> tuple[float, float]:
+        plan = planned(tile={"m": 128, "n": n, "k": 64}, **cooperative)
+        assert (plan.a_source, plan.outstanding_mmas, plan.row_shares) == ("registers", 0, 2)
+        found = step_ns(plan, rate=1.0)
+        return found["drained MMAs"], found["tensor cores"]
+
+    # Three parts of 112 columns, 56 cycles for each 16 of K and 64 rows: 224, and 120 for each part.
+    assert drained(112) == pytest.approx((224 + 3 * 120, 448))
+    step, mma = drained(160)
+    assert 320 + 2 * 120 < mma <= step < mma + 60
+
+
 def test_parts_of_k_are_tiles_of_their_own_and_their_sums_are_added_up() -> None:
     sections: dict[str, Any] = {"tile": {"m": 128, "n": 64, "k": 64}, "mma": {"rows": "m"}}
     whole, parts = (
@@ -596,7 +630,10 @@ def test_candidates_are_in_the_order_of_their_cost_and_say_what_decided() -> Non
     turns = (c for c in found if hopper(c.plan).ping_pong)
     drained = next(c for c in turns if not hopper(c.plan).outstanding_mmas)
     assert drained.lost_by(found[0])[0] in ("drained MMAs", "short ring")
-    assert found[2].lost_by(found[0]) == ("depth of the ring", 0.0)  # K steps of 32: eight hold less
+    short = next(c for c in found if tile(hopper(c.plan)) == (128, 128, 32))
+    assert short.lost_by(found[0])[0] == "drained MMAs"
+    equal = next(c for c in found[1:] if c.cost[0] == found[0].cost[0])
+    assert equal.lost_by(found[0]) == ("listed later", 0.0)  # three of 128 hold as much as six of 64
 
 
 def test_the_list_and_its_explanation_fit_110_columns() -> None:

@@ -15,9 +15,11 @@ from benchmarks.fit.observations import Observation, by_candidates, is_open, obs
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
+FEW_ROWS, MANY_ROWS_PINNED = SUITES / "h200_few_rows.jsonl", HERE / "h200_many_rows.jsonl"
 RECORDS = (
-    *(SUITES / f"{name}.jsonl" for name in ("h200_few_rows", "h200_few_rows_e4m3", "h200_split_k")),
-    HERE / "h200_many_rows.jsonl",
+    FEW_ROWS,
+    *(SUITES / f"{name}.jsonl" for name in ("h200_few_rows_e4m3", "h200_split_k", "h200_many_rows")),
+    MANY_ROWS_PINNED,
 )
 
 
@@ -26,13 +28,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--no-fit", action="store_true", help="only compare the constants as they are")
     arguments = parser.parse_args()
-    found = {record.stem: list(observations(record)) for record in RECORDS}
-    for name, each in found.items():
-        _compare(name, each)
+    found = {record: list(observations(record)) for record in RECORDS}
+    for record, each in found.items():
+        _compare(record.stem, each)
     if arguments.no_fit:
         return
-    many = [each for each in found["h200_many_rows"] if not streamed(each)]
-    early = [each for each in found["h200_few_rows"] if streamed(each) and each.kernel.dependent]
+    many = [each for each in found[MANY_ROWS_PINNED] if not streamed(each)]
+    early = [each for each in found[FEW_ROWS] if streamed(each) and each.kernel.dependent]
     _fit("many rows", many, MANY_ROWS)
     _fit("launched early", early, EARLY)
 

@@ -121,7 +121,8 @@ def _decisions(label: str) -> dict[str, object]:
         return pinned | {"schedule": {"kind": "tiled", "splits": splits, **order}}
     consumers = numbers.get("# consumers") or numbers.get("# consumer") or [2]
     kind = name.replace("-", "_")
-    return pinned | {"warp_specialization": {"kind": kind, "consumers": consumers[0]}}
+    divided = {"schedule": {"splits": splits}} if splits > 1 else {}
+    return pinned | divided | {"warp_specialization": {"kind": kind, "consumers": consumers[0]}}
 
 
 def _merged(left: dict[str, object], right: dict[str, object]) -> dict[str, object]:

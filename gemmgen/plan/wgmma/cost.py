@@ -7,6 +7,8 @@ fits the constants to records:
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
   ``benchmarks/fit/h200_many_rows.jsonl``;
 * [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
+* [first-choices] the planner's first five at 137 shapes of 128 rows or more, 114 kernels:
+  ``benchmarks/suites/h200_many_rows.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
@@ -58,10 +60,15 @@ REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """
 REFILL_COVER = {"single_tile": 0.0, "tiled": 0.195, "persistent": 0.6}
 """Part of a step's MMA in flight behind which that is hidden, likewise: a persistent kernel had 0.957."""
-NARROW_PART = 32
-"""[composed] Columns up to which a further part of a tile reads A at a lower rate."""
-NARROW_PART_READS = 1.35
-"""[composed] What A's bytes then count: parts of 16 and 32 columns, 5 to 10 % slower than without."""
+HELD_A_NS = 120
+"""[first-choices] In which a consumer whose A passes through registers does not multiply, for 64 rows, 128
+bytes of K and each part of its tile. 128 x 80 to 128 x 112 took 1.4 times as long as predicted without it;
+where MMAs are longer, the other consumer covers for it.
+"""
+SHORT_STEP_NS = 60
+"""[composed] [first-choices] By which a K step of less than 128 bytes, a swizzled row, takes longer: as many
+barriers for half of the work.
+"""
 PROMOTION_CYCLES_PER_REGISTER = 2
 """[session] To add a register of partial sums to the accumulator: fp8 promoted after 128 of K had 0.893,
 after 256 1.010, in ping-pong 0.53.
@@ -77,8 +84,12 @@ EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
 """
 TURN_NS = 270
 """[many-rows] From the last MMA of a ping-pong consumer to the first of the other one."""
-CLUSTER_SHARE = 0.025
+CLUSTER_SHARE = 0.01
 """[many-rows] Of the main loop, in which CTAs of a cluster wait for one another at every stage."""
+CLUSTER_START_NS = 900
+"""[many-rows] [first-choices] By which a kernel of clusters starts and ends later, however short it is."""
+CLUSTER_LATENCY_NS = 500
+"""[first-choices] By which a stage's lap is longer where all CTAs of a cluster have to be done with it."""
 OCCUPANCY_SHARE = 0.035
 """[many-rows] The same of CTAs that share an SM."""
 START_NS = 1_926
@@ -92,7 +103,9 @@ DRAM_BYTES_SHARE = 0.812
 DRAM_OVERLAP = 4.0
 """[many-rows] The exponent with which the times of DRAM and of the SMs add up."""
 L2_BYTES_PER_NS = 15_000
-"""[many-rows] That L2 delivers to all SMs; kernels that need more got 11,000 to 16,600, no rule says when."""
+"""[many-rows] That all SMs take in from L2, multicast or not, for 64 x 128 gains nothing by it
+[first-choices]; kernels that need more got 11,000 to 16,600, no rule says when.
+"""
 L2_OVERLAP = 8.0
 """[many-rows] The exponent with which the times of L2 and of the busiest SM add up."""
 
@@ -168,17 +181,18 @@ def mma_cycles(plan: WgmmaKernel) -> float:
 def smem_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B.
 
-    Exchanged operands are read likewise, 64 columns of B and the rows of A.
+    Exchanged operands are read likewise, 64 columns of B and the rows of A. An A that passes through
+    registers is read once for all parts of the tile.
     """
     m = plan.mma_shape[0]
-    a_rows = 0 if plan.a_source == "registers" else m
+    held = plan.a_source == "registers"
     extent, parts = plan.cta_tile_m, plan.column_parts
     if plan.exchanged:
         extent, parts = plan.cta_tile_n, (plan.cta_tile_m,)
     rows = 0.0
     for number, (part, (_, n, _)) in enumerate(zip(parts, plan.mma_shapes, strict=True)):
-        again = NARROW_PART_READS if number and n <= NARROW_PART else 1
-        rows += extent * part / (m * n) * (again * a_rows + n)
+        a_rows = 0 if held and number else m
+        rows += extent * part / (m * n) * (a_rows + n)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 
@@ -187,14 +201,24 @@ def loaded_bytes(plan: WgmmaKernel) -> float:
     return plan.a_tile_bytes / plan.cluster_n + plan.b_tile_bytes / plan.cluster_m
 
 
+def row_share(plan: WgmmaKernel) -> float:
+    """Return how many of the widest swizzled rows a K step's bytes of A are."""
+    return plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.tma_swizzle_bytes[0]
+
+
+def held_a_ns(plan: WgmmaKernel) -> float:
+    """Return the time of a K step in which a consumer brings A to registers and does not multiply."""
+    instructions = plan.cta_tile_m / (plan.row_shares * plan.mma_shape[0]) * len(plan.column_parts)
+    return HELD_A_NS * instructions * row_share(plan)
+
+
 def exposed_ns(plan: WgmmaKernel, mma_ns: float, share: float = 1.0) -> float:
     """Return the time of a K step in which its CTA has no MMA in flight, whatever other CTAs do.
 
     `share` is that of the SMs which are at work.
     """
     warpgroups = plan.consumer_warps * plan.row_shares // plan.architecture.warps_per_warpgroup
-    spans = plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.tma_swizzle_bytes[0]
-    exposed = SHARED_TILE_NS * spans * share if plan.specialized and warpgroups > 1 else 0.0
+    exposed = SHARED_TILE_NS * row_share(plan) * share if plan.specialized and warpgroups > 1 else 0.0
     if not plan.outstanding_mmas and plan.row_shares == 1:
         exposed += DRAIN_NS
     if not (plan.specialized or plan.synchronous):
@@ -219,7 +243,12 @@ def step_ns(
     written = plan.stage_bytes / plan.architecture.smem_bytes_per_cycle
     smem = (smem_cycles(plan) + SMEM_WRITE_SHARE * written) / rate
     busy = max(mma, smem) + exposed_ns(plan, mma, share)
+    if plan.specialized and plan.a_source == "registers" and not plan.outstanding_mmas:
+        busy = max(busy, mma / plan.row_shares + held_a_ns(plan))
+    if row_share(plan) < 1:
+        busy += SHORT_STEP_NS
     lap = LOAD_LATENCY_NS + ctas * loaded_bytes(plan) / LOAD_BYTES_PER_NS
+    lap += CLUSTER_LATENCY_NS if plan.cluster_size > 1 else 0
     lap += 0 if plan.outstanding_mmas else busy
     return {
         "tensor cores": ctas * mma,
@@ -282,7 +311,7 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     tiles *= plan.cluster_size
     share = min(1.0, tiles / (rounds * ctas * gpu.sm_count))
     dram = dram_bytes(plan.problem, shape) / (DRAM_BYTES_SHARE * gpu.dram_bytes_per_second / 1e9)
-    l2 = tiles * k_steps * loaded_bytes(plan) / L2_BYTES_PER_NS
+    l2 = tiles * k_steps * plan.stage_bytes / L2_BYTES_PER_NS
     tile_fma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k
     ideal = math.prod(shape) / tile_fma * mma_cycles(plan) / gpu.sm_count
 
@@ -319,7 +348,8 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     if slowest != "tensor cores":
         terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
     again = 0 if plan.persistent else (rounds - 1) * ROUND_NS
-    more = {"DRAM" if dram > l2 else "L2": together - busiest, "start": START_NS + again}
+    start = START_NS + (CLUSTER_START_NS if plan.cluster_size > 1 else 0)
+    more = {"DRAM" if dram > l2 else "L2": together - busiest, "start": start + again}
     return terms | beside | more
 
 
