@@ -200,10 +200,11 @@ def _all_k(book: Book) -> set[Shape]:
 
 
 def _layers(book: Book) -> set[Shape]:
-    """Return the shapes of weights: of families with more than one M for a pair of N and K."""
+    """Return the shapes of weights: N and K that are timed at the most M, without those of SPLIT_FAMILY."""
     rows: dict[tuple[int, int], set[int]] = {}
+    apart = _all_k(book)
     for line in book.current():
-        if isinstance(line, Result):
+        if isinstance(line, Result) and line.shape not in apart:
             rows.setdefault(line.shape[1:], set()).add(line.shape[0])
     most = max(map(len, rows.values()))
     return {(m, *pair) for pair, extents in rows.items() if len(extents) == most for m in extents}
