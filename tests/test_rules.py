@@ -285,7 +285,8 @@ def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path
     path = DIRECTORY / f"{stem}.yaml"
     (found,) = diagnosed(stem)
     assert found.field
-    assert any(not diagnostics(changed(path, found.field, value, tmp_path)) for value in fixes(found))
+    own = any(not diagnostics(changed(path, found.field, value, tmp_path)) for value in fixes(found))
+    assert own or fixes_elsewhere(found)  # which all make it legal, as a test below shows
 
 
 @pytest.mark.parametrize("stem", sorted(HAS_SEVERAL_MISTAKES | NEEDS_A_SECOND_FIX))
@@ -296,6 +297,47 @@ def test_one_fix_after_the_other_leads_to_a_legal_spec(stem: str, tmp_path: Path
         seen.add(str(found))
         assert found[0].field
         path = changed(path, found[0].field, fixes(found[0])[0], tmp_path)
+
+
+def fixes_elsewhere(found: Diagnostic) -> list[tuple[dict[str, int | str], str | None]]:
+    """What a text names for other fields than the one that it blames, and a field to leave out with it."""
+    fix = found.message.rpartition("; ")[2]
+    named = re.findall(
+        r", or (?:use )?(?:at least )?(\w+)(?: or (\w+))? for ([\w.]*\w)"
+        r"(?: without an? ([\w.]*\w)| with (a kind of warp specialization|cooperative consumers))?",
+        fix,
+    )
+    roles = {"warp_specialization.kind": "cooperative"}
+    return [
+        (
+            {field: int(value) if value.isdecimal() else value, **(roles if kind else {})},
+            left_out or None,
+        )
+        for first, second, field, left_out, kind in named
+        for value in (first, second)
+        if value
+    ]
+
+
+SAYS_ENOUGH_OF_THE_OTHERS = set(INVALID) - HAS_SEVERAL_MISTAKES - NEEDS_A_SECOND_FIX
+
+
+@pytest.mark.parametrize("stem", sorted(SAYS_ENOUGH_OF_THE_OTHERS))
+def test_each_fix_of_another_field_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
+    path = DIRECTORY / f"{stem}.yaml"
+    for found in diagnosed(stem):
+        for values, left_out in fixes_elsewhere(found):
+            spec: Any = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
+            for field, value in values.items():
+                *sections, name = field.split(".")
+                part: dict[str, Any] = {name: value}
+                for section in reversed(sections):
+                    part = {section: part}
+                spec = merged(spec, part)
+            if left_out:
+                section, name = left_out.split(".")
+                del spec[section][name]
+            assert not diagnostics(written(spec, tmp_path / path.name)), values
 
 
 def beyond(found: Diagnostic) -> Sequence[int]:

@@ -137,11 +137,9 @@ def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str)
 
 @rule("batch-invariance", after=[target_choice, search_values])
 def batch_invariance(statement: Statement) -> Iterator[Finding]:
-    """What a batch-invariant spec leaves open does not decide how a row's products are added up.
-
-    That is in the order of K, whatever the tile and the schedule are, but for two decisions: into how many
-    parts K is divided, and after how much of it a sum of 8-bit products is promoted.
-    """
+    """What a batch-invariant spec leaves open does not decide how a row's products are added up."""
+    # That is in the order of K, whatever the tile and the schedule are, but for two decisions: into how many
+    # parts K is divided, and after how much of it a sum of 8-bit products is promoted.
     spec = statement.spec
     if not spec.batch_invariant:
         return
@@ -151,16 +149,20 @@ def batch_invariance(statement: Statement) -> Iterator[Finding]:
                 f"search.{path}",
                 f"{counted(len(values), 'value')} for a batch-invariant kernel",
                 "for another M the planner may take another one, and a row of D gets other bits",
-                one_of(values),
+                one_of([f"[{value}]" for value in values]),
             )
     (splits,) = spec.search.get("schedule.splits", (spec.schedule.splits or 1,))[:1]
     steps = spec.search.get("tile.k", ())
     if splits != 1 and not (spec.tile.k or spec.mma.promote_k or len(steps) == 1):
+        one, step = ("1" if spec.schedule.splits else "[1]"), "state tile.k"
+        if spec.schedule.reduction == "atomic":
+            one += " without a schedule.reduction"
+            step += "" if spec.operands.a.dtype == "int8" else " with an ordered one"
         yield Finding(
             "schedule.splits" if spec.schedule.splits else "search.schedule.splits",
             f"{splits} parts of K for a batch-invariant kernel whose K step is open",
             "a part is of whole steps: for another M the planner may take others, and a row gets other bits",
-            "use 1, or state tile.k",
+            f"use {one}, or {step}",
         )
 
 

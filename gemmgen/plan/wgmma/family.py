@@ -105,6 +105,9 @@ LONG_K_CHOICES: Choices = {
 STORES: Choices = {"subtile_n": (128, 64, 32, 256), "epilogue_buffers": (1, 2)}
 """The same for how D is stored: it takes shared memory from the ring, and no time that the cost knows."""
 
+MOST_SUBTILES = 64
+"""Of a composed tile, for which a number of buffers is looked for: no legal one has more, however wide."""
+
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
 
@@ -185,7 +188,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     choices = {name: values for name, values in choices.items() if name != "splits"}
                 fixed = {name: value for name, value in defaults.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
-                choices |= _thirds(stated)
+                choices |= _thirds(stated, wanted)
                 told = {"mma_rows": rows, "specialization": kind}
                 yield Branch(fixed, choices, told)
                 if kind != "none" and not exchanged:
@@ -219,19 +222,37 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 bound.composed and store.get("epilogue_buffers", 1) != 1
             ):  # a number that divides its sub-tiles
                 subtiles = bound.cta_tile_n // whole_number(store["subtile_n"])
-                store["epilogue_buffers"] = next(i for i in range(2, subtiles + 1) if subtiles % i == 0)
+                several = (
+                    count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0
+                )
+                store["epilogue_buffers"] = next(several, 1)  # a tile stored whole has one
         kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decisions)
         return kernel
 
 
-def _thirds(stated: Values) -> Choices:
-    """Return what is tried where a spec states rows that three consumers share, or three consumers."""
-    rows = stated.get("cta_tile_m")
-    if isinstance(rows, int) and rows % THIRDS_TILE_M == 0 and is_power_of_two(rows // THIRDS_TILE_M):
-        return {"consumers": (3,)}
-    return {"cta_tile_m": (THIRDS_TILE_M,)} if stated.get("consumers") == 3 else {}
+def _thirds(stated: Values, wanted: Choices) -> Choices:
+    """Return what is tried where a spec has rows that three consumers share, or three consumers."""
+    choices: dict[str, tuple[object, ...]] = {}
+    rows = _values("cta_tile_m", stated, wanted)
+    if thirds := [m for m in rows if _is_thirds(m)]:
+        choices["consumers"] = (3,) if len(thirds) == len(rows) else (*CHOICES["consumers"], 3)
+    consumers = _values("consumers", stated, wanted)
+    if 3 in consumers:
+        others = () if set(consumers) == {3} else CHOICES["cta_tile_m"]
+        choices["cta_tile_m"] = (*others, THIRDS_TILE_M)
+    return choices
+
+
+def _values(name: str, stated: Values, wanted: Choices) -> tuple[object, ...]:
+    """Return the value that a spec states for a decision, or those that it wants tried; none if neither."""
+    return (stated[name],) if name in stated else wanted.get(name, ())
+
+
+def _is_thirds(rows: object) -> bool:
+    """Whether three consumers share so many rows of a tile, which no other number of them does."""
+    return isinstance(rows, int) and rows % THIRDS_TILE_M == 0 and is_power_of_two(rows // THIRDS_TILE_M)
 
 
 def _fitted(
@@ -301,6 +322,10 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
     }
     fits = all(stated.get(name, value) == value for name, value in others.items())
     fits &= stated.get("a_source", _a_source(problem)) == "shared"
+    widths = [columns for columns in _values("cta_tile_n", stated, wanted) if isinstance(columns, int)]
+    fits &= not widths or any(
+        map(is_power_of_two, widths)
+    )  # others have parts, along the instruction's columns
     tiles = _rows_of_tiles(problem, stated)
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
@@ -355,7 +380,8 @@ def _kinds(stated: Values) -> tuple[object, ...]:
     persistent = stated.get("schedule_kind", "persistent") == "persistent"
     if not persistent:
         return ("none",)  # a program of one tile has nothing to overlap it with
-    return KINDS if stated.get("consumers", 2) == 2 else KINDS[:1]
+    by_turns = stated.get("consumers", 2) == 2 and not _is_thirds(stated.get("cta_tile_m"))
+    return KINDS if by_turns else KINDS[:1]
 
 
 def _implied(stated: Values, kind: object) -> dict[str, object]:

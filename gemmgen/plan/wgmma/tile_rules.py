@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below
 from gemmgen.hardware.elements import FP8
-from gemmgen.plan.rule import Consulted, Finding, Part, Rule, counted, either, nearest, rule
+from gemmgen.plan.rule import (
+    Consulted,
+    Finding,
+    Part,
+    Rule,
+    altered,
+    counted,
+    either,
+    nearest,
+    rule,
+)
 from gemmgen.plan.shared_rules import MAX_CLUSTER, group_width, minor_dimension, odd_extents
-from gemmgen.plan.wgmma.bounds import most_consumers, threads_of
+from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_consumers, needed_registers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.spec.names import MmaRows
 
@@ -48,18 +59,20 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.splits == 1:
         return
     field, found = "schedule.splits", f"{plan.splits:,} parts of K"
+    no_reduction = " without a schedule.reduction" if plan.reduction == "atomic" else ""
     if plan.schedule_kind == "single_tile":
         limit = "all of K is one step there"
-        fix = "use 1, or tiled or persistent for schedule.kind"
+        fix = f"use 1{no_reduction}, or tiled or persistent for schedule.kind"
         yield Finding(field, f"{found} in a single tile schedule", limit, fix)
         return
     if plan.persistent and not plan.specialized:
         limit = "a persistent program of this version takes parts of K if it has a producer of its own"
-        fix = "use 1, or tiled for schedule.kind"
+        fix = f"use 1{no_reduction}, or tiled for schedule.kind"
         yield Finding(field, f"{found} without warp specialization", limit, fix)
     elif plan.ping_pong:
         limit = "this version divides K for consumers that share a tile"
-        fix = "use cooperative, or 1 for schedule.splits"
+        lone = " with 1 consumer" if plan.exchanged else ""  # more would divide the instruction's columns
+        fix = f"use cooperative{lone}, or 1 for schedule.splits{no_reduction}"
         yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
     elif plan.synchronous:
         limit = "this version divides K for kernels that load ahead"
@@ -78,13 +91,21 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
 @rule("reduction")
 def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
     """Sums are added up as they come only where there are several."""
-    if plan.reduction == "atomic" and plan.splits == 1:
-        yield Finding(
-            "schedule.reduction",
-            "an atomic reduction of 1 part of K",
-            "one program has all of a tile's sums, and adds nothing up",
-            "leave it out, or use at least 2 for schedule.splits",
-        )
+    if plan.reduction == "ordered" or plan.splits > 1:
+        return
+    problem = plan.problem
+    refused = (problem.deterministic or problem.batch_invariant) and not problem.accumulator.integer
+    several = ", or use at least 2 for schedule.splits"
+    if plan.persistent:
+        several += " with cooperative consumers"
+    if refused or plan.schedule_kind == "single_tile":
+        several = ""
+    yield Finding(
+        "schedule.reduction",
+        "an atomic reduction of 1 part of K",
+        "one program has all of a tile's sums, and adds nothing up",
+        f"leave it out{several}",
+    )
 
 
 @rule("same-bits", after=[reduction])
@@ -189,7 +210,7 @@ def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
             "warp_specialization.consumers",
             f"{plan.consumers} cooperative consumers with N along the instruction's rows",
             "they would divide the tile's rows, which are the instruction's columns",
-            "use 1, or ping_pong for warp_specialization.kind",
+            "use 1" if plan.splits > 1 else "use 1, or ping_pong for warp_specialization.kind",
         )
 
 
@@ -295,13 +316,18 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
         )
     if not adds_up(plan):
         yield _odd_columns(plan, columns, most[1])
-    yield from odd_extents(
+    for found in odd_extents(
         (
             *(() if thirds else (("tile.m", plan.cta_tile_m, rows, most[0]),)),
             ("tile.k", plan.cta_tile_k, plan.mma_shape[2], None),
             ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
         )
-    )
+    ):
+        shared = found.field == "tile.m" and plan.specialization == "cooperative" and not plan.exchanged
+        if shared and plan.cta_tile_m % (3 * WGMMA.m) == 0 and is_power_of_two(plan.cta_tile_m // 3):
+            yield replace(found, fix=f"{found.fix}, or 3 for warp_specialization.consumers")
+        else:
+            yield found
 
 
 def adds_up(plan: WgmmaKernel) -> bool:
@@ -333,9 +359,16 @@ def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
         found = f"{plan.cta_tile_n:,} is no power of two"
         return Finding("tile.n", found, limit, nearest(below, 2 * below, low=low, high=high))
     found = f"{plan.cta_tile_n:,} is no sum of at most {MOST_PARTS} powers of two from {WGMMA.n_min} on"
-    high += high // 2
+    high = sum(high >> halvings for halvings in range(MOST_PARTS))
     fix = nearest(*sums_around(min(plan.cta_tile_n, high), WGMMA.n_min), low=low, high=high)
     return Finding("tile.n", found, f"{limit}, and a tile has no more parts", fix)
+
+
+def _plain_widths(plan: WgmmaKernel) -> tuple[int, ...]:
+    """Return the powers of two around a composed tile's columns; the wider one if its sums have registers."""
+    below = power_of_two_below(plan.cta_tile_n)
+    wider = altered(plan, cta_tile_n=2 * below, a_source="shared")
+    return (below, 2 * below) if needed_registers(wider) <= most_consumer_registers(wider) else (below,)
 
 
 @rule("composed-tile")
@@ -343,22 +376,23 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     """Parts of a tile are for consumers with a producer of their own; each is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
-    columns = f"a tile of {sum_of_parts(plan)} columns"
-    below = power_of_two_below(plan.cta_tile_n)
-    if not plan.specialized:
-        yield Finding(
-            "tile.n",
-            f"{columns} without warp specialization",
-            "this version composes the tiles of consumers whose producer loads all parts",
-            f"use {below} or {2 * below}, or a kind of warp specialization",
-        )
-        return
+    columns, widths = f"a tile of {sum_of_parts(plan)} columns", either(_plain_widths(plan))
     if plan.exchanged:
         yield Finding(
             "tile.n",
             f"{columns} with N along the instruction's rows",
             "parts lie along its columns",
-            f"use {below} or {2 * below}, or m for mma.rows",
+            f"use {widths}, or m for mma.rows"
+            + ("" if plan.specialized else " with a kind of warp specialization"),
+        )
+        return
+    if not plan.specialized:
+        where = "" if plan.persistent else ", in a persistent schedule"
+        yield Finding(
+            "tile.n",
+            f"{columns} without warp specialization",
+            "this version composes the tiles of consumers whose producer loads all parts",
+            f"use {widths}, or a kind of warp specialization{where}",
         )
         return
     stored = "it is stored in sub-tiles, which would part the columns of one"
@@ -373,7 +407,7 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             "schedule.splits",
             f"{plan.splits} parts of K for {columns}",
             "this version adds up the sums of splits for tiles of one part",
-            f"use 1, or {below} or {2 * below} for tile.n",
+            f"use 1, or {widths} for tile.n",
         )
 
 
