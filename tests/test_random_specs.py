@@ -98,7 +98,9 @@ def assert_neither_tame_nor_wild(
 @pytest.mark.parametrize("first_seed", range(0, 400, 50))
 def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
     texts = map(spec_text, range(first_seed, first_seed + 50))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, "composed-tile", "same-bits"))
+    assert_neither_tame_nor_wild(
+        texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, "composed-tile", "same-bits")
+    )
 
 
 def accepted(
