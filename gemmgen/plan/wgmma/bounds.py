@@ -32,6 +32,19 @@ WORKING_REGISTERS_OF_NARROW_MMAS = 64
 [gluon] 64 x 128 by instructions of 32 columns: 144 registers, 64 of them its sums and 16 its A; 136 spill.
 Long steps of them need both: 128 sums, promoted, by 32 instructions of 8 columns spill at 255.
 """
+WORKING_REGISTERS_OF_SUMS = 48
+"""The same where a consumer with a producer adds up the sums of all parts of K, in order.
+
+[gluon] 80, 104 and 176 registers beside 32, 64 and 128 sums, and 112 beside 64 in steps of 16 MMAs; with 8
+less, or 16 of the 176, they spill.
+"""
+WORKING_REGISTERS_OF_MOST_SUMS = 108
+"""The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``.
+
+[gluon] 128 x 256 for two consumers, in steps of 256 of K, spills at 232, the most that they can have, with 3
+and 8 parts; with 2 parts, or in steps of 128, it does not.
+"""
+MOST_SUMS = 128
 WORKING_REGISTERS_OF_PARTS = 48
 """The same where several parts of a tile multiply an A from registers.
 
@@ -215,6 +228,10 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         working += WORKING_REGISTERS_OF_NARROW_MMAS
     if plan.composed and plan.a_source == "registers":
         working = max(working, WORKING_REGISTERS_OF_PARTS)
+    if plan.splits > 1 and plan.specialized and plan.reduction == "ordered":
+        most = plan.splits > 2 and plan.accumulator_registers >= MOST_SUMS
+        long = most and plan.mmas_per_step >= LONG_STEP_MMAS
+        working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
         working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
