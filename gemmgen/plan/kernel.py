@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import Architecture
-from gemmgen.plan.decisions import Decisions
+from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.problem.definition import Problem, Shape
@@ -85,6 +85,11 @@ class Geometry(Decisions, ABC):
     def program_tile_n(self) -> int:
         """Columns of D that one program computes at a time."""
         return self.cta_tile_n * self.cluster_n
+
+    @property
+    def placing_dimensions(self) -> tuple[str, ...]:
+        """The dimensions whose tiles have to be counted to find a tile: of an order of lines, a line's."""
+        return (LINES[self.order],) if self.order in LINES else ("m", "n")
 
     @property
     def column_parts(self) -> tuple[int, ...]:

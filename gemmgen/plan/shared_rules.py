@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gemmgen.hardware import Architecture
 from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below, round_up
 from gemmgen.hardware.elements import FP8
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule
 from gemmgen.problem.definition import Problem
@@ -116,10 +117,10 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
     field = "schedule.width"
     if plan.schedule_kind == "single_tile":
         return
-    if plan.order == "row":
+    if plan.order in LINES:
         if plan.width > 1:
-            found = f"groups of {plan.width:,} in the order row"
-            yield Finding(field, found, "it walks over one row of tiles at a time", "use 1")
+            found = f"groups of {plan.width:,} in the order {plan.order}"
+            yield Finding(field, found, f"it walks over one {plan.order} of tiles at a time", "use 1")
     elif plan.order == "hilbert":
         if not is_power_of_two(plan.width) or not 2 <= plan.width <= MAX_SQUARE:
             below = power_of_two_below(plan.width)
@@ -143,7 +144,7 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
 def minor_dimension(plan: Kernel) -> Iterator[Finding]:
     """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
     fixed = {
-        "row": ("n", "tiles of a row follow one another"),
+        **{order: (minor, f"tiles of a {order} follow one another") for order, minor in LINES.items()},
         "hilbert": ("m", "a curve has no minor dimension"),
     }
     if plan.order not in fixed or plan.schedule_kind == "single_tile":

@@ -9,6 +9,8 @@ fits the constants to records:
 * [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
 * [first-choices] the planner's first five at 137 shapes of 128 rows or more, 114 kernels:
   ``benchmarks/suites/h200_many_rows.jsonl``;
+* [unfilled-waves] 33 pinned kernels at 17 shapes whose tiles fill no wave, or just one:
+  ``benchmarks/fit/h200_unfilled_waves.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
@@ -182,18 +184,16 @@ def mma_cycles(plan: WgmmaKernel) -> float:
 def smem_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B.
 
-    Exchanged operands are read likewise, 64 columns of B and the rows of A. An A that passes through
-    registers is read once for all parts of the tile.
+    Exchanged operands are read likewise, 64 columns of B and the rows of A. The parts of a tile, whose MMAs
+    follow one another, count A once, wherever it is [unfilled-waves].
     """
     m = plan.mma_shape[0]
-    held = plan.a_source == "registers"
     extent, parts = plan.cta_tile_m, plan.column_parts
     if plan.exchanged:
         extent, parts = plan.cta_tile_n, (plan.cta_tile_m,)
     rows = 0.0
     for number, (part, (_, n, _)) in enumerate(zip(parts, plan.mma_shapes, strict=True)):
-        a_rows = 0 if held and number else m
-        rows += extent * part / (m * n) * (a_rows + n)
+        rows += extent * part / (m * n) * (n if number else m + n)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.architecture import is_power_of_two
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -19,7 +21,12 @@ from gemmgen.plan.search import (
     tile_and_cluster,
     whole_number,
 )
-from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_stages, needed_registers
+from gemmgen.plan.wgmma.bounds import (
+    most_consumer_registers,
+    most_stages,
+    needed_producer_registers,
+    needed_registers,
+)
 from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
 from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
@@ -70,6 +77,9 @@ NARROWEST_FITTED_PART = 16
 WIDEST_FITTED = 384
 """Columns of the widest tile that is tried: 192 sums of a thread, where a consumer has 64 rows."""
 
+NARROWEST_BESIDE_REGISTERS = 144
+"""Columns of a composed tile of two consumers from which on A passes through registers."""
+
 FEW_ROWS = 64
 """Rows of A up to which the operands are exchanged, unless a spec decides otherwise: the time is then that of
 reading B, for which the ring may be as deep as shared memory is, and tiles as many as keep all SMs reading.
@@ -114,12 +124,11 @@ DEEPEST_RING = 8
 DEEPEST_EXCHANGED_RING = 12
 """The same where the operands are exchanged, and stages are small."""
 
+PRODUCER_REGISTERS = 40
+"""Of a producer thread, where consumers take what it leaves; no record isolates it."""
+
 DEFAULTS: Values = {
     "schedule_kind": "persistent",
-    "producer_registers": 40,
-    "order": "snake",
-    "minor": "m",
-    "width": 16,
     "promote_k": 0,
     "splits": 1,
     "reduction": "ordered",
@@ -131,6 +140,9 @@ DEFAULTS: Values = {
 
 EXCHANGED_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
 """The same where the operands are exchanged: a wave of tiles at most, of one row, without roles."""
+
+ORDER_DEFAULTS: Values = {"order": "snake", "minor": "m", "width": 16}
+"""The same of the order of tiles, of several waves or where a spec states a part of it."""
 
 LONG_K_DEFAULTS: Values = {"order": "row", "minor": "n", "width": 1}
 """The same for a long K and few tiles: there is a wave of parts at most."""
@@ -153,9 +165,15 @@ TILE_DERIVED = (
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
 """What follows from the tile and its warps, each from those alone."""
+ORDER_DERIVED = (
+    Derived("order", lambda plan: "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]),
+    Derived("width", lambda plan: _width(plan)),
+)
+"""How tiles follow one another, where a spec says nothing of that."""
 SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
 """What follows from these too."""
 MEMORY_DERIVED = (
+    Derived("producer_registers", lambda plan: _producer_registers(plan)),
     Derived("consumer_registers", most_consumer_registers),
     Derived("stages", lambda plan: max(1, min(_deepest_ring(plan.exchanged), most_stages(plan)))),
 )
@@ -173,8 +191,6 @@ class WgmmaSpace(Space[WgmmaKernel]):
             exchanged = rows == "n"
             long_k = not exchanged and any(map(_has_few_tiles, problem.planned_shapes))
             defaults: Values = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
-            if long_k and not stated.keys() & {"order", "minor", "width"}:
-                defaults = {**defaults, **LONG_K_DEFAULTS}
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
                 steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
                 choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
@@ -186,7 +202,8 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
                 if problem.batch_invariant:  # what is best for K depends on M
                     choices = {name: values for name, values in choices.items() if name != "splits"}
-                fixed = {name: value for name, value in defaults.items() if name not in choices}
+                fixed = {**_order_defaults({*stated, *wanted}, kind, long_k=long_k), **defaults}
+                fixed = {name: value for name, value in fixed.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 choices |= _thirds(stated, wanted)
                 told = {"mma_rows": rows, "specialization": kind}
@@ -201,7 +218,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
         down, along = ("warps_n", "warps_m") if decisions["mma_rows"] == "n" else ("warps_m", "warps_n")
         open_decisions = {
+            **ORDER_DEFAULTS,
             "stages": _deepest_ring(decisions["mma_rows"] == "n"),
+            "producer_registers": PRODUCER_REGISTERS,
             "consumer_registers": 1,
             "subtile_n": decisions["cta_tile_n"],
             "epilogue_buffers": 1,
@@ -209,7 +228,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
             down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
         kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
-        return _derive(_derive(kernel, TILE_DERIVED, decisions), SOURCE_DERIVED, decisions)
+        for derived in (TILE_DERIVED, SOURCE_DERIVED, *((each,) for each in ORDER_DERIVED)):
+            kernel = _derive(kernel, derived, decisions)
+        return kernel
 
     def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
         """Return that kernel with a way to store D, and what follows from the memory that is left."""
@@ -389,16 +410,18 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
     implied: dict[str, object] = {}
     if kind == "none":
         implied |= {"consumers": 1, "producer_registers": 0, "cluster_m": 1, "cluster_n": 1}
+    elif "consumer_registers" in stated:
+        implied["producer_registers"] = PRODUCER_REGISTERS
     if stated.get("schedule_kind") != "tiled":
         implied["occupancy"] = 1
     if kind == "ping_pong":
-        implied |= {"consumers": 2, "width": PING_PONG_WIDTH}
+        implied["consumers"] = 2
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}
     if "early_operand" in stated:
         implied["trigger"] = "loads"  # so that the kernel behind has its own first loads early
-    if stated.get("order") == "row":
-        implied |= {"minor": "n", "width": 1}
+    if minor := LINES.get(str(stated.get("order"))):
+        implied |= {"minor": minor, "width": 1}
     if stated.get("stages") == 1:  # an MMA in flight needs a second one
         implied["outstanding_mmas"] = 0
     if "promote_k" in stated:  # a sum is promoted after each K step
@@ -433,14 +456,57 @@ def _a_source(problem: Problem) -> str:
 def _source_for(plan: WgmmaKernel) -> str:
     """Return where A is read: from registers too where parts of a tile share its 16 bits and they hold it.
 
-    Of two consumers 128 x 144 and 128 x 160 gained 7 and 8 % by it on an H200, 192 x 96 of three 5 %.
+    Wide tiles of two consumers, and all of three, gained by it on an H200; a lone consumer, which waits for
+    its registers, lost, and so did tiles of 128 x 80 to 128 x 112.
     """
     source = _a_source(plan.problem)
     sixteen = plan.problem.a.dtype.bits == 16
-    if plan.composed and sixteen and plan.specialization == "cooperative" and not plan.outstanding_mmas:
+    wide = plan.consumers > 2 or (plan.consumers == 2 and plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS)
+    if (
+        plan.composed
+        and sixteen
+        and wide
+        and plan.specialization == "cooperative"
+        and not plan.outstanding_mmas
+    ):
         held = replace(plan, a_source="registers")
         return "registers" if needed_registers(held) <= most_consumer_registers(held) else source
     return source
+
+
+def _order_defaults(decided: Collection[str], kind: object, *, long_k: bool) -> Values:
+    """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
+    if ORDER_DEFAULTS.keys() & decided:
+        return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
+    return LONG_K_DEFAULTS if long_k else {}
+
+
+def _is_one_wave(plan: WgmmaKernel) -> bool:
+    """Whether all tiles run at the same time, in each problem that the plan is for.
+
+    Then they share L2 in any order, and that of lines is found with the fewest divisions.
+    """
+    tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
+    return tiles * plan.splits <= plan.resident_programs
+
+
+def _width(plan: WgmmaKernel) -> object:
+    """Return the tiles along the minor dimension that are walked together."""
+    if plan.order in LINES:
+        return 1
+    return PING_PONG_WIDTH if plan.ping_pong else ORDER_DEFAULTS["width"]
+
+
+def _producer_registers(plan: WgmmaKernel) -> int:
+    """Return the registers of a producer thread: as many as consumers have, where these need no more.
+
+    Then no role asks for registers, and the kernel starts and ends 0.15 to 0.25 us sooner on an H200
+    (``benchmarks/reading/start.json``). A lone consumer starts with all that a thread can use in any case.
+    """
+    share = plan.register_pool.launch_registers
+    several = plan.specialized and plan.consumers > 1 and plan.occupancy == 1
+    enough = several and max(needed_registers(plan), needed_producer_registers(plan)) <= share
+    return share if enough else PRODUCER_REGISTERS
 
 
 def _name(plan: WgmmaKernel) -> str:
