@@ -13,6 +13,7 @@ from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
+from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
 from gemmgen.problem.definition import Operand, Problem
@@ -343,6 +344,16 @@ def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:
     # multiple of 128; the fourth is 128 further, and has 4 bytes.
     end = FOUR_CONSUMERS.smem_bytes + 16
     assert replace(FOUR_CONSUMERS, splits=4).smem_bytes == -(-end // 128) * 128 + 128 + 4
+
+
+def test_what_consumers_count_never_lies_over_a_buffer_that_is_as_large_as_the_captures() -> None:
+    # The tiles end at 1,024, the buffer at 1,184, captures of its size and alignment at 1,344, the workers'
+    # state at 1,348. The first count lies at 1,280, over captures; the second one finds 1,408, and has 4 bytes.
+    tiles = SharedBuffer("tiles", "a", (), 1_024, "tiles")
+    alike = SharedBuffer("alike", "d", (), 160, "read to the end", alignment=CAPTURE_ALIGNMENT_BYTES)
+    memory = SharedMemory((tiles, alike), (), 160, 12, 4, counting_partitions=2)
+    assert memory.total_bytes == 1_408 + 4
+    assert replace(memory, counting_partitions=1).total_bytes == 1_348
 
 
 def test_the_ctas_of_a_cluster_meet_where_each_consumer_counts() -> None:
