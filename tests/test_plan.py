@@ -348,7 +348,7 @@ def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:
 
 def test_what_consumers_count_never_lies_over_a_buffer_that_is_as_large_as_the_captures() -> None:
     # The tiles end at 1,024, the buffer at 1,184, captures of its size and alignment at 1,344, the workers'
-    # state at 1,348. The first count lies at 1,280, over captures; the second one finds 1,408, and has 4 bytes.
+    # state at 1,348. The first count lies at 1,280, over captures; the second one at 1,408, and has 4 bytes.
     tiles = SharedBuffer("tiles", "a", (), 1_024, "tiles")
     alike = SharedBuffer("alike", "d", (), 160, "read to the end", alignment=CAPTURE_ALIGNMENT_BYTES)
     memory = SharedMemory((tiles, alike), (), 160, 12, 4, counting_partitions=2)

@@ -369,10 +369,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
     tiles_m, tiles_n = plan.tiles(shape)
     programs = tiles_m * tiles_n * plan.splits
-    clusters = gpu.clusters(plan.cluster_size)
-    if not clusters:
-        return {"busiest SM": math.inf}
-    per_sm = math.ceil(programs / clusters)
+    per_sm = math.ceil(programs / gpu.clusters(plan.cluster_size))
     ctas = min(plan.occupancy, per_sm)
     rounds = math.ceil(per_sm / ctas)
     k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
@@ -391,7 +388,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         "start": start + (rounds - 1) * STREAM_ROUND_NS,
         "splits": _splits_ns(plan),
     }
-    taken = programs / (gpu.sm_count * plan.occupancy)
+    taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if plan.dependent and taken > 0.5:  # else the kernel behind has places of its own
         exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
         left = max(0.0, EARLY_PLACES - taken)
