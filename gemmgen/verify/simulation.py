@@ -364,7 +364,7 @@ class _Simulated:
         self.result = run(
             self._module.matmul_kernel,
             (self._launch.programs,),
-            kernel_arguments(self._module, self._spec, inputs, d),
+            kernel_arguments(self._module, self._spec, inputs, d, restored=self._restored),
             target=self._target,
             schedules=self._launch.schedules,
             seed=self._seed,
@@ -377,7 +377,10 @@ class _Simulated:
 
     def problems(self) -> Iterator[Problem]:
         """Run the launch, and yield everything that is wrong in it."""
-        case = Case(self, self._launch.shape, self._spec, torch.Generator().manual_seed(self._seed), 1)
+        generator = torch.Generator().manual_seed(self._seed)
+        case = Case(
+            self, self._launch.shape, self._spec, generator, repeats=1, deterministic=self._deterministic
+        )
         if self._launch.inputs == "normal":
             wrong = [str(check) for check in once(case) if not check.passed]
         else:
