@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
+from gemmgen.plan.shared_rules import uneven_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
@@ -354,6 +356,27 @@ def test_what_consumers_count_never_lies_over_a_buffer_that_is_as_large_as_the_c
     memory = SharedMemory((tiles, alike), (), 160, 12, 4, counting_partitions=2)
     assert memory.total_bytes == 1_408 + 4
     assert replace(memory, counting_partitions=1).total_bytes == 1_348
+
+
+@pytest.mark.parametrize(
+    ("columns", "buffers", "fix"),
+    # Sub-tiles of 64: 3, 2 and 6; of 2**30 + 2**29 columns 3 * 2**23, of 2**30 columns 2**24.
+    [
+        (192, 2, "use 1 or 3"),
+        (128, 9, "use 2"),
+        (384, 4, "use 3 or 6"),
+        (2**30 + 2**29, 5, "use 4 or 6"),
+        (2**30, 5, "use 4 or 8"),
+    ],
+)
+def test_of_buffers_that_are_not_used_equally_often_the_nearest_that_are_come_at_once(
+    columns: int, buffers: int, fix: str
+) -> None:
+    plan = replace(TWO_CONSUMERS, cta_tile_n=columns, subtile_n=64, epilogue_buffers=buffers)
+    began = time.process_time()
+    (found,) = uneven_buffers(plan)
+    assert found.fix == fix
+    assert time.process_time() - began < 0.5  # tens of seconds, if each number up to the sub-tiles were tried
 
 
 def test_the_ctas_of_a_cluster_meet_where_each_consumer_counts() -> None:
