@@ -57,7 +57,10 @@ def config(plan: WgmmaKernel) -> tuple[int, int, int, int]:
 
 @cache
 def tutorial(stages: int, occupancy: int) -> Ranking:
-    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM: each MMA is awaited."""
+    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM.
+
+    As the tutorial's, they await an MMA before they issue the next one, and load while one runs.
+    """
     return rank(
         spec(
             "fp16",
