@@ -14,7 +14,8 @@ fits the constants to records:
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
   (``benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without their
-  sums or with two K steps, which no record has: times with roles to 11 %, without them, to which the
+  sums or with two K steps, of which only medians are kept (``h200_long_k_taken_apart.json`` and
+  ``..._without_roles.json`` there): times with roles to 11 %, without them, to which the
   constants were not fitted, to 20 %;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
