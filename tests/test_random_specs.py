@@ -155,18 +155,18 @@ def launches(plan: Kernel) -> Iterator[Launch]:
     """One that wraps the ring; one of less than a tile of rows with less K than programs; one of groups."""
     ring, order = ring_launch(plan), order_launch(plan)
     if prod(ring.shape) > MOST_PRODUCTS:
-        k = (2 * plan.parts_per_tile + 3) * plan.cta_tile_k - plan.cta_tile_k // 3
+        k = (2 * plan.splits_per_tile + 3) * plan.cta_tile_k - plan.cta_tile_k // 3
         shape = plan.program_tile_m - plan.program_tile_m // 3, 2 * plan.program_tile_n - 5, k
         ring = replace(ring, shape=shape, wraps=False)
     yield ring
     if plan.schedule_kind == "single_tile":
         return
-    rows, steps = max(1, plan.program_tile_m // 2 - 1), max(1, min(plan.parts_per_tile - 1, 5))
+    rows, steps = max(1, plan.program_tile_m // 2 - 1), max(1, min(plan.splits_per_tile - 1, 5))
     k = steps * plan.cta_tile_k - plan.cta_tile_k // 3
     yield replace(ring, shape=(rows, plan.program_tile_n + 9, k), programs=2, wraps=False)
     if (
         prod(order.shape) <= MOST_PRODUCTS
-        and prod(plan.tiles(order.shape)) * plan.parts_per_tile <= MOST_TILES
+        and prod(plan.tiles(order.shape)) * plan.splits_per_tile <= MOST_TILES
     ):
         yield order
 

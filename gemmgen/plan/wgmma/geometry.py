@@ -66,8 +66,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.specialization == "ping_pong"
 
     @property
-    def parts_per_tile(self) -> int:
-        """Parts of a tile's K, of which a program takes one at a time."""
+    def splits_per_tile(self) -> int:
+        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
         return self.splits
 
     @property
