@@ -178,8 +178,8 @@ class Geometry(Decisions, ABC):
         return -(-m // self.program_tile_m), -(-n // self.program_tile_n)
 
     @property
-    def parts_per_tile(self) -> int:
-        """Parts of a tile's K, of which a program takes one at a time."""
+    def splits_per_tile(self) -> int:
+        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
         return 1
 
     @property
@@ -190,10 +190,10 @@ class Geometry(Decisions, ABC):
     def waves(self, shape: Shape) -> float:
         """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
 
-        Of a tile whose K is divided, each part counts.
+        Of a tile whose K is divided, each split counts.
         """
         tiles_m, tiles_n = self.tiles(shape)
-        return tiles_m * tiles_n * self.parts_per_tile / self.resident_programs
+        return tiles_m * tiles_n * self.splits_per_tile / self.resident_programs
 
     @property
     def l2_flops_per_byte(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -207,18 +208,21 @@ def uneven_buffers(plan: Kernel) -> Iterator[Finding]:
     """Yield what is wrong with the number of buffers, for sub-tiles that are legal."""
     if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
         subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
-        below = power_of_two_below(plan.epilogue_buffers)
-        above = 2 * below
-        if plan.composed:  # its sub-tiles are no power of two
-            even = [count for count in range(1, plan.subtiles + 1) if plan.subtiles % count == 0]
-            below = max(count for count in even if count <= plan.epilogue_buffers)
-            above = min((count for count in even if count >= plan.epilogue_buffers), default=below)
+        even = _divisors(plan.subtiles)
+        below = max(count for count in even if count <= plan.epilogue_buffers)
+        above = min((count for count in even if count >= plan.epilogue_buffers), default=below)
         yield Finding(
             "buffering.epilogue",
             f"{plan.epilogue_buffers} buffers for {subtiles}",
             "a tile uses each buffer equally often, or the next one would overwrite what a store still reads",
-            nearest(below, above, high=plan.subtiles),
+            nearest(below, above),
         )
+
+
+def _divisors(number: int) -> set[int]:
+    """Return what divides a number, found up to its root: an illegal tile may have a billion sub-tiles."""
+    small = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return {*small, *(number // count for count in small)}
 
 
 def largest_that_fits(

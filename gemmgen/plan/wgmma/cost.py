@@ -16,7 +16,8 @@ fits the constants to records:
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
   (``benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without their
-  sums or with two K steps, which no record has: times with roles to 11 %, without them, to which the
+  sums or with two K steps, of which only medians are kept (``h200_long_k_taken_apart.json`` and
+  ``..._without_roles.json`` there): times with roles to 11 %, without them, to which the
   constants were not fitted, to 20 %;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
@@ -369,10 +370,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
     tiles_m, tiles_n = plan.tiles(shape)
     programs = tiles_m * tiles_n * plan.splits
-    clusters = gpu.clusters(plan.cluster_size)
-    if not clusters:
-        return {"busiest SM": math.inf}
-    per_sm = math.ceil(programs / clusters)
+    per_sm = math.ceil(programs / gpu.clusters(plan.cluster_size))
     ctas = min(plan.occupancy, per_sm)
     rounds = math.ceil(per_sm / ctas)
     k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
@@ -391,7 +389,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         "start": start + (rounds - 1) * STREAM_ROUND_NS,
         "splits": _splits_ns(plan),
     }
-    taken = programs / (gpu.sm_count * plan.occupancy)
+    taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if plan.dependent and taken > 0.5:  # else the kernel behind has places of its own
         exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
         left = max(0.0, EARLY_PLACES - taken)

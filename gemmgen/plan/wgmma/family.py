@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
@@ -188,30 +188,18 @@ class WgmmaSpace(Space[WgmmaKernel]):
     def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
         for rows in wanted.get("mma_rows") or _mma_rows(problem, stated, wanted):
-            exchanged = rows == "n"
-            long_k = not exchanged and any(map(_has_few_tiles, problem.planned_shapes))
-            defaults: Values = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
+            defaults = _defaults(stated, rows)
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
-                steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
-                choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
-                if exchanged:
-                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
-                if long_k and kind == "cooperative":
-                    choices |= LONG_K_CHOICES
-                if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
-                    choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
-                if problem.batch_invariant:  # what is best for K depends on M
-                    choices = {name: values for name, values in choices.items() if name != "splits"}
-                fixed = {**_order_defaults({*stated, *wanted}, kind, long_k=long_k), **defaults}
-                fixed = {name: value for name, value in fixed.items() if name not in choices}
+                tiled = {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted
+                choices = _choices(problem, stated, rows, kind, tiled=tiled)
+                order = _order_defaults(problem, {*stated, *wanted}, rows, kind)
+                fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 choices |= _thirds(stated, wanted)
                 told = {"mma_rows": rows, "specialization": kind}
                 yield Branch(fixed, choices, told)
-                if kind != "none" and not exchanged:
-                    steps = tuple(size // problem.a.dtype.bytes for size in FITTED_STEP_BYTES)
-                    for tile, widths in _fitted(problem, stated, wanted, kind):
-                        columns: Choices = {"cta_tile_n": widths, "cta_tile_k": steps}
+                if kind != "none" and rows == "m":
+                    for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
 
     def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
@@ -235,22 +223,61 @@ class WgmmaSpace(Space[WgmmaKernel]):
     def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
         """Return that kernel with a way to store D, and what follows from the memory that is left."""
         if "subtile_n" in store:
-            # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
-            whole = bound.cluster_n > 1 or bound.warps_n > 1
-            wanted = whole_number(store["subtile_n"])
-            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.column_parts[-1])}
-            if (
-                bound.composed and store.get("epilogue_buffers", 1) != 1
-            ):  # a number that divides its sub-tiles
-                subtiles = bound.cta_tile_n // whole_number(store["subtile_n"])
-                several = (
-                    count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0
-                )
-                store["epilogue_buffers"] = next(several, 1)  # a tile stored whole has one
+            store = _with_subtiles(bound, store)
         kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decisions)
         return kernel
+
+
+def _defaults(stated: Values, rows: object) -> Values:
+    """Return the decisions that are not tried, with M or N along the instruction's rows."""
+    return {**DEFAULTS, **_exchanged_defaults(stated)} if rows == "n" else DEFAULTS
+
+
+def _order_defaults(problem: Problem, decided: Collection[str], rows: object, kind: object) -> Values:
+    """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
+    if ORDER_DEFAULTS.keys() & decided:
+        return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
+    return LONG_K_DEFAULTS if rows == "m" and _is_of_long_k(problem) else {}
+
+
+def _choices(
+    problem: Problem, stated: Values, rows: object, kind: object, *, tiled: bool
+) -> dict[str, tuple[object, ...]]:
+    """Return what is tried for a kind of kernel where that is open, with M or N along the instruction's rows.
+
+    `tiled` is whether its programs have a tile each.
+    """
+    exchanged = rows == "n"
+    choices = {**CHOICES, "cta_tile_k": _steps(problem, EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES)}
+    if exchanged:
+        choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
+    elif kind == "cooperative" and _is_of_long_k(problem):
+        choices |= LONG_K_CHOICES
+    if tiled:
+        choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
+    if problem.batch_invariant:  # what is best for K depends on M
+        choices.pop("splits", None)
+    return choices
+
+
+def _steps(problem: Problem, row_bytes: Iterable[int]) -> tuple[int, ...]:
+    """Return the K of steps whose rows of A have so many bytes."""
+    return tuple(size // problem.a.dtype.bytes for size in row_bytes)
+
+
+def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
+    """Return a way to store D with sub-tiles that the kernel can have, and a number of buffers for them."""
+    # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
+    whole = plan.cluster_n > 1 or plan.warps_n > 1
+    subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
+    store = {**store, "subtile_n": subtile_n}
+    if not plan.composed or store.get("epilogue_buffers", 1) == 1:
+        return store
+    subtiles = plan.cta_tile_n // subtile_n  # no power of two: the fewest buffers beyond one that divide them
+    several = (count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0)
+    return {**store, "epilogue_buffers": next(several, 1)}  # a tile stored whole has one
 
 
 def _thirds(stated: Values, wanted: Choices) -> Choices:
@@ -278,7 +305,7 @@ def _is_thirds(rows: object) -> bool:
 
 def _fitted(
     problem: Problem, stated: Values, wanted: Choices, kind: object
-) -> Iterator[tuple[Values, tuple[int, ...]]]:
+) -> Iterator[tuple[Values, Choices]]:
     """Yield rows of a tile, with who shares them, and the columns that fill whole waves best with them.
 
     A spec that states columns, or what composed tiles do not have, leaves none.
@@ -296,7 +323,8 @@ def _fitted(
         if thirds != (stated.get("consumers", 3 if thirds else 2) == 3):
             continue
         if widths := _widths(problem, rows, tried=() if thirds else TILES_N):
-            yield {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}, widths
+            tile = {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}
+            yield tile, {"cta_tile_n": widths, "cta_tile_k": _steps(problem, FITTED_STEP_BYTES)}
 
 
 def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int, ...]:
@@ -323,6 +351,11 @@ def _has_few_tiles(shape: Shape) -> bool:
     return rows > FEW_ROWS and rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
 
 
+def _is_of_long_k(problem: Problem) -> bool:
+    """Whether any of the problems that a kernel is chosen for is of a long K and few tiles."""
+    return any(map(_has_few_tiles, problem.planned_shapes))
+
+
 def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
     """Return the dimensions to try along the instruction's rows, where a spec leaves that open.
 
@@ -344,9 +377,8 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
     fits = all(stated.get(name, value) == value for name, value in others.items())
     fits &= stated.get("a_source", _a_source(problem)) == "shared"
     widths = [columns for columns in _values("cta_tile_n", stated, wanted) if isinstance(columns, int)]
-    fits &= not widths or any(
-        map(is_power_of_two, widths)
-    )  # others have parts, along the instruction's columns
+    # Other widths have parts, along the instruction's columns.
+    fits &= not widths or any(map(is_power_of_two, widths))
     tiles = _rows_of_tiles(problem, stated)
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
@@ -360,9 +392,7 @@ def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
     if shape[0] <= FEW_ROWS:
         return ("n",)
     if not _has_few_tiles(shape) or stated.get("reduction") == "atomic":
-        return (
-            "m",
-        )  # exchanged ones were not measured with atomics, and others without roles were no faster
+        return ("m",)  # exchanged ones were not measured with atomics; without roles others were no faster
     return ("n",) if stated.get("schedule_kind") == "tiled" else ("n", "m")
 
 
@@ -457,28 +487,16 @@ def _source_for(plan: WgmmaKernel) -> str:
     """Return where A is read: from registers too where parts of a tile share its 16 bits and they hold it.
 
     Wide tiles of two consumers, and all of three, gained by it on an H200; a lone consumer, which waits for
-    its registers, lost, and so did tiles of 128 x 80 to 128 x 112.
+    its registers, lost, and so did tiles of 128 x 80 to 128 x 112. See ``fragments`` too.
     """
     source = _a_source(plan.problem)
     sixteen = plan.problem.a.dtype.bits == 16
     wide = plan.consumers > 2 or (plan.consumers == 2 and plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS)
-    if (
-        plan.composed
-        and sixteen
-        and wide
-        and plan.specialization == "cooperative"
-        and not plan.outstanding_mmas
-    ):
+    apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
+    if plan.composed and sixteen and wide and apart:
         held = replace(plan, a_source="registers")
         return "registers" if needed_registers(held) <= most_consumer_registers(held) else source
     return source
-
-
-def _order_defaults(decided: Collection[str], kind: object, *, long_k: bool) -> Values:
-    """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
-    if ORDER_DEFAULTS.keys() & decided:
-        return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
-    return LONG_K_DEFAULTS if long_k else {}
 
 
 def _is_one_wave(plan: WgmmaKernel) -> bool:
