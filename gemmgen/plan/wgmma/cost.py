@@ -58,6 +58,10 @@ SHARED_TILE_NS = 30
 share a tile, so wait for the same stage, and all SMs work; of few SMs, whose loads come in time, each covers
 for the other.
 """
+NARROW_PART = 64
+"""[unfilled-waves] Columns: tiles of 128 x 80, 128 x 96 and 64 x 224 took what one reading of A gives, those
+of 128 x 112 and 256 x 112, of which two parts are narrower, 1.2 to 1.3 times as long.
+"""
 REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """To wait for a stage and ask for another where the warps that multiply also load: [many-rows] tiled;
 [session] persistent, which had 0.571 without an MMA in flight.
@@ -185,17 +189,30 @@ def mma_cycles(plan: WgmmaKernel) -> float:
 def smem_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B.
 
-    Exchanged operands are read likewise, 64 columns of B and the rows of A. The parts of a tile, whose MMAs
-    follow one another, count A once, wherever it is [unfilled-waves].
+    Exchanged operands are read likewise, 64 columns of B and the rows of A.
     """
     m = plan.mma_shape[0]
     extent, parts = plan.cta_tile_m, plan.column_parts
     if plan.exchanged:
         extent, parts = plan.cta_tile_n, (plan.cta_tile_m,)
-    rows = 0.0
-    for number, (part, (_, n, _)) in enumerate(zip(parts, plan.mma_shapes, strict=True)):
-        rows += extent * part / (m * n) * (n if number else m + n)
+    rows = float(extent * _reads_of_a(plan))
+    for part, (_, n, _) in zip(parts, plan.mma_shapes, strict=True):
+        rows += extent * (part / m + part / n - 1)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
+
+
+def _reads_of_a(plan: WgmmaKernel) -> int:
+    """Return how often the parts of a tile read its A: once where their MMAs follow one another.
+
+    [unfilled-waves] From shared memory they read it again where a warpgroup has more rows than an
+    instruction, so that other rows come between, and for each narrow part beside another one.
+    """
+    if plan.a_source == "registers" or not plan.composed:
+        return 1
+    warpgroups = plan.row_shares * plan.consumer_warps // plan.architecture.warps_per_warpgroup
+    if plan.cta_tile_m > warpgroups * plan.mma_shape[0]:
+        return len(plan.column_parts)
+    return max(1, sum(part < NARROW_PART for part in plan.column_parts))
 
 
 def loaded_bytes(plan: WgmmaKernel) -> float:
