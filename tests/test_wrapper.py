@@ -1150,7 +1150,7 @@ LINKS = 60
 
 @dataclass(frozen=True)
 class Chain:
-    """Calls of a kernel that starts early: each reads the D of the one ahead and writes over what that read."""
+    """Calls of a kernel that starts early: each reads the D of the one ahead and writes over what it read."""
 
     call: Call
     early: str
