@@ -132,7 +132,7 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
-        roles = ", a kind of warp specialization" if plan.persistent else ""
+        roles = ", or cooperative for warp_specialization.kind" if plan.persistent else ""
         fix = f"use tiled{roles}, or no dependent_launch"
         yield Finding("schedule.kind", f"{found} in a {kind} schedule", limit, fix)
     elif plan.synchronous:
