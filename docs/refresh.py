@@ -348,6 +348,47 @@ def _change(book: Book, words: str) -> str:
     return _table(header, rows())
 
 
+def _gains(book: Book, words: str) -> str:
+    """Return by shape the fastest kernel of the first spec, and its time there over that in each other spec.
+
+    The range is of all kernels of the shape that all specs have.
+    """
+    specs = words.split()
+    points = {(p.shape, p.kernel): p for p in points_of(book)}
+    labelled: dict[Shape, dict[str, dict[str, Point]]] = {}
+    for (_, shape, spec), choice in sorted(book.choices.items()):
+        for kernel in choice.kernels:
+            if (shape, kernel) in points:
+                of_shape = labelled.setdefault(shape, {})
+                of_shape.setdefault(_label(kernel), {})[spec] = points[shape, kernel]
+
+    def gain(found: Mapping[str, Point], spec: str) -> float:
+        return found[specs[0]].seconds / found[spec].seconds
+
+    def rows() -> Iterator[Sequence[str]]:
+        for shape, kernels in sorted(labelled.items()):
+            common = {label: found for label, found in kernels.items() if set(specs) <= set(found)}
+            if not common:
+                continue
+            label = min(common, key=lambda label: common[label][specs[0]].seconds)
+            plain = common[label][specs[0]]
+            cells: list[str] = []
+            for spec in specs[1:]:
+                gains = [gain(found, spec) for found in common.values()]
+                cells.append(f"{gain(common[label], spec):.3f} [{min(gains):.3f}, {max(gains):.3f}]")
+            times = f"{plain.baseline_seconds * 1e6:.1f}", label, f"{plain.seconds * 1e6:.1f}"
+            yield shape_text(shape), *times, *cells
+
+    header = ["M x N x K", "cuBLAS us", "fastest without", "us"]
+    return _table(header + [f"{spec}: gain [all kernels]" for spec in specs[1:]], rows())
+
+
+def _label(kernel: str) -> str:
+    """Return a kernel's tile as `_short` does, with its consumers if they share it."""
+    consumers = re.search(r", \d consumers?", kernel)
+    return f"{_short(kernel)}{consumers[0] if consumers else ''}"
+
+
 def _fill(shape: Shape, label: str, sm_count: int) -> float:
     """Return a tiled kernel's programs over those that the GPU runs at a time."""
     tile, *more = label.split()
@@ -433,6 +474,7 @@ BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "winners": _winners,
     "shapes": _shapes,
     "change": _change,
+    "gains": _gains,
     "peers": _peers,
 }
 """Of a record of a suite, by the word that their marks begin with."""

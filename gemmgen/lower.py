@@ -236,8 +236,9 @@ def promised_launch_registers(plan: Kernel) -> int | None:
 
 
 def promised_multicast_loads(plan: Kernel) -> int:
-    """Return the multicast loads of a K step."""
-    return sum(plan.loads(operand) for operand in plan.multicast)
+    """Return the multicast loads of a K step, and once more those that it has early, ahead of the loop."""
+    twice = plan.read_early or ""
+    return sum(plan.loads(operand) * (2 if operand == twice else 1) for operand in plan.multicast)
 
 
 def _operation_differences(plan: Kernel, found: Resources) -> Iterator[str]:

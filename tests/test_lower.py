@@ -98,13 +98,13 @@ def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product
 
 def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, lowered: Lowered) -> None:
     # One load of B, and one of A for each consumer that has rows of its own, of what the cluster shares; a
-    # tile whose rows are longer than its swizzle takes a load for each span.
+    # tile whose rows are longer than its swizzle takes a load for each span. What is loaded early is twice.
     plan = hopper(product.plan)
     loads = {
         "a": plan.loads("a") if plan.cluster_n > 1 else 0,
         "b": plan.loads("b") if plan.cluster_m > 1 else 0,
     }
-    assert lowered.resources.multicast_loads == sum(loads.values())
+    assert lowered.resources.multicast_loads == sum(loads.values()) + loads.get(plan.read_early or "", 0)
 
 
 def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, lowered: Lowered) -> None:
@@ -219,7 +219,7 @@ def multiply(plan: WgmmaKernel) -> str:
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
     if plan.composed:
         return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}"
-    if plan.dependent:
+    if plan.dependent and not plan.specialized:
         return f"multiply_{pace}_early"
     refills = plan.outstanding_mmas and not plan.specialized
     return f"multiply_{pace}{'_refill' if refills else ''}"
@@ -227,6 +227,8 @@ def multiply(plan: WgmmaKernel) -> str:
 
 def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
     """What a consumer does, in order."""
+    if plan.specialized and plan.dependent:
+        yield "ahead"
     if plan.ping_pong and not epilogue_loads(plan):
         yield "turn_begin"
     if plan.splits == 1:
@@ -262,21 +264,37 @@ def store_parts(plan: WgmmaKernel) -> Iterator[str]:
     yield "store_end"
 
 
-def producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
-    """The loads of a K step: what is multicast comes last, and A has a load for each share of the rows.
+def load_parts(plan: WgmmaKernel, operand: str, stage: str) -> list[str]:
+    """The loads of an operand for a K step: A has one for each share of the rows, in PTX for each span."""
+    tiles = plan.row_shares if operand == "a" else len(plan.column_parts)
+    boxes = plan.loads(operand) if stage == "ptx" else tiles
+    return ["load_multicast" if operand in plan.multicast else "load"] * boxes
 
-    In PTX there is one for each swizzle's span of them.
-    """
+
+def producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
+    """The loads of a K step: what is multicast comes last."""
+    if plan.dependent:
+        yield from early_producer_parts(plan, stage)
+        return
     yield "producer"
     for operand in sorted(("a", "b"), key=lambda operand: operand in plan.multicast):
-        tiles = plan.row_shares if operand == "a" else len(plan.column_parts)
-        boxes = plan.loads(operand) if stage == "ptx" else tiles
-        if operand in plan.multicast:
-            yield "await_group"
-            yield from ["load_multicast"] * boxes
-        else:
-            yield from ["load"] * boxes
+        yield from ["await_group"] * (operand in plan.multicast)
+        yield from load_parts(plan, operand, stage)
     yield "producer_end"
+
+
+def early_producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
+    """One operand of the first steps, the wait, both of the others; where PTX has the late one varies."""
+    early, late = "ab" if plan.read_early == "a" else "ba"
+    yield "producer_early"
+    yield from load_parts(plan, early, stage)
+    yield "ahead"
+    yield from ["trigger"] * (plan.trigger == "loads")
+    later = ["producer_later", *["await_group"] * len(plan.multicast), "expect"]
+    later += load_parts(plan, early, stage)
+    yield from later
+    if stage == "ttgir":
+        yield from ("producer_late", *load_parts(plan, late, stage), "producer_end")
 
 
 def operand_parts(plan: WgmmaKernel) -> list[str]:
@@ -388,17 +406,17 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
         return
     region = regions(lowered)[-1]
     check(region, plan, "ttgir", *producer_parts(plan, "ttgir"))
-    parts = len(plan.column_parts)
-    assert region.count("ttng.async_tma_copy_global_to_local") == plan.row_shares + parts
     assert not re.search("warp_group_dot|local_to_global|local_store", region)
     # Each operand, and each part of B, has a descriptor of its own: loads cannot be taken for each other's.
     loads = re.findall(r"async_tma_copy_global_to_local (%\w+)\[.*?(\{multicast\})?(?: :|$)", region)
-    of_operand = {"a": plan.row_shares} | {f"b{part}": 1 for part in range(parts)}
-    order = sorted(of_operand, key=lambda operand: operand[0] in plan.multicast)
-    expected = [
-        (operand, operand[0] in plan.multicast) for operand in order for _ in range(of_operand[operand])
-    ]
-    names = dict(zip(dict.fromkeys(descriptor for descriptor, _ in loads), order, strict=True))
+    of_operand = {"a": ["a"] * plan.row_shares, "b": [f"b{part}" for part in range(len(plan.column_parts))]}
+    order = sorted("ab", key=lambda operand: operand in plan.multicast)
+    if plan.dependent:  # ahead of the loop, and in it
+        early, late = "ab" if plan.read_early == "a" else "ba"
+        order = [early, early, late]
+    expected = [(tile, tile[0] in plan.multicast) for operand in order for tile in of_operand[operand]]
+    tiles = dict.fromkeys(tile for tile, _ in expected)
+    names = dict(zip(dict.fromkeys(descriptor for descriptor, _ in loads), tiles, strict=True))
     assert [(names[descriptor], bool(multicast)) for descriptor, multicast in loads] == expected
 
 

@@ -564,3 +564,18 @@ def test_fit_uses_the_whole_line() -> None:
         "    )",
     ]
     assert fit("function(", ["a" * 102, "b"], ")").splitlines() == ["function(", f"    {'a' * 102}, b", ")"]
+
+
+def test_what_is_said_of_a_launch_is_broken_where_a_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "early.yaml"
+    path.write_text(
+        "title: two CTAs with roles on each SM, which start early\n"
+        "target: h100\n"
+        "operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}\n"
+        "tile: {m: 64, n: 64, k: 64}\n"
+        "warp_specialization: {kind: cooperative, consumers: 1}\n"
+        "occupancy: 2\n"
+        "dependent_launch: {early: b}\n"
+    )
+    found = ruff("check", "--stdin-filename", "generated/early.py", "-", text=make(path).module)
+    assert found.returncode == 0, found.stdout + found.stderr

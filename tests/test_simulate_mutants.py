@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
-from mutants import committed, kinds, rings, splits
+from mutants import committed, early, kinds, rings, splits
 from mutants.mutant import changed, code_of, launch_of, product_of
 from mutants.rings import SHAPES
 
@@ -17,7 +17,7 @@ from gemmgen.module import import_generated
 from gemmgen.simulate import POLICIES
 from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product
 
-MUTANTS = rings.MUTANTS | kinds.MUTANTS | splits.MUTANTS | committed.MUTANTS
+MUTANTS = rings.MUTANTS | kinds.MUTANTS | splits.MUTANTS | early.MUTANTS | committed.MUTANTS
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
     "twin_b_in_the_stage_before",
@@ -54,7 +54,7 @@ def test_the_unmutated_module_is_clean_under_many_schedules(stem: str) -> None:
     assert simulate_product(product, (launch,)).problems == ()
 
 
-DIVIDED = sorted({mutant.stem for mutant in splits.MUTANTS.values()})
+DIVIDED = sorted({mutant.stem for mutant in (splits.MUTANTS | early.MUTANTS).values()})
 
 
 @pytest.mark.parametrize("stem", DIVIDED)
@@ -71,7 +71,7 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
 def test_no_fault_is_planted_twice() -> None:
     planted = {(mutant.stem, mutant.changes) for mutant in MUTANTS.values()}
     assert len(planted) == len(MUTANTS)
-    count = sum(len(family.MUTANTS) for family in (rings, kinds, splits, committed))
+    count = sum(len(family.MUTANTS) for family in (rings, kinds, splits, early, committed))
     assert len(MUTANTS) == count  # no name is in two of them
 
 

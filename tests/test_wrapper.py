@@ -1141,3 +1141,71 @@ def test_the_bits_of_a_row_do_not_depend_on_how_many_there_are(stem: str) -> Non
             extras["c"] = extras["c"][:rows]
         part = Call(call.module, call.a[:rows], call.b, extras)()
         assert torch.equal(part, whole[:rows]), rows
+
+
+def is_linked(plan: WgmmaKernel) -> bool:
+    """Whether a kernel starts early, and its D lies in memory as the operand that it then awaits."""
+    return plan.read_early == "b" or (plan.read_early == "a" and plan.problem.b.major == "mn")
+
+
+EARLY_MODULES = tuple(spec.stem for spec in HOPPER_SPECS if is_linked(hopper(made(spec).plan)))
+LINKS = 60
+"""Of a chain: with weights that keep the size of what they multiply, its numbers stay in range."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Calls of a kernel that starts early: each reads the D of the one ahead and writes over what it read."""
+
+    call: Call
+    early: str
+    buffers: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, stem: str) -> Chain:
+        """Return a chain of a committed module: of rows of A with B as the weight, or of columns of B."""
+        product = made(spec_file(stem))
+        size, few = 1024, 200
+        m, n = (few, size) if product.plan.read_early == "b" else (size, few)
+        generator = torch.Generator("cuda").manual_seed(1)
+        inputs = random_inputs((m, n, size), product.source.spec, generator)
+        a, b, extras = inputs.a, inputs.b, dict(inputs.extras)
+        weight, moving = (b, a) if product.plan.read_early == "b" else (a, b)
+        weight.div_(size**0.5)
+        if "tensor_scale" in extras:
+            extras["tensor_scale"].fill_(1.0)
+        call = Call(import_generated(module_file(stem)), a, b, extras)
+        return cls(call, product.plan.read_early or "", (moving, torch.empty_like(moving)))
+
+    def run(self, *, apart: bool) -> Tensor:
+        """Return the last D of a chain whose kernels overlap, or are far apart."""
+        here, there = (buffer.clone() for buffer in self.buffers)
+        return self.linked(here, there, apart=apart)
+
+    def linked(self, here: Tensor, there: Tensor, *, apart: bool = False) -> Tensor:
+        """Return the last D of a chain in these two matrices."""
+        matmul = matmul_of(self.call.module)
+        for _ in range(LINKS):
+            operands = (here, self.call.b) if self.early == "b" else (self.call.a, here)
+            matmul(*operands, **self.call.extras, out=there)
+            if apart:
+                torch.cuda.synchronize()
+            here, there = there, here
+        return here
+
+
+@gpu
+@pytest.mark.parametrize("stem", EARLY_MODULES)
+def test_kernels_that_overlap_compute_what_they_compute_apart(stem: str) -> None:
+    chain = Chain.of(stem)
+    expected = chain.run(apart=True)
+    assert torch.isfinite(expected).all()
+    for _ in range(20):
+        assert torch.equal(chain.run(apart=False), expected)
+    here, there = (buffer.clone() for buffer in chain.buffers)
+    with captured_graph() as graph:
+        result = chain.linked(here, there)
+    for _ in range(100):
+        here.copy_(chain.buffers[0])
+        graph.replay()
+        assert torch.equal(result, expected)

@@ -279,6 +279,11 @@ class EpilogueView:
         return "phase" if self.plan.persistent else "0"
 
     @property
+    def await_c(self) -> str:
+        """The statement that awaits a sub-tile of C."""
+        return fit("mbarrier.wait(", (f"buffers.c_ready{self.buffer}", self.c_phase), ")", indent=4)
+
+    @property
     def c_phases(self) -> str:
         """What the phases of C's barriers are."""
         if self.refills:

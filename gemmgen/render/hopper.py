@@ -130,10 +130,9 @@ class HopperView(KernelView):
         if plan.schedule_kind != "single_tile":
             parts.append(self.order)
         if plan.specialized:
-            if plan.multicast:
-                parts += ["wgmma/producer_multicast", "wgmma/release"]
-            else:
-                parts.append("wgmma/producer_shares" if plan.row_shares > 1 else "wgmma/producer")
+            parts += [f"wgmma/fill_stage_{plan.read_early}"] * plan.dependent
+            parts.append(f"wgmma/producer{self._producer}")
+            parts += ["wgmma/release"] * bool(plan.multicast)
         elif not plan.synchronous:
             if not plan.persistent:
                 parts.append(f"wgmma/loads_{'bounded' if self.bounded else 'tiled'}")
@@ -154,6 +153,13 @@ class HopperView(KernelView):
     def _column_ctas(self) -> int:
         """CTAs of a cluster that divide an accumulator's columns."""
         return self.plan.cluster_m if self.plan.exchanged else self.plan.cluster_n
+
+    @property
+    def _producer(self) -> str:
+        early = "_early" * self.plan.dependent
+        if self.plan.multicast:
+            return f"{early}_multicast"
+        return early or "_shares" * (self.plan.row_shares > 1)
 
     @property
     def _consumer(self) -> str:
@@ -369,6 +375,47 @@ class HopperView(KernelView):
         return self.loads[self.plan.read_early != "b"]
 
     @property
+    def place_first(self) -> str:
+        """The part that finds a producer's first tile, or part of one, and what it loads early of that."""
+        return f"wgmma/place_first_{'part' if self.divides_k else 'tile'}.py.j2"
+
+    @property
+    def early_steps(self) -> str:
+        """Between which K steps it loads one operand early."""
+        return "first_step, early_end" if self.divides_k else "early_end"
+
+    @staticmethod
+    def call_fill(load: OperandLoad) -> str:
+        """Return the call that loads a K step's tiles of an operand."""
+        return f"fill_{load.operand}(args, {load.place}, k_step, ring)"
+
+    @property
+    def fill_a(self) -> str:
+        """The statements that load a K step's tiles of A, in a function of its own."""
+        load = self.loads[0]
+        if load.shares == 1:
+            return self.load_statements(load, margin=4)
+        return (
+            "for i in gl.static_range(CONSUMERS):\n"
+            "        a_tile = args.a_smem[i].index(ring.stage)\n"
+            f"        tma.async_load(args.a_desc, {load.coordinates}, ready, a_tile{load.option})"
+        )
+
+    @property
+    def fill_b(self) -> str:
+        """The statements that load a K step's tiles of B, in a function of its own."""
+        return self.load_statements(self.loads[1], margin=4)
+
+    @property
+    def await_groups(self) -> str:
+        """The statements that await the consumers of all CTAs that share a tile."""
+        waits = (
+            f"mbarrier.wait(args.{operand}_multicast_empty.index(ring.stage), ring.phase)"
+            for operand in self.plan.multicast
+        )
+        return f"\n{' ' * 16}".join(waits)
+
+    @property
     def loads_epilogue_first(self) -> bool:
         """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
         return self.epilogue.loads and not self.divides_k
@@ -440,7 +487,12 @@ class HopperView(KernelView):
         a = "args.a_desc.nbytes_per_cta"
         b = (f"{part.of('b_desc')}.nbytes_per_cta" for part in self.columns)
         bytes_of = [f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b]
-        return fit_sum("mbarrier.expect(", "ready", bytes_of, indent=12)
+        return fit_sum("mbarrier.expect(", "ready", bytes_of, indent=self._load_indent)
+
+    @property
+    def _load_indent(self) -> int:
+        """Columns before what loads a stage: in the producer's loop, or in functions of their own."""
+        return 4 if self.plan.dependent else 12
 
     @property
     def loads(self) -> tuple[OperandLoad, ...]:
@@ -471,7 +523,7 @@ class HopperView(KernelView):
             coordinates = load.coordinates.replace("column", part.column)
             tile = f"{part.of(f'{load.operand}_smem')}.index(ring.stage)"
             arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *option]
-            statements.append(fit("tma.async_load(", arguments, ")", indent=12, margin=margin))
+            statements.append(fit("tma.async_load(", arguments, ")", indent=self._load_indent, margin=margin))
         return f"\n{' ' * margin}".join(statements)
 
     @property

@@ -67,6 +67,11 @@ class OperandLoad:
     """Tiles of it, one for each consumer's rows."""
 
     @property
+    def place(self) -> str:
+        """What says where its tiles lie besides K: the first row of A, or the first column of B."""
+        return {"a": "row", "b": "column"}[self.operand]
+
+    @property
     def option(self) -> str:
         """The argument that makes it a multicast."""
         return ", multicast=True" if self.multicast else ""

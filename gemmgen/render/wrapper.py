@@ -413,14 +413,15 @@ class Wrapper:
 
     @property
     def launch_options_meaning(self) -> str:
-        """What they are."""
+        """What they are, in lines of a comment."""
         plan = self.plan
         options = f"Warps of {'the first partition' if plan.specialized else 'a CTA'}, CTAs per cluster"
         if plan.launch_register_limit:
             options += f", registers for {plan.occupancy} per SM"
         if plan.dependent:
             options += ", dependent launch"
-        return f"{options}; Triton warns of unset FP fusion."
+        lines = textwrap.wrap(f"{options}; Triton warns of unset FP fusion.", width=LINE_LENGTH - len("# "))
+        return "\n# ".join(lines)
 
     @property
     def programs(self) -> str:

@@ -24,6 +24,7 @@ from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.roles import tensor_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.render.spelling import argument_name
@@ -197,7 +198,10 @@ def restored_arguments(plan: Kernel) -> tuple[str, ...]:
 
 def early_arguments(plan: Kernel) -> tuple[str, ...]:
     """Return what the kernel's launch may read before the kernel ahead of it has ended."""
-    return (f"{plan.read_early}_desc",) if plan.read_early else ()
+    if not plan.read_early:
+        return ()
+    parts = (argument for argument in plan.arguments if tensor_of(argument.name) == plan.read_early)
+    return tuple(map(argument_name, parts))
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,10 @@ CHANGED = {
         Field("bench.shapes", ([[512, 6144, 4096]], [[2048, 2112, 7168]], [[300, 776, 1032]]), ()),
     )
 }
-FIELDS = tuple(CHANGED.get(field.path, field) for field in hopper.FIELDS)
+FIELDS = (
+    *(CHANGED.get(field.path, field) for field in hopper.FIELDS),
+    Field("dependent_launch", ({"early": "a"}, {"early": "b"}, {"early": "b", "trigger": "end"})),
+)
 
 
 def spec_text(seed: int) -> str:

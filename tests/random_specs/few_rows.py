@@ -84,7 +84,8 @@ def _reconcile_kinds(values: Values, rng: random.Random) -> None:
     if values["schedule.kind"] != "tiled" and kind != "cooperative":
         drop(values, "schedule.splits")
     if values["schedule.kind"] != "tiled":
-        drop(values, "dependent_launch")
+        if kind == "none":
+            drop(values, "dependent_launch")
     elif values.get("schedule.splits", 1) > 1 or "dependent_launch" in values:
         values["buffering.stages"] = max(values.get("buffering.stages", 2), 2)
     if values["mma.rows"] == "n":

@@ -14,6 +14,8 @@ fits the constants to records:
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
+* [early-roles] the first three with roles at 17 shapes, with and without that:
+  ``benchmarks/suites/h200_dependent.jsonl``;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
   (``benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without their
   sums or with two K steps, of which only medians are kept (``h200_long_k_taken_apart.json`` and
@@ -160,6 +162,11 @@ is no place come late, beside others.
 """
 EARLY_COVER = 2.5
 """[early] Of that loss, how much for each part of K that a program's ring holds: it is loaded ahead."""
+EARLY_DELIVERY = 0.9
+"""[early-roles] Of what L2 and DRAM deliver to kernels with roles, where they start beside the one ahead: 51
+gains of 0.86 to 1.11 are known to 4.0 % with it and ``EARLY_NS``, and to 5.5 % without. Those that start when
+all of the one ahead have ended (trigger end) gain nothing by it, 0.990 in the mean.
+"""
 ROLES_START_NS = 1_200
 """[long-k] What a program with roles takes longer to start and to end."""
 ROLES_SPLIT_NS = 3_000
@@ -329,8 +336,9 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     k_steps = math.ceil(shape[2] / plan.cta_tile_k)
     tiles *= plan.cluster_size
     share = min(1.0, tiles / (rounds * ctas * gpu.sm_count))
-    dram = dram_bytes(plan.problem, shape) / (DRAM_BYTES_SHARE * gpu.dram_bytes_per_second / 1e9)
-    l2 = tiles * k_steps * plan.stage_bytes / L2_BYTES_PER_NS
+    delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
+    dram = dram_bytes(plan.problem, shape) / (DRAM_BYTES_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
+    l2 = tiles * k_steps * plan.stage_bytes / (L2_BYTES_PER_NS * delivery)
     tile_fma = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k
     ideal = math.prod(shape) / tile_fma * mma_cycles(plan) / gpu.sm_count
 
@@ -368,8 +376,14 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
     again = 0 if plan.persistent else (rounds - 1) * ROUND_NS
     start = START_NS + (CLUSTER_START_NS if plan.cluster_size > 1 else 0)
+    start -= EARLY_NS if _overlaps(plan) else 0
     more = {"DRAM" if dram > l2 else "L2": together - busiest, "start": start + again}
     return terms | beside | more
+
+
+def _overlaps(plan: WgmmaKernel) -> bool:
+    """Whether a kernel with roles has programs that start while those of the one ahead still end."""
+    return plan.specialized and plan.dependent and plan.trigger == "loads"
 
 
 def _together(times: Iterable[float], exponent: float) -> float:
@@ -396,8 +410,9 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         neighbours = math.ceil(2 * programs * plan.cluster_size / gpu.sm_count)
         busiest = max(busiest, neighbours * k_steps * _bytes_of_neighbours(plan) / 2 / TPC_BYTES_PER_NS)
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
-    dram = moved / (DRAM_SHARE * gpu.dram_bytes_per_second / 1e9)
-    taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS
+    delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
+    dram = moved / (DRAM_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
+    taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS / delivery
     together = _together((dram, busiest, taken_in), OVERLAP)
     start = STREAM_START_NS + (ROLES_START_NS if plan.specialized else 0)
     terms = {
@@ -407,7 +422,9 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         "splits": _splits_ns(plan),
     }
     taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
-    if plan.dependent and taken > 0.5:  # else the kernel behind has places of its own
+    if _overlaps(plan):
+        terms["start"] -= EARLY_NS
+    elif plan.dependent and not plan.specialized and taken > 0.5:  # else the one behind has places of its own
         exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
         left = max(0.0, EARLY_PLACES - taken)
         terms["places left"] = EARLY_LOSS * left * exposed * sum(terms.values())

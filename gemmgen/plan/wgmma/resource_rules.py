@@ -11,6 +11,7 @@ from gemmgen.plan.shared_rules import expressible, inexpressible_request, larges
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
     MOST_LOADS,
+    REGISTERS_OF_EARLY_LOADS,
     REGISTERS_OF_LONG_PING_PONG,
     REGISTERS_OF_MOST_LOADS,
     fewest_stages,
@@ -119,14 +120,16 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         yield _too_many_loads(plan)
     elif plan.producer_registers < (needed := needed_producer_registers(plan)):
         along = plan.loads("a") + plan.loads("b") - across
-        long = plan.ping_pong and needed == REGISTERS_OF_LONG_PING_PONG
+        late = needed - (REGISTERS_OF_EARLY_LOADS if plan.dependent else 0)
+        long = plan.ping_pong and late == REGISTERS_OF_LONG_PING_PONG
         of = f" of {plan.mmas_per_step} instructions a step" if long else ""
+        early = f" with {plan.early_operand.upper()} loaded early" if plan.dependent else ""
         yield Finding(
             "warp_specialization.registers.producer",
             f"{plan.producer_registers} registers per producer thread",
             f"{across} TMA loads a K step across rows of K and {along} along them take {needed} for "
             f"{plan.consumers} {plan.specialization} consumer{'s' if plan.consumers > 1 else ''}"
-            f"{of} in {plan.order} order",
+            f"{of} in {plan.order} order{early}",
             f"use at least {needed}",
         )
 

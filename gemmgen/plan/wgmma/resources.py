@@ -417,6 +417,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             Entry("stages", self.stages, "tiles", f"{self.stages * self.cta_tile_k} of K in flight"),
             Entry("outstanding", self.outstanding_mmas, "MMAs", "older MMAs that run while a step is issued"),
             *self._split_entries,
+            *self._early_entries,
             Entry(
                 "instructions",
                 self.mmas_per_step,
@@ -470,6 +471,15 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         programs = "that programs take one by one" if self.specialized else "a program each"
         partials = f"of K, {programs}; {self.partial_bytes:,} bytes of sums in memory for each tile"
         return (Entry("splits", self.splits, "parts", partials),)
+
+    @property
+    def _early_entries(self) -> tuple[Entry, ...]:
+        """What a producer requests before it waits for the kernel ahead."""
+        if not (self.dependent and self.specialized):
+            return ()
+        tile_bytes = self.a_tile_bytes if self.read_early == "a" else self.b_tile_bytes
+        early = f"of {self.early_operand.upper()}, {self.stages * tile_bytes:,} bytes in each CTA"
+        return (Entry("early", self.stages, "tiles", f"{early}, before the kernel ahead has ended"),)
 
     @property
     def _fitting(self) -> int:

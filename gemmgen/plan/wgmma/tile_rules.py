@@ -125,14 +125,15 @@ def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("dependent-launch")
 def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A kernel that starts early has its first loads in the program's own code, ahead of all else."""
-    if not plan.dependent:
+    """A kernel that starts early has its first loads ahead of all else: a program's own, or a producer's."""
+    if not plan.dependent or plan.specialized:
         return
     found = f"{plan.early_operand.upper()} loaded early"
-    limit = "this version starts kernels early whose programs have one tile and load ahead"
+    limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
-        fix = "use tiled, or no dependent_launch"
+        roles = ", or cooperative for warp_specialization.kind" if plan.persistent else ""
+        fix = f"use tiled{roles}, or no dependent_launch"
         yield Finding("schedule.kind", f"{found} in a {kind} schedule", limit, fix)
     elif plan.synchronous:
         yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
