@@ -178,6 +178,11 @@ class Geometry(Decisions, ABC):
         return 1
 
     @property
+    def divides_last_wave(self) -> bool:
+        """Whether the tiles that fill no wave are divided among all programs by K steps."""
+        return False
+
+    @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
         return self.problem.gpu.clusters(self.cluster_size) * self.occupancy

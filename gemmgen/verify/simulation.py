@@ -93,8 +93,12 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
     launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
-    shared = plan.persistent and plan.parts_per_tile > 1
-    return (*launches, parts_launch(plan, schedules(seeds))) if shared else launches
+    return (*launches, parts_launch(plan, schedules(seeds))) if takes_parts(plan) else launches
+
+
+def takes_parts(plan: Kernel) -> bool:
+    """Whether programs take several tiles, or parts of them, and share some."""
+    return plan.persistent and (plan.parts_per_tile > 1 or plan.divides_last_wave)
 
 
 def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
@@ -121,8 +125,12 @@ PARTS_PROGRAMS = 3
 def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
     """Return a launch in which different programs have the parts of a tile, of one step of K each.
 
-    In the ring launch one program takes them all, and the last of them always stores the tile.
+    In the ring launch one program takes them all, and the last of them always stores the tile. Where programs
+    divide the last wave, it has four tiles of three steps: of the programs' shares of four, one begins with a
+    whole tile, one ends with one, and they meet in both of the others.
     """
+    if plan.divides_last_wave:
+        return Launch(_ragged(plan, 2, 2, PARTS_PROGRAMS), PARTS_PROGRAMS, "normal", schedules)
     return Launch(_ragged(plan, 2, 2, plan.parts_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 

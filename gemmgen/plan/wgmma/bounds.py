@@ -228,8 +228,8 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         working += WORKING_REGISTERS_OF_NARROW_MMAS
     if plan.composed and plan.a_source == "registers":
         working = max(working, WORKING_REGISTERS_OF_PARTS)
-    if plan.splits > 1 and plan.specialized and plan.reduction == "ordered":
-        most = plan.splits > 2 and plan.accumulator_registers >= MOST_SUMS
+    if plan.shares_tiles and plan.specialized and plan.reduction == "ordered":
+        most = (plan.splits > 2 or plan.divides_last_wave) and plan.accumulator_registers >= MOST_SUMS
         long = most and plan.mmas_per_step >= LONG_STEP_MMAS
         working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:

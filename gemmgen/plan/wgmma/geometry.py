@@ -9,7 +9,14 @@ from gemmgen.hardware import WGMMA
 from gemmgen.hardware.elements import DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
-from gemmgen.spec.names import EarlyOperand, MmaRows, Reduction, Source, Specialization, Trigger
+from gemmgen.spec.names import EarlyOperand, LastWave, MmaRows, Reduction, Source, Specialization, Trigger
+
+LEAST_STEP_BYTES = 1024
+"""Of a row of A, that a program multiplies at least of a tile which it shares with others.
+
+To leave sums, to count and to add them up takes as long as several steps of 128 bytes: programs with fewer
+than eight of them would do little else.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +45,8 @@ class WgmmaDecisions(Decisions):
     """Parts of K, which programs take one by one."""
     reduction: Reduction
     """How their sums are added up."""
+    last_wave: LastWave
+    """How programs take the tiles that do not fill a wave."""
     early_operand: EarlyOperand | Literal["none"]
     """The operand whose first loads do not wait for the kernel ahead; without one, a launch does."""
     trigger: Trigger
@@ -69,6 +78,21 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def parts_per_tile(self) -> int:
         """Parts of a tile's K, of which a program takes one at a time."""
         return self.splits
+
+    @property
+    def divides_last_wave(self) -> bool:
+        """Whether the tiles that fill no wave are divided among all programs by K steps: stream-K."""
+        return self.last_wave == "stream_k"
+
+    @property
+    def shares_tiles(self) -> bool:
+        """Whether programs multiply parts of one tile, and leave each other their sums."""
+        return self.splits > 1 or self.divides_last_wave
+
+    @property
+    def least_steps(self) -> int:
+        """K steps of which a program's share of divided tiles has at least as many, where a tile has them."""
+        return max(1, LEAST_STEP_BYTES // (self.cta_tile_k * self.problem.a.dtype.bytes))
 
     @property
     def deterministic(self) -> bool:
