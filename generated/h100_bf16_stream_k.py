@@ -4,7 +4,9 @@ D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulate
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
-next tile is already loading.
+next tile is already loading. The tiles that fill no wave, and a whole wave with them, are divided by K
+steps over all programs (stream-K): of a tile that several have, each leaves its sums in memory, and the
+last to come adds them up in order and stores D.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
@@ -296,8 +298,9 @@ def is_last(args, division, divided, consumer: gl.constexpr, accumulator):
 @gluon.jit
 def sum_of_pieces(args, division, divided, consumer: gl.constexpr):
     """Add up the sums of all pieces of a tile in the order of K: the bits do not depend on who came last."""
-    like = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)  # not added: only its layout is used
-    layout: gl.constexpr = in_register_order(like).type.layout
+    # The sums are all in memory: of this only the layout is used.
+    zeros = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
+    layout: gl.constexpr = in_register_order(zeros).type.layout
     first, last = owners(args, division, divided)
     place = first + divided
     sums = gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))
@@ -305,7 +308,7 @@ def sum_of_pieces(args, division, divided, consumer: gl.constexpr):
         sums += gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))
     # All pieces have been counted: leave the counter as it was found, for the next launch.
     gl.store(args.counters_ptr + divided * CONSUMERS + consumer, 0)
-    return as_accumulator(sums, like)
+    return as_accumulator(sums, zeros)
 
 
 @gluon.jit

@@ -446,12 +446,17 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def most_programs(self) -> int:
         """Programs that divide the last tiles, at most: each leaves sums in places of its own."""
-        return self.problem.gpu.sm_count
+        return self.resident_programs
 
     @property
     def most_divided_tiles(self) -> int:
         """Tiles that they divide, at most: those of a whole wave, and less than another one."""
         return 2 * self.most_programs
+
+    @property
+    def most_partial_bytes(self) -> int:
+        """Bytes of the sums that they leave in memory, at most: a place for each piece of a tile."""
+        return (self.most_programs + self.most_divided_tiles) * self.partial_bytes
 
     @property
     def _parts(self) -> str:
@@ -476,9 +481,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def _split_entries(self) -> tuple[Entry, ...]:
         """How K is divided among programs, where it is."""
         if self.divides_last_wave:
-            places = self.most_programs + self.most_divided_tiles
-            sums = f"{places * self.partial_bytes:,} bytes of sums in memory at most"
-            divide = f"at most, divide the last tiles; {sums}"
+            divide = f"at most, divide the last tiles; {self.most_partial_bytes:,} bytes of sums in memory"
             return (Entry("stream-K", self.most_programs, "programs", divide),)
         if self.splits == 1:
             return ()
