@@ -115,39 +115,60 @@ def tile_origin(args, tile):
 
 @gluon.aggregate
 class Division:
-    """Which tiles are divided: those behind the whole waves. A program has so many K steps of them."""
+    """How the tiles behind the whole waves are divided: each into chunks of one program, and what is left."""
 
     waves: gl.tensor
+    tiles: gl.tensor
+    chunks: gl.tensor
     share: gl.tensor
 
 
 @gluon.jit
 def divide(args):
-    """Divide the tiles that fill no wave, and a whole wave with them: so a share is no less than a tile.
+    """Divide the tiles of the last wave by K steps, so that all programs have about as many.
 
-    Where there is no whole wave, all tiles are divided, and where nothing is left of one, none is.
+    The first chunks of all tiles begin at the same K, and so do the second ones: programs that multiply them
+    at the same time load the same rows of A and columns of B, which L2 then reads once.
     """
     tiles, programs = args.tiles_m * args.tiles_n, gl.num_programs(0)
-    waves = tiles // programs
-    waves = gl.where(tiles % programs == 0, waves, gl.maximum(waves - 1, 0))
-    share = gl.cdiv((tiles - waves * programs) * args.k_steps, programs)
-    # The shares of few tiles could be so short that their sums take longer than they do.
-    return Division(waves, gl.maximum(share, gl.minimum(LEAST_STEPS, args.k_steps)))
+    divided = tiles % programs
+    # Of few tiles shares could be so short that to add up their sums takes longer than the steps.
+    share = gl.maximum(gl.cdiv(divided * args.k_steps, programs), gl.minimum(LEAST_STEPS, args.k_steps))
+    chunks = args.k_steps // share
+    # The other programs divide what is behind the chunks. If it is short they would have many pieces, of as
+    # many tiles: then the chunks are longer instead, and there is nothing behind them.
+    is_short = 2 * (args.k_steps - chunks * share) < share
+    share = gl.where(is_short, gl.cdiv(args.k_steps, chunks), share)
+    chunks = gl.where(is_short, gl.cdiv(args.k_steps, share), chunks)
+    return Division(tiles // programs, divided, chunks, share)
 
 
 @gluon.jit
-def share_of_program(args, division):
-    """Where this program's share begins and ends, in K steps that are counted through all divided tiles."""
-    steps = (args.tiles_m * args.tiles_n - division.waves * gl.num_programs(0)) * args.k_steps
-    begin = gl.minimum(gl.program_id(0) * division.share, steps)
+def steps_behind_chunks(args, division):
+    """The K steps of each divided tile that are in no chunk."""
+    return gl.maximum(args.k_steps - division.chunks * division.share, 0)
+
+
+@gluon.jit
+def share_behind_chunks(args, division):
+    """Where this program's share of these begins and ends, in steps that are counted through all tiles."""
+    steps = division.tiles * steps_behind_chunks(args, division)
+    begin = gl.minimum((gl.program_id(0) - division.chunks * division.tiles) * division.share, steps)
     return begin, gl.minimum(begin + division.share, steps)
 
 
 @gluon.jit
+def has_chunk(division):
+    """Whether this program has one, and nothing else of the divided tiles."""
+    return gl.program_id(0) < division.chunks * division.tiles
+
+
+@gluon.jit
 def count_pieces(args, division):
-    """How many pieces this program multiplies: its whole tiles, and one of each tile that its share meets."""
-    begin, end = share_of_program(args, division)
-    return division.waves + gl.cdiv(end, args.k_steps) - begin // args.k_steps
+    """How many pieces this program multiplies: whole tiles, and one of each divided tile that it meets."""
+    begin, end = share_behind_chunks(args, division)
+    steps = gl.maximum(steps_behind_chunks(args, division), 1)
+    return division.waves + gl.where(has_chunk(division), 1, gl.cdiv(end, steps) - begin // steps)
 
 
 @gluon.aggregate
@@ -161,15 +182,28 @@ class Piece:
 
 @gluon.jit
 def find_piece(args, division, number):
-    """A piece of this program by its number: whole tiles come first, then its share in the order of K."""
-    programs = gl.num_programs(0)
-    begin, end = share_of_program(args, division)
-    divided = begin // args.k_steps + number - division.waves
-    step, whole = divided * args.k_steps, number < division.waves
+    """A piece of this program by its number: whole tiles come first, then what it has of divided ones."""
+    program, tiles = gl.program_id(0), gl.maximum(division.tiles, 1)
+    begin, end = share_behind_chunks(args, division)
+    steps = gl.maximum(steps_behind_chunks(args, division), 1)
+    behind = begin // steps + number - division.waves
+    in_chunks = division.chunks * division.share
+    first_step = gl.where(
+        has_chunk(division),
+        program // tiles * division.share,
+        in_chunks + gl.maximum(begin - behind * steps, 0),
+    )
+    last = gl.where(
+        has_chunk(division),
+        first_step + division.share,
+        in_chunks + gl.minimum(end - behind * steps, steps),
+    )
+    divided = gl.where(has_chunk(division), program % tiles, behind)
+    whole = number < division.waves
     return Piece(
-        gl.where(whole, number * programs + gl.program_id(0), division.waves * programs + divided),
-        gl.where(whole, 0, gl.maximum(begin - step, 0)),
-        gl.where(whole, args.k_steps, gl.minimum(end - step, args.k_steps)),
+        gl.where(whole, number, division.waves) * gl.num_programs(0) + gl.where(whole, program, divided),
+        gl.where(whole, 0, first_step),
+        gl.where(whole, args.k_steps, gl.minimum(last, args.k_steps)),
     )
 
 
@@ -311,27 +345,30 @@ def sum_addresses(args, place, layout: gl.constexpr):
 
 
 @gluon.jit
-def owners(args, division, divided):
-    """The first and the last program that have a piece of a divided tile."""
-    begin = divided * args.k_steps
-    return begin // division.share, (begin + args.k_steps - 1) // division.share
+def pieces_of_tile(args, division, divided):
+    """How many pieces a divided tile has, and the place of the first one behind its chunks."""
+    steps = steps_behind_chunks(args, division)
+    begin = divided * steps
+    owner = begin // division.share
+    pieces = division.chunks + gl.cdiv(begin + steps, division.share) - owner
+    return pieces, division.chunks * division.tiles + owner + divided
 
 
 @gluon.jit
 def is_last(args, division, divided, accumulator):
     """Leave the sums of a piece in memory; return whether those of all other pieces of the tile are there.
 
-    From one piece to the next in the order of K the program's number goes up, or the tile's, or both: their
-    sum is a place that no other piece has, and the places of a tile's pieces follow one another.
+    The place of a chunk is its program's number. Behind the chunks the program's number goes up from a piece
+    to the next, or the tile's, or both: their sum is a place that no other piece has.
     """
     sums = in_register_order(accumulator)
-    place = gl.program_id(0) + divided
+    place = gl.program_id(0) + gl.where(has_chunk(division), 0, divided)
     gl.store(sum_addresses(args, place, sums.type.layout), sums)
-    first, last = owners(args, division, divided)
+    pieces, _ = pieces_of_tile(args, division, divided)
     # One thread counts for all, behind Triton's barrier: it releases the sums of all threads to the program
     # that comes last, and acquires for them those of the programs that came before.
     arrived = gl.atomic_add(args.counters_ptr + divided, 1, sem="acq_rel", scope="gpu")
-    return arrived == last - first
+    return arrived == pieces - 1
 
 
 @gluon.jit
@@ -340,10 +377,10 @@ def sum_of_pieces(args, division, divided):
     # The sums are all in memory: of this only the layout is used.
     zeros = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     layout: gl.constexpr = in_register_order(zeros).type.layout
-    first, last = owners(args, division, divided)
-    place = first + divided
-    sums = gl.load(sum_addresses(args, place, layout))
-    for place in range(first + divided + 1, last + divided + 1):
+    pieces, behind = pieces_of_tile(args, division, divided)
+    sums = gl.load(sum_addresses(args, divided, layout))
+    for i in range(1, pieces):
+        place = gl.where(i < division.chunks, i * division.tiles + divided, behind + i - division.chunks)
         sums += gl.load(sum_addresses(args, place, layout))
     # All pieces have been counted: leave the counter as it was found, for the next launch.
     gl.store(args.counters_ptr + divided, 0)
@@ -480,7 +517,7 @@ def matmul(
     if workspace is None and torch.cuda.is_current_stream_capturing():
         workspace = make_workspace(m, n, a.device)  # of the graph, which any stream may replay
     arguments += workspace or _workspace(torch.cuda.current_stream(a.device), m, n)
-    if arguments[-1].numel() < min(tiles, 2 * PROGRAMS.value):
+    if arguments[-1].numel() < min(tiles, PROGRAMS.value):
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
     _launch(a.device, tiles * -(-k // PROGRAM_TILE_K.value), arguments)
     return out
@@ -489,7 +526,7 @@ def matmul(
 def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return memory for the sums of the last tiles of an M x N D, and their counters, as calls leave them."""
     tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
-    divided = min(tiles, 2 * PROGRAMS.value)
+    divided = min(tiles, PROGRAMS.value)
     counters = torch.zeros(divided, dtype=torch.int32, device=device)
     sums = (PROGRAMS.value + divided) * SUMS.value
     return torch.empty(sums, dtype=torch.float32, device=device), counters

@@ -183,6 +183,11 @@ class Geometry(Decisions, ABC):
         return False
 
     @property
+    def least_steps(self) -> int:
+        """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
+        return 1
+
+    @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
         return self.problem.gpu.clusters(self.cluster_size) * self.occupancy

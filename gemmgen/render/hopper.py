@@ -257,13 +257,11 @@ class HopperView(KernelView):
         if plan.divides_last_wave:
             yield "PROGRAMS", plan.most_programs, "at most: the workspace has places for the sums of so many"
             yield "LEAST_STEPS", plan.least_steps, "of K that a program's share of divided tiles has"
-            yield "SUMS", plan.consumer_tile_m * plan.program_tile_n, self._sums_meaning
+            yield from self._sum_constants
         if self.divides_k:
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
-            yield "SUMS", plan.consumer_tile_m * plan.program_tile_n, self._sums_meaning
-            if self._column_ctas > 1:
-                yield "COLUMN_CTAS", self._column_ctas, "that divide the columns of an accumulator"
+            yield from self._sum_constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
                 yield (
                     "SPLITS_AT_ONCE",
@@ -279,9 +277,12 @@ class HopperView(KernelView):
         yield from self.order_constants
 
     @property
-    def _sums_meaning(self) -> str:
-        """What a place in the workspace has the sums of."""
-        return "of each consumer's rows of a tile" if self.plan.row_shares > 1 else "of a tile"
+    def _sum_constants(self) -> Iterator[tuple[str, object, str]]:
+        """What is known of the sums that programs leave each other."""
+        own = "of each consumer's rows of a tile" if self.plan.row_shares > 1 else "of a tile"
+        yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
+        if self._column_ctas > 1:
+            yield "COLUMN_CTAS", self._column_ctas, "that divide the columns of an accumulator"
 
     # --- arguments
 

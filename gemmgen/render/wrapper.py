@@ -109,7 +109,7 @@ class Wrapper:
     @property
     def most_divided(self) -> str:
         """The most tiles that are divided by K steps."""
-        return "2 * PROGRAMS.value"
+        return "PROGRAMS.value"
 
     @property
     def work(self) -> str:

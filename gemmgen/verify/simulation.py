@@ -120,17 +120,20 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
 
 PARTS_PROGRAMS = 3
 """Programs that take the parts of tiles by turns, where programs take several."""
+WAVE_PROGRAMS, MANY_STEPS = 5, 20
+"""Programs, and steps of each tile, where they divide those of the last wave."""
 
 
 def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
     """Return a launch in which different programs have the parts of a tile, of one step of K each.
 
     In the ring launch one program takes them all, and the last of them always stores the tile. Where programs
-    divide the last wave, it has four tiles of three steps: of the programs' shares of four, one begins with a
-    whole tile, one ends with one, and they meet in both of the others.
+    divide the last wave, there are a whole wave and three tiles more: three programs have most steps of one
+    each, and two share what is behind, which parts one of the tiles once more.
     """
     if plan.divides_last_wave:
-        return Launch(_ragged(plan, 2, 2, PARTS_PROGRAMS), PARTS_PROGRAMS, "normal", schedules)
+        steps = max(MANY_STEPS, 5 * plan.least_steps // 2)
+        return Launch(_ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
     return Launch(_ragged(plan, 2, 2, plan.parts_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 

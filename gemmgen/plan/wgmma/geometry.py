@@ -91,7 +91,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def least_steps(self) -> int:
-        """K steps of which a program's share of divided tiles has at least as many, where a tile has them."""
+        """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
         return max(1, LEAST_STEP_BYTES // (self.cta_tile_k * self.problem.a.dtype.bytes))
 
     @property

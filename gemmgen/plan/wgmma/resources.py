@@ -449,14 +449,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         return self.resident_programs
 
     @property
-    def most_divided_tiles(self) -> int:
-        """Tiles that they divide, at most: those of a whole wave, and less than another one."""
-        return 2 * self.most_programs
-
-    @property
     def most_partial_bytes(self) -> int:
-        """Bytes of the sums that they leave in memory, at most: a place for each piece of a tile."""
-        return (self.most_programs + self.most_divided_tiles) * self.partial_bytes
+        """Bytes of the sums that they leave in memory, at most, of fewer tiles than there are programs.
+
+        From piece to piece the program's number goes up, or the tile's.
+        """
+        return 2 * self.most_programs * self.partial_bytes
 
     @property
     def _parts(self) -> str:

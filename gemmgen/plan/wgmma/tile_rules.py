@@ -90,7 +90,7 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("last-wave")
 def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The last wave is divided among programs of one CTA that load ahead, for consumers that share a tile."""
+    """The last wave is divided among programs with a producer of their own, whose consumers share a tile."""
     if not plan.divides_last_wave:
         return
     field, whole = "schedule.last_wave", "or whole for schedule.last_wave"
@@ -108,11 +108,6 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = "this version divides tiles for consumers that share one"
         own = "use cooperative with 1 consumer" if plan.exchanged else "use cooperative"
         yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, f"{own}, {whole}")
-    for axis, ctas in (("m", plan.cluster_m), ("n", plan.cluster_n)):
-        if ctas > 1:
-            limit = "this version divides tiles among programs of one CTA"
-            found = f"{ctas:,} CTAs along {axis.upper()} and stream_k"
-            yield Finding(f"cluster.{axis}", found, limit, f"use 1, {whole}")
     if plan.occupancy > 1:
         limit = "this version divides tiles among programs that have an SM each"
         yield Finding(
