@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,10 +18,20 @@ from modules import made, module_file, spec_file
 from gemmgen.module import import_generated
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Shape
-from gemmgen.verify.simulation import PARTS_PROGRAMS, Launch, parts_launch, simulate_product
+from gemmgen.verify.simulation import Launch, parts_launch, simulate_product
 
 STEMS = ("h100_bf16_stream_k", "h100_bf16_stream_k_bias")
-DIVIDING = ("Division", "divide", "share_of_program", "count_pieces", "Piece", "find_piece", "owners")
+DIVIDING = (
+    "Division",
+    "divide",
+    "steps_behind_chunks",
+    "share_behind_chunks",
+    "has_chunk",
+    "count_pieces",
+    "Piece",
+    "find_piece",
+    "pieces_of_tile",
+)
 """What of a module says which pieces there are, in its order."""
 LEAST_STEPS = 8
 
@@ -68,6 +77,11 @@ class Dividing:
         function: Callable[..., Any] = self._names[name]
         return function(*arguments)
 
+    def on(self, programs: int) -> Dividing:
+        """The same in a launch of so many programs."""
+        self._at.programs = programs
+        return self
+
     def pieces(self, tiles: int, k_steps: int, programs: int) -> list[Found]:
         """The pieces of all programs, program by program, as each of their roles derives them."""
         args = SimpleNamespace(tiles_m=tiles, tiles_n=1, k_steps=k_steps)
@@ -80,16 +94,20 @@ class Dividing:
                 piece = self.call("find_piece", args, division, number)
                 steps = range(piece.first_step, piece.end)
                 divided = piece.tile - division.waves * programs
-                place = program + divided if len(steps) < k_steps else None
+                place = program + (0 if self.call("has_chunk", division) else divided)
+                place = place if len(steps) < k_steps else None
                 found.append(Found(program, piece.tile, steps, place))
         return found
 
-    def owners(self, tiles: int, k_steps: int, programs: int, tile: int) -> tuple[int, int]:
-        """The first and the last program of a divided tile."""
+    def added_up(self, tiles: int, k_steps: int, programs: int, tile: int) -> list[int]:
+        """The places whose sums are added up of a divided tile, in their order, as `sum_of_pieces` has it."""
         args = SimpleNamespace(tiles_m=tiles, tiles_n=1, k_steps=k_steps)
         self._at.programs = programs
         division = self.call("divide", args)
-        return self.call("owners", args, division, tile - division.waves * programs)
+        divided = tile - division.waves * programs
+        pieces, behind = self.call("pieces_of_tile", args, division, divided)
+        chunks = [i * division.tiles + divided for i in range(division.chunks)]
+        return chunks + [behind + i for i in range(pieces - division.chunks)]
 
 
 @cache
@@ -120,62 +138,88 @@ def test_every_k_step_of_every_tile_is_in_one_piece(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_a_tile_is_counted_by_as_many_programs_as_have_pieces_of_it(stem: str) -> None:
+def test_what_is_added_up_of_a_tile_are_its_pieces_in_the_order_of_k(stem: str) -> None:
     for tiles, k_steps, programs in PROBLEMS:
-        counts = defaultdict[int, list[int]](list)
+        found = defaultdict[int, list[Found]](list)
         for piece in dividing(stem).pieces(tiles, k_steps, programs):
             if piece.place is not None:
-                counts[piece.tile].append(piece.program)
-        for tile, found in counts.items():
-            first, last = dividing(stem).owners(tiles, k_steps, programs, tile)
-            assert found == list(range(first, last + 1))
-            assert len(found) > 1
+                found[piece.tile].append(piece)
+        for tile, pieces in found.items():
+            in_order = sorted(pieces, key=lambda piece: piece.steps.start)
+            places = [piece.place for piece in in_order]
+            assert places == dividing(stem).added_up(tiles, k_steps, programs, tile)
+            assert len(places) > 1
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_pieces_have_places_of_their_own_and_those_of_a_tile_follow_one_another(stem: str) -> None:
+def test_a_tile_that_one_program_has_whole_is_not_counted(stem: str) -> None:
+    whole = 0
     for tiles, k_steps, programs in PROBLEMS:
-        pieces = [
-            piece for piece in dividing(stem).pieces(tiles, k_steps, programs) if piece.place is not None
-        ]
+        for piece in dividing(stem).pieces(tiles, k_steps, programs):
+            if piece.place is None and piece.tile >= tiles // programs * programs:
+                places = dividing(stem).added_up(tiles, k_steps, programs, piece.tile)
+                assert len(places) == 1
+                whole += 1
+    assert whole > 100
+
+
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_piece_has_a_place_of_its_own_in_the_workspace(stem: str) -> None:
+    for tiles, k_steps, programs in PROBLEMS:
+        pieces = dividing(stem).pieces(tiles, k_steps, programs)
         places = [piece.place for piece in pieces if piece.place is not None]
         assert len(set(places)) == len(places)
-        assert all(place < programs + min(tiles, 2 * programs) for place in places)
-        for one, other in pairwise(sorted(pieces, key=lambda piece: (piece.tile, piece.steps.start))):
-            if one.tile == other.tile:
-                assert (one.place, one.steps.stop) == ((other.place or 0) - 1, other.steps.start)
+        assert all(place < programs + min(tiles, programs) for place in places)
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_programs_have_as_many_steps_as_each_other(stem: str) -> None:
+def test_no_program_has_many_more_steps_or_pieces_than_it_needs(stem: str) -> None:
     for tiles, k_steps, programs in PROBLEMS:
-        steps = [0] * programs
-        for piece in dividing(stem).pieces(tiles, k_steps, programs):
-            steps[piece.program] += len(piece.steps)
-        least = -(-tiles * k_steps // programs)
-        assert max(steps) <= max(least + k_steps * (tiles % programs == 0), min(LEAST_STEPS, k_steps))
-        if tiles > programs:
-            pieces = dividing(stem).pieces(tiles, k_steps, programs)
-            per_tile = [sum(piece.tile == tile for piece in pieces) for tile in range(tiles)]
-            assert max(per_tile) <= 2  # for a share is no less than a tile
+        pieces = dividing(stem).pieces(tiles, k_steps, programs)
+        divided = [piece for piece in pieces if piece.tile >= tiles // programs * programs]
+        least = max(-(-(tiles % programs) * k_steps // programs), min(LEAST_STEPS, k_steps))
+        for program in range(programs):
+            own = [piece for piece in divided if piece.program == program]
+            assert len(own) <= 3
+            # Where what is behind the chunks is short, they are longer: by half, at most.
+            assert sum(len(piece.steps) for piece in own) <= -(-3 * least // 2)
+
+
+def test_the_plan_has_the_chunks_of_the_module() -> None:
+    plan = plan_of(STEMS[0])
+    assert plan.least_steps == LEAST_STEPS
+    for tiles, k_steps, programs in PROBLEMS:
+        args = SimpleNamespace(tiles_m=tiles, tiles_n=1, k_steps=k_steps)
+        division = dividing(STEMS[0]).on(programs).call("divide", args)
+        if tiles % programs:
+            assert plan.chunks(tiles, k_steps, programs) == (division.chunks, division.share)
+        else:
+            assert plan.chunks(tiles, k_steps, programs) == (1, k_steps)
 
 
 def test_72_tiles_keep_all_132_programs_at_work() -> None:
     pieces = dividing(STEMS[0]).pieces(72, 64, 132)
     steps = [sum(len(piece.steps) for piece in pieces if piece.program == i) for i in range(132)]
-    assert steps.count(35) == 131  # of 64 x 72 / 132 = 34.9
+    assert steps[:131] == [35] * 131  # of 64 x 72 / 132 = 34.9
     assert steps[131] == 72 * 64 - 131 * 35
+    chunks = [piece.steps for piece in pieces if piece.program < 72]
+    assert chunks == [range(35)] * 72  # which all begin at the same K
+
+
+def test_a_last_wave_that_is_nearly_full_is_not_divided() -> None:
+    pieces = dividing(STEMS[0]).pieces(132 + 120, 64, 132)
+    assert all(len(piece.steps) == 64 for piece in pieces)
 
 
 # --- numbers, in the simulator
 
 
 LAUNCHES = [
-    ((128, 256, 1280), 5),  # a tile or two of 20 steps: three programs share each
+    ((128, 256, 1280), 5),  # two tiles of 20 steps: three programs share each
     ((128, 128, 1100), 40),  # more programs than have eight steps
-    ((300, 256, 192), 4),  # a wave and a half
+    ((300, 256, 700), 4),  # a wave and a half
     ((256, 256, 192), 2),  # whole waves: nothing is divided
-    ((560, 256, 150), 3),  # several waves, and a rest
+    ((560, 256, 1100), 7),  # a wave and three tiles, of which one has pieces of three programs
     ((64, 48, 64), 7),  # one step in all
 ]
 
@@ -188,14 +232,24 @@ def test_divided_tiles_are_right_whatever_the_order_of_events(shape: Shape, prog
     assert simulation.problems == ()
 
 
-def test_the_launch_of_parts_has_whole_tiles_and_pieces_of_two_programs() -> None:
+def test_the_launch_of_parts_has_whole_tiles_chunks_and_what_is_behind() -> None:
     product = made(spec_file(STEMS[0]))
     launch = parts_launch(product.plan)
     tiles_m, tiles_n = product.plan.tiles(launch.shape)
     k_steps = -(-launch.shape[2] // product.plan.cta_tile_k)
-    pieces = dividing(STEMS[0]).pieces(tiles_m * tiles_n, k_steps, PARTS_PROGRAMS)
-    found = [(piece.program, piece.tile, len(piece.steps)) for piece in pieces]
-    assert found == [(0, 0, 3), (0, 1, 1), (1, 1, 2), (1, 2, 2), (2, 2, 1), (2, 3, 3)]
+    pieces = dividing(STEMS[0]).pieces(tiles_m * tiles_n, k_steps, launch.programs)
+    found = [(piece.program, piece.tile, piece.steps) for piece in pieces]
+    whole, chunk = range(20), range(12)
+    assert found[:6] == [
+        (0, 0, whole),
+        (0, 5, chunk),
+        (1, 1, whole),
+        (1, 6, chunk),
+        (2, 2, whole),
+        (2, 7, chunk),
+    ]
+    assert found[6:9] == [(3, 3, whole), (3, 5, range(12, 20)), (3, 6, range(12, 16))]
+    assert found[9:] == [(4, 4, whole), (4, 6, range(16, 20)), (4, 7, range(12, 20))]
 
 
 # --- the workspace
@@ -218,7 +272,7 @@ def test_a_workspace_has_a_place_for_each_piece_and_a_counter_for_each_divided_t
     assert programs == plan.problem.gpu.sm_count
     for tiles in (1, 72, 131, 132, 263, 264, 265, 1000):
         partials, counters = module.make_workspace(tiles * plan.cta_tile_m, 1, torch.device("meta"))
-        divided = min(tiles, 2 * programs)
+        divided = min(tiles, programs)
         assert counters.numel() == divided * plan.consumers
         assert partials.numel() == (programs + divided) * plan.consumers * sums
         assert partials.numel() * 4 <= plan.most_partial_bytes
@@ -228,7 +282,7 @@ def test_a_workspace_is_no_larger_than_the_ledger_says() -> None:
     plan = plan_of(STEMS[0])
     (entry,) = (entry for entry in plan.summary if entry.name == "stream-K")
     assert f"{plan.most_partial_bytes:,} bytes" in entry.derivation
-    assert plan.most_partial_bytes == 3 * 132 * 128 * 256 * 4
+    assert plan.most_partial_bytes == 2 * 132 * 128 * 256 * 4
 
 
 def test_plans_that_divide_the_last_wave_are_deterministic_and_restore_their_counters() -> None:

@@ -1,8 +1,9 @@
 """Faults in a kernel whose programs divide the last wave by K steps.
 
-In its launch three programs have four steps each, of four tiles of three: two of them divide the second tile,
-and two the third. That `gl.barrier()` is missing before the counter is no fault: the compiler has all warps
-wait before a release.
+In its launch there are eight tiles of twenty steps. Five programs have a whole one each; then three of them
+have twelve steps of one each, and two share what is behind these, so that the middle one has three pieces.
+That `gl.barrier()` is missing before the counter is no fault: the compiler has all warps wait before a
+release.
 """
 
 from __future__ import annotations
@@ -17,20 +18,23 @@ pieces = of("h100_fp16_stream_k")
 COUNTER = "args.counters_ptr + divided * CONSUMERS + consumer"
 COUNT = f'gl.atomic_add({COUNTER}, 1, sem="acq_rel", scope="gpu")'
 ARRIVE = f"    arrived = {COUNT}\n"
-LAST = "    return arrived == last - first\n"
+LAST = "    return arrived == pieces - 1\n"
 RESET = f"    gl.store({COUNTER}, 0)\n"
 LEAVE = "    gl.store(sum_addresses(args, place * CONSUMERS + consumer, sums.type.layout), sums)\n"
-OWN_PLACE = "    place = gl.program_id(0) + divided\n"
-FIRST_PLACE = "    place = first + divided\n"
-PLACES = "range(first + divided + 1, last + divided + 1)"
-FIRST_SUMS = "    sums = gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))\n"
-NEXT_SUMS = f"    {FIRST_SUMS.replace('=', '+=')}"
-OWNERS = "return begin // division.share, (begin + args.k_steps - 1) // division.share\n"
-FIRST_STEP = "gl.where(whole, 0, gl.maximum(begin - step, 0))"
-END = "gl.where(whole, args.k_steps, gl.minimum(end - step, args.k_steps))"
-TILE = "division.waves * programs + divided)"
-NUMBER = "    return division.waves + gl.cdiv(end, args.k_steps) - begin // args.k_steps\n"
-BEGIN = "gl.minimum(gl.program_id(0) * division.share, steps)"
+OWN_PLACE = "    place = gl.program_id(0) + gl.where(has_chunk(division), 0, divided)\n"
+FIRST_SUMS = "    sums = gl.load(sum_addresses(args, divided * CONSUMERS + consumer, layout))\n"
+NEXT_SUMS = "        sums += gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))\n"
+OTHERS = "    for i in range(1, pieces):\n"
+CHUNK_PLACE, PLACE_BEHIND = "i * division.tiles + divided", "behind + i - division.chunks)"
+PIECES = "gl.cdiv(begin + steps, division.share) - owner\n"
+SHARE = "gl.cdiv(divided * args.k_steps, programs)"
+BEHIND = "return gl.maximum(args.k_steps - division.chunks * division.share, 0)\n"
+HAS_CHUNK = "return gl.program_id(0) < division.chunks * division.tiles\n"
+CHUNK_BEGIN, CHUNK_END = "program // tiles * division.share", "first_step + division.share"
+FIRST_STEP = "in_chunks + gl.maximum(begin - behind * steps, 0)"
+END = "in_chunks + gl.minimum(end - behind * steps, steps)"
+DIVIDED = "program % tiles, behind)"
+NUMBER = "gl.cdiv(end, steps) - begin // steps)\n"
 WALK = """    for number in range(count_pieces(args, division)):
         piece = find_piece(args, division, number)
         row, column = tile_origin(args, piece.tile)
@@ -52,7 +56,7 @@ COUNTS = "arrived = gl.atomic_add("
 STORES_PIECE, LOADS_PIECES = "gl.store(sum_addresses(", "gl.load(sum_addresses("
 EITHER_PIECE = f"{STORES_PIECE}|{LOADS_PIECES}"
 EITHER_COUNTER = "gl.store(args.counters_ptr|gl.atomic_add(args.counters_ptr"
-READY_WAIT = "mbarrier.wait(args."
+RING_WAIT = "mbarrier.wait(args."
 LOAD = "tma.async_load("
 
 MUTANTS = {
@@ -84,16 +88,16 @@ MUTANTS = {
     ),
     # Who adds up, and when.
     "pieces_nobody_is_last": pieces(
-        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (LAST, LAST.replace("- first", "- first + 1"))
+        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (LAST, LAST.replace("pieces - 1", "pieces"))
     ),
     "pieces_first_adds_up": pieces(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (LAST, LAST.replace("last - first", "0"))
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (LAST, LAST.replace("pieces - 1", "0"))
     ),
     "pieces_everyone_adds_up": pieces(
         K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (LAST, LAST.replace("arrived ==", "arrived <="))
     ),
-    "pieces_last_of_k_adds_up": pieces(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (LAST, "    return gl.program_id(0) == last\n")
+    "pieces_whoever_is_behind_chunks_adds_up": pieces(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (LAST, "    return gl.program_id(0) >= division.tiles\n")
     ),
     "pieces_added_up_before_the_counter": pieces(
         K.GLOBAL_RACE,
@@ -107,13 +111,19 @@ MUTANTS = {
     ),
     # Where sums are left, and which are added up.
     "pieces_of_a_program_in_one_place": pieces(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (OWN_PLACE, OWN_PLACE.replace(" + divided", ""))
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (OWN_PLACE, OWN_PLACE.replace("0, divided", "0, 0"))
+    ),
+    "pieces_in_the_places_of_chunks": pieces(
+        K.GLOBAL_RACE,
+        "partials_ptr",
+        EITHER_PIECE,
+        (OWN_PLACE, OWN_PLACE.replace("0, divided", "0, -division.tiles")),
     ),
     "pieces_of_a_tile_in_one_place": pieces(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PIECE,
-        (OWN_PLACE, OWN_PLACE.replace("gl.program_id(0) +", "gl.program_id(0) * 0 +")),
+        (OWN_PLACE, "    place = divided\n"),
     ),
     "pieces_of_consumers_in_one_place": pieces(
         K.GLOBAL_RACE, "partials_ptr", STORES_PIECE, (LEAVE, LEAVE.replace(" + consumer", ""))
@@ -122,51 +132,61 @@ MUTANTS = {
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PIECE,
-        (FIRST_SUMS + "    for", FIRST_SUMS.replace("consumer,", "(1 - consumer),") + "    for"),
+        (FIRST_SUMS, FIRST_SUMS.replace("consumer,", "(1 - consumer),")),
     ),
-    "pieces_first_left_out": pieces(
-        WRONG_NUMBERS, "d_desc", "", (FIRST_PLACE, FIRST_PLACE.replace("first", "last"))
-    ),
+    "pieces_chunk_left_out": pieces(WRONG_NUMBERS, "d_desc", "", (OTHERS, OTHERS.replace("1", "2"))),
     "pieces_last_left_out": pieces(
-        WRONG_NUMBERS, "d_desc", "", (PLACES, PLACES.replace("last + divided + 1", "last + divided"))
+        WRONG_NUMBERS, "d_desc", "", (OTHERS, OTHERS.replace("pieces", "pieces - 1"))
     ),
     "pieces_of_the_next_tile_added_too": pieces(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (PLACES, PLACES.replace(", last", ", last + 1"))
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (OTHERS, OTHERS.replace("pieces", "pieces + 1"))
+    ),
+    "pieces_chunks_of_the_next_tile_added": pieces(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (PLACE_BEHIND, PLACE_BEHIND.replace(" - ", " + "))
     ),
     "pieces_own_sums_added_too": pieces(
         WRONG_NUMBERS, "d_desc", "", (SUM, SUM.replace("accumulator =", "accumulator +="))
     ),
-    "pieces_of_one_owner_more": pieces(
-        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (OWNERS, OWNERS.replace(" - 1)", " + 2)"))
+    "pieces_one_owner_too_many": pieces(
+        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (PIECES, PIECES.replace("owner", "owner + 1"))
     ),
     # Which steps are in a piece, for both roles.
-    "pieces_begin_with_their_tile": pieces(WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "begin * 0")),
-    "pieces_end_with_their_tile": pieces(
-        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (END, "args.k_steps")
+    "pieces_begin_behind_the_chunks": pieces(WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "in_chunks")),
+    "pieces_begin_with_their_tile": pieces(
+        K.WORKSPACE_NOT_RESTORED,
+        "counters_ptr",
+        COUNTS,
+        (FIRST_STEP, FIRST_STEP.replace("in_chunks + ", "")),
     ),
-    "pieces_a_step_late": pieces(
-        WRONG_NUMBERS,
-        "d_desc",
-        "",
-        (BEGIN, "gl.minimum(gl.program_id(0) * division.share + 1, steps)"),
-    ),
-    "pieces_of_the_next_tile": pieces(
-        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (TILE, TILE.replace("divided", "(divided + 1) % 4"))
+    "pieces_end_with_their_tile": pieces(WRONG_NUMBERS, "d_desc", "", (END, "args.k_steps")),
+    "pieces_chunks_a_step_longer": pieces(WRONG_NUMBERS, "d_desc", "", (CHUNK_END, f"{CHUNK_END} + 1")),
+    "pieces_chunks_a_step_late": pieces(WRONG_NUMBERS, "d_desc", "", (CHUNK_BEGIN, f"{CHUNK_BEGIN} + 1")),
+    "pieces_chunks_of_the_next_tile": pieces(
+        K.GLOBAL_RACE, "partials_ptr", EITHER_PIECE, (DIVIDED, DIVIDED.replace("program", "(program + 1)"))
     ),
     "pieces_one_too_few": pieces(
-        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (NUMBER, NUMBER.replace("\n", " - 1\n"))
+        K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (NUMBER, NUMBER.replace(")\n", " - 1)\n"))
+    ),
+    "pieces_nothing_behind_chunks": pieces(
+        WRONG_NUMBERS, "d_desc", "", (BEHIND, "return args.k_steps * 0\n")
+    ),
+    "pieces_all_programs_have_chunks": pieces(
+        K.WORKSPACE_NOT_RESTORED,
+        "counters_ptr",
+        COUNTS,
+        (HAS_CHUNK, "return gl.program_id(0) >= 0\n"),
     ),
     # The same for one role alone.
     "pieces_producer_has_one_too_few": pieces(
         K.DEADLOCK,
         "load_ready",
-        READY_WAIT,
+        RING_WAIT,
         (WALK + STEPS, WALK.replace("division))", "division) - 1)") + STEPS),
     ),
     "pieces_consumers_have_one_too_few": pieces(
-        K.WORK_IN_FLIGHT,
-        "a_smem_0|a_smem_1|b_smem",
-        LOAD,
+        K.DEADLOCK,
+        "load_empty",
+        RING_WAIT,
         (WALK + K_STEPS, WALK.replace("division))", "division) - 1)") + K_STEPS),
     ),
     "pieces_producer_begins_with_their_tile": pieces(
@@ -176,13 +196,13 @@ MUTANTS = {
         (STEPS, STEPS.replace("piece.first_step, ", "").replace("end", "end - piece.first_step")),
     ),
     "pieces_producer_loads_whole_tiles": pieces(
-        K.WORK_IN_FLIGHT,
-        "a_smem_0|a_smem_1|b_smem",
-        LOAD,
+        K.DEADLOCK,
+        "load_empty",
+        RING_WAIT,
         (STEPS, "        for k_step in range(args.k_steps):\n"),
     ),
     "pieces_consumers_multiply_whole_tiles": pieces(
-        K.DEADLOCK, "load_ready", READY_WAIT, (MULTIPLY, MULTIPLY.replace("ring, k", "ring, args.k"))
+        K.DEADLOCK, "load_ready", RING_WAIT, (MULTIPLY, MULTIPLY.replace("ring, k", "ring, args.k"))
     ),
     # What the epilogue of a tile that is completed reads, and when.
     "pieces_loads_of_everyone": pieces(
@@ -194,8 +214,8 @@ MUTANTS = {
     "pieces_completed_without_loads": pieces(
         K.DEADLOCK, "vectors_ready", "mbarrier.wait(buffers.", (LOADS, "")
     ),
-    "pieces_phase_of_each": pieces(
-        K.READ_AFTER_WRITE, "c_smem_0|c_smem_1", "buffers.c_smem", (STORE + FLIP, STORE + FLIP[4:])
+    "pieces_phase_not_flipped": pieces(
+        K.READ_AFTER_WRITE, "c_smem_0|c_smem_1", "buffers.c_smem", (STORE + FLIP, STORE)
     ),
     "pieces_phase_of_whole_tiles": pieces(
         K.READ_AFTER_WRITE,

@@ -94,6 +94,20 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
         return max(1, LEAST_STEP_BYTES // (self.cta_tile_k * self.problem.a.dtype.bytes))
 
+    def chunks(self, tiles: int, k_steps: int, programs: int) -> tuple[int, int]:
+        """Return how many chunks a tile of the last wave has, and of how many K steps.
+
+        A module's ``divide`` says why. Programs without a chunk share what is behind them. Where all waves are
+        whole, a tile is a chunk.
+        """
+        divided = tiles % programs
+        steps = max(-(-divided * k_steps // programs), min(self.least_steps, k_steps)) if divided else k_steps
+        count = k_steps // steps
+        if 2 * (k_steps - count * steps) < steps:
+            steps = -(-k_steps // count)
+            count = -(-k_steps // steps)
+        return count, steps
+
     @property
     def deterministic(self) -> bool:
         """Whether each run leaves the same bits: integers have one sum in any order, floats have not."""
