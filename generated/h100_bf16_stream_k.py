@@ -51,6 +51,7 @@ CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
 PROGRAMS = gl.constexpr(132)  # at most: the workspace has places for the sums of so many
 LEAST_STEPS = gl.constexpr(8)  # of K that a program's share of divided tiles has
+LEAST_SAVED = gl.constexpr(40)  # of them, by programs that share what chunks leave
 SUMS = gl.constexpr(16384)  # of each consumer's rows of a tile
 SUBTILE_N = gl.constexpr(128)
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
@@ -135,11 +136,12 @@ def divide(args):
     # Of few tiles shares could be so short that to add up their sums takes longer than the steps.
     share = gl.maximum(gl.cdiv(divided * args.k_steps, programs), gl.minimum(LEAST_STEPS, args.k_steps))
     chunks = args.k_steps // share
-    # The other programs divide what is behind the chunks. If it is short they would have many pieces, of as
-    # many tiles: then the chunks are longer instead, and there is nothing behind them.
-    is_short = 2 * (args.k_steps - chunks * share) < share
-    share = gl.where(is_short, gl.cdiv(args.k_steps, chunks), share)
-    chunks = gl.where(is_short, gl.cdiv(args.k_steps, share), chunks)
+    # The other programs share what is behind the chunks, in pieces of several tiles. Where these are short,
+    # or would save few steps, the chunks are longer instead, and there is nothing behind them.
+    longer = gl.cdiv(args.k_steps, chunks)
+    is_longer = (2 * (args.k_steps - chunks * share) < share) | (longer - share < LEAST_SAVED)
+    share = gl.where(is_longer, longer, share)
+    chunks = gl.where(is_longer, gl.cdiv(args.k_steps, longer), chunks)
     return Division(tiles // programs, divided, chunks, share)
 
 

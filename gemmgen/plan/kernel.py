@@ -188,6 +188,11 @@ class Geometry(Decisions, ABC):
         return 1
 
     @property
+    def least_saved_steps(self) -> int:
+        """K steps that it must save to share what is behind the chunks of divided tiles."""
+        return 1
+
+    @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
         return self.problem.gpu.clusters(self.cluster_size) * self.occupancy

@@ -257,6 +257,7 @@ class HopperView(KernelView):
         if plan.divides_last_wave:
             yield "PROGRAMS", plan.most_programs, "at most: the workspace has places for the sums of so many"
             yield "LEAST_STEPS", plan.least_steps, "of K that a program's share of divided tiles has"
+            yield "LEAST_SAVED", plan.least_saved_steps, "of them, by programs that share what chunks leave"
             yield from self._sum_constants
         if self.divides_k:
             each = "that programs take one by one" if plan.specialized else "each a program's"

@@ -120,8 +120,8 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
 
 PARTS_PROGRAMS = 3
 """Programs that take the parts of tiles by turns, where programs take several."""
-WAVE_PROGRAMS, MANY_STEPS = 5, 20
-"""Programs, and steps of each tile, where they divide those of the last wave."""
+WAVE_PROGRAMS = 5
+"""The same where they divide the last wave."""
 
 
 def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
@@ -132,7 +132,8 @@ def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> 
     each, and two share what is behind, which parts one of the tiles once more.
     """
     if plan.divides_last_wave:
-        steps = max(MANY_STEPS, 5 * plan.least_steps // 2)
+        # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
+        steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
         return Launch(_ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
     return Launch(_ragged(plan, 2, 2, plan.parts_per_tile), PARTS_PROGRAMS, "normal", schedules)
 

@@ -1,7 +1,7 @@
 """Faults in a kernel whose programs divide the last wave by K steps.
 
-In its launch there are eight tiles of twenty steps. Five programs have a whole one each; then three of them
-have twelve steps of one each, and two share what is behind these, so that the middle one has three pieces.
+In its launch there are eight tiles of 25 steps. Five programs have a whole one each; then three of them have
+15 steps of one each, and two share what is behind these, so that the middle one has three pieces.
 That `gl.barrier()` is missing before the counter is no fault: the compiler has all warps wait before a
 release.
 """

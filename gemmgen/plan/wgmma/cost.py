@@ -364,8 +364,11 @@ def _last_wave(plan: WgmmaKernel, tiles: int, k_steps: int) -> tuple[float, dict
     chunks, steps = plan.chunks(tiles, k_steps, plan.resident_programs)
     if not divided or steps == k_steps:
         return waves + bool(divided), {}
-    behind = chunks * steps < k_steps  # in one piece of each tile, or in two where programs meet
-    return waves + steps / k_steps, {"splits": _sums_ns(plan, chunks + behind)}
+    if not (behind := max(0, k_steps - chunks * steps)):
+        return waves + steps / k_steps, {"splits": _sums_ns(plan, chunks)}
+    # A program without a chunk has a piece of each tile that its share meets, and leaves the sums of all.
+    pieces = math.ceil(steps / behind) + 1
+    return waves + steps / k_steps, {"splits": (pieces - 1) * _sums_ns(plan, 1) + _sums_ns(plan, chunks + 2)}
 
 
 def _together(times: Iterable[float], exponent: float) -> float:
