@@ -20,7 +20,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Shape
 from gemmgen.verify.simulation import Launch, parts_launch, simulate_product
 
-STEMS = ("h100_bf16_stream_k", "h100_bf16_stream_k_bias")
+STEMS = ("h100_bf16_streamk", "h100_bf16_streamk_bias")
 DIVIDING = (
     "Division",
     "divide",

@@ -61,18 +61,7 @@ FIELDS = (
 
 def spec_text(seed: int) -> str:
     """Return the text of the spec of a seed."""
-    return random_text(
-        seed,
-        FIELDS,
-        (
-            hopper.reconcile_types,
-            _reconcile_kinds,
-            hopper.reconcile_roles,
-            _reconcile_tile,
-            hopper.reconcile_epilogue,
-            _reconcile_reduction,
-        ),
-    )
+    return random_text(seed, FIELDS, RECONCILIATIONS)
 
 
 def _reconcile_kinds(values: Values, rng: random.Random) -> None:
@@ -148,3 +137,14 @@ def _reconcile_tile(values: Values, _: random.Random) -> None:
         most = max(1, 200_000 // values.get("occupancy", 1) // max(1, stage_bytes * k))
         least = max(1 + values.get("buffering.outstanding_mmas", 0), 2 if kind == "none" else 1)
         values["buffering.stages"] = max(min(values["buffering.stages"], most), least)
+
+
+RECONCILIATIONS = (
+    hopper.reconcile_types,
+    _reconcile_kinds,
+    hopper.reconcile_roles,
+    _reconcile_tile,
+    hopper.reconcile_epilogue,
+    _reconcile_reduction,
+)
+"""What brings such a spec closer to what goes together, in this order."""
