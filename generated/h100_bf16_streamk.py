@@ -337,6 +337,8 @@ def is_last(args, division, divided, consumer: gl.constexpr, accumulator):
 @gluon.jit
 def sum_of_pieces(args, division, divided, consumer: gl.constexpr):
     """Add up the sums of all pieces of a tile in the order of K: the bits do not depend on who came last."""
+    # All pieces have been counted: leave the counter as it was found, for the next launch.
+    gl.store(args.counters_ptr + divided * CONSUMERS + consumer, 0)
     # The sums are all in memory: of this only the layout is used.
     zeros = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     layout: gl.constexpr = in_register_order(zeros).type.layout
@@ -345,8 +347,6 @@ def sum_of_pieces(args, division, divided, consumer: gl.constexpr):
     for i in range(1, pieces):
         place = gl.where(i < division.chunks, i * division.tiles + divided, behind + i - division.chunks)
         sums += gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))
-    # All pieces have been counted: leave the counter as it was found, for the next launch.
-    gl.store(args.counters_ptr + divided * CONSUMERS + consumer, 0)
     return as_accumulator(sums, zeros)
 
 

@@ -109,7 +109,7 @@ def _reconcile_tile(values: Values, _: random.Random) -> None:
     tight = promoted or values.get("occupancy", 1) > 1 or "epilogue.ops" in values
     room = 64 if tight else 128
     (rows_name, columns_name) = ("tile.n", "tile.m") if exchanged else ("tile.m", "tile.n")
-    rows = max(values.get(rows_name, 128), 16 * down * shares)
+    rows = min(max(values.get(rows_name, 128), 16 * down * shares), HUGE)
     widest = max(8 * along, room * 32 * down * along * shares // rows)
     columns = max(min(values.get(columns_name, 16), widest, 256), 8 * along)
     k = max(values.get("tile.k", 64), 32 // a.bytes)

@@ -121,6 +121,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         along = plan.loads("a") + plan.loads("b") - across
         long = plan.ping_pong and needed == REGISTERS_OF_LONG_PING_PONG
         of = f" of {plan.mmas_per_step} instructions a step" if long else ""
+        of += " that divide the last wave" if plan.divides_last_wave else ""
         yield Finding(
             "warp_specialization.registers.producer",
             f"{plan.producer_registers} registers per producer thread",
