@@ -62,13 +62,13 @@ LOAD = "tma.async_load("
 MUTANTS = {
     # The counter: what it orders, for whom, and how it is left.
     "pieces_counter_relaxed": pieces(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
+        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "relaxed"))
     ),
     "pieces_counter_only_releases": pieces(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
+        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "release"))
     ),
     "pieces_counter_only_acquires": pieces(
-        K.WEAK_ATOMIC, "partials_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
+        K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace("acq_rel", "acquire"))
     ),
     "pieces_counter_of_a_cta": pieces(
         K.WEAK_ATOMIC, "counters_ptr", COUNTS, (COUNT, COUNT.replace('"gpu"', '"cta"'))
@@ -101,8 +101,8 @@ MUTANTS = {
     ),
     "pieces_added_up_before_the_counter": pieces(
         K.GLOBAL_RACE,
-        "partials_ptr",
-        EITHER_PIECE,
+        "counters_ptr",
+        EITHER_COUNTER,
         (SUM, "                accumulator = total\n"),
         (IF_LAST, f"{SUM[4:].replace('accumulator', 'total')}{IF_LAST}"),
     ),
