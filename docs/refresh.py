@@ -9,7 +9,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- specs: RECORD -->``           each spec's best kernel and first choice by M, side by side
 ``<!-- winners: RECORD SPEC -->``    which kernel of a spec is the fastest, by N x K and M
 ``<!-- shapes: RECORD -->``          each spec's best kernel and first choice, shape by shape
-``<!-- last wave: RECORD TILE… SPEC -->``  tiles whose last wave is divided, beside whole ones and a spec's best
+``<!-- last wave: RECORD TILE… SPEC -->``  tiles whole and with a divided last wave, and a spec's best kernel
 ``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
 ``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
 ``<!-- few rows -->``                a sentence of FEW_ROWS, FEW_ROWS_8BIT and MANY_ROWS

@@ -465,10 +465,9 @@ def matmul(
 
 def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return memory for the sums of the last tiles of an M x N D, and their counters, as calls leave them."""
-    tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
-    divided = min(tiles, PROGRAMS.value)
-    counters = torch.zeros((divided, CONSUMERS.value), dtype=torch.int32, device=device)
-    sums = (PROGRAMS.value + divided) * CONSUMERS.value * SUMS.value
+    tiles = min(-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), PROGRAMS.value)
+    counters = torch.zeros((tiles, CONSUMERS.value), dtype=torch.int32, device=device)
+    sums = (PROGRAMS.value + tiles) * CONSUMERS.value * SUMS.value
     return torch.empty(sums, dtype=torch.float32, device=device), counters
 
 

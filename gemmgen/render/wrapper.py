@@ -103,13 +103,8 @@ class Wrapper:
     def counters(self) -> str:
         """The extents of the counters."""
         if self.plan.divides_last_wave:
-            return "divided" if self._counters_of_tile == 1 else "(divided, CONSUMERS.value)"
+            return "tiles" if self._counters_of_tile == 1 else "(tiles, CONSUMERS.value)"
         return "tiles" if self._counters_of_tile == 1 else "(*tiles, CONSUMERS.value)"
-
-    @property
-    def most_divided(self) -> str:
-        """The most tiles that are divided by K steps."""
-        return "PROGRAMS.value"
 
     @property
     def work(self) -> str:
@@ -125,7 +120,7 @@ class Wrapper:
     def counters_lacking(self) -> str:
         """Whether a workspace has fewer counters than a call needs."""
         if self.plan.divides_last_wave:
-            return f"arguments[-1].numel() < min(tiles, {self.most_divided}){self._per_consumer}"
+            return f"arguments[-1].numel() < min(tiles, PROGRAMS.value){self._per_consumer}"
         return f"arguments[-1].numel() * SPLITS.value < parts{self._per_consumer}"
 
     @property
