@@ -20,7 +20,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Shape
 from gemmgen.verify.simulation import Launch, parts_launch, simulate_product
 
-STEMS = ("h100_bf16_streamk", "h100_bf16_streamk_scaled")
+STEMS = ("h100_bf16_streamk", "h100_bf16_streamk_gelu")
 DIVIDING = (
     "Division",
     "divide",

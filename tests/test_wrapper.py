@@ -1144,7 +1144,7 @@ def test_calls_on_two_streams_have_the_same_bits(stem: str) -> None:
 
 
 @gpu
-@pytest.mark.parametrize("stem", (*SPLIT_MODULES, *STREAM_K_MODULES))
+@pytest.mark.parametrize("stem", [*SPLIT_MODULES, *STREAM_K_MODULES])
 def test_a_workspace_is_left_as_it_was_found_and_must_be_large_enough(stem: str) -> None:
     call = Call.of(stem, 8)
     m, n = 8, call.b.shape[1]
