@@ -9,6 +9,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- specs: RECORD -->``           each spec's best kernel and first choice by M, side by side
 ``<!-- winners: RECORD SPEC -->``    which kernel of a spec is the fastest, by N x K and M
 ``<!-- shapes: RECORD -->``          each spec's best kernel and first choice, shape by shape
+``<!-- last wave: RECORD TILE… SPEC -->``  tiles whole and with a divided last wave, and a spec's best kernel
 ``<!-- change: RECORD SPEC SPEC -->``  what the second spec changes in kernels that both have
 ``<!-- peers: RECORD -->``           each spec's best kernel beside Inductor's Triton templates
 ``<!-- few rows -->``                a sentence of FEW_ROWS, FEW_ROWS_8BIT and MANY_ROWS
@@ -317,6 +318,30 @@ def _shapes(book: Book, _: str) -> str:
     return _table(header, rows())
 
 
+def _last_wave(book: Book, words: str) -> str:
+    """Return by shape the times of tiles, by pairs of specs: taken whole, and their last wave divided."""
+    sides, other = words.split()[:-1], words.split()[-1]
+    by_spec = next(found for name in book.contests if (found := _chosen(book, name)))
+    sm_count = book.sessions[0].environment.sm_count
+    header = ["M x N x K", "cuBLAS us"]
+    for side in sides:
+        header += [f"waves of {side}", "whole, us", "divided, us", "whole / divided"]
+
+    def rows() -> Iterator[Sequence[str]]:
+        for shape in sorted(by_spec[other]):
+            best = by_spec[other][shape][0]
+            cells = [shape_text(shape), f"{best.baseline_seconds * 1e6:.1f}"]
+            for side in sides:
+                m, n = map(int, side.split("x"))
+                whole, divided = (by_spec[f"{kind}_{side}"][shape][0] for kind in ("cooperative", "stream_k"))
+                waves = -(-shape[0] // m) * -(-shape[1] // n) / sm_count
+                cells += [f"{waves:.2f}", f"{whole.seconds * 1e6:.1f}", f"{divided.seconds * 1e6:.1f}"]
+                cells.append(f"{whole.seconds / divided.seconds:.2f}")
+            yield *cells, f"{best.seconds * 1e6:.1f}"
+
+    return _table([*header, f"{other}, us"], rows())
+
+
 def _change(book: Book, words: str) -> str:
     """Return by how much of the GPU a kernel's programs fill: its time in one spec over that in the other."""
     before, after = words.split()
@@ -472,6 +497,7 @@ BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "suite": _suite,
     "specs": _specs,
     "winners": _winners,
+    "last wave": _last_wave,
     "shapes": _shapes,
     "change": _change,
     "gains": _gains,

@@ -62,6 +62,7 @@ TWO_CONSUMERS = WgmmaKernel(
     mma_rows="m",
     splits=1,
     reduction="ordered",
+    last_wave="whole",
     early_operand="none",
     trigger="end",
     consumer_registers=232,

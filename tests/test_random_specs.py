@@ -2,7 +2,8 @@
 
 ``GEMMGEN_RANDOM_SPECS=1000`` compiles that many of the accepted ones instead of a few, and
 ``GEMMGEN_RANDOM_FEW_ROWS=300`` that many of those for few rows of A, which are simulated too, and
-``GEMMGEN_RANDOM_COMPOSED=300`` that many of those of composed tiles.
+``GEMMGEN_RANDOM_COMPOSED=300`` that many of those of composed tiles, ``GEMMGEN_RANDOM_STREAM_K=300`` of those
+with a divided last wave.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from random_specs import composed, few_rows
+from random_specs import composed, few_rows, stream_k
 from random_specs.fields import furthest
 from random_specs.hopper import BORDER, spec_text
 from test_render import ruff
@@ -31,7 +32,7 @@ from gemmgen.plan.search import Family
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
-from gemmgen.verify.simulation import Launch, order_launch, ring_launch, simulate_product
+from gemmgen.verify.simulation import Launch, order_launch, parts_launch, ring_launch, simulate_product
 
 LOWERED = int(os.environ.get("GEMMGEN_RANDOM_SPECS", "60"))
 """Accepted specs that are compiled, two to three seconds each."""
@@ -39,11 +40,15 @@ FEW_ROWS_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_FEW_ROWS", "12"))
 """Accepted specs for few rows that are compiled and simulated, three seconds each."""
 COMPOSED_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_COMPOSED", "12"))
 """Accepted specs of composed tiles that are compiled and simulated, four seconds each."""
+STREAM_K_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_STREAM_K", "12"))
+"""Accepted specs whose last wave is divided that are compiled and simulated, five seconds each."""
 HOPPER = FAMILIES["wgmma"]
 FEW_ROWS_RULES = ("splits", "reduction", "same-bits", "dependent-launch", "exchanged-operands")
 """Of fields that only specs for few rows state."""
 COMPOSED_RULES = ("composed-tile",)
 """Of columns that only specs of composed tiles have."""
+STREAM_K_RULE = "last-wave"
+"""Of a field that only specs whose last wave is divided state."""
 SEEDS_APART = 1_000
 """Between the first seeds tried for two of them: far more than are tried."""
 
@@ -100,7 +105,9 @@ def assert_neither_tame_nor_wild(
 @pytest.mark.parametrize("first_seed", range(0, 400, 50))
 def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
     texts = map(spec_text, range(first_seed, first_seed + 50))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, *COMPOSED_RULES))
+    assert_neither_tame_nor_wild(
+        texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, *COMPOSED_RULES, STREAM_K_RULE)
+    )
 
 
 def accepted(
@@ -174,7 +181,7 @@ def launches(plan: Kernel) -> Iterator[Launch]:
 @pytest.mark.parametrize("first_seed", range(0, 200, 50))
 def test_a_random_spec_for_few_rows_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
     texts = map(few_rows.spec_text, range(first_seed, first_seed + 50))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path)
+    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(STREAM_K_RULE,))
 
 
 @pytest.mark.parametrize("index", range(FEW_ROWS_LOWERED))
@@ -191,7 +198,7 @@ def test_an_accepted_spec_for_few_rows_compiles_as_planned_and_is_clean(index: i
 @pytest.mark.parametrize("first_seed", range(0, 300, 100))
 def test_a_random_spec_of_composed_tiles_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
     texts = map(composed.spec_text, range(first_seed, first_seed + 100))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=FEW_ROWS_RULES)
+    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, STREAM_K_RULE))
 
 
 @pytest.mark.parametrize("index", range(COMPOSED_LOWERED))
@@ -202,3 +209,29 @@ def test_an_accepted_spec_of_composed_tiles_compiles_as_planned_and_is_clean(
     product = assert_compiled_as_planned(source, plan)
     assert_clean(product.module)
     assert simulate_product(product, tuple(launches(plan))).problems == ()
+
+
+# --- stream-K
+
+MOST_TILE = 1 << 14
+"""Elements of a program's tile of which eight are simulated, in a hundred steps of K."""
+
+
+@pytest.mark.parametrize("first_seed", range(0, 200, 100))
+def test_a_random_spec_of_a_divided_wave_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
+    texts = map(stream_k.spec_text, range(first_seed, first_seed + 100))
+    assert_neither_tame_nor_wild(
+        texts, HOPPER, tmp_path, out_of_reach=("dependent-launch", "composed-tile", "same-bits")
+    )
+
+
+@pytest.mark.parametrize("index", range(STREAM_K_LOWERED))
+def test_an_accepted_spec_of_a_divided_wave_compiles_as_planned_and_is_clean(
+    index: int, tmp_path: Path
+) -> None:
+    source, plan = accepted(index, stream_k.spec_text, HOPPER, BORDER, tmp_path)
+    product = assert_compiled_as_planned(source, plan)
+    assert_clean(product.module)
+    parts = parts_launch(plan, ("random",))
+    shared = (parts,) if plan.program_tile_m * plan.program_tile_n <= MOST_TILE else ()
+    assert simulate_product(product, (*launches(plan), *shared)).problems == ()

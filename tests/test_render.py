@@ -348,6 +348,13 @@ KINDS: dict[str, dict[str, object]] = {
         "producer_registers": 0,
         "schedule_kind": "tiled",
     },
+    "stream_k": {"last_wave": "stream_k", "producer_registers": 40},
+    "lone_stream_k": {
+        "last_wave": "stream_k",
+        "producer_registers": 40,
+        "consumers": 1,
+        "warps_m": 8,
+    },
 }
 EPILOGUES: dict[str, dict[str, object]] = {
     "none": {},
@@ -413,6 +420,7 @@ def test_every_combination_of_parts_is_formatted_and_lint_clean(base: WgmmaKerne
         (modules / f"m{number}.py").write_text(module)
     assert len(plans) > 50
     assert {plan.consumers for plan in plans} == {1, 2, 4}
+    assert {plan.consumers for plan in plans if plan.divides_last_wave} == {1, 2}
     assert {plan.subtiles for plan in plans} == {1, 4}
     assert {plan.order for plan in plans} == {"grouped", "snake", "row", "hilbert"}
     assert {plan.multicast for plan in plans} == {(), ("b",), ("a", "b")}

@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
-from mutants import committed, early, kinds, rings, splits
+from mutants import committed, early, kinds, rings, splits, stream_k
 from mutants.mutant import changed, code_of, launch_of, product_of
 from mutants.rings import SHAPES
 
 from gemmgen.module import import_generated
 from gemmgen.simulate import POLICIES
-from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product
+from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product, takes_parts
 
-MUTANTS = rings.MUTANTS | kinds.MUTANTS | splits.MUTANTS | early.MUTANTS | committed.MUTANTS
+MUTANTS = (
+    rings.MUTANTS | kinds.MUTANTS | splits.MUTANTS | stream_k.MUTANTS | early.MUTANTS | committed.MUTANTS
+)
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
     "twin_b_in_the_stage_before",
@@ -54,7 +56,7 @@ def test_the_unmutated_module_is_clean_under_many_schedules(stem: str) -> None:
     assert simulate_product(product, (launch,)).problems == ()
 
 
-DIVIDED = sorted({mutant.stem for mutant in (splits.MUTANTS | early.MUTANTS).values()})
+DIVIDED = sorted({mutant.stem for mutant in (splits.MUTANTS | stream_k.MUTANTS | early.MUTANTS).values()})
 
 
 @pytest.mark.parametrize("stem", DIVIDED)
@@ -62,7 +64,7 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
     product = product_of(stem)
     launches = all_launches(product.plan, 10)
     many = len(POLICIES) - 1 + 10
-    shared = product.plan.persistent and product.plan.splits_per_tile > 1
+    shared = takes_parts(product.plan)
     assert [len(launch.schedules) for launch in launches] == [many, 1, *([many] if shared else [])]
     assert simulate_product(product, launches).problems == ()
     assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()
@@ -71,7 +73,7 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
 def test_no_fault_is_planted_twice() -> None:
     planted = {(mutant.stem, mutant.changes) for mutant in MUTANTS.values()}
     assert len(planted) == len(MUTANTS)
-    count = sum(len(family.MUTANTS) for family in (rings, kinds, splits, early, committed))
+    count = sum(len(family.MUTANTS) for family in (rings, kinds, splits, stream_k, early, committed))
     assert len(MUTANTS) == count  # no name is in two of them
 
 

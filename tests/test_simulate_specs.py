@@ -25,6 +25,7 @@ from gemmgen.verify.simulation import (
     pinned_launches,
     ring_launch,
     simulate_product,
+    takes_parts,
 )
 
 SPEC = Path(__file__).parent.parent / "specs" / "h100_bf16.yaml"
@@ -35,7 +36,7 @@ def test_every_spec_is_clean_under_all_policies_and_ten_seeds(product: Product) 
     simulation = simulate_product(product, all_launches(product.plan, SEEDS))
     assert simulation.diagnostics == ()
     assert simulation.notes == ()
-    shared = product.plan.persistent and product.plan.splits_per_tile > 1  # programs have parts of a tile
+    shared = takes_parts(product.plan)
     random = [launch.schedules.count("random") for launch in simulation.launches]
     assert random == [SEEDS, 1, *([SEEDS] if shared else [])]
     assert simulation.launches[0].schedules[:3] == ("lazy", "eager", "lifo")

@@ -14,7 +14,17 @@ from gemmgen.plan.rule import Finding, Rule, counted, either, judge, one_of, rul
 from gemmgen.plan.search import Family
 from gemmgen.spec import Spec
 from gemmgen.spec.model import SIZE_LIMIT
-from gemmgen.spec.names import EarlyOperand, Minor, MmaRows, Order, Reduction, Source, Specialization, Trigger
+from gemmgen.spec.names import (
+    EarlyOperand,
+    LastWave,
+    Minor,
+    MmaRows,
+    Order,
+    Reduction,
+    Source,
+    Specialization,
+    Trigger,
+)
 
 ORDERS: dict[str, tuple[str, ...]] = {"order": get_args(Order), "minor": get_args(Minor)}
 WORDS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -26,6 +36,7 @@ WORDS: dict[str, dict[str, tuple[str, ...]]] = {
         "early_operand": get_args(EarlyOperand),
         "trigger": get_args(Trigger),
         "reduction": get_args(Reduction),
+        "last_wave": get_args(LastWave),
         **ORDERS,
     },
     "tcgen05": {"schedule_kind": ("persistent", "launch_control"), **ORDERS},

@@ -183,6 +183,21 @@ class Geometry(Decisions, ABC):
         return 1
 
     @property
+    def divides_last_wave(self) -> bool:
+        """Whether the tiles that fill no wave are divided among all programs by K steps."""
+        return False
+
+    @property
+    def least_steps(self) -> int:
+        """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
+        return 1
+
+    @property
+    def least_saved_steps(self) -> int:
+        """K steps that it must save to share what is behind the chunks of divided tiles."""
+        return 1
+
+    @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
         return self.problem.gpu.clusters(self.cluster_size) * self.occupancy

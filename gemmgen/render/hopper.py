@@ -129,6 +129,8 @@ class HopperView(KernelView):
             parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
         if plan.schedule_kind != "single_tile":
             parts.append(self.order)
+        if plan.divides_last_wave:
+            parts.append("wgmma/pieces")
         if plan.specialized:
             parts += [f"wgmma/fill_stage_{plan.read_early}"] * plan.dependent
             parts.append(f"wgmma/producer{self._producer}")
@@ -141,9 +143,10 @@ class HopperView(KernelView):
         if plan.composed and plan.a_source == "registers":
             parts.append("wgmma/load_a")
         parts += [self._mma, self._multiply, *self._epilogue_parts]
-        if self.divides_k:
+        if plan.shares_tiles:
+            how = "stream_k" if plan.divides_last_wave else plan.reduction
             order = f"wgmma/register_order{'_cluster' if self._column_ctas > 1 else ''}"
-            parts += [order, "wgmma/sum_addresses", f"wgmma/reduction_{plan.reduction}"]
+            parts += [order, "wgmma/sum_addresses", f"wgmma/reduction_{how}"]
         if plan.specialized:
             parts.append(f"wgmma/consumer{self._consumer}")
         parts.append(f"wgmma/kernel_{self._kind}")
@@ -165,6 +168,8 @@ class HopperView(KernelView):
     def _consumer(self) -> str:
         if self.plan.ping_pong:
             return "_ping_pong"
+        if self.plan.divides_last_wave:
+            return "_stream_k"
         if self.divides_k:
             return "_splits"
         return "_loading" if self.epilogue.loads else ""
@@ -255,13 +260,15 @@ class HopperView(KernelView):
             yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
         if not plan.synchronous:
             yield "STAGES", plan.stages, "tiles of A and of B in flight"
+        if plan.divides_last_wave:
+            yield "PROGRAMS", plan.most_programs, "at most: the workspace has places for the sums of so many"
+            yield "LEAST_STEPS", plan.least_steps, "of K that a program's share of divided tiles has"
+            yield "LEAST_SAVED", plan.least_saved_steps, "of them, by programs that share what chunks leave"
+            yield from self._sum_constants
         if self.divides_k:
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
-            own = "of each consumer's rows of a tile" if plan.row_shares > 1 else "of a tile"
-            yield "SUMS", plan.consumer_tile_m * plan.program_tile_n, own
-            if self._column_ctas > 1:
-                yield "COLUMN_CTAS", self._column_ctas, "that divide the columns of an accumulator"
+            yield from self._sum_constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
                 yield (
                     "SPLITS_AT_ONCE",
@@ -275,6 +282,14 @@ class HopperView(KernelView):
         yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants
+
+    @property
+    def _sum_constants(self) -> Iterator[tuple[str, object, str]]:
+        """What is known of the sums that programs leave each other."""
+        own = "of each consumer's rows of a tile" if self.plan.row_shares > 1 else "of a tile"
+        yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
+        if self._column_ctas > 1:
+            yield "COLUMN_CTAS", self._column_ctas, "that divide the columns of an accumulator"
 
     # --- arguments
 
@@ -418,22 +433,35 @@ class HopperView(KernelView):
     @property
     def loads_epilogue_first(self) -> bool:
         """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
-        return self.epilogue.loads and not self.divides_k
+        return self.epilogue.loads and not self.plan.shares_tiles
 
     @property
     def walk(self) -> str:
         """The loop over a program's tiles, or parts of them, which says where each one is."""
-        return f"wgmma/walk_{'splits' if self.divides_k else 'tiles'}.py.j2"
+        walked = "pieces" if self.plan.divides_last_wave else "splits" if self.divides_k else "tiles"
+        return f"wgmma/walk_{walked}.py.j2"
 
     @property
     def steps(self) -> str:
         """Between which K steps a program loads a tile, or a part of it."""
+        if self.plan.divides_last_wave:
+            return "piece.first_step, piece.end"
         return "first_step, first_step + args.k_steps" if self.divides_k else "args.k_steps"
 
     @property
     def counted(self) -> str:
         """The number of what the parts are counted of: a tile, or a consumer's rows of it."""
-        return "tile * CONSUMERS + consumer" if self.plan.consumers > 1 else "tile"
+        return self.of_consumer("tile")
+
+    def of_consumer(self, number: str) -> str:
+        """Return the number of a consumer's part of what has this number: all of it, if it is a lone one."""
+        return f"{number} * CONSUMERS + consumer" if self.plan.consumers > 1 else number
+
+    @property
+    def count_piece(self) -> str:
+        """The statement that counts a piece of a tile."""
+        counter = f"args.counters_ptr + {self.of_consumer('divided')}"
+        return fit("arrived = gl.atomic_add(", (counter, "1", 'sem="acq_rel"', 'scope="gpu"'), ")", indent=4)
 
     def call_is_last(self, split: str) -> str:
         """Return the call that leaves the sums of a split, which an atomic reduction does not tell apart."""
@@ -553,6 +581,21 @@ class HopperView(KernelView):
         return f"mbarrier.arrive(args.load_empty.index({stage}))"
 
     # --- the K loop
+
+    @property
+    def multiplied(self) -> str:
+        """What a K loop multiplies, in words."""
+        return "a piece" if self.plan.divides_last_wave else "one tile"
+
+    @property
+    def steps_parameter(self) -> str:
+        """The K steps of a piece, where they are not the same of all."""
+        return ", k_steps" if self.plan.divides_last_wave else ""
+
+    @property
+    def steps_of_piece(self) -> str:
+        """The steps of a K loop."""
+        return "k_steps" if self.plan.divides_last_wave else "args.k_steps"
 
     @property
     def mma_tiles(self) -> tuple[str, str]:
@@ -677,6 +720,11 @@ class HopperView(KernelView):
         return ", consumer: gl.constexpr" if self.plan.consumers > 1 else ""
 
     @property
+    def consumer_argument(self) -> str:
+        """The number of a consumer in a call, where there are several."""
+        return ", consumer" if self.plan.consumers > 1 else ""
+
+    @property
     def share(self) -> str:
         """What selects a consumer's tiles of A."""
         return "[consumer]" if self.plan.row_shares > 1 else ""
@@ -684,7 +732,7 @@ class HopperView(KernelView):
     @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
-        if self.divides_k:
+        if self.plan.shares_tiles:
             if self.plan.consumers == 1:
                 return "The consumer: multiply parts of tiles, and store the tiles that it completes."
             return "One of the consumers: multiply parts of tiles, store its rows of those that it completes."

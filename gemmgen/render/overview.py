@@ -183,7 +183,17 @@ class HopperOverview(KernelOverview):
     def describe(self) -> str:
         """Say how the kernel goes about it."""
         text = self._specialized() if self.plan.specialized else self._unspecialized()
-        return text + self._parts + self._exchange + self._early
+        return text + self._last_wave + self._parts + self._exchange + self._early
+
+    @property
+    def _last_wave(self) -> str:
+        """How the tiles that fill no wave are divided, where they are."""
+        if not self.plan.divides_last_wave:
+            return ""
+        return (
+            " The tiles that fill no wave, and a whole wave with them, are divided by K steps over all "
+            f"programs (stream-K): of a tile that several have, {self._reduction}"
+        )
 
     @property
     def _parts(self) -> str:

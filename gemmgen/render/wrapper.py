@@ -95,18 +95,46 @@ class Wrapper:
         return self.plan.counting_partitions or 1
 
     @property
+    def _per_consumer(self) -> str:
+        """The counters of a tile, as a factor behind others."""
+        return "" if self._counters_of_tile == 1 else " * CONSUMERS.value"
+
+    @property
     def counters(self) -> str:
         """The extents of the counters."""
+        if self.plan.divides_last_wave:
+            return "tiles" if self._counters_of_tile == 1 else "(tiles, CONSUMERS.value)"
         return "tiles" if self._counters_of_tile == 1 else "(*tiles, CONSUMERS.value)"
 
     @property
-    def counted_parts(self) -> str:
-        """How often all counters together count in a call."""
-        return "parts" if self._counters_of_tile == 1 else "parts * CONSUMERS.value"
+    def work(self) -> str:
+        """What `matmul` calls the amount of work by which programs are launched, or that is counted."""
+        return "tiles" if self.plan.divides_last_wave else "parts"
+
+    @property
+    def amount_of_work(self) -> str:
+        """How much that is."""
+        return self.tiles if self.plan.divides_last_wave else f"{self.tiles} * SPLITS.value"
+
+    @property
+    def counters_lacking(self) -> str:
+        """Whether a workspace has fewer counters than a call needs."""
+        if self.plan.divides_last_wave:
+            return f"arguments[-1].numel() < min(tiles, PROGRAMS.value){self._per_consumer}"
+        return f"arguments[-1].numel() * SPLITS.value < parts{self._per_consumer}"
+
+    @property
+    def launched(self) -> str:
+        """That of which a program has one at least."""
+        if self.plan.divides_last_wave:
+            return "tiles * -(-k // PROGRAM_TILE_K.value)"
+        return "parts" if self.workspace else self.tiles
 
     @property
     def partials(self) -> str:
-        """How many sums each element of D has, as a factor."""
+        """How many sums each element of D has, as a factor; or each place of a piece of a tile."""
+        if self.plan.divides_last_wave:
+            return "" if self._counters_of_tile == 1 else "CONSUMERS.value * "
         return "SPLITS.value * " if self.plan.restored == ("counters",) else ""
 
     @property
@@ -256,7 +284,7 @@ class Wrapper:
             f"{part}.py.j2"
             for part in (
                 *(["pack_scales"] if self.scales else []),
-                *(["workspace"] if self.workspace else []),
+                *([f"workspace{'_stream_k' * self.plan.divides_last_wave}"] if self.workspace else []),
                 "argument",
                 "descriptor",
             )
@@ -434,6 +462,8 @@ class Wrapper:
             resident = f"sm_count * {plan.occupancy}"
         if plan.cluster_size > 2 and self._lacking:
             resident = f"{resident}, {plan.problem.gpu.clusters_of_four}"
+        if self.plan.divides_last_wave:
+            resident = f"{resident}, PROGRAMS.value"
         return f"min(tiles, {resident})"
 
     @property

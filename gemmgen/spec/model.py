@@ -33,6 +33,7 @@ from gemmgen.hardware.gpus import GPUS
 from gemmgen.problem.operations import OPS
 from gemmgen.spec.names import (
     EarlyOperand,
+    LastWave,
     Major,
     Minor,
     MmaRows,
@@ -368,6 +369,11 @@ class Schedule(Model):
         default=None,
         description="ordered: the last split of a tile adds up the sums of all, in their order; atomic: each "
         "adds its own to the tile's as it comes, so that floating-point sums can differ from run to run",
+    )
+    last_wave: LastWave | None = Field(
+        default=None,
+        description="whole: programs compute tiles whole to the end; stream_k: those that fill no wave, and "
+        "the wave before them, are divided by K steps over all programs",
     )
 
 

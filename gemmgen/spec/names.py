@@ -28,6 +28,8 @@ Trigger = Literal["loads", "end"]
 """When the kernel behind may be launched."""
 Reduction = Literal["ordered", "atomic"]
 """How the sums of a tile's splits are added up."""
+LastWave = Literal["whole", "stream_k"]
+"""How programs take the tiles that do not fill a wave."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
 MmaRows = Literal["m", "n"]

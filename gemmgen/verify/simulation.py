@@ -94,8 +94,12 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
     launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
-    shared = plan.persistent and plan.splits_per_tile > 1
-    return (*launches, parts_launch(plan, schedules(seeds))) if shared else launches
+    return (*launches, parts_launch(plan, schedules(seeds))) if takes_parts(plan) else launches
+
+
+def takes_parts(plan: Kernel) -> bool:
+    """Whether programs take several tiles, or parts of them, and share some."""
+    return plan.persistent and (plan.splits_per_tile > 1 or plan.divides_last_wave)
 
 
 def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
@@ -117,13 +121,21 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
 
 PARTS_PROGRAMS = 3
 """Programs that take the parts of tiles by turns, where programs take several."""
+WAVE_PROGRAMS = 5
+"""The same where they divide the last wave."""
 
 
 def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> Launch:
     """Return a launch in which different programs have the parts of a tile, of one step of K each.
 
-    In the ring launch one program takes them all, and the last of them always stores the tile.
+    In the ring launch one program takes them all, and the last of them always stores the tile. Where programs
+    divide the last wave, there are a whole wave and three tiles more: three programs have most steps of one
+    each, and two share what is behind, which parts one of the tiles once more.
     """
+    if plan.divides_last_wave:
+        # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
+        steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
+        return Launch(_ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
     return Launch(_ragged(plan, 2, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 

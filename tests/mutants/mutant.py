@@ -13,7 +13,14 @@ from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
 from gemmgen.simulate import Severity
-from gemmgen.verify.simulation import Launch, Problem, parts_launch, ring_launch, simulate_product
+from gemmgen.verify.simulation import (
+    Launch,
+    Problem,
+    parts_launch,
+    ring_launch,
+    simulate_product,
+    takes_parts,
+)
 from mutants.symptom import Symptom, Told
 
 NOTHING = "pass  # removed"
@@ -119,5 +126,4 @@ def product_of(stem: str) -> Product:
 def launch_of(product: Product) -> Launch:
     """Return the launch that shows a mutant's fault: in it every ring comes round."""
     plan = product.plan
-    several = plan.persistent and plan.splits_per_tile > 1  # programs that have the parts of a tile
-    return parts_launch(plan, SCHEDULES) if several else ring_launch(plan, SCHEDULES)
+    return parts_launch(plan, SCHEDULES) if takes_parts(plan) else ring_launch(plan, SCHEDULES)

@@ -61,19 +61,7 @@ FIELDS = (
 
 def spec_text(seed: int) -> str:
     """Return the text of the spec of a seed."""
-    return random_text(
-        seed,
-        FIELDS,
-        (
-            hopper.reconcile_types,
-            _reconcile_kinds,
-            hopper.reconcile_roles,
-            _reconcile_tile,
-            hopper.reconcile_epilogue,
-            _reconcile_reduction,
-            _ask_for_same_bits,
-        ),
-    )
+    return random_text(seed, FIELDS, RECONCILIATIONS)
 
 
 def _reconcile_kinds(values: Values, rng: random.Random) -> None:
@@ -129,7 +117,7 @@ def _reconcile_tile(values: Values, _: random.Random) -> None:
     tight = promoted or values.get("occupancy", 1) > 1 or "epilogue.ops" in values
     room = 64 if tight else 128
     (rows_name, columns_name) = ("tile.n", "tile.m") if exchanged else ("tile.m", "tile.n")
-    rows = max(values.get(rows_name, 128), 16 * down * shares)
+    rows = min(max(values.get(rows_name, 128), 16 * down * shares), HUGE)
     widest = max(8 * along, room * 32 * down * along * shares // rows)
     columns = max(min(values.get(columns_name, 16), widest, 256), 8 * along)
     k = max(values.get("tile.k", 64), 32 // a.bytes)
@@ -157,3 +145,15 @@ def _reconcile_tile(values: Values, _: random.Random) -> None:
         most = max(1, 200_000 // values.get("occupancy", 1) // max(1, stage_bytes * k))
         least = max(1 + values.get("buffering.outstanding_mmas", 0), 2 if kind == "none" else 1)
         values["buffering.stages"] = max(min(values["buffering.stages"], most), least)
+
+
+RECONCILIATIONS = (
+    hopper.reconcile_types,
+    _reconcile_kinds,
+    hopper.reconcile_roles,
+    _reconcile_tile,
+    hopper.reconcile_epilogue,
+    _reconcile_reduction,
+    _ask_for_same_bits,
+)
+"""What brings such a spec closer to what goes together, in this order."""

@@ -45,6 +45,13 @@ WORKING_REGISTERS_OF_MOST_SUMS = 108
 and 8 parts; with 2 parts, or in steps of 128, it does not.
 """
 MOST_SUMS = 128
+WORKING_REGISTERS_OF_PIECES = 96
+"""The same where programs divide the last wave, in steps of more than ``SHORT_STEP_MMAS``.
+
+[gluon] With C and vectors in the epilogue, on Hilbert's curve, 8 and 64 sums in steps of 32 and 16 MMAs spill
+with 80 registers beside them and compile with 96; others do with 64 to 80. In steps of 4 all do with 48.
+"""
+SHORT_STEP_MMAS = 4
 WORKING_REGISTERS_OF_PARTS = 48
 """The same where several parts of a tile multiply an A from registers.
 
@@ -115,6 +122,11 @@ LOADS_ALONG = 3
 """
 MANY_LOADS_ALONG = 40
 REGISTERS_OF_MANY_LOADS = 40
+PIECE_REGISTERS = 16
+"""What a producer needs besides that finds the pieces of the last wave.
+
+[gluon] In steps of 256 and 512 of K, on Hilbert's curve, 24 registers spill and 32 do not.
+"""
 REGISTERS_OF_PING_PONG_LOADS = 56
 """[gluon] There 16 loads across and 2, 4 or 8 along, or 1 in a cluster, spill at 48; else 4 along do not."""
 REGISTERS_OF_LONE_CURVE = 32
@@ -160,12 +172,13 @@ def loads_across(plan: WgmmaKernel) -> dict[str, int]:
 
 
 def needed_producer_registers(plan: WgmmaKernel) -> int:
-    """Return the registers per thread that a producer needs for the coordinates of its loads."""
-    return _producer_registers_of_loads(plan) + (REGISTERS_OF_EARLY_LOADS if plan.dependent else 0)
+    """Return the registers per thread that a producer needs: for coordinates, pieces and early loads."""
+    pieces = PIECE_REGISTERS if plan.divides_last_wave else 0
+    return _registers_of_loads(plan) + pieces + (REGISTERS_OF_EARLY_LOADS if plan.dependent else 0)
 
 
-def _producer_registers_of_loads(plan: WgmmaKernel) -> int:
-    """Return what it needs where all its loads wait for the kernel ahead."""
+def _registers_of_loads(plan: WgmmaKernel) -> int:
+    """Return what it needs for the coordinates alone, where all its loads wait for the kernel ahead."""
     across = sum(loads_across(plan).values())
     along = plan.loads("a") + plan.loads("b") - across
     weight = LOADS_ALONG * across + along
@@ -240,10 +253,12 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         working += WORKING_REGISTERS_OF_NARROW_MMAS
     if plan.composed and plan.a_source == "registers":
         working = max(working, WORKING_REGISTERS_OF_PARTS)
-    if plan.splits > 1 and plan.specialized and plan.reduction == "ordered":
-        most = plan.splits > 2 and plan.accumulator_registers >= MOST_SUMS
+    if plan.shares_tiles and plan.specialized and plan.reduction == "ordered":
+        most = (plan.splits > 2 or plan.divides_last_wave) and plan.accumulator_registers >= MOST_SUMS
         long = most and plan.mmas_per_step >= LONG_STEP_MMAS
         working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
+        if plan.divides_last_wave and plan.mmas_per_step > SHORT_STEP_MMAS:
+            working = max(working, WORKING_REGISTERS_OF_PIECES)
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
         working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)

@@ -334,8 +334,9 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     ctas = min(plan.occupancy, tiles_per_sm)
     rounds = math.ceil(tiles_per_sm / ctas)
     k_steps = math.ceil(shape[2] / plan.cta_tile_k)
+    loops, divided = _last_wave(plan, tiles, k_steps) if plan.divides_last_wave else (rounds, {})
     tiles *= plan.cluster_size
-    share = min(1.0, tiles / (rounds * ctas * gpu.sm_count))
+    share = min(1.0, tiles / (loops * ctas * gpu.sm_count))
     delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
     dram = dram_bytes(plan.problem, shape) / (DRAM_BYTES_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
     l2 = tiles * k_steps * plan.stage_bytes / (L2_BYTES_PER_NS * delivery)
@@ -345,7 +346,7 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     def busiest_sm(steps: dict[str, float]) -> tuple[float, dict[str, float]]:
         """Return the main loop of a tile, and beside it the time of all tiles by cause."""
         main_loop = k_steps * max(steps.values())
-        beside = {cause: rounds * time for cause, time in tile_ns(plan, main_loop, ctas).items()}
+        beside = {cause: rounds * time for cause, time in tile_ns(plan, main_loop, ctas).items()} | divided
         if plan.ping_pong:
             beside["turns"] -= TURN_NS  # before the first tile, as nothing ran
             beside["epilogue"] += epilogue_ns(plan)  # of the last tile, behind which nothing runs
@@ -358,22 +359,22 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     steps = step_ns(plan, ctas, TENSOR_CYCLES_PER_NS, share)
     del steps["short ring"]
     main_loop, beside = busiest_sm(steps)
-    unlimited = delivered(rounds * main_loop + sum(beside.values()))
+    unlimited = delivered(loops * main_loop + sum(beside.values()))
     used = min(1.0, ideal / TENSOR_CYCLES_PER_NS / unlimited)
     rate = min(TENSOR_CYCLES_PER_NS, POWER_CYCLES_PER_NS * used**-POWER_EXPONENT)
 
     steps = step_ns(plan, ctas, rate, share)
     slowest = max(steps, key=lambda cause: steps[cause])
     main_loop, beside = busiest_sm(steps)
-    busiest = rounds * main_loop + sum(beside.values())
+    busiest = loops * main_loop + sum(beside.values())
     together = delivered(busiest)
     terms = {
         "tensor cores": ideal / TENSOR_CYCLES_PER_NS,
         "power": ideal / rate - ideal / TENSOR_CYCLES_PER_NS,
-        "idle SMs": rounds * k_steps * steps["tensor cores"] - ideal / rate,
+        "idle SMs": loops * k_steps * steps["tensor cores"] - ideal / rate,
     }
     if slowest != "tensor cores":
-        terms[slowest] = rounds * k_steps * (steps[slowest] - steps["tensor cores"])
+        terms[slowest] = loops * k_steps * (steps[slowest] - steps["tensor cores"])
     again = 0 if plan.persistent else (rounds - 1) * ROUND_NS
     start = START_NS + (CLUSTER_START_NS if plan.cluster_size > 1 else 0)
     start -= EARLY_NS if _overlaps(plan) else 0
@@ -384,6 +385,22 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
 def _overlaps(plan: WgmmaKernel) -> bool:
     """Whether a kernel with roles has programs that start while those of the one ahead still end."""
     return plan.specialized and plan.dependent and plan.trigger == "loads"
+
+
+def _last_wave(plan: WgmmaKernel, tiles: int, k_steps: int) -> tuple[float, dict[str, float]]:
+    """Return the main loops of the busiest program, and what it takes to add up the pieces of a tile.
+
+    It multiplies a tile of each whole wave, and so much of one as a chunk of the last wave is.
+    """
+    waves, divided = divmod(tiles, plan.resident_programs)
+    chunks, steps = plan.chunks(tiles, k_steps, plan.resident_programs)
+    if not divided or steps == k_steps:
+        return waves + bool(divided), {}
+    if not (behind := max(0, k_steps - chunks * steps)):
+        return waves + steps / k_steps, {"splits": _sums_ns(plan, chunks)}
+    # A program without a chunk has a piece of each tile that its share meets, and leaves the sums of all.
+    pieces = math.ceil(steps / behind) + 1
+    return waves + steps / k_steps, {"splits": (pieces - 1) * _sums_ns(plan, 1) + _sums_ns(plan, chunks + 2)}
 
 
 def _together(times: Iterable[float], exponent: float) -> float:
@@ -446,8 +463,14 @@ def _splits_ns(plan: WgmmaKernel) -> float:
     if plan.reduction == "atomic":
         return ATOMIC_NS + (ATOMIC_ROLES_NS if plan.specialized else 0) + tile_bytes / ATOMIC_BYTES_PER_NS
     if plan.specialized:
-        return ROLES_SPLIT_NS + plan.splits * tile_bytes / ROLES_SPLIT_BYTES_PER_NS
+        return _sums_ns(plan, plan.splits)
     return SPLIT_NS + plan.splits * tile_bytes / SPLIT_BYTES_PER_NS
+
+
+def _sums_ns(plan: WgmmaKernel, parts: int) -> float:
+    """Return the time of a program with roles to leave its sums, and to add up those of so many, in order."""
+    tile_bytes = plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    return ROLES_SPLIT_NS + parts * tile_bytes / ROLES_SPLIT_BYTES_PER_NS
 
 
 def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:

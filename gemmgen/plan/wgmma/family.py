@@ -132,6 +132,7 @@ DEFAULTS: Values = {
     "promote_k": 0,
     "splits": 1,
     "reduction": "ordered",
+    "last_wave": "whole",
     "early_operand": "none",
     "trigger": "end",
 }
@@ -547,6 +548,8 @@ def _label(plan: WgmmaKernel) -> str:
         parts.append(f"occupancy {plan.occupancy}")
     if plan.splits > 1:
         parts.append(f"K split by {plan.splits}")
+    if plan.divides_last_wave:
+        parts.append("stream-K")
     return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
 
 
@@ -558,6 +561,7 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
         "cluster": [plan.cluster_m, plan.cluster_n],
         "mma_rows": plan.mma_rows,
         "splits": plan.splits,
+        "last_wave": plan.last_wave,
         "consumers": plan.consumers,
         "warps": plan.total_warps,
         "stages": plan.stages,
@@ -572,7 +576,7 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
 
 def _ring(plan: WgmmaKernel) -> str:
     """Return how deep the ring is, how many MMAs are in flight, and by how many programs K is divided."""
-    splits = f" /{plan.splits}" if plan.splits > 1 else ""
+    splits = f" /{plan.splits}" if plan.splits > 1 else " /k" if plan.divides_last_wave else ""
     return f"{plan.stages} q{plan.outstanding_mmas}{splits}"
 
 
@@ -594,7 +598,8 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits; accumulator of registers",
+    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, /k stream-K; accumulator "
+    "of registers",
     label=_label,
     as_dict=_as_dict,
 )

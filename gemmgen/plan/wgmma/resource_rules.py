@@ -124,6 +124,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         long = plan.ping_pong and late == REGISTERS_OF_LONG_PING_PONG
         of = f" of {plan.mmas_per_step} instructions a step" if long else ""
         early = f" with {plan.early_operand.upper()} loaded early" if plan.dependent else ""
+        of += " that divide the last wave" if plan.divides_last_wave else ""
         yield Finding(
             "warp_specialization.registers.producer",
             f"{plan.producer_registers} registers per producer thread",

@@ -363,7 +363,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def counting_partitions(self) -> int:
         """Consumers that count the parts of a tile, which are beside others."""
-        return self.consumers if self.specialized and self.splits > 1 else 0
+        return self.consumers if self.specialized and self.shares_tiles else 0
 
     @property
     def producer_partition(self) -> Partition:
@@ -387,7 +387,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             Argument("counters", "workspace", DTYPES["int32"]),
         )
         d = Argument("d", "matrix", problem.d)
-        return (a, *b, *c, *vectors, *scalar, d, *(workspace if self.splits > 1 else ()))
+        return (a, *b, *c, *vectors, *scalar, d, *(workspace if self.shares_tiles else ()))
 
     @property
     def ptxas_notes(self) -> tuple[str, ...]:
@@ -429,7 +429,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def restored(self) -> tuple[str, ...]:
         """The arguments that a launch leaves as it finds them: counters, and sums that programs add to."""
-        if self.splits == 1:
+        if not self.shares_tiles:
             return ()
         return ("counters",) if self.reduction == "ordered" else ("partials", "counters")
 
@@ -443,6 +443,19 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """Bytes of the sums of a tile that programs leave in memory."""
         tile = self.program_tile_m * self.program_tile_n
         return self.partials * tile * self.problem.accumulator.bytes
+
+    @property
+    def most_programs(self) -> int:
+        """Programs that divide the last tiles, at most: each leaves sums in places of its own."""
+        return self.resident_programs
+
+    @property
+    def most_partial_bytes(self) -> int:
+        """Bytes of the sums that they leave in memory, at most, of fewer tiles than there are programs.
+
+        From piece to piece the program's number goes up, or the tile's.
+        """
+        return 2 * self.most_programs * self.partial_bytes
 
     @property
     def _parts(self) -> str:
@@ -466,6 +479,9 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def _split_entries(self) -> tuple[Entry, ...]:
         """How K is divided among programs, where it is."""
+        if self.divides_last_wave:
+            divide = f"at most, divide the last tiles; {self.most_partial_bytes:,} bytes of sums in memory"
+            return (Entry("stream-K", self.most_programs, "programs", divide),)
         if self.splits == 1:
             return ()
         programs = "that programs take one by one" if self.specialized else "a program each"

@@ -88,10 +88,49 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, found, limit, f"use at most {MAX_SPLITS}")
 
 
+@rule("last-wave")
+def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The last wave is divided among programs with a producer of their own, whose consumers share a tile."""
+    if not plan.divides_last_wave:
+        return
+    field, whole = "schedule.last_wave", "or whole for schedule.last_wave"
+    if not plan.persistent:
+        kind = plan.schedule_kind.replace("_", " ")
+        limit = "a program of one tile has no later wave"
+        fix = "use whole, or persistent for schedule.kind with cooperative consumers"
+        yield Finding(field, f"stream_k in a {kind} schedule", limit, fix)
+        return
+    if not plan.specialized:
+        limit = "a persistent program of this version takes parts of tiles if it has a producer of its own"
+        fix = "use whole, or cooperative for warp_specialization.kind"
+        yield Finding(field, "stream_k without warp specialization", limit, fix)
+    elif plan.ping_pong:
+        limit = "this version divides tiles for consumers that share one"
+        own = "use cooperative with 1 consumer" if plan.exchanged else "use cooperative"
+        yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, f"{own}, {whole}")
+    if plan.occupancy > 1:
+        limit = "this version divides tiles among programs that have an SM each"
+        yield Finding(
+            "occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, f"use 1, {whole}"
+        )
+    if plan.splits > 1:
+        limit = "the last wave is of whole tiles, not of parts"
+        one = "use 1 without a schedule.reduction" if plan.reduction == "atomic" else "use 1"
+        yield Finding("schedule.splits", f"{plan.splits:,} parts of K and stream_k", limit, f"{one}, {whole}")
+
+
 @rule("reduction")
 def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
     """Sums are added up as they come only where there are several."""
     if plan.reduction == "ordered" or plan.splits > 1:
+        return
+    if plan.divides_last_wave:
+        yield Finding(
+            "schedule.reduction",
+            "an atomic reduction with stream_k",
+            "this version adds up the sums of a tile's pieces in their order",
+            "leave it out",
+        )
         return
     problem = plan.problem
     refused = (problem.deterministic or problem.batch_invariant) and not problem.accumulator.integer
@@ -112,6 +151,13 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
 def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
     """A D that must have the same bits in every run is of sums that are added up in a fixed order."""
     problem = plan.problem
+    if plan.divides_last_wave and problem.batch_invariant and not problem.accumulator.integer:
+        yield Finding(
+            "schedule.last_wave",
+            "stream_k for a batch-invariant kernel",
+            "where the sums of a tile are parted depends on how many tiles there are, so on M",
+            "use whole",
+        )
     if plan.deterministic or not (problem.deterministic or problem.batch_invariant):
         return
     asked = "deterministic" if problem.deterministic else "batch-invariant"
@@ -211,7 +257,7 @@ def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
             "warp_specialization.consumers",
             f"{plan.consumers} cooperative consumers with N along the instruction's rows",
             "they would divide the tile's rows, which are the instruction's columns",
-            "use 1" if plan.splits > 1 else "use 1, or ping_pong for warp_specialization.kind",
+            "use 1" if plan.shares_tiles else "use 1, or ping_pong for warp_specialization.kind",
         )
 
 
@@ -410,6 +456,13 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             "this version adds up the sums of splits for tiles of one part",
             f"use 1, or {widths} for tile.n",
         )
+    if plan.divides_last_wave:
+        yield Finding(
+            "schedule.last_wave",
+            f"stream_k for {columns}",
+            "this version adds up the sums of pieces for tiles of one part",
+            f"use whole, or {widths} for tile.n",
+        )
 
 
 ODD_SIDES = (tile_power_of_two.at("tile.m"), tile_power_of_two.at("tile.n"))
@@ -550,6 +603,7 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
 TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     schedule_kind,
     splits,
+    last_wave,
     reduction,
     same_bits,
     dependent_launch,
