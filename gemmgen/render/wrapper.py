@@ -242,6 +242,41 @@ class Wrapper:
         return f"shape_faults{'_scales' * bool(self.scales)}.py.j2"
 
     @property
+    def _misaligned(self) -> str:
+        """What becomes of tensors over whose rows TMA cannot stride, as the names of parts have it."""
+        return "copied" if self.plan.problem.copies_misaligned else "refused"
+
+    @property
+    def limits_of_tensors(self) -> str:
+        """The part that says where tensors may lie."""
+        return f"limits_{self._misaligned}.py.j2"
+
+    @property
+    def output(self) -> str:
+        """The part that finds memory for D."""
+        return f"output_{self._misaligned}.py.j2"
+
+    @property
+    def passing(self) -> str:
+        """The part that says what the kernel takes of an argument."""
+        return f"passing_{self._misaligned}.py.j2"
+
+    @property
+    def result(self) -> str:
+        """What `matmul` returns once the kernel is launched."""
+        return "out if out is d else out.copy_(d)" if self.plan.problem.copies_misaligned else "out"
+
+    @property
+    def undescribed(self) -> str:
+        """What TMA is not told of."""
+        return "empty or misaligned" if self.plan.problem.copies_misaligned else "empty"
+
+    @property
+    def copy(self) -> str:
+        """The copy of an argument as `matmul` takes it."""
+        return f"copy.T if {self.is_transposed} else copy" if self.transposed else "copy"
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         """The parts of `matmul` between its inputs and its output, which few modules have."""
         parts = ["single_tile"] if self.plan.schedule_kind == "single_tile" else []
@@ -257,6 +292,7 @@ class Wrapper:
             for part in (
                 *(["pack_scales"] if self.scales else []),
                 *(["workspace"] if self.workspace else []),
+                *(["align"] if self.plan.problem.copies_misaligned else []),
                 "argument",
                 "descriptor",
             )
@@ -265,7 +301,8 @@ class Wrapper:
     @property
     def parts(self) -> tuple[str, ...]:
         """All parts that only some wrappers have."""
-        return (*self.conditions, *self.functions, self.shape_faults, self.map)
+        chosen = (self.limits_of_tensors, self.output, self.passing, self.shape_faults, self.map)
+        return (*self.conditions, *self.functions, *chosen)
 
     @property
     def described(self) -> str:

@@ -35,6 +35,7 @@ from gemmgen.spec.names import (
     EarlyOperand,
     Major,
     Minor,
+    Misaligned,
     MmaRows,
     OneOf,
     OneOperation,
@@ -271,6 +272,11 @@ class Operands(Model):
     b: InputB
     c: Addend | None = None
     d: Output
+    misaligned: Misaligned | None = Field(
+        default=None,
+        description="a tensor whose address or row stride is no multiple of 16 bytes: refuse, or copy in "
+        "every call; refused if left out",
+    )
 
 
 class Tile(Model):

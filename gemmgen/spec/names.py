@@ -30,6 +30,8 @@ Reduction = Literal["ordered", "atomic"]
 """How the sums of a tile's splits are added up."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
+Misaligned = Literal["refuse", "copy"]
+"""What becomes of a tensor over whose rows TMA cannot stride."""
 MmaRows = Literal["m", "n"]
 """The dimension of D that lies along the rows of the matrix instruction."""
 
