@@ -282,7 +282,7 @@ def align(name: str, tensor: Tensor) -> Tensor:
 
 
 def _copied(name: str, tensor: Tensor) -> Tensor:
-    """Return a copy whose rows are a multiple of 16 bytes apart; it moves the widest words that they are of."""
+    """Return a copy whose rows are a multiple of 16 bytes apart, moved in the widest words they are made of."""
     stored = tensor.T if name == "b" else tensor  # as it lies in memory
     *rows, columns = stored.shape
     unit = 16 // stored.itemsize

@@ -566,7 +566,7 @@ made = {(check.shape, check.what) for check in whole.checks}
 exact = spec.operands.a.dtype == "int8"
 differ = "relative difference" if spec.schedule.reduction == "atomic" else None
 for shape in acceptance_shapes(spec):
-    taken = takes_out(shape[1], TORCH_DTYPES[spec.operands.d.dtype])
+    taken = takes_out(shape[1], TORCH_DTYPES[spec.operands.d.dtype]) or problem_of(spec).copies_misaligned
     for what in (
         "own output: worst element",
         "out=: worst element" if taken else "out=: accepted, though TMA cannot write it alone",

@@ -47,6 +47,7 @@ def is_plain(plan: WgmmaKernel) -> bool:
     problem = plan.problem
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
     plain = plan.persistent and plan.parts_per_tile == 1 and not problem.transforms
+    plain = plain and not problem.copies_misaligned
     return plain and k_major and problem.a.dtype.bits == 16
 
 

@@ -1,10 +1,10 @@
 """What rows over which TMA cannot stride cost: copies of them by torch or by a kernel, or loads without TMA.
 
-``python benchmarks/reading/misaligned.py RECORD MxNxK…`` times bf16 matmuls of contiguous A [M, K] and B stored
-as [N, K] by turns: cuBLAS; the kernel that gemmgen's planner ranks first for the shape, with A and B copied into
-padded rows in four ways, with only A copied, and with none; and kernels that load without TMA. Every
-result is checked first. It writes RECORD: of each arm cuBLAS's time over its own (the median of the pairs)
-and its median in seconds.
+``python benchmarks/reading/misaligned.py RECORD MxNxK…`` times bf16 matmuls of contiguous A [M, K] and B
+stored as [N, K] by turns: cuBLAS; the kernel that gemmgen's planner ranks first for the shape, with A and B
+copied into padded rows in four ways, with only A copied, and with none; and kernels that load without TMA.
+Every result is checked first. It writes RECORD: of each arm cuBLAS's time over its own (the median of the
+pairs) and its median in seconds.
 """
 # pyright: basic
 
@@ -128,6 +128,7 @@ def by_pad(stored: Tensor) -> Tensor:
 
 
 def blocks_of(words: Tensor) -> int:
+    """Return how many programs copy a matrix."""
     return -(-words.shape[0] // COPY_ROWS) * -(-words.shape[1] // COPY_WORDS)
 
 
@@ -338,21 +339,21 @@ def arms_of(module: ModuleType, n: int, k: int) -> dict[str, Call]:
     matmul = module.matmul
 
     def copied(copy: Callable[[Tensor], Tensor]) -> Call:
-        return lambda a, b, d: lambda: matmul(copy(a), copy(b).T)
+        return lambda a, b, _: lambda: matmul(copy(a), copy(b).T)
 
-    def kernel_copies(a: Tensor, b: Tensor, d: Tensor) -> Callable[[], object]:
+    def kernel_copies(a: Tensor, b: Tensor, _: Tensor) -> Callable[[], object]:
         def call() -> object:
             a_copy, b_copy = by_kernel(a, b)
             return matmul(a_copy, b_copy.T)
 
         return call
 
-    def kernel_copies_a(a: Tensor, b: Tensor, d: Tensor) -> Callable[[], object]:
+    def kernel_copies_a(a: Tensor, b: Tensor, _: Tensor) -> Callable[[], object]:
         weight = module.align("b", b.T)
         return lambda: matmul(by_kernel(a)[0], weight)
 
     def aligned(*names: str) -> Call:
-        def bind(a: Tensor, b: Tensor, d: Tensor) -> Callable[[], object]:
+        def bind(a: Tensor, b: Tensor, _: Tensor) -> Callable[[], object]:
             left, right = a, b.T
             if "a" in names:
                 left = module.align("a", left)
@@ -363,11 +364,11 @@ def arms_of(module: ModuleType, n: int, k: int) -> dict[str, Call]:
         return bind
 
     arms: dict[str, Call] = {
-        "cublas": lambda a, b, d: lambda: torch.matmul(a, b.T),
+        "cublas": lambda a, b, _: lambda: torch.matmul(a, b.T),
         "module": aligned(),
     }
     if n % UNIT:
-        arms["module, into an out of such rows"] = lambda a, b, d: (
+        arms["module, into an out of such rows"] = lambda a, b, _: (
             lambda: matmul(a, b.T, out=a.new_empty((a.shape[0], b.shape[0])))
         )
     if k % UNIT:
@@ -397,11 +398,13 @@ def measure(shape: tuple[int, int, int], directory: Path) -> dict[str, Any]:
     reference = a[0].float() @ b[0].float().T
     results: dict[int, object] = {}
     graphs: dict[str, torch.cuda.CUDAGraph] = {}
+    bound: list[object] = []  # a graph reads what was aligned for its calls, and keeps none of it
     passes = max(1, round(GRAPH_SECONDS / (count * (2 * m * n * k / 4e14 + 8e-6))))
     failed: dict[str, str] = {}
     for name, bind in arms_of(module_of(shape, directory), n, k).items():
         try:
             calls = [bind(*each) for each in zip(a, b, d, strict=True)]
+            bound.append(calls)
             d[0].fill_(float("nan"))
             found = calls[0]()
             found = found if isinstance(found, Tensor) else d[0]
@@ -442,7 +445,7 @@ def main(record: str, *shapes: str) -> None:
             m, n, k = map(int, shape.split("x"))
             rows.append(measure((m, n, k), Path(directory)))
             Path(record).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-            print(shape, rows[-1]["over_cublas"], rows[-1]["failed"], flush=True)
+            sys.stderr.write(f"{shape} {rows[-1]['over_cublas']} {rows[-1]['failed']}\n")
 
 
 if __name__ == "__main__":

@@ -268,8 +268,10 @@ class Wrapper:
 
     @property
     def undescribed(self) -> str:
-        """What TMA is not told of."""
-        return "empty or misaligned" if self.plan.problem.copies_misaligned else "empty"
+        """What TMA is not told of, and what of a second time."""
+        if self.plan.problem.copies_misaligned:
+            return "unless it is empty or misaligned; later calls find it described"
+        return "unless it is empty; a second call finds it described"
 
     @property
     def copy(self) -> str:
