@@ -19,7 +19,6 @@ sha256 74fe2fdf22af588ab928f16d8f29fa07c6722d8a45526233acbd26810d95785e
 """
 
 import functools
-import math
 from types import SimpleNamespace
 
 import torch
@@ -57,6 +56,55 @@ D_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bit
 ACCUMULATOR_LAYOUT = gl.constexpr(
     gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 256, 16])
 )
+# A program of the kernel that copies moves so many rows and columns; a warp's loads are of neighbours.
+COPY_ROWS = gl.constexpr(32)
+COPY_COLUMNS = gl.constexpr(64)
+COPY_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0]))
+COPY_OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
+
+
+@gluon.jit
+def copy_block(block, source, target, rows, columns, source_stride, target_stride):
+    """Copy COPY_ROWS x COPY_COLUMNS elements of a matrix into rows that are as far apart as the target's."""
+    across = gl.cdiv(columns, COPY_COLUMNS)
+    row = block // across * COPY_ROWS + gl.arange(0, COPY_ROWS, gl.SliceLayout(1, COPY_LAYOUT))
+    column = block % across * COPY_COLUMNS + gl.arange(0, COPY_COLUMNS, gl.SliceLayout(0, COPY_LAYOUT))
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    row = row.to(gl.int64)
+    elements = gl.load(source + (row * source_stride)[:, None] + column[None, :], mask=inside)
+    gl.store(target + (row * target_stride)[:, None] + column[None, :], elements, mask=inside)
+
+
+@gluon.jit(do_not_specialize=range(13), do_not_specialize_on_alignment=range(13))  # one for all lengths
+def copy_kernel(
+    blocks,
+    source,
+    target,
+    rows,
+    columns,
+    source_stride,
+    target_stride,
+    other_source,
+    other_target,
+    other_rows,
+    other_columns,
+    other_source_stride,
+    other_target_stride,
+):
+    """Copy a matrix in the first `blocks` programs, and another one in those that follow, if any do."""
+    block = gl.program_id(0)
+    if block < blocks:
+        copy_block(block, source, target, rows, columns, source_stride, target_stride)
+    else:
+        copy_block(
+            block - blocks,
+            other_source,
+            other_target,
+            other_rows,
+            other_columns,
+            other_source_stride,
+            other_target_stride,
+        )
 
 
 @gluon.aggregate
@@ -245,53 +293,47 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
 
-    All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided.
-    TMA takes addresses and row strides that are multiples of 16 bytes, and writes rows in such units: any
-    other tensor is copied in every call, and `out` gets a copy of the result, which without one is a view of
-    padded rows. `align` copies a weight once for all calls. There is no backward, and torch.compile cannot
+    All are on a GPU of compute capability 9.0, whose current stream runs the kernel. TMA takes addresses and
+    row strides that are multiples of 16 bytes: other tensors are copied in every call, a weight once by
+    `align`. Without `out` the result is a view of padded rows. There is no backward, and torch.compile cannot
     trace this. A CUDA graph can capture all calls but the first.
 
     Raises TypeError for what is not a strided tensor of the dtype above, ValueError for any other fault.
     """
-    known = {}  # the extent of each axis, and a's device
+    known = {"copies": {}}  # the extent of each axis, a's device, and copies by id
     inputs = (a, b)
     arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
     m, n, k = known["M"], known["N"], known["K"]
     d, described = out, None if out is None else _argument("out", out, known)
-    if described is None or n % 8:  # there is no `out`, or none that TMA can write alone
+    if described is None or n % 8:  # TMA writes rows in units of 16 bytes
         d = torch.empty((m, -(-n // 8) * 8), dtype=torch.bfloat16, device=a.device)[:, :n]
         described = _argument("out", d, known)
     arguments.append(described)
     out = d if out is None else out
     if 0 in (m, n, k):
         return out.zero_()
+    _copy([*known["copies"].values()])
     _launch(a.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
-    return out if out is d else out.copy_(d)
+    _copy([(d, out)] if out is not d else [])
+    return out
 
 
 def align(name: str, tensor: Tensor) -> Tensor:
-    """Return an argument of `matmul` as TMA takes it: itself, or a copy that later calls need not make.
-
-    The name is the argument's, "a" or "b". Raises as `matmul` does.
-    """
+    """Return the argument of this name as TMA takes it: itself, or a copy that later calls need not make."""
     if name not in ARGUMENTS:
         raise ValueError(f"name must be one of {', '.join(ARGUMENTS)}, found {name}")
-    known = {}
-    _argument(name, tensor, known)
-    return known.get(id(tensor), tensor)
+    _argument(name, tensor, known := {"copies": {}})
+    _copy(copies := [*known["copies"].values()])
+    return (copies[0][1].T if name == "b" else copies[0][1]) if copies else tensor
 
 
-def _copied(name: str, tensor: Tensor) -> Tensor:
-    """Return a copy whose rows are a multiple of 16 bytes apart, moved in the widest words they are made of."""
-    stored = tensor.T if name == "b" else tensor  # as it lies in memory
-    *rows, columns = stored.shape
-    unit = 16 // stored.itemsize
-    copy = stored.new_empty((*rows, -(-columns // unit) * unit))[..., :columns]
-    places = stored.storage_offset(), columns, *stored.stride()[:-1]
-    word_bytes = math.gcd(8, stored.data_ptr(), *(place * stored.itemsize for place in places))
-    word = getattr(torch, f"int{8 * word_bytes}")
-    copy.view(word).copy_(stored.view(word))
-    return copy.T if name == "b" else copy
+def _copy(pairs: list) -> None:
+    """Copy the first matrix of each pair into the second one, two in a launch."""
+    for two in (pairs[i : i + 2] for i in range(0, len(pairs), 2)):
+        matrices = [(*each, *each[0].shape, each[0].stride(0), each[1].stride(0)) for each in two]
+        blocks = [-(-m // COPY_ROWS.value) * -(-n // COPY_COLUMNS.value) for _, _, m, n, *_ in matrices]
+        with torch.cuda.device(two[0][0].device):
+            copy_kernel[(sum(blocks),)](blocks[0], *matrices[0], *matrices[-1], **COPY_OPTIONS)
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
@@ -318,14 +360,17 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
     described = _descriptor(name, tensor.data_ptr(), shape, tensor.stride())
     if described is not None or name == "out" or 0 in shape:
         return described
-    if id(tensor) not in known:
-        known[id(tensor)] = _copied(name, tensor)  # kept until the kernel is launched
-    return _descriptor(name, known[id(tensor)].data_ptr(), shape, known[id(tensor)].stride())
+    stored = tensor.T if name == "b" else tensor  # as it lies in memory
+    (rows, columns), unit = stored.shape, 16 // dtype.itemsize
+    copy = stored.new_empty((rows, -(-columns // unit) * unit))[:, :columns]
+    _, copy = known["copies"].setdefault(id(tensor), (stored, copy))  # all parts of a tile read the first
+    strides = copy.stride()[::-1] if name == "b" else copy.stride()
+    return _descriptor(name, copy.data_ptr(), shape, strides)
 
 
 @functools.lru_cache(maxsize=4096)
 def _descriptor(name: str, address: int, shape: tuple, strides: tuple) -> TensorDescriptor | None:
-    """Describe a matrix to TMA, unless it is empty or misaligned; a second call finds it described."""
+    """Describe a matrix to TMA, unless it is empty or misaligned; later calls find it described."""
     dtype, axes, box, layout = ARGUMENTS[name]
     if 0 in shape:
         return None  # nothing is launched

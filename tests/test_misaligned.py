@@ -12,6 +12,7 @@ import gc
 import re
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +30,13 @@ from gemmgen.bench.contest import contest_of, input_sets
 from gemmgen.bench.record import Protocol
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.numerics.encoding import poison, rounded
+from gemmgen.numerics.encoding import bits, poison, rounded
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import problem_of
 from gemmgen.product import make
+from gemmgen.simulate import simulate
 from gemmgen.spec import Spec, load_spec
+from gemmgen.triton_api import specialize
 from gemmgen.verify import verify
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, MISALIGNED_SHAPES, acceptance_shapes
 
@@ -124,8 +127,13 @@ def on_the_cpu(module: ModuleType, spec: Spec, monkeypatch: pytest.MonkeyPatch) 
         written.fill_(poison(written.dtype))  # TMA clips a row at the end of its last unit
         written[:, :n].copy_(rounded(written_out(spec, a, b, **extras), written.dtype))
 
+    def copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
+        for source, target in pairs:
+            target.copy_(source)
+
     on_a_fake_gpu(monkeypatch)
     monkeypatch.setattr(module, "_launch", launch)
+    monkeypatch.setattr(module, "_copy", copy)
     return found
 
 
@@ -191,13 +199,10 @@ def test_the_checks_give_tensors_that_have_to_be_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = built("epilogue", tmp_path, monkeypatch)
-    copied: list[str] = []
-    copy = found.module.__dict__["_copied"]
-    monkeypatch.setattr(
-        found.module, "_copied", lambda name, tensor: copied.append(name) or copy(name, tensor)
-    )
+    copies = watched_copies(found, monkeypatch)
     verify(given(found, monkeypatch), found.spec, [(7, 11, 9)], repeats=1, device="cpu")
-    assert {"a", "b", "c", "row_scale", "column_bias"} == set(copied)
+    a, b, c, vector, d = (7, 9), (11, 9), (7, 11), (1, 11), (7, 11)
+    assert {pair for pairs in copies for pair in pairs} == {a, b, c, vector, d, (1, 7)}
 
 
 # --- what is copied
@@ -208,6 +213,20 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> Made:
     """A module for A and B of bf16, both K-major."""
     (path,) = (path for path in COMMITTED if path.stem == "h100_bf16_misaligned")
     return committed(path, monkeypatch)
+
+
+def watched_copies(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, ...]]]:
+    """The shapes of what is copied, as it lies in memory, by calls."""
+    shapes: list[list[tuple[int, ...]]] = []
+    copy = made.module.__dict__["_copy"]
+
+    def watched(pairs: list[tuple[Tensor, Tensor]]) -> None:
+        if pairs:
+            shapes.append([tuple(source.shape) for source, _ in pairs])
+        copy(pairs)
+
+    monkeypatch.setattr(made.module, "_copy", watched)
+    return shapes
 
 
 def addresses(made: Made) -> dict[str, int]:
@@ -248,46 +267,113 @@ def test_all_parts_of_a_tile_read_one_copy(tmp_path: Path, monkeypatch: pytest.M
     assert where["b_desc"] == where["b_1_desc"]
 
 
-@pytest.mark.parametrize(("columns", "itemsize"), [(588, 8), (590, 4), (591, 2)])
-def test_rows_are_copied_in_their_widest_words(
-    plain: Made, monkeypatch: pytest.MonkeyPatch, columns: int, itemsize: int
-) -> None:
-    words: list[int] = []
-    copy: Any = Tensor.copy_
-
-    def counted(self: Tensor, source: Tensor) -> Tensor:
-        words.append(source.itemsize)
-        return copy(self, source)
-
-    monkeypatch.setattr(Cuda, "copy_", counted, raising=False)
-    a = numbers(4, columns)
-    words.clear()
-    assert torch.equal(plain.module.align("a", a), a)
-    assert words == [itemsize]
+def test_nothing_is_copied_before_all_is_judged(plain: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    copies = watched_copies(plain, monkeypatch)
+    with pytest.raises(ValueError, match="b must have shape"):
+        plain(numbers(4, 9), numbers(24, 10).T)
+    with pytest.raises(ValueError, match="out must have shape"):
+        plain(numbers(4, 9), numbers(24, 9).T, out=numbers(4, 25))
+    assert copies == []
 
 
 def test_no_copy_outlives_its_call(plain: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[weakref.ref[Tensor]] = []
-    copy = plain.module.__dict__["_copied"]
-
-    def watched(name: str, tensor: Tensor) -> Tensor:
-        made = copy(name, tensor)
-        copies.append(weakref.ref(made))
-        return made
-
+    copy, launch = plain.module.__dict__["_copy"], plain.module.__dict__["_launch"]
     alive: list[bool] = []
-    launch = plain.module.__dict__["_launch"]
+
+    def watched(pairs: list[tuple[Tensor, Tensor]]) -> None:
+        copies.extend(weakref.ref(target) for _, target in pairs)
+        copy(pairs)
 
     def launched(*arguments: Any) -> None:
         alive.extend(reference() is not None for reference in copies)
         launch(*arguments)
 
-    monkeypatch.setattr(plain.module, "_copied", watched)
+    monkeypatch.setattr(plain.module, "_copy", watched)
     monkeypatch.setattr(plain.module, "_launch", launched)
     plain(numbers(4, 9), numbers(24, 9).T)
     gc.collect()
     assert alive == [True, True]
     assert [reference() for reference in copies] == [None, None]
+
+
+# --- the kernel that copies
+
+
+class Simulated:
+    """A kernel whose launches the simulator runs on the CPU."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.grids: list[int] = []
+
+    def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        self.grids += grid
+
+        def launch(*arguments: Any, **options: Any) -> None:
+            plain = [each.as_subclass(Tensor) if isinstance(each, Tensor) else each for each in arguments]
+            simulate(self.kernel, target="h100")[grid](*plain, **options).raise_on_findings()
+
+        return launch
+
+
+@pytest.fixture
+def copying(plain: Made, monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[list[Any]], None], Simulated]:
+    """A module's own `_copy`, and its kernel, in the simulator."""
+    module = import_generated(module_file("h100_bf16_misaligned"))
+    kernel = Simulated(module.copy_kernel)
+    monkeypatch.setattr(module, "copy_kernel", kernel)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    return module.__dict__["_copy"], kernel
+
+
+def rows_of(storage: Tensor, rows: int, columns: int, stride: int, start: int) -> Tensor:
+    """A view of a storage that is poison all over."""
+    storage.fill_(poison(storage.dtype))
+    return storage.as_strided((rows, columns), (stride, 1), start)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int8, torch.float8_e5m2])
+def test_one_launch_copies_two_matrices_and_nothing_beside_them(
+    copying: tuple[Callable[[list[Any]], None], Simulated], dtype: torch.dtype
+) -> None:
+    copy, kernel = copying
+    pairs: list[tuple[Tensor, Tensor]] = []
+    storages: list[Tensor] = []
+    for rows, columns, stride, start in ((70, 65, 67, 3), (1, 130, 131, 1)):
+        source = rows_of(torch.empty(rows * stride + 8, dtype=dtype), rows, columns, stride, start)
+        source.copy_(numbers(rows, columns).as_subclass(Tensor))
+        storages.append(torch.empty(rows * (stride + 6), dtype=dtype))
+        pairs.append((source, rows_of(storages[-1], rows, columns, stride + 5, 2)))
+    copy(pairs)
+    assert kernel.grids == [3 * 2 + 1 * 3]  # blocks of 32 x 64
+    for (source, target), storage in zip(pairs, storages, strict=True):
+        assert torch.equal(target.double(), source.double())
+        target.fill_(poison(dtype))
+        assert torch.equal(bits(storage), bits(torch.full_like(storage, poison(dtype))))
+
+
+def test_three_matrices_are_copied_by_two_launches(
+    copying: tuple[Callable[[list[Any]], None], Simulated],
+) -> None:
+    copy, kernel = copying
+    pairs = [(numbers(5, 9).as_subclass(Tensor), torch.zeros(5, 16).bfloat16()[:, :9]) for _ in range(3)]
+    copy(pairs)
+    assert kernel.grids == [2, 1]
+    assert all(torch.equal(source, target) for source, target in pairs)
+    copy([])
+    assert kernel.grids == [2, 1]
+
+
+def test_one_kernel_copies_rows_of_every_length() -> None:
+    """What a launch is compiled for depends on types alone, and on no number or address."""
+    kernel: Any = import_generated(module_file("h100_bf16_misaligned")).copy_kernel
+    made: set[str | None] = set()
+    for start, columns in ((0, 64), (0, 1), (1, 9)):
+        matrix = torch.zeros(4096).bfloat16()[start:]
+        slot = (matrix, matrix, 1, columns, columns, 16)
+        made.add(specialize(kernel, (columns, *slot, *slot), {"num_warps": 4}, 90, 32).digest())
+    assert len(made - {None}) == len(made) == 1
 
 
 # --- D

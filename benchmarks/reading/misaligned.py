@@ -1,10 +1,10 @@
-"""What rows over which TMA cannot stride cost: copies of them by torch or by a kernel, or loads without TMA.
+"""What rows over which TMA cannot stride cost: copies of them by a module or by torch, or loads without TMA.
 
 ``python benchmarks/reading/misaligned.py RECORD MxNxK…`` times bf16 matmuls of contiguous A [M, K] and B
-stored as [N, K] by turns: cuBLAS; the kernel that gemmgen's planner ranks first for the shape, with A and B
-copied into padded rows in four ways, with only A copied, and with none; and kernels that load without TMA.
-Every result is checked first. It writes RECORD: of each arm cuBLAS's time over its own (the median of the
-pairs) and its median in seconds.
+stored as [N, K] by turns: cuBLAS; the module that gemmgen's planner ranks first for the shape, with A and B
+copied by itself or by torch in three ways, with only A copied, and with none; and kernels that load without
+TMA. Every result is checked first. It writes RECORD: of each arm cuBLAS's time over its own (the median of
+the pairs) and its median in seconds.
 """
 # pyright: basic
 
@@ -39,8 +39,6 @@ from gemmgen.product import make, staged
 
 UNIT = 8
 """Elements of bf16 in the 16 bytes whose multiples TMA takes as row strides."""
-COPY_ROWS, COPY_WORDS = 32, 64
-"""What a program of the copy kernel moves."""
 STEP_K = gl.constexpr(64)
 GROUP_TILES_M = gl.constexpr(8)
 ASYNC_TILES = ((128, 256, 4, 8), (128, 128, 4, 8), (128, 128, 3, 4), (64, 128, 4, 4))
@@ -56,46 +54,7 @@ bench: {{shapes: [{shape}]}}
 """
 
 
-# --- copies by a kernel
-
-
-@gluon.jit
-def copy_block(source, target, rows, words, source_stride, target_stride, block, block_rows, block_words):
-    """Move one block of words into rows that are farther apart."""
-    layout: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [4, 1], [1, 0])
-    across = gl.cdiv(words, block_words)
-    row = (block // across) * block_rows + gl.arange(0, block_rows, gl.SliceLayout(1, layout))
-    word = (block % across) * block_words + gl.arange(0, block_words, gl.SliceLayout(0, layout))
-    inside = (row < rows)[:, None] & (word < words)[None, :]
-    found = gl.load(source + (row.to(gl.int64) * source_stride)[:, None] + word[None, :], mask=inside)
-    gl.store(target + (row.to(gl.int64) * target_stride)[:, None] + word[None, :], found, mask=inside)
-
-
-@gluon.jit
-def copy_kernel(
-    a,
-    a_to,
-    a_rows,
-    a_words,
-    a_stride,
-    a_to_stride,
-    a_blocks,
-    b,
-    b_to,
-    b_rows,
-    b_words,
-    b_stride,
-    b_to_stride,
-    block_rows: gl.constexpr,
-    block_words: gl.constexpr,
-):
-    """Copy A and B, each in words of its own; where there are no blocks of A, only B."""
-    block = gl.program_id(0)
-    if block < a_blocks:
-        copy_block(a, a_to, a_rows, a_words, a_stride, a_to_stride, block, block_rows, block_words)
-    else:
-        block -= a_blocks
-        copy_block(b, b_to, b_rows, b_words, b_stride, b_to_stride, block, block_rows, block_words)
+# --- copies by torch
 
 
 def padded(stored: Tensor) -> Tensor:
@@ -125,29 +84,6 @@ def by_pad(stored: Tensor) -> Tensor:
     """Copy by the function of torch that pads."""
     columns = stored.shape[1]
     return torch.nn.functional.pad(stored, (0, -columns % UNIT))[:, :columns]
-
-
-def blocks_of(words: Tensor) -> int:
-    """Return how many programs copy a matrix."""
-    return -(-words.shape[0] // COPY_ROWS) * -(-words.shape[1] // COPY_WORDS)
-
-
-def by_kernel(*stored: Tensor) -> list[Tensor]:
-    """Copy one matrix or two by one launch."""
-    copies = [padded(each) for each in stored]
-    words = [each.view(words_of(each)) for each in stored]
-    targets = [copy.view(word.dtype) for copy, word in zip(copies, words, strict=True)]
-    first, last = 0, len(stored) - 1
-    a_blocks = blocks_of(words[0]) if last else 0
-    launch: Any = copy_kernel[(a_blocks + blocks_of(words[last]),)]
-    launch(
-        *(words[first], targets[first], *words[first].shape, words[first].stride(0)),
-        *(targets[first].stride(0), a_blocks),
-        *(words[last], targets[last], *words[last].shape, words[last].stride(0), targets[last].stride(0)),
-        *(COPY_ROWS, COPY_WORDS),
-        num_warps=4,
-    )
-    return copies
 
 
 # --- loads without TMA
@@ -341,17 +277,6 @@ def arms_of(module: ModuleType, n: int, k: int) -> dict[str, Call]:
     def copied(copy: Callable[[Tensor], Tensor]) -> Call:
         return lambda a, b, _: lambda: matmul(copy(a), copy(b).T)
 
-    def kernel_copies(a: Tensor, b: Tensor, _: Tensor) -> Callable[[], object]:
-        def call() -> object:
-            a_copy, b_copy = by_kernel(a, b)
-            return matmul(a_copy, b_copy.T)
-
-        return call
-
-    def kernel_copies_a(a: Tensor, b: Tensor, _: Tensor) -> Callable[[], object]:
-        weight = module.align("b", b.T)
-        return lambda: matmul(by_kernel(a)[0], weight)
-
     def aligned(*names: str) -> Call:
         def bind(a: Tensor, b: Tensor, _: Tensor) -> Callable[[], object]:
             left, right = a, b.T
@@ -374,11 +299,9 @@ def arms_of(module: ModuleType, n: int, k: int) -> dict[str, Call]:
     if k % UNIT:
         arms["module, B aligned before"] = aligned("b")
         arms["module, A and B aligned before"] = aligned("a", "b")
-        arms["copies by the kernel"] = kernel_copies
-        arms["copies by the kernel, B aligned before"] = kernel_copies_a
-        arms["copies by elements"] = copied(by_elements)
-        arms["copies by words"] = copied(by_words)
-        arms["copies by pad"] = copied(by_pad)
+        arms["copies by torch, elements"] = copied(by_elements)
+        arms["copies by torch, words"] = copied(by_words)
+        arms["copies by torch, pad"] = copied(by_pad)
     for tile in ASYNC_TILES if k % 2 == 0 else PLAIN_TILES:
         tile_m, tile_n, stages, warps = tile
         name = f"no TMA, {tile_m} x {tile_n}, {stages} stages, {warps} warps"

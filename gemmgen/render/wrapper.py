@@ -197,8 +197,16 @@ class Wrapper:
 
     @property
     def known(self) -> str:
-        """The extents that are known before any argument is: of an axis of one element."""
-        return '{"1": 1}' if self.plan.problem.scalar else "{}"
+        """What is known before any argument is: an axis of one element, and no copies yet."""
+        scalar = ['"1": 1'] if self.plan.problem.scalar else []
+        copies = ['"copies": {}'] if self.plan.problem.copies_misaligned else []
+        return f"{{{', '.join(scalar + copies)}}}"
+
+    @property
+    def known_meaning(self) -> str:
+        """What else it holds."""
+        copies = ", and copies by id" if self.plan.problem.copies_misaligned else ""
+        return f"the extent of each axis, {'' if copies else 'and '}a's device{copies}"
 
     @property
     def extents(self) -> str:
@@ -262,9 +270,9 @@ class Wrapper:
         return f"passing_{self._misaligned}.py.j2"
 
     @property
-    def result(self) -> str:
-        """What `matmul` returns once the kernel is launched."""
-        return "out if out is d else out.copy_(d)" if self.plan.problem.copies_misaligned else "out"
+    def launching(self) -> str:
+        """The part that launches the kernel, and what copies before and behind it."""
+        return f"launching_{self._misaligned}.py.j2"
 
     @property
     def undescribed(self) -> str:
@@ -273,10 +281,28 @@ class Wrapper:
             return "unless it is empty or misaligned; later calls find it described"
         return "unless it is empty; a second call finds it described"
 
+    def _turned(self, plain: str, turned: str) -> str:
+        """Return one text for a matrix as it lies in memory, and another one for a transposed view."""
+        return f"{turned} if {self.is_transposed} else {plain}" if self.transposed else plain
+
     @property
-    def copy(self) -> str:
-        """The copy of an argument as `matmul` takes it."""
-        return f"copy.T if {self.is_transposed} else copy" if self.transposed else "copy"
+    def stored(self) -> str:
+        """An argument as the matrix that lies in memory; a vector is one row."""
+        text = self._turned("tensor", "tensor.T")
+        return f"torch.atleast_2d({text})" if self.vectors else text
+
+    @property
+    def copy_strides(self) -> str:
+        """The strides of an argument's copy, in the order of the argument's axes."""
+        return self._turned("copy.stride()", "copy.stride()[::-1]")
+
+    @property
+    def aligned(self) -> str:
+        """A matrix's copy as `matmul` takes it."""
+        copy = "copies[0][1]"
+        text = self._turned(copy, f"{copy}.T")
+        text = f"({text})" if self.transposed else text
+        return f"{text}.view_as(tensor)" if self.vectors else text
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -303,7 +329,8 @@ class Wrapper:
     @property
     def parts(self) -> tuple[str, ...]:
         """All parts that only some wrappers have."""
-        chosen = (self.limits_of_tensors, self.output, self.passing, self.shape_faults, self.map)
+        chosen = (self.limits_of_tensors, self.output, self.passing, self.launching)
+        chosen += (self.shape_faults, self.map)
         return (*self.conditions, *self.functions, *chosen)
 
     @property
