@@ -385,7 +385,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, out: Tensor | None = None) -> Ten
     All are on a GPU of compute capability 9.0, whose current stream runs the kernel. TMA takes addresses and
     row strides that are multiples of 16 bytes: other tensors are copied in every call, a weight once by
     `align`. Without `out` the result is a view of padded rows. There is no backward, and torch.compile cannot
-    trace this. A CUDA graph can capture all calls but the first.
+    trace this. A CUDA graph can capture all calls but the first, and the first that copies.
 
     Raises TypeError for what is not a strided tensor of the dtype above, ValueError for any other fault.
     """
