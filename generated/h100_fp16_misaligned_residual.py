@@ -417,13 +417,13 @@ def align(name: str, tensor: Tensor) -> Tensor:
         raise ValueError(f"name must be one of {', '.join(ARGUMENTS)}, found {name}")
     _argument(name, tensor, known := {"copies": {}})
     _copy(copies := [*known["copies"].values()])
-    return (copies[0][1].T if name == "a" else copies[0][1]) if copies else tensor
+    return copies[0][2] if copies else tensor
 
 
 def _copy(pairs: list) -> None:
-    """Copy the first matrix of each pair into the second one, two in a launch."""
+    """Copy each first matrix into the second one, two in a launch."""
     for two in (pairs[i : i + 2] for i in range(0, len(pairs), 2)):
-        matrices = [(*each, *each[0].shape, each[0].stride(0), each[1].stride(0)) for each in two]
+        matrices = [(*each[:2], *each[0].shape, each[0].stride(0), each[1].stride(0)) for each in two]
         blocks = [-(-m // COPY_ROWS.value) * -(-n // COPY_COLUMNS.value) for _, _, m, n, *_ in matrices]
         with torch.cuda.device(two[0][0].device):
             copy_kernel[(sum(blocks),)](blocks[0], *matrices[0], *matrices[-1], **COPY_OPTIONS)
@@ -456,9 +456,9 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
     stored = tensor.T if name == "a" else tensor  # as it lies in memory
     (rows, columns), unit = stored.shape, 16 // dtype.itemsize
     copy = stored.new_empty((rows, -(-columns // unit) * unit))[:, :columns]
-    _, copy = known["copies"].setdefault(id(tensor), (stored, copy))  # all parts of a tile read the first
-    strides = copy.stride()[::-1] if name == "a" else copy.stride()
-    return _descriptor(name, copy.data_ptr(), shape, strides)
+    made = stored, copy, copy.T if name == "a" else copy
+    *_, copy = known["copies"].setdefault(id(tensor), made)  # all parts of a tile read the first one
+    return _descriptor(name, copy.data_ptr(), shape, copy.stride())
 
 
 @functools.lru_cache(maxsize=4096)

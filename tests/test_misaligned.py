@@ -127,8 +127,8 @@ def on_the_cpu(module: ModuleType, spec: Spec, monkeypatch: pytest.MonkeyPatch) 
         written.fill_(poison(written.dtype))  # TMA clips a row at the end of its last unit
         written[:, :n].copy_(rounded(written_out(spec, a, b, **extras), written.dtype))
 
-    def copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
-        for source, target in pairs:
+    def copy(pairs: list[tuple[Tensor, ...]]) -> None:
+        for source, target, *_ in pairs:
             target.copy_(source)
 
     on_a_fake_gpu(monkeypatch)
@@ -220,9 +220,9 @@ def watched_copies(made: Made, monkeypatch: pytest.MonkeyPatch) -> list[list[tup
     shapes: list[list[tuple[int, ...]]] = []
     copy = made.module.__dict__["_copy"]
 
-    def watched(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    def watched(pairs: list[tuple[Tensor, ...]]) -> None:
         if pairs:
-            shapes.append([tuple(source.shape) for source, _ in pairs])
+            shapes.append([tuple(source.shape) for source, *_ in pairs])
         copy(pairs)
 
     monkeypatch.setattr(made.module, "_copy", watched)
@@ -281,8 +281,8 @@ def test_no_copy_outlives_its_call(plain: Made, monkeypatch: pytest.MonkeyPatch)
     copy, launch = plain.module.__dict__["_copy"], plain.module.__dict__["_launch"]
     alive: list[bool] = []
 
-    def watched(pairs: list[tuple[Tensor, Tensor]]) -> None:
-        copies.extend(weakref.ref(target) for _, target in pairs)
+    def watched(pairs: list[tuple[Tensor, ...]]) -> None:
+        copies.extend(weakref.ref(target) for _, target, *_ in pairs)
         copy(pairs)
 
     def launched(*arguments: Any) -> None:
@@ -423,6 +423,16 @@ def test_what_is_aligned_already_is_returned_as_it_is(plain: Made) -> None:
     assert plain.module.align("a", a) is a
     assert plain.module.align("b", b) is b
     assert plain.module.align("a", row) is row  # of one row, the stride does not matter
+
+
+def test_a_vector_and_c_can_be_aligned_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = built("epilogue", tmp_path, monkeypatch)
+    for name, tensor in (("column_bias", numbers(12)[1:]), ("c", numbers(7, 11))):
+        once = found.module.align(name, tensor)
+        assert torch.equal(once, tensor)
+        assert once.data_ptr() % UNIT_BYTES == 0
+        assert once.data_ptr() != tensor.data_ptr()
+        assert found.module.align(name, once) is once
 
 
 WRONG: dict[str, tuple[Callable[[ModuleType], object], type[Exception], str]] = {

@@ -278,7 +278,9 @@ class Wrapper:
     def undescribed(self) -> str:
         """What TMA is not told of, and what of a second time."""
         if self.plan.problem.copies_misaligned:
-            return "unless it is empty or misaligned; later calls find it described"
+            return (
+                f"unless {'' if self.vectors else 'it is '}empty or misaligned; later calls find it described"
+            )
         return "unless it is empty; a second call finds it described"
 
     def _turned(self, plain: str, turned: str) -> str:
@@ -292,17 +294,14 @@ class Wrapper:
         return f"torch.atleast_2d({text})" if self.vectors else text
 
     @property
-    def copy_strides(self) -> str:
-        """The strides of an argument's copy, in the order of the argument's axes."""
-        return self._turned("copy.stride()", "copy.stride()[::-1]")
+    def copy_as_passed(self) -> str:
+        """The copy of an argument's memory with the axes of the argument."""
+        return self._turned("copy", "copy.T")
 
     @property
     def aligned(self) -> str:
-        """A matrix's copy as `matmul` takes it."""
-        copy = "copies[0][1]"
-        text = self._turned(copy, f"{copy}.T")
-        text = f"({text})" if self.transposed else text
-        return f"{text}.view_as(tensor)" if self.vectors else text
+        """An argument's copy as `matmul` takes it."""
+        return f"copies[0][2]{'.view_as(tensor)' * bool(self.vectors)}"
 
     @property
     def conditions(self) -> tuple[str, ...]:
