@@ -101,7 +101,8 @@ def is_self_contained(source: str) -> bool:
     """Whether a file imports nothing beside `SELF_CONTAINED`, so that its text says all about its kernels."""
     # To parse a module takes ten milliseconds. There is no statement that imports without a line that has the
     # word, and most files have it only in lines that are such a statement, whole and alone.
-    lines = [_PLAIN_IMPORT.fullmatch(line) for line in source.splitlines() if _IMPORT.search(line)]
+    joined = source.replace("\\\n", " ")
+    lines = [_PLAIN_IMPORT.fullmatch(line) for line in joined.splitlines() if _IMPORT.search(line)]
     if lines and all(line is not None and (line[1] or line[2]) in SELF_CONTAINED for line in lines):
         return True
     try:

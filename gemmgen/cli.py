@@ -455,7 +455,9 @@ def verify_command(
         with staged(product) as module_path:
             module = import_generated(module_path)
             tell = partial(_prefixed, progress, product.source.stem)
-            return product.source.path, verify(module, product.source.spec, chosen, progress=tell)
+            spec, deterministic = product.source.spec, product.plan.deterministic
+            verification = verify(module, spec, chosen, deterministic=deterministic, progress=tell)
+            return product.source.path, verification
 
     with _progress("testing") as progress:
         verifications, failed = _each(specs, test_one)

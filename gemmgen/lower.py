@@ -229,9 +229,10 @@ def promised_mmas(plan: Kernel) -> tuple[str, ...]:
 def promised_launch_registers(plan: Kernel) -> int | None:
     """Return the registers per thread that the launch is limited to, None where it is not.
 
-    Triton limits a kernel with workers on its own, so that it starts with the pool that they divide.
+    Triton limits a kernel whose workers ask for registers, so that it starts with the pool that they divide.
     """
-    return plan.register_pool.launch_registers if plan.specialized else plan.launch_register_limit
+    pool = plan.register_pool
+    return pool.launch_registers if pool.handed_over else plan.launch_register_limit
 
 
 def promised_multicast_loads(plan: Kernel) -> int:

@@ -166,5 +166,6 @@ def test_only_a_file_that_says_all_about_its_kernels_is_kept() -> None:
     assert not cache.is_self_contained("import torch, os\n")
     assert not cache.is_self_contained("import torch\nif torch: import os\n")
     assert not cache.is_self_contained("import torch\nfrom os \\\n  import path\n")
+    assert not cache.is_self_contained("import torch\nfrom helpers \\\n  import torch\n")
     assert not cache.is_self_contained("import torch\nfrom os import (\n  path,\n)\n")
     assert cache.is_self_contained('"""What to import os for."""\nfrom torch import (\n  nn,\n)\n')

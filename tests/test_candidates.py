@@ -8,6 +8,7 @@ import math
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,10 @@ def config(plan: WgmmaKernel) -> tuple[int, int, int, int]:
 
 @cache
 def tutorial(stages: int, occupancy: int) -> Ranking:
-    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM: each MMA is awaited."""
+    """All blocked kernels of so many buffers of A and B, for so many CTAs on an SM.
+
+    As the tutorial's, they await an MMA before they issue the next one, and load while one runs.
+    """
     return rank(
         spec(
             "fp16",
@@ -434,6 +438,17 @@ def test_a_kernel_that_leaves_less_than_half_of_the_places_loses() -> None:
     assert gained(shape, tile) < -2_000
     # K divided by three: 240 programs for 264 places.
     assert gained(shape, tile, splits=3, occupancy=2) > 0
+
+
+def test_a_program_of_a_cluster_takes_a_place_for_each_of_its_ctas() -> None:
+    shape = (16, 4096, 4096)
+    plan = replace(early(shape, {"m": 16, "n": 64, "k": 256}), cluster_n=2)
+    launched = replace(plan, early_operand="b")
+    # 32 programs of two CTAs for 132 places leave the next kernel its own, as 64 of one do; 64 of two do not.
+    assert estimate(launched, shape).terms["start"] == estimate(plan, shape).terms["start"]
+    wider = (16, 8192, 4096)
+    sooner = estimate(plan, wider).terms["start"] - estimate(launched, wider).terms["start"]
+    assert sooner == pytest.approx(1.35 * 900)
 
 
 def test_bytes_that_dram_cannot_deliver_in_time_set_the_time() -> None:

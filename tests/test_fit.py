@@ -90,8 +90,9 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
         min(each, key=lambda one: cost.cost(hopper(one.kernel), one.shape)).seconds for each in candidates
     ]
     near = [fast / own for fast, own in zip(best, first, strict=True)]
-    assert sum(each >= 0.95 for each in near) / len(near) >= 0.94
-    assert geometric_mean(near) >= 0.985
+    # As docs/planner.md and the changelog have it, and docs/performance.md: at 131 of the shapes.
+    assert sum(each >= 1 / 1.05 for each in near) == 131
+    assert geometric_mean(near) == pytest.approx(0.990, abs=5e-4)
     assert sorted(near)[1] >= 0.89  # beside it, rows of 4,097 elements, which TMA cannot load
     assert near[[each[0].shape for each in candidates].index((256, 7168, 2048))] >= 0.98
 
@@ -217,12 +218,32 @@ def test_shapes_that_a_fit_has_not_seen_are_ranked_as_well() -> None:
     assert total.near >= 0.8
 
 
-def test_the_command_compares_and_fits(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_compares(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["fit", "--no-fit"])
     command.main()
     text = capsys.readouterr().out
     assert "h200_many_rows, pinned: 2832 times of 24 kernels\n| " in text
     assert table(by_group(agreements(MANY))) in text
     assert "fitted" not in text
+
+
+def test_the_command_fits_to_all_shapes_and_to_nine_tenths_of_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of_ten_shapes(record: Path) -> list[Observation]:
+        shapes = sorted({each.shape for each in found(record)})[:10]
+        return [each for each in found(record) if each.shape in shapes]
+
+    shipped = constants(["START_NS", "EARLY_NS"])
+    monkeypatch.setattr("sys.argv", ["fit"])
+    monkeypatch.setattr(command, "observations", of_ten_shapes)
+    monkeypatch.setattr(command, "MANY_ROWS", ("START_NS",))
+    monkeypatch.setattr(command, "EARLY", ("EARLY_NS",))
+    command.main()
+    text = capsys.readouterr().out
+    assert re.search(
+        r"\nmany rows: \d+ times; the loss is \S+, and \S+ with\n  START_NS +\d+  \(is 1926\)\n", text
+    )
+    assert re.search(r"\nlaunched early: 80 times; .*\n  EARLY_NS +\d.*\(is 900\)\n", text)
+    assert text.count("\nfitted without 1 shapes, of these:\n") == 2
+    assert constants(list(shipped)) == shipped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
+from gemmgen.plan.shared_rules import uneven_buffers
+from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
 from gemmgen.problem.definition import Operand, Problem
@@ -343,6 +346,37 @@ def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:
     # multiple of 128; the fourth is 128 further, and has 4 bytes.
     end = FOUR_CONSUMERS.smem_bytes + 16
     assert replace(FOUR_CONSUMERS, splits=4).smem_bytes == -(-end // 128) * 128 + 128 + 4
+
+
+def test_what_consumers_count_never_lies_over_a_buffer_that_is_as_large_as_the_captures() -> None:
+    # The tiles end at 1,024, the buffer at 1,184, captures of its size and alignment at 1,344, the workers'
+    # state at 1,348. The first count lies at 1,280, over captures; the second one at 1,408, and has 4 bytes.
+    tiles = SharedBuffer("tiles", "a", (), 1_024, "tiles")
+    alike = SharedBuffer("alike", "d", (), 160, "read to the end", alignment=CAPTURE_ALIGNMENT_BYTES)
+    memory = SharedMemory((tiles, alike), (), 160, 12, 4, counting_partitions=2)
+    assert memory.total_bytes == 1_408 + 4
+    assert replace(memory, counting_partitions=1).total_bytes == 1_348
+
+
+@pytest.mark.parametrize(
+    ("columns", "buffers", "fix"),
+    # Sub-tiles of 64: 3, 2 and 6; of 2**30 + 2**29 columns 3 * 2**23, of 2**30 columns 2**24.
+    [
+        (192, 2, "use 1 or 3"),
+        (128, 9, "use 2"),
+        (384, 4, "use 3 or 6"),
+        (2**30 + 2**29, 5, "use 4 or 6"),
+        (2**30, 5, "use 4 or 8"),
+    ],
+)
+def test_of_buffers_that_are_not_used_equally_often_the_nearest_that_are_come_at_once(
+    columns: int, buffers: int, fix: str
+) -> None:
+    plan = replace(TWO_CONSUMERS, cta_tile_n=columns, subtile_n=64, epilogue_buffers=buffers)
+    began = time.process_time()
+    (found,) = uneven_buffers(plan)
+    assert found.fix == fix
+    assert time.process_time() - began < 0.5  # tens of seconds, if each number up to the sub-tiles were tried
 
 
 def test_the_ctas_of_a_cluster_meet_where_each_consumer_counts() -> None:

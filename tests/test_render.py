@@ -162,16 +162,16 @@ def test_the_prose_of_a_module_is_that_of_its_plan(product: Product, tree: ast.M
     if plan.persistent:
         place = "SM" if plan.cluster_size == 1 else f"cluster of {plan.cluster_size} SMs"
         count, verb = ATOMS[plan.occupancy], "walk" if plan.occupancy > 1 else "walks"
-        parts = f"parts of tiles of D, whose K is divided by {plan.parts_per_tile}"
-        walked = parts if plan.parts_per_tile > 1 else "tiles of D"
+        parts = f"parts of tiles of D, whose K is divided by {plan.splits_per_tile}"
+        walked = parts if plan.splits_per_tile > 1 else "tiles of D"
         assert f"{count} program{'s' * (plan.occupancy > 1)} per {place} {verb} over {walked}." in text
     else:
         assert not re.search(r"per (SM|cluster of \d+ SMs) walk", text)
     assert ("There is a program for each tile" in text) == (plan.schedule_kind == "launch_control")
     tiled = plan.schedule_kind == "tiled"
-    assert ("One program per tile of D." in text) == (tiled and plan.parts_per_tile == 1)
-    assert (" programs per tile of D divide its K" in text) == (tiled and plan.parts_per_tile > 1)
-    by_atomics = plan.parts_per_tile > 1 and not plan.deterministic
+    assert ("One program per tile of D." in text) == (tiled and plan.splits_per_tile == 1)
+    assert (" programs per tile of D divide its K" in text) == (tiled and plan.splits_per_tile > 1)
+    by_atomics = plan.splits_per_tile > 1 and not plan.deterministic
     assert ("adds its sums to those in memory as it comes" in text) == by_atomics
     assert ("One program computes the single tile of D." in text) == single
     # Who else is on the SM: nobody beside a program that is the only one.

@@ -410,7 +410,7 @@ def test_without_a_gpu_a_command_fails_with_one_diagnostic(command: str) -> None
 
 @pytest.fixture
 def verified(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every list of shapes to verify on; of two checks of each kernel the second fails on an odd N."""
+    """Every list of shapes to verify on, and whether to the bit. Of two checks one fails on an odd N."""
     calls: list[object] = []
 
     def verify(
@@ -418,10 +418,11 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         spec: Spec,
         shapes: Sequence[Shape] | None,
         *,
+        deterministic: bool,
         progress: Callable[[str], None],
     ) -> Verification:
         progress("checking")
-        calls.append(shapes)
+        calls.append((shapes, deterministic))
         shape = shapes[0] if shapes else (8, 8, 8)
         checks = (Check(shape, "out=: relative error", 0.0, 1.0), Check(shape, "odd", shape[1] % 2, 0))
         return Verification("an invented GPU", checks)
@@ -432,17 +433,30 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_a_right_kernel_is_told_in_one_line(gemmgen: Run, verified: list[object]) -> None:
     code, out, err = gemmgen("test", SPEC)
-    assert (code, verified) == (0, [None])
+    assert (code, verified) == (0, [(None, True)])
     assert out == f"{make(SPEC).source.path}: 2 of 2 checks passed on an invented GPU\n"
     assert err == "testing h100_bf16: checking\n"
 
 
 def test_a_wrong_kernel_is_a_diagnostic_of_its_check(gemmgen: Run, verified: list[object]) -> None:
     code, out, err = gemmgen("test", SPEC, "--shapes", "8x9x16")
-    assert (code, verified) == (1, [((8, 9, 16),)])
+    assert (code, verified) == (1, [(((8, 9, 16),), True)])
     assert out == f"{make(SPEC).source.path}: 1 of 2 checks passed on an invented GPU\n"
     failure = Diagnostic(make(SPEC).source.path, "wrong-kernel", "8x9x16 odd: 1, the limit is 0")
     assert err == f"testing h100_bf16: checking\n{failure}\n"
+
+
+@pytest.mark.parametrize(("splits", "deterministic"), [(2, True), (8, False)])
+def test_runs_have_to_agree_to_the_bit_if_the_plan_says_so_whatever_else_the_spec_allows(
+    splits: int, deterministic: bool, gemmgen: Run, verified: list[object], tmp_path: Path
+) -> None:
+    # Of two parts of K the sums are soonest added up by the last program, of eight as they come.
+    text = (ROOT / "specs" / "h100_bf16_split8_atomic.yaml").read_text()
+    text = text.replace("splits: 8, reduction: atomic", f"splits: {splits}")
+    text += "search: {schedule.reduction: [ordered, atomic]}\n"
+    (spec,) = specs_in(tmp_path, "either.yaml", text=text)
+    assert gemmgen("test", spec)[0] == 0
+    assert verified == [(None, deterministic)]
 
 
 def test_checks_are_told_as_json(gemmgen: Run, verified: list[object]) -> None:

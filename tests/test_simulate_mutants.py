@@ -62,7 +62,7 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
     product = product_of(stem)
     launches = all_launches(product.plan, 10)
     many = len(POLICIES) - 1 + 10
-    shared = product.plan.persistent and product.plan.parts_per_tile > 1
+    shared = product.plan.persistent and product.plan.splits_per_tile > 1
     assert [len(launch.schedules) for launch in launches] == [many, 1, *([many] if shared else [])]
     assert simulate_product(product, launches).problems == ()
     assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()

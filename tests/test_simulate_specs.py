@@ -35,7 +35,7 @@ def test_every_spec_is_clean_under_all_policies_and_ten_seeds(product: Product) 
     simulation = simulate_product(product, all_launches(product.plan, SEEDS))
     assert simulation.diagnostics == ()
     assert simulation.notes == ()
-    shared = product.plan.persistent and product.plan.parts_per_tile > 1  # programs have parts of a tile
+    shared = product.plan.persistent and product.plan.splits_per_tile > 1  # programs have parts of a tile
     random = [launch.schedules.count("random") for launch in simulation.launches]
     assert random == [SEEDS, 1, *([SEEDS] if shared else [])]
     assert simulation.launches[0].schedules[:3] == ("lazy", "eager", "lifo")
@@ -48,7 +48,7 @@ def test_programs_share_the_tiles(product: Product) -> None:
     assert simulation.diagnostics == ()
     (launched,) = simulation.launches
     tiles_m, tiles_n = product.plan.tiles(launched.shape)
-    tiles = tiles_m * tiles_n * product.plan.parts_per_tile
+    tiles = tiles_m * tiles_n * product.plan.splits_per_tile
     assert launched.programs == (3 if product.plan.persistent else tiles)
 
 

@@ -46,7 +46,7 @@ def is_plain(plan: WgmmaKernel) -> bool:
     """Whether a kernel computes A @ B, of 16-bit matrices as torch.nn.Linear has them."""
     problem = plan.problem
     k_major = (problem.a.major, problem.b.major) == ("k", "k")
-    plain = plan.persistent and plan.parts_per_tile == 1 and not problem.transforms
+    plain = plan.persistent and plan.splits_per_tile == 1 and not problem.transforms
     plain = plain and not problem.copies_misaligned
     return plain and k_major and problem.a.dtype.bits == 16
 

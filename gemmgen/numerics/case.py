@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
@@ -37,6 +37,8 @@ class Case:
     """Of the same module, where operands are block-scaled."""
     misaligned: bool = False
     """Whether tensors are such that TMA cannot stride over their rows, and the wrapper has to copy them."""
+    deterministic: bool = True
+    """Whether every run must leave the same bits, as the plan says."""
 
     @property
     def device(self) -> torch.device:
@@ -94,21 +96,26 @@ def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Che
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
 
 
-def kernel_arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> list[Any]:
+def kernel_arguments(
+    module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, *, restored: Collection[str] = ()
+) -> list[Any]:
     """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
 
     ``x_desc`` is a TMA descriptor over the row-major form of x, with the box and layout of
     ``ARGUMENTS["x"]`` (``"out"`` for D, which is d [M, N]); ``x_ptr`` is the tensor x. That of b_1 is over b,
     with the box of the second part of its tiles. The descriptor of a
     block-scaled operand's scales is over what the module's ``pack_scales`` makes of them, ue8m0 as bytes. The
-    workspace of a kernel that divides K is a new one for each call.
+    workspace of a kernel that divides K is a new one for each call; its sums are poison, unless ``restored``,
+    the arguments that the plan says a launch finds at zero, has them.
 
     Raises KeyError for an argument that is neither.
     """
-    return list(_arguments(module, spec, inputs, d))
+    return list(_arguments(module, spec, inputs, d, restored))
 
 
-def _arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> Iterator[Any]:
+def _arguments(
+    module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, restored: Collection[str]
+) -> Iterator[Any]:
     from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
         TensorDescriptor,
     )
@@ -118,7 +125,7 @@ def _arguments(module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor) -> Ite
     names: list[str] = list(module.matmul_kernel.arg_names)
     if "counters_ptr" in names:
         partials, counters = module.make_workspace(*d.shape, d.device)
-        if partials.numel() > module.SUMS.value * counters.numel():  # of each split, not what all add to
+        if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
         stored |= {"partials": partials, "counters": counters}
     for argument in names:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
@@ -77,6 +80,9 @@ def _operand(operand: InputB, other: InputB) -> Operand:
         )
     return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
 
+
+LINES: Final[Mapping[str, str]] = MappingProxyType({"row": "n", "column": "m"})
+"""The orders in which one line of tiles follows another, and the dimension along which a line lies."""
 
 FIELDS = {
     "tile.m": "cta_tile_m",

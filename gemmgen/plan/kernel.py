@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import Architecture
-from gemmgen.plan.decisions import Decisions
+from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.problem.definition import Problem, Shape
@@ -85,6 +85,11 @@ class Geometry(Decisions, ABC):
     def program_tile_n(self) -> int:
         """Columns of D that one program computes at a time."""
         return self.cta_tile_n * self.cluster_n
+
+    @property
+    def placing_dimensions(self) -> tuple[str, ...]:
+        """The dimensions whose tiles have to be counted to find a tile: of an order of lines, a line's."""
+        return (LINES[self.order],) if self.order in LINES else ("m", "n")
 
     @property
     def column_parts(self) -> tuple[int, ...]:
@@ -173,8 +178,8 @@ class Geometry(Decisions, ABC):
         return -(-m // self.program_tile_m), -(-n // self.program_tile_n)
 
     @property
-    def parts_per_tile(self) -> int:
-        """Parts of a tile's K, of which a program takes one at a time."""
+    def splits_per_tile(self) -> int:
+        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
         return 1
 
     @property
@@ -185,10 +190,10 @@ class Geometry(Decisions, ABC):
     def waves(self, shape: Shape) -> float:
         """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
 
-        Of a tile whose K is divided, each part counts.
+        Of a tile whose K is divided, each split counts.
         """
         tiles_m, tiles_n = self.tiles(shape)
-        return tiles_m * tiles_n * self.parts_per_tile / self.resident_programs
+        return tiles_m * tiles_n * self.splits_per_tile / self.resident_programs
 
     @property
     def l2_flops_per_byte(self) -> float:

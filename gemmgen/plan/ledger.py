@@ -78,7 +78,11 @@ def _order(kernel: Kernel) -> tuple[Entry, ...]:
     """Return the entry of the order of tiles, where there are several."""
     if kernel.schedule_kind == "single_tile":
         return ()
-    lines = {"row": "rows of tiles", "hilbert": "tiles along a square's side"}
+    lines = {
+        "row": "rows of tiles",
+        "column": "columns of tiles",
+        "hilbert": "tiles along a square's side",
+    }
     grouped = f"{'rows' if kernel.minor == 'm' else 'columns'} of tiles walked together"
     return (Entry("order", kernel.width, "tiles", f"{kernel.order}: {lines.get(kernel.order, grouped)}"),)
 

@@ -69,9 +69,19 @@ class RegisterPool:
         return min(self.architecture.setmaxnreg_max, default), waiting
 
     @property
+    def handed_over(self) -> bool:
+        """Whether partitions have other registers than those with which the kernel starts.
+
+        Else the kernel asks for none: to give registers back and to get others takes time at both ends.
+        [gluon] Where the launch is limited, as for several CTAs on an SM, Triton asks all the same.
+        """
+        shares = {*self.groups, self.default_registers}
+        return bool(self.workers) and (self.occupancy > 1 or shares != {self.launch_registers})
+
+    @property
     def requests(self) -> tuple[int, ...]:
-        """The distinct register counts in the kernel's ``setmaxnreg``, ascending; none without workers."""
-        if not self.workers:
+        """The distinct register counts in the kernel's ``setmaxnreg``, ascending; none without a request."""
+        if not self.handed_over:
             return ()
         return tuple(sorted({*self.groups, self.default_registers, *self.setup_registers}))
 

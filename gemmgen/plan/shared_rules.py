@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import Architecture
 from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below, round_up
 from gemmgen.hardware.elements import FP8
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule
 from gemmgen.problem.definition import Problem
@@ -120,10 +122,10 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
     field = "schedule.width"
     if plan.schedule_kind == "single_tile":
         return
-    if plan.order == "row":
+    if plan.order in LINES:
         if plan.width > 1:
-            found = f"groups of {plan.width:,} in the order row"
-            yield Finding(field, found, "it walks over one row of tiles at a time", "use 1")
+            found = f"groups of {plan.width:,} in the order {plan.order}"
+            yield Finding(field, found, f"it walks over one {plan.order} of tiles at a time", "use 1")
     elif plan.order == "hilbert":
         if not is_power_of_two(plan.width) or not 2 <= plan.width <= MAX_SQUARE:
             below = power_of_two_below(plan.width)
@@ -147,7 +149,7 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
 def minor_dimension(plan: Kernel) -> Iterator[Finding]:
     """Where tiles are not walked in groups, the dimension along which neighbours follow is fixed."""
     fixed = {
-        "row": ("n", "tiles of a row follow one another"),
+        **{order: (minor, f"tiles of a {order} follow one another") for order, minor in LINES.items()},
         "hilbert": ("m", "a curve has no minor dimension"),
     }
     if plan.order not in fixed or plan.schedule_kind == "single_tile":
@@ -210,18 +212,21 @@ def uneven_buffers(plan: Kernel) -> Iterator[Finding]:
     """Yield what is wrong with the number of buffers, for sub-tiles that are legal."""
     if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
         subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
-        below = power_of_two_below(plan.epilogue_buffers)
-        above = 2 * below
-        if plan.composed:  # its sub-tiles are no power of two
-            even = [count for count in range(1, plan.subtiles + 1) if plan.subtiles % count == 0]
-            below = max(count for count in even if count <= plan.epilogue_buffers)
-            above = min((count for count in even if count >= plan.epilogue_buffers), default=below)
+        even = _divisors(plan.subtiles)
+        below = max(count for count in even if count <= plan.epilogue_buffers)
+        above = min((count for count in even if count >= plan.epilogue_buffers), default=below)
         yield Finding(
             "buffering.epilogue",
             f"{plan.epilogue_buffers} buffers for {subtiles}",
             "a tile uses each buffer equally often, or the next one would overwrite what a store still reads",
-            nearest(below, above, high=plan.subtiles),
+            nearest(below, above),
         )
+
+
+def _divisors(number: int) -> set[int]:
+    """Return what divides a number, found up to its root: an illegal tile may have a billion sub-tiles."""
+    small = [count for count in range(1, math.isqrt(number) + 1) if number % count == 0]
+    return {*small, *(number // count for count in small)}
 
 
 def largest_that_fits(

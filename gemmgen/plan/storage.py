@@ -6,8 +6,9 @@ sum is the compiler's figure to the byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter
 from typing import Literal
 
 from gemmgen.hardware import TCGEN05
@@ -176,6 +177,16 @@ class TensorBuffer:
 
 
 @dataclass(frozen=True)
+class _Allocation:
+    """Shared memory of one purpose, in one piece."""
+
+    bytes: int
+    alignment_bytes: int
+    read_before_counting: bool = False
+    """Whether nobody reads it any more when a partition counts."""
+
+
+@dataclass(frozen=True)
 class SharedMemory:
     """The allocations of one CTA and their sum, padding included."""
 
@@ -213,16 +224,11 @@ class SharedMemory:
         What a partition has counted lies wherever that is free first, also over the captures, which are read
         before anything is counted.
         """
-        allocations = [(buffer.bytes, buffer.alignment_bytes) for buffer in self.buffers]
-        allocations += [(barrier.bytes, BARRIER_ALIGNMENT_BYTES) for barrier in self.barriers]
-        captures = (self.capture_bytes, CAPTURE_ALIGNMENT_BYTES)
-        if self.worker_warps:
-            allocations += [captures, (self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES)]
         end, taken = 0, list[range]()
-        for size, alignment in sorted(allocations, key=itemgetter(0), reverse=True):
-            begin = -(-end // alignment) * alignment
-            end = begin + size
-            if (size, alignment) != captures:
+        for allocation in sorted(self._allocations, key=attrgetter("bytes"), reverse=True):
+            begin = -(-end // allocation.alignment_bytes) * allocation.alignment_bytes
+            end = begin + allocation.bytes
+            if not allocation.read_before_counting:
                 taken.append(range(begin, end))
         for _ in range(self.counting_partitions):
             alignment = COUNTER_SCRATCH_ALIGNMENT_BYTES
@@ -233,6 +239,17 @@ class SharedMemory:
         if self.cluster_barrier_bytes:
             end = -(-end // MBARRIER_BYTES) * MBARRIER_BYTES + self.cluster_barrier_bytes
         return end
+
+    @property
+    def _allocations(self) -> Iterator[_Allocation]:
+        """All that lies in the order of its size; the first of equal ones goes first."""
+        for buffer in self.buffers:
+            yield _Allocation(buffer.bytes, buffer.alignment_bytes)
+        for barrier in self.barriers:
+            yield _Allocation(barrier.bytes, BARRIER_ALIGNMENT_BYTES)
+        if self.worker_warps:
+            yield _Allocation(self.capture_bytes, CAPTURE_ALIGNMENT_BYTES, read_before_counting=True)
+            yield _Allocation(self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES)
 
     @property
     def padding_bytes(self) -> int:

@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import groupby
 
 from gemmgen.hardware import DType
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer
@@ -132,7 +133,7 @@ class KernelView(ABC):
     def order_constants(self) -> tuple[tuple[str, int, str], ...]:
         """The name, value and meaning of each constant that the order of tiles needs."""
         width, along_m = self.plan.width, self.plan.minor == "m"
-        if self.plan.schedule_kind == "single_tile" or self.plan.order == "row":
+        if self.plan.schedule_kind == "single_tile" or self.plan.order in LINES:
             return ()
         if self.plan.order == "hilbert":
             return (
@@ -169,8 +170,8 @@ class KernelView(ABC):
         """The numbers of tiles and K steps that device functions use."""
         if self.plan.schedule_kind == "single_tile":
             return ()
-        walks_all = self.plan.persistent or self.plan.order != "row"
-        return (*(("tiles_m",) if walks_all else ()), "tiles_n", "k_steps")
+        dimensions = ("m", "n") if self.plan.persistent else self.plan.placing_dimensions
+        return (*(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
         for argument in self.plan.arguments:

@@ -87,7 +87,7 @@ class KernelOverview(ABC):
     @property
     def walked(self) -> str:
         """What programs walk over."""
-        parts = self.plan.parts_per_tile
+        parts = self.plan.splits_per_tile
         return "tiles of D" if parts == 1 else f"parts of tiles of D, whose K is divided by {parts}"
 
     @property

@@ -570,7 +570,7 @@ class Wrapper:
     def max_overhang(self) -> int:
         """Elements by which a tile's last coordinate can exceed an extent."""
         plan = self.plan
-        return max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k * plan.parts_per_tile)
+        return max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k * plan.splits_per_tile)
 
     @property
     def compute_capability(self) -> tuple[int, int]:

@@ -20,7 +20,7 @@ Specialization = Literal["none", "cooperative", "ping_pong"]
 """How the consumers of a warp-specialized kernel divide their work."""
 ScheduleKind = Literal["single_tile", "tiled", "persistent", "launch_control"]
 """How programs get their tiles."""
-Order = Literal["row", "grouped", "snake", "hilbert"]
+Order = Literal["row", "column", "grouped", "snake", "hilbert"]
 """How tiles follow one another."""
 EarlyOperand = Literal["a", "b"]
 """The operand that a kernel may load before the kernel ahead of it has ended."""

@@ -87,13 +87,13 @@ def programs_of(plan: Kernel, shape: Shape, resident: int) -> int:
     tiles_m, tiles_n = plan.tiles(shape)
     if plan.persistent:
         return resident
-    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n * plan.parts_per_tile
+    return 1 if plan.schedule_kind == "single_tile" else tiles_m * tiles_n * plan.splits_per_tile
 
 
 def all_launches(plan: Kernel, seeds: int) -> tuple[Launch, ...]:
     """Return what a whole simulation runs, with `seeds` random schedules."""
     launches = (ring_launch(plan, schedules(seeds)), order_launch(plan))
-    shared = plan.persistent and plan.parts_per_tile > 1
+    shared = plan.persistent and plan.splits_per_tile > 1
     return (*launches, parts_launch(plan, schedules(seeds))) if shared else launches
 
 
@@ -108,7 +108,7 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     if plan.schedule_kind == "single_tile":
         return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
     if plan.schedule_kind == "tiled":
-        k_steps = plan.parts_per_tile * (3 * plan.stages + 2)
+        k_steps = plan.splits_per_tile * (3 * plan.stages + 2)
         return Launch(_ragged(plan, 2, 2, k_steps), 4, "integers", schedules, wraps=True)
     tiles_n = max(2, ceil(plan.tiles_to_wrap / 2))
     return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
@@ -123,7 +123,7 @@ def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> 
 
     In the ring launch one program takes them all, and the last of them always stores the tile.
     """
-    return Launch(_ragged(plan, 2, 2, plan.parts_per_tile), PARTS_PROGRAMS, "normal", schedules)
+    return Launch(_ragged(plan, 2, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 
 def order_launch(plan: Kernel) -> Launch:
@@ -364,7 +364,7 @@ class _Simulated:
         self.result = run(
             self._module.matmul_kernel,
             (self._launch.programs,),
-            kernel_arguments(self._module, self._spec, inputs, d),
+            kernel_arguments(self._module, self._spec, inputs, d, restored=self._restored),
             target=self._target,
             schedules=self._launch.schedules,
             seed=self._seed,
@@ -377,7 +377,10 @@ class _Simulated:
 
     def problems(self) -> Iterator[Problem]:
         """Run the launch, and yield everything that is wrong in it."""
-        case = Case(self, self._launch.shape, self._spec, torch.Generator().manual_seed(self._seed), 1)
+        generator = torch.Generator().manual_seed(self._seed)
+        case = Case(
+            self, self._launch.shape, self._spec, generator, repeats=1, deterministic=self._deterministic
+        )
         if self._launch.inputs == "normal":
             wrong = [str(check) for check in once(case) if not check.passed]
         else:

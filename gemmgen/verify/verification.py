@@ -127,7 +127,7 @@ def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -
 
     Where the order of sums differs from run to run, so may the bits: then it is how far the furthest is off.
     """
-    if _same_bits(case.spec):
+    if case.deterministic:
         differs = [differing(run(), first) for _ in range(case.repeats)]
         count = int(torch.stack(differs).sum().item())
         yield case.check(f"{label}: runs of {case.repeats} that differ", count, 0)
@@ -135,12 +135,6 @@ def compared(case: Case, label: str, first: Tensor, run: Callable[[], Tensor]) -
     distances = [_distance(run(), first) for _ in range(case.repeats)]
     furthest = torch.stack(distances).max().item()
     yield case.check(f"{label}: relative difference of {case.repeats} runs", furthest, _between_runs(case))
-
-
-def _same_bits(spec: Spec) -> bool:
-    """Whether each run leaves the same bits: float sums that are added up as they come have others."""
-    reductions = {spec.schedule.reduction, *spec.search.get("schedule.reduction", ())}
-    return "atomic" not in reductions or problem_of(spec).accumulator.integer
 
 
 def _distance(found: Tensor, first: Tensor) -> Tensor:
@@ -196,7 +190,7 @@ def streamed(case: Case) -> Iterator[Check]:
             tensor.copy_(valid)
         out = case.run(inputs)
     torch.cuda.current_stream().wait_stream(stream)
-    if _same_bits(case.spec):
+    if case.deterministic:
         count = int((bits(out) != bits(first)).sum().item())
         yield case.check("side stream: elements that differ", count, 0)
     else:
@@ -285,13 +279,15 @@ def verify(
     repeats: int = 50,
     seed: int = 0,
     device: Device = "cuda",
+    deterministic: bool = True,
     progress: Progress = silent,
 ) -> Verification:
     """Check the module's matmul on each shape [M, N, K].
 
     Its numbers, what it writes, strides, NaN and infinities, that it repeats, that packed scales of
     blocks do what plain ones do, and of a batch-invariant spec that a row's bits depend on no other row and
-    not on M. Without ``shapes``, on those of the spec's ``check``, or else the ends of its ``problem``, and
+    not on M. It repeats to the bit, or, where its plan is not ``deterministic``, to what rounding leaves.
+    Without ``shapes``, on those of the spec's ``check``, or else the ends of its ``problem``, and
     then on the acceptance shapes. On ``cuda`` also under a CUDA graph and on a side stream; ``cpu`` is for
     modules that compute there. A kernel that raises, or takes the CUDA context down, is a failed check; one
     that never returns is beyond the reach of its own process.
@@ -303,7 +299,8 @@ def verify(
     refuse_k(spec, chosen)
     where = _place(device, spec)
     groups = groups_of(spec, device)
-    return _verification(_cases(module, spec, chosen, where, repeats, seed), groups, where, progress)
+    cases = _cases(module, spec, chosen, where, repeats, seed, deterministic=deterministic)
+    return _verification(cases, groups, where, progress)
 
 
 def verify_numbers(
@@ -322,7 +319,7 @@ def verify_numbers(
     chosen = tuple(shapes)
     refuse_k(spec, chosen)
     where = _place(device, spec)
-    cases = _cases(module, spec, chosen, where, repeats=1, seed=seed)
+    cases = _cases(module, spec, chosen, where, 1, seed, deterministic=True)  # and no run to compare
     return _verification(cases, (("once", once),), where, progress)
 
 
@@ -383,7 +380,14 @@ def _place(device: Device, spec: Spec) -> torch.device:
 
 
 def _cases(
-    module: ModuleType, spec: Spec, shapes: Sequence[Shape], device: torch.device, repeats: int, seed: int
+    module: ModuleType,
+    spec: Spec,
+    shapes: Sequence[Shape],
+    device: torch.device,
+    repeats: int,
+    seed: int,
+    *,
+    deterministic: bool,
 ) -> tuple[Case, ...]:
     # All of them before the first kernel runs: a lost device makes no generator.
     return tuple(
@@ -395,6 +399,7 @@ def _cases(
             repeats=repeats,
             pack_scales=pack_scales_of(module),
             misaligned=problem_of(spec).copies_misaligned,
+            deterministic=deterministic,
         )
         for index, shape in enumerate(shapes)
     )

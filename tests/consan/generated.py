@@ -26,7 +26,7 @@ from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.product import Product, make
 from gemmgen.simulate import Kind, Result, run
 from gemmgen.spec import Spec
-from gemmgen.verify.simulation import Launch, early_arguments, ring_launch
+from gemmgen.verify.simulation import Launch, early_arguments, restored_arguments, ring_launch
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"
@@ -198,7 +198,8 @@ def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tens
     """Return a poisoned D on the inputs' device, and the kernel's arguments."""
     m, n, _ = inputs.shape
     d = Matrix.poisoned(m, n, case.spec.operands.d.dtype, inputs.a.device).view
-    return d, kernel_arguments(module, case.spec, inputs, d)
+    restored = restored_arguments(case.product.plan)
+    return d, kernel_arguments(module, case.spec, inputs, d, restored=restored)
 
 
 def wrong_elements(d: Tensor, inputs: Inputs, spec: Spec) -> int:

@@ -119,5 +119,5 @@ def product_of(stem: str) -> Product:
 def launch_of(product: Product) -> Launch:
     """Return the launch that shows a mutant's fault: in it every ring comes round."""
     plan = product.plan
-    several = plan.persistent and plan.parts_per_tile > 1  # programs that have the parts of a tile
+    several = plan.persistent and plan.splits_per_tile > 1  # programs that have the parts of a tile
     return parts_launch(plan, SCHEDULES) if several else ring_launch(plan, SCHEDULES)

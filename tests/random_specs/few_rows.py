@@ -71,6 +71,7 @@ def spec_text(seed: int) -> str:
             _reconcile_tile,
             hopper.reconcile_epilogue,
             _reconcile_reduction,
+            _ask_for_same_bits,
         ),
     )
 
@@ -103,6 +104,13 @@ def _reconcile_reduction(values: Values, rng: random.Random) -> None:
     """Say how sums are added up where there are several."""
     if values.get("schedule.splits", 1) == 1 and rng.random() < 0.7:
         drop(values, "schedule.reduction")
+
+
+def _ask_for_same_bits(values: Values, rng: random.Random) -> None:
+    """Ask in some for the same bits in every run, or in every batch, whatever adds up the sums."""
+    asked = rng.random()
+    if asked < 0.3:
+        values["deterministic" if asked < 0.2 else "batch_invariant"] = True
 
 
 def _reconcile_tile(values: Values, _: random.Random) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmgen.hardware import PADDED_K, TCGEN05
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -106,7 +107,8 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
 
 def _implied(stated: Values) -> dict[str, object]:
     """Return the decisions that follow from a single stated one."""
-    return {"minor": "n", "width": 1} if stated.get("order") == "row" else {}
+    minor = LINES.get(str(stated.get("order")))
+    return {"minor": minor, "width": 1} if minor else {}
 
 
 def _step_choices(problem: Problem) -> tuple[int, ...]:

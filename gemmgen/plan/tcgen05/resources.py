@@ -156,9 +156,11 @@ LOADED = ("a", "b", "a_scale", "b_scale")
 def tile_counts(kernel: Tcgen05Geometry) -> tuple[Count, ...]:
     """Return the numbers of tiles that roles are passed.
 
-    Who walks over tiles of its own counts them all; to find one in rows, those of a row are enough.
+    Who walks over tiles of its own counts them all; to find one in lines, those of a line are enough.
     """
-    return (TILES_N,) if kernel.launch_control and kernel.order == "row" else (TILES_M, TILES_N)
+    counts = {"m": TILES_M, "n": TILES_N}
+    dimensions = kernel.placing_dimensions if kernel.launch_control else ("m", "n")
+    return tuple(counts[dimension] for dimension in dimensions)
 
 
 # --- buffers

@@ -9,12 +9,15 @@ fits the constants to records:
 * [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
 * [first-choices] the planner's first five at 137 shapes of 128 rows or more, 114 kernels:
   ``benchmarks/suites/h200_many_rows.jsonl``;
+* [unfilled-waves] 33 pinned kernels at 17 shapes whose tiles fill no wave, or just one:
+  ``benchmarks/fit/h200_unfilled_waves.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
 * [long-k] 31 kernels with parts of K at 256 x 256 x 32768 and 512 x 512 x 16384 in bf16
   (``benchmarks/fit/h200_long_k_256.jsonl`` and ``..._512.jsonl``), and 26 more, some of them without their
-  sums or with two K steps, which no record has: times with roles to 11 %, without them, to which the
+  sums or with two K steps, of which only medians are kept (``h200_long_k_taken_apart.json`` and
+  ``..._without_roles.json`` there): times with roles to 11 %, without them, to which the
   constants were not fitted, to 20 %;
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
@@ -54,6 +57,10 @@ SHARED_TILE_NS = 30
 """[many-rows] By which 128 bytes of K, a swizzled row, take longer where warpgroups beside a warp that loads
 share a tile, so wait for the same stage, and all SMs work; of few SMs, whose loads come in time, each covers
 for the other.
+"""
+NARROW_PART = 64
+"""[unfilled-waves] Columns: tiles of 128 x 80, 128 x 96 and 64 x 224 took what one reading of A gives, those
+of 128 x 112 and 256 x 112, of which two parts are narrower, 1.2 to 1.3 times as long.
 """
 REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """To wait for a stage and ask for another where the warps that multiply also load: [many-rows] tiled;
@@ -182,19 +189,30 @@ def mma_cycles(plan: WgmmaKernel) -> float:
 def smem_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B.
 
-    Exchanged operands are read likewise, 64 columns of B and the rows of A. An A that passes through
-    registers is read once for all parts of the tile.
+    Exchanged operands are read likewise, 64 columns of B and the rows of A.
     """
     m = plan.mma_shape[0]
-    held = plan.a_source == "registers"
     extent, parts = plan.cta_tile_m, plan.column_parts
     if plan.exchanged:
         extent, parts = plan.cta_tile_n, (plan.cta_tile_m,)
-    rows = 0.0
-    for number, (part, (_, n, _)) in enumerate(zip(parts, plan.mma_shapes, strict=True)):
-        a_rows = 0 if held and number else m
-        rows += extent * part / (m * n) * (a_rows + n)
+    rows = float(extent * _reads_of_a(plan))
+    for part, (_, n, _) in zip(parts, plan.mma_shapes, strict=True):
+        rows += extent * (part / m + part / n - 1)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
+
+
+def _reads_of_a(plan: WgmmaKernel) -> int:
+    """Return how often the parts of a tile read its A: once where their MMAs follow one another.
+
+    [unfilled-waves] From shared memory they read it again where a warpgroup has more rows than an
+    instruction, so that other rows come between, and for each narrow part beside another one.
+    """
+    if plan.a_source == "registers" or not plan.composed:
+        return 1
+    warpgroups = plan.row_shares * plan.consumer_warps // plan.architecture.warps_per_warpgroup
+    if plan.cta_tile_m > warpgroups * plan.mma_shape[0]:
+        return len(plan.column_parts)
+    return max(1, sum(part < NARROW_PART for part in plan.column_parts))
 
 
 def loaded_bytes(plan: WgmmaKernel) -> float:
@@ -369,10 +387,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
     tiles_m, tiles_n = plan.tiles(shape)
     programs = tiles_m * tiles_n * plan.splits
-    clusters = gpu.clusters(plan.cluster_size)
-    if not clusters:
-        return {"busiest SM": math.inf}
-    per_sm = math.ceil(programs / clusters)
+    per_sm = math.ceil(programs / gpu.clusters(plan.cluster_size))
     ctas = min(plan.occupancy, per_sm)
     rounds = math.ceil(per_sm / ctas)
     k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
@@ -391,7 +406,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         "start": start + (rounds - 1) * STREAM_ROUND_NS,
         "splits": _splits_ns(plan),
     }
-    taken = programs / (gpu.sm_count * plan.occupancy)
+    taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if plan.dependent and taken > 0.5:  # else the kernel behind has places of its own
         exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
         left = max(0.0, EARLY_PLACES - taken)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.architecture import is_power_of_two
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -19,7 +21,12 @@ from gemmgen.plan.search import (
     tile_and_cluster,
     whole_number,
 )
-from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_stages, needed_registers
+from gemmgen.plan.wgmma.bounds import (
+    most_consumer_registers,
+    most_stages,
+    needed_producer_registers,
+    needed_registers,
+)
 from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
 from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
@@ -70,6 +77,9 @@ NARROWEST_FITTED_PART = 16
 WIDEST_FITTED = 384
 """Columns of the widest tile that is tried: 192 sums of a thread, where a consumer has 64 rows."""
 
+NARROWEST_BESIDE_REGISTERS = 144
+"""Columns of a composed tile of two consumers from which on A passes through registers."""
+
 FEW_ROWS = 64
 """Rows of A up to which the operands are exchanged, unless a spec decides otherwise: the time is then that of
 reading B, for which the ring may be as deep as shared memory is, and tiles as many as keep all SMs reading.
@@ -114,12 +124,11 @@ DEEPEST_RING = 8
 DEEPEST_EXCHANGED_RING = 12
 """The same where the operands are exchanged, and stages are small."""
 
+PRODUCER_REGISTERS = 40
+"""Of a producer thread, where consumers take what it leaves; no record isolates it."""
+
 DEFAULTS: Values = {
     "schedule_kind": "persistent",
-    "producer_registers": 40,
-    "order": "snake",
-    "minor": "m",
-    "width": 16,
     "promote_k": 0,
     "splits": 1,
     "reduction": "ordered",
@@ -131,6 +140,9 @@ DEFAULTS: Values = {
 
 EXCHANGED_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
 """The same where the operands are exchanged: a wave of tiles at most, of one row, without roles."""
+
+ORDER_DEFAULTS: Values = {"order": "snake", "minor": "m", "width": 16}
+"""The same of the order of tiles, of several waves or where a spec states a part of it."""
 
 LONG_K_DEFAULTS: Values = {"order": "row", "minor": "n", "width": 1}
 """The same for a long K and few tiles: there is a wave of parts at most."""
@@ -153,9 +165,15 @@ TILE_DERIVED = (
     Derived("b_swizzle_bytes", lambda plan: plan.widest_swizzle(plan.b_row, plan.problem.b.dtype.bits)),
 )
 """What follows from the tile and its warps, each from those alone."""
+ORDER_DERIVED = (
+    Derived("order", lambda plan: "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]),
+    Derived("width", lambda plan: _width(plan)),
+)
+"""How tiles follow one another, where a spec says nothing of that."""
 SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
 """What follows from these too."""
 MEMORY_DERIVED = (
+    Derived("producer_registers", lambda plan: _producer_registers(plan)),
     Derived("consumer_registers", most_consumer_registers),
     Derived("stages", lambda plan: max(1, min(_deepest_ring(plan.exchanged), most_stages(plan)))),
 )
@@ -170,38 +188,27 @@ class WgmmaSpace(Space[WgmmaKernel]):
     def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
         for rows in wanted.get("mma_rows") or _mma_rows(problem, stated, wanted):
-            exchanged = rows == "n"
-            long_k = not exchanged and any(map(_has_few_tiles, problem.planned_shapes))
-            defaults: Values = {**DEFAULTS, **(_exchanged_defaults(stated) if exchanged else {})}
-            if long_k and not stated.keys() & {"order", "minor", "width"}:
-                defaults = {**defaults, **LONG_K_DEFAULTS}
+            defaults = _defaults(stated, rows)
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
-                steps = EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES
-                choices = {**CHOICES, "cta_tile_k": tuple(size // problem.a.dtype.bytes for size in steps)}
-                if exchanged:
-                    choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
-                if long_k and kind == "cooperative":
-                    choices |= LONG_K_CHOICES
-                if {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted:
-                    choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
-                if problem.batch_invariant:  # what is best for K depends on M
-                    choices = {name: values for name, values in choices.items() if name != "splits"}
-                fixed = {name: value for name, value in defaults.items() if name not in choices}
+                tiled = {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted
+                choices = _choices(problem, stated, rows, kind, tiled=tiled)
+                order = _order_defaults(problem, {*stated, *wanted}, rows, kind)
+                fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 choices |= _thirds(stated, wanted)
                 told = {"mma_rows": rows, "specialization": kind}
                 yield Branch(fixed, choices, told)
-                if kind != "none" and not exchanged:
-                    steps = tuple(size // problem.a.dtype.bytes for size in FITTED_STEP_BYTES)
-                    for tile, widths in _fitted(problem, stated, wanted, kind):
-                        columns: Choices = {"cta_tile_n": widths, "cta_tile_k": steps}
+                if kind != "none" and rows == "m":
+                    for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
 
     def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
         down, along = ("warps_n", "warps_m") if decisions["mma_rows"] == "n" else ("warps_m", "warps_n")
         open_decisions = {
+            **ORDER_DEFAULTS,
             "stages": _deepest_ring(decisions["mma_rows"] == "n"),
+            "producer_registers": PRODUCER_REGISTERS,
             "consumer_registers": 1,
             "subtile_n": decisions["cta_tile_n"],
             "epilogue_buffers": 1,
@@ -209,27 +216,68 @@ class WgmmaSpace(Space[WgmmaKernel]):
             down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
         kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
-        return _derive(_derive(kernel, TILE_DERIVED, decisions), SOURCE_DERIVED, decisions)
+        for derived in (TILE_DERIVED, SOURCE_DERIVED, *((each,) for each in ORDER_DERIVED)):
+            kernel = _derive(kernel, derived, decisions)
+        return kernel
 
     def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
         """Return that kernel with a way to store D, and what follows from the memory that is left."""
         if "subtile_n" in store:
-            # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
-            whole = bound.cluster_n > 1 or bound.warps_n > 1
-            wanted = whole_number(store["subtile_n"])
-            store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.column_parts[-1])}
-            if (
-                bound.composed and store.get("epilogue_buffers", 1) != 1
-            ):  # a number that divides its sub-tiles
-                subtiles = bound.cta_tile_n // whole_number(store["subtile_n"])
-                several = (
-                    count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0
-                )
-                store["epilogue_buffers"] = next(several, 1)  # a tile stored whole has one
+            store = _with_subtiles(bound, store)
         kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decisions)
         return kernel
+
+
+def _defaults(stated: Values, rows: object) -> Values:
+    """Return the decisions that are not tried, with M or N along the instruction's rows."""
+    return {**DEFAULTS, **_exchanged_defaults(stated)} if rows == "n" else DEFAULTS
+
+
+def _order_defaults(problem: Problem, decided: Collection[str], rows: object, kind: object) -> Values:
+    """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
+    if ORDER_DEFAULTS.keys() & decided:
+        return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
+    return LONG_K_DEFAULTS if rows == "m" and _is_of_long_k(problem) else {}
+
+
+def _choices(
+    problem: Problem, stated: Values, rows: object, kind: object, *, tiled: bool
+) -> dict[str, tuple[object, ...]]:
+    """Return what is tried for a kind of kernel where that is open, with M or N along the instruction's rows.
+
+    `tiled` is whether its programs have a tile each.
+    """
+    exchanged = rows == "n"
+    choices = {**CHOICES, "cta_tile_k": _steps(problem, EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES)}
+    if exchanged:
+        choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
+    elif kind == "cooperative" and _is_of_long_k(problem):
+        choices |= LONG_K_CHOICES
+    if tiled:
+        choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
+    if problem.batch_invariant:  # what is best for K depends on M
+        choices.pop("splits", None)
+    return choices
+
+
+def _steps(problem: Problem, row_bytes: Iterable[int]) -> tuple[int, ...]:
+    """Return the K of steps whose rows of A have so many bytes."""
+    return tuple(size // problem.a.dtype.bytes for size in row_bytes)
+
+
+def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
+    """Return a way to store D with sub-tiles that the kernel can have, and a number of buffers for them."""
+    # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
+    whole = plan.cluster_n > 1 or plan.warps_n > 1
+    subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
+    store = {**store, "subtile_n": subtile_n}
+    if not plan.composed or store.get("epilogue_buffers", 1) == 1:
+        return store
+    subtiles = plan.cta_tile_n // subtile_n  # no power of two: the fewest buffers beyond one that divide them
+    several = (count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0)
+    return {**store, "epilogue_buffers": next(several, 1)}  # a tile stored whole has one
 
 
 def _thirds(stated: Values, wanted: Choices) -> Choices:
@@ -257,7 +305,7 @@ def _is_thirds(rows: object) -> bool:
 
 def _fitted(
     problem: Problem, stated: Values, wanted: Choices, kind: object
-) -> Iterator[tuple[Values, tuple[int, ...]]]:
+) -> Iterator[tuple[Values, Choices]]:
     """Yield rows of a tile, with who shares them, and the columns that fill whole waves best with them.
 
     A spec that states columns, or what composed tiles do not have, leaves none.
@@ -275,7 +323,8 @@ def _fitted(
         if thirds != (stated.get("consumers", 3 if thirds else 2) == 3):
             continue
         if widths := _widths(problem, rows, tried=() if thirds else TILES_N):
-            yield {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}, widths
+            tile = {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}
+            yield tile, {"cta_tile_n": widths, "cta_tile_k": _steps(problem, FITTED_STEP_BYTES)}
 
 
 def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int, ...]:
@@ -302,6 +351,11 @@ def _has_few_tiles(shape: Shape) -> bool:
     return rows > FEW_ROWS and rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
 
 
+def _is_of_long_k(problem: Problem) -> bool:
+    """Whether any of the problems that a kernel is chosen for is of a long K and few tiles."""
+    return any(map(_has_few_tiles, problem.planned_shapes))
+
+
 def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
     """Return the dimensions to try along the instruction's rows, where a spec leaves that open.
 
@@ -323,9 +377,8 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
     fits = all(stated.get(name, value) == value for name, value in others.items())
     fits &= stated.get("a_source", _a_source(problem)) == "shared"
     widths = [columns for columns in _values("cta_tile_n", stated, wanted) if isinstance(columns, int)]
-    fits &= not widths or any(
-        map(is_power_of_two, widths)
-    )  # others have parts, along the instruction's columns
+    # Other widths have parts, along the instruction's columns.
+    fits &= not widths or any(map(is_power_of_two, widths))
     tiles = _rows_of_tiles(problem, stated)
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
@@ -339,9 +392,7 @@ def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
     if shape[0] <= FEW_ROWS:
         return ("n",)
     if not _has_few_tiles(shape) or stated.get("reduction") == "atomic":
-        return (
-            "m",
-        )  # exchanged ones were not measured with atomics, and others without roles were no faster
+        return ("m",)  # exchanged ones were not measured with atomics; without roles others were no faster
     return ("n",) if stated.get("schedule_kind") == "tiled" else ("n", "m")
 
 
@@ -389,16 +440,18 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
     implied: dict[str, object] = {}
     if kind == "none":
         implied |= {"consumers": 1, "producer_registers": 0, "cluster_m": 1, "cluster_n": 1}
+    elif "consumer_registers" in stated:
+        implied["producer_registers"] = PRODUCER_REGISTERS
     if stated.get("schedule_kind") != "tiled":
         implied["occupancy"] = 1
     if kind == "ping_pong":
-        implied |= {"consumers": 2, "width": PING_PONG_WIDTH}
+        implied["consumers"] = 2
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}
     if "early_operand" in stated:
         implied["trigger"] = "loads"  # so that the kernel behind has its own first loads early
-    if stated.get("order") == "row":
-        implied |= {"minor": "n", "width": 1}
+    if minor := LINES.get(str(stated.get("order"))):
+        implied |= {"minor": minor, "width": 1}
     if stated.get("stages") == 1:  # an MMA in flight needs a second one
         implied["outstanding_mmas"] = 0
     if "promote_k" in stated:  # a sum is promoted after each K step
@@ -433,14 +486,45 @@ def _a_source(problem: Problem) -> str:
 def _source_for(plan: WgmmaKernel) -> str:
     """Return where A is read: from registers too where parts of a tile share its 16 bits and they hold it.
 
-    Of two consumers 128 x 144 and 128 x 160 gained 7 and 8 % by it on an H200, 192 x 96 of three 5 %.
+    Wide tiles of two consumers, and all of three, gained by it on an H200; a lone consumer, which waits for
+    its registers, lost, and so did tiles of 128 x 80 to 128 x 112. See ``fragments`` too.
     """
     source = _a_source(plan.problem)
     sixteen = plan.problem.a.dtype.bits == 16
-    if plan.composed and sixteen and plan.specialization == "cooperative" and not plan.outstanding_mmas:
+    wide = plan.consumers > 2 or (plan.consumers == 2 and plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS)
+    apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
+    if plan.composed and sixteen and wide and apart:
         held = replace(plan, a_source="registers")
         return "registers" if needed_registers(held) <= most_consumer_registers(held) else source
     return source
+
+
+def _is_one_wave(plan: WgmmaKernel) -> bool:
+    """Whether all tiles run at the same time, in each problem that the plan is for.
+
+    Then they share L2 in any order, and that of lines is found with the fewest divisions.
+    """
+    tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
+    return tiles * plan.splits <= plan.resident_programs
+
+
+def _width(plan: WgmmaKernel) -> object:
+    """Return the tiles along the minor dimension that are walked together."""
+    if plan.order in LINES:
+        return 1
+    return PING_PONG_WIDTH if plan.ping_pong else ORDER_DEFAULTS["width"]
+
+
+def _producer_registers(plan: WgmmaKernel) -> int:
+    """Return the registers of a producer thread: as many as consumers have, where these need no more.
+
+    Then no role asks for registers, and the kernel starts and ends 0.15 to 0.25 us sooner on an H200
+    (``benchmarks/reading/start.json``). A lone consumer starts with all that a thread can use in any case.
+    """
+    share = plan.register_pool.launch_registers
+    several = plan.specialized and plan.consumers > 1 and plan.occupancy == 1
+    enough = several and max(needed_registers(plan), needed_producer_registers(plan)) <= share
+    return share if enough else PRODUCER_REGISTERS
 
 
 def _name(plan: WgmmaKernel) -> str:

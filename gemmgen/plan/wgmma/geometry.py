@@ -66,8 +66,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.specialization == "ping_pong"
 
     @property
-    def parts_per_tile(self) -> int:
-        """Parts of a tile's K, of which a program takes one at a time."""
+    def splits_per_tile(self) -> int:
+        """Splits of a tile: ranges of its K, of which a program takes one at a time."""
         return self.splits
 
     @property
@@ -256,8 +256,9 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def fragments(self) -> int:
         """K steps of A in registers: two where the next one is read while the MMAs of one run.
 
-        Tiles of 128 x 144 and 128 x 160 for two consumers gained 7 and 8 % by it on an H200; one of 192 x 96
-        for three, which have fewer registers, lost 7 %. Threads that promote sums wait for them anyway.
+        On an H200 tiles of 128 x 144 and 128 x 160 for two consumers gained 7 and 8 % by two, and lost 4 and
+        3 % by one; 192 x 96 for three, which have fewer registers, lost 7 % by two and gained 5 % by one:
+        ``benchmarks/fit/h200_a_in_registers.json``. Threads that promote sums wait for them anyway.
         [gluon] A wait keeps no elements of 8 bits in registers.
         """
         ahead = self.composed and self.row_shares <= 2 and not self.promote_k
