@@ -82,7 +82,7 @@ def test_kernels_of_few_rows_are_ranked_too(spec: str, ranks: float, near: float
 
 
 def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_the_best() -> None:
-    """The record's five at each shape are those of an earlier ranking, whose first lost 30 % at some."""
+    """The record's ten at each shape are those of an earlier ranking, whose first lost 30 % at some."""
     candidates = by_candidates(found(CHOICES))
     assert len(candidates) == 137
     best = [min(one.seconds for one in each) for each in candidates]
@@ -92,8 +92,8 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
     near = [fast / own for fast, own in zip(best, first, strict=True)]
     # As docs/planner.md and the changelog have it, and docs/performance.md: at 131 of the shapes.
     assert sum(each >= 1 / 1.05 for each in near) == 131
-    assert geometric_mean(near) == pytest.approx(0.990, abs=5e-4)
-    assert sorted(near)[1] >= 0.89  # beside it, rows of 4,097 elements, which TMA cannot load
+    assert geometric_mean(near) == pytest.approx(0.983, abs=5e-4)
+    assert sorted(near)[2] >= 0.85  # beside 512 x 2112 x 7168, and rows of 4,097 elements
     assert near[[each[0].shape for each in candidates].index((256, 7168, 2048))] >= 0.98
 
 
@@ -154,7 +154,8 @@ def test_every_kernel_of_a_record_is_planned_as_its_name_says(record: Path) -> N
         for arm in line.kernels
     }
     kernels = {name: planned(*name.partition(": ")[::2]) for name in names}
-    assert len(set(kernels.values())) == len(names)
+    # No name says the order of tiles, of which the cost knows nothing: modules differ by it, so by their hash.
+    assert len(set(kernels.values())) == len({name.partition(" (")[0] for name in names})
 
 
 def test_a_name_that_says_something_else_is_refused() -> None:

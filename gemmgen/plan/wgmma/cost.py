@@ -7,9 +7,9 @@ fits the constants to records:
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
   ``benchmarks/fit/h200_many_rows.jsonl``;
 * [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
-* [first-choices] the planner's first five at 137 shapes of 128 rows or more, 114 kernels:
-  ``benchmarks/suites/h200_many_rows.jsonl``;
-* [unfilled-waves] 33 pinned kernels at 17 shapes whose tiles fill no wave, or just one:
+* [first-choices] an earlier planner's first five at 137 shapes of 128 rows or more, 114 kernels:
+  ``benchmarks/fit/h200_first_choices.jsonl``;
+* [unfilled-waves] 42 pinned kernels at 22 shapes whose tiles fill no wave, or just one:
   ``benchmarks/fit/h200_unfilled_waves.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;

@@ -518,8 +518,8 @@ def _width(plan: WgmmaKernel) -> object:
 def _producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers of a producer thread: as many as consumers have, where these need no more.
 
-    Then no role asks for registers, and the kernel starts and ends 0.15 to 0.25 us sooner on an H200
-    (``benchmarks/reading/start.json``). A lone consumer starts with all that a thread can use in any case.
+    Then no role asks for registers, and the kernel starts and ends about 0.2 us sooner on an H200
+    (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
     """
     share = plan.register_pool.launch_registers
     several = plan.specialized and plan.consumers > 1 and plan.occupancy == 1
