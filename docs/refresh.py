@@ -15,6 +15,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- few rows -->``                a sentence of FEW_ROWS, FEW_ROWS_8BIT and MANY_ROWS
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
+``<!-- misaligned -->``              copies of misaligned operands beside loads without TMA, from MISALIGNED
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ SHOWN: tuple[tuple[str, Shape], ...] = (
 SUITES = ROOT / "benchmarks" / "suites"
 READING = ROOT / "benchmarks" / "reading" / "h200.json"
 GEMV = ROOT / "benchmarks" / "reading" / "gemv.json"
+MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
+MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 FEW_ROWS = SUITES / "h200_few_rows.jsonl"
 FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
 MANY_ROWS = SUITES / "h200_many_rows.jsonl"
@@ -113,7 +116,7 @@ def refreshed(text: str) -> str:
             flags=re.DOTALL,
         )
     return re.sub(
-        r"(<!-- (speed|benchmarks|few rows|reading|gemv) -->\n).*?(<!-- end -->)",
+        r"(<!-- (speed|benchmarks|few rows|reading|gemv|misaligned) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{PLAIN_BLOCKS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
@@ -493,6 +496,29 @@ def _gemv() -> str:
     return _table(heads, map(row, json.loads(GEMV.read_text())), words=3)
 
 
+def _misaligned() -> str:
+    """Return the rows of MISALIGNED: over cuBLAS, by what is copied and how."""
+
+    def row(found: Mapping[str, Any]) -> tuple[str, ...]:
+        ratios: Mapping[str, float] = found["over_cublas"]
+
+        def best(*names: str) -> str:
+            ours = [ratios[name] for name in names if name in ratios]
+            return f"{max(ours):.3f}" if ours else ""
+
+        return (
+            shape_text(tuple(found["shape"])),
+            f"{found['seconds']['cublas'] * 1e6:.1f}",
+            *(best(f"module{arm}") for arm in MISALIGNED_ARMS),
+            best(*(name for name in ratios if name.startswith("copies by torch"))),
+            best(*(name for name in ratios if name.startswith("no TMA"))),
+        )
+
+    heads = ["M x N x K", "cuBLAS, us", "module", "B aligned before", "A and B aligned before"]
+    heads += ["into such an `out`", "copied by torch", "without TMA"]
+    return _table(heads, map(row, json.loads(MISALIGNED.read_text())), words=1)
+
+
 BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "suite": _suite,
     "specs": _specs,
@@ -510,6 +536,7 @@ PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "few rows": _few_rows,
     "reading": _reading,
     "gemv": _gemv,
+    "misaligned": _misaligned,
 }
 
 

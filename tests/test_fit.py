@@ -183,7 +183,7 @@ def test_every_kernel_of_a_record_is_planned_as_its_name_says(record: Path) -> N
         for arm in line.kernels
     }
     kernels = {name: planned(*name.partition(": ")[::2]) for name in names}
-    # No name says the order of tiles, of which the cost knows nothing: modules differ by it, so by their hash.
+    # No name says the order of tiles, of which the cost knows nothing; modules and their hashes differ by it.
     assert len(set(kernels.values())) == len({name.partition(" (")[0] for name in names})
 
 

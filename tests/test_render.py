@@ -77,7 +77,8 @@ def names(tree: ast.AST) -> set[str]:
 
 
 def is_jitted(function: ast.FunctionDef) -> bool:
-    return any(ast.unparse(decorator) == "gluon.jit" for decorator in function.decorator_list)
+    decorators = map(ast.unparse, function.decorator_list)
+    return any(decorator.partition("(")[0] == "gluon.jit" for decorator in decorators)
 
 
 def test_the_generated_modules_are_formatted_and_lint_clean() -> None:
@@ -118,7 +119,7 @@ def test_a_module_has_no_unused_constant_function_or_import(tree: ast.Module) ->
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-    assert defined - names(tree) == {"matmul"}
+    assert defined - names(tree) == {"matmul"} | ({"align"} & defined)
 
 
 def test_a_function_uses_all_that_it_is_given(tree: ast.Module) -> None:

@@ -294,7 +294,8 @@ def _input_set(
     pack_scales: Callable[[Tensor], Tensor] | None,
 ) -> InputSet:
     d = Matrix.poisoned(*shape[:2], spec.operands.d.dtype, generator.device).view
-    inputs = random_inputs(shape, spec, generator, normalized=True)
+    misaligned = problem_of(spec).copies_misaligned
+    inputs = random_inputs(shape, spec, generator, normalized=True, misaligned=misaligned)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
 
 
@@ -484,6 +485,8 @@ def contest_of(spec: Spec) -> str:
         words.append(f"summed in {problem.accumulator.name}")
     majors = [operand.major for operand in (problem.a, problem.b)]
     words += [f"{name} {major}-major" for name, major in zip("AB", majors, strict=True) if major != "k"]
+    if problem.copies_misaligned:
+        words.append("rows of any length")
     if spec.mma.promote_k:
         words.append("promoted")
     terms = [f"{problem.alpha:g} alpha"] if problem.alpha != 1 else []

@@ -35,6 +35,8 @@ class Case:
     repeats: int
     pack_scales: Callable[[Tensor], Tensor] | None = None
     """Of the same module, where operands are block-scaled."""
+    misaligned: bool = False
+    """Whether tensors are such that TMA cannot stride over their rows, and the wrapper has to copy them."""
     deterministic: bool = True
     """Whether every run must leave the same bits, as the plan says."""
 
@@ -45,11 +47,14 @@ class Case:
 
     def inputs(self, *, guarded: bool = False) -> Inputs:
         """Return fresh random inputs, each as the spec wants it."""
-        return random_inputs(self.shape, self.spec, self.generator, guarded=guarded)
+        return random_inputs(
+            self.shape, self.spec, self.generator, guarded=guarded, misaligned=self.misaligned
+        )
 
     def output(self, *, guarded: bool = False) -> Matrix:
         """Return a poisoned d [M, N]."""
-        return Matrix.poisoned(*self.shape[:2], self.spec.operands.d.dtype, self.device, guarded=guarded)
+        extents, dtype = self.shape[:2], self.spec.operands.d.dtype
+        return Matrix.poisoned(*extents, dtype, self.device, guarded=guarded, misaligned=self.misaligned)
 
     @property
     def d_dtype(self) -> torch.dtype:
@@ -59,7 +64,7 @@ class Case:
     @property
     def takes_out(self) -> bool:
         """Whether the wrapper must accept an ``out`` of this shape; if not, it must refuse every one."""
-        return takes_out(self.shape[1], self.d_dtype)
+        return self.misaligned or takes_out(self.shape[1], self.d_dtype)
 
     def run(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into poison, an ``out`` where it takes one, and return d [M, N]."""
@@ -67,7 +72,8 @@ class Case:
 
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
-        self.output()  # freed at once: on a GPU the next request of this size, which is d's, gets its block
+        # Freed at once: on a GPU the next request of this size, which is d's, gets its block.
+        Matrix.poisoned(*self.shape[:2], self.spec.operands.d.dtype, self.device)
         return inputs.call(self.matmul)
 
     def check(self, what: str, measured: float, limit: float) -> Check:

@@ -57,9 +57,10 @@ class Matrix:
     """A [rows, columns] view of a storage that is poison all over until it is written.
 
     Poison is NaN, and a number that a product does not reach where integers have none. Rows are contiguous
-    and start at multiples of 16 bytes, as TMA demands, or of ``alignment``. Without a guard the storage is as
-    large as the one that a wrapper allocates for a D of this shape. A guarded matrix lies in the middle of
-    its storage: a whole row above and below and at least 16 bytes on each side are not its own.
+    and start at multiples of 16 bytes, as TMA demands, or of ``alignment``; those of a misaligned matrix
+    follow one another, or its guard. Without a guard the storage is as large as what a wrapper allocates
+    for a D of this shape. A guarded matrix lies in the middle of its storage: a whole row above and below
+    and at least 16 bytes on each side are not its own.
     """
 
     storage: Tensor
@@ -75,14 +76,17 @@ class Matrix:
         *,
         guarded: bool = False,
         alignment: int = ALIGNMENT_BYTES,
+        misaligned: bool = False,
     ) -> Matrix:
         """Allocate a matrix that holds poison."""
         element = TORCH_DTYPES[dtype]
-        unit = alignment // element.itemsize
+        unit = 1 if misaligned else alignment // element.itemsize
         margin = 1 if guarded else 0
-        width = (math.ceil(columns / unit) + 2 * margin) * unit
+        # One element more than 16 bytes have is an odd number of them.
+        beside = margin * (ALIGNMENT_BYTES // element.itemsize + 1 if misaligned else unit)
+        width = math.ceil(columns / unit) * unit + 2 * beside
         storage = torch.full((rows + 2 * margin, width), poison(element), dtype=element, device=device)
-        return cls(storage, storage[margin : margin + rows, margin * unit : margin * unit + columns])
+        return cls(storage, storage[margin : margin + rows, beside : beside + columns])
 
     @property
     def written(self) -> int:
@@ -215,8 +219,11 @@ def random_inputs(
     *,
     guarded: bool = False,
     normalized: bool = False,
+    misaligned: bool = False,
 ) -> Inputs:
     """Return random inputs in which every term counts, whatever K is; around them is poison if guarded.
+
+    If ``misaligned``, rows follow one another as torch has them, and nothing is done for TMA.
 
     A and B are N(0, 1), rounded to their type. int8 is uniform from -128 to 127, but from -3 to 3 where the
     full range would leave D's: a D of fp16 or fp8 and no scale. Scales are uniform from 0.5 to 1.5, and the
@@ -242,7 +249,7 @@ def random_inputs(
             return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
         return torch.randn(extents, generator=generator, device=device) * sizes[name]
 
-    return _inputs(shape, spec, generator.device, fill, guarded=guarded)
+    return _inputs(shape, spec, generator.device, fill, guarded=guarded, misaligned=misaligned)
 
 
 def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inputs:
@@ -267,7 +274,7 @@ def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inpu
 
     long = spec.accumulator == "fp16" and shape[2] > LONGEST_FP16_SUM
     small = 1 if long else SMALL
-    return _inputs(shape, spec, generator.device, fill, guarded=False)
+    return _inputs(shape, spec, generator.device, fill)
 
 
 def is_exact(spec: Spec) -> bool:
@@ -282,7 +289,15 @@ def is_exact(spec: Spec) -> bool:
     return all(map(few_bits, factors)) and all(op.exact for op in problem.operations if op.function)
 
 
-def _inputs(shape: Shape, spec: Spec, device: torch.device, fill: Fill, *, guarded: bool) -> Inputs:
+def _inputs(
+    shape: Shape,
+    spec: Spec,
+    device: torch.device,
+    fill: Fill,
+    *,
+    guarded: bool = False,
+    misaligned: bool = False,
+) -> Inputs:
     m, n, k = shape
     operands, problem = spec.operands, problem_of(spec)
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
@@ -291,7 +306,12 @@ def _inputs(shape: Shape, spec: Spec, device: torch.device, fill: Fill, *, guard
         numbers = fill(name, (rows, columns))
         stored = encoded(numbers, dtype) if DTYPES[dtype].bits < 8 else numbers.to(TORCH_DTYPES[dtype])
         alignment = PADDED_ALIGNMENT_BYTES if name in padded else ALIGNMENT_BYTES
-        made = Matrix.poisoned(rows, stored.shape[1], dtype, device, guarded=guarded, alignment=alignment)
+        made = Matrix.poisoned(
+            *(rows, stored.shape[1], dtype, device),
+            guarded=guarded,
+            alignment=alignment,
+            misaligned=misaligned,
+        )
         return made.view.copy_(stored)
 
     def extra(keyword: str) -> Tensor:

@@ -177,7 +177,34 @@ def batch_invariance(statement: Statement) -> Iterator[Finding]:
         )
 
 
-CHOICE_RULES: tuple[Rule[Statement], ...] = (target_choice, search_values, batch_invariance)
+@rule("misaligned-copy")
+def misaligned_copy(statement: Statement) -> Iterator[Finding]:
+    """Copies of misaligned tensors are of plain elements, and are waited for."""
+    field, spec = "operands.misaligned", statement.spec
+    if spec.operands.misaligned != "copy":
+        return
+    if spec.dependent_launch or any(path.startswith("dependent_launch.") for path in spec.search):
+        yield Finding(
+            field,
+            "copy for a kernel that starts before the one ahead of it has ended",
+            "that one would be the copy, which still writes what is loaded early",
+            "use refuse, or no dependent_launch",
+        )
+    if spec.operands.a.scale or spec.operands.b.scale:
+        yield Finding(
+            field,
+            "copy for block-scaled operands",
+            "their elements may share a byte and their scales are packed: this version copies neither",
+            "use refuse",
+        )
+
+
+CHOICE_RULES: tuple[Rule[Statement], ...] = (
+    target_choice,
+    search_values,
+    batch_invariance,
+    misaligned_copy,
+)
 
 
 def foreign_choices(spec: Spec, family: Family[Kernel]) -> tuple[Violation, ...]:

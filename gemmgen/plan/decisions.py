@@ -61,6 +61,7 @@ def problem_of(spec: Spec) -> Problem:
         ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
         deterministic=spec.deterministic,
         batch_invariant=spec.batch_invariant,
+        copies_misaligned=spec.operands.misaligned == "copy",
     )
 
 

@@ -36,11 +36,14 @@ class Rows:
     """Why only multiples are taken."""
 
 
-def unaligned_shapes(problem: Problem, matrices: Iterable[Rows]) -> Iterator[Finding]:
+def unaligned_shapes(problem: Problem, matrices: Iterable[Rows], *, copyable: bool) -> Iterator[Finding]:
     """Yield the extents of listed problems with which TMA cannot stride over the rows of a matrix.
 
     An extent is reported once, for the matrix with the longest multiple: what it takes suits the others.
+    Where the wrapper copies such a matrix, each extent is legal; `copyable` says whether it could.
     """
+    if problem.copies_misaligned:
+        return
     matrices = sorted(matrices, key=lambda rows: -rows.multiple)
     for field, axis, extent in problem.stated_extents():
         unaligned = (rows for rows in matrices if rows.axis == axis and extent % rows.multiple)
@@ -53,7 +56,8 @@ def unaligned_shapes(problem: Problem, matrices: Iterable[Rows]) -> Iterator[Fin
                     extent // rows.multiple * rows.multiple,
                     round_up(extent, rows.multiple),
                     low=rows.multiple,
-                ),
+                )
+                + ", or copy for operands.misaligned" * copyable,
             )
 
 

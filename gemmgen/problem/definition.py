@@ -114,6 +114,8 @@ class Problem:
     """Whether D must have the same bits in every run."""
     batch_invariant: bool = False
     """Whether a row of D must have the same bits whatever M and the other rows are."""
+    copies_misaligned: bool = False
+    """Whether a tensor over whose rows TMA cannot stride is copied, and not refused."""
 
     @cached_property
     def planned_shapes(self) -> tuple[Shape, ...]:

@@ -88,7 +88,8 @@ class BlackwellView(KernelView):
         """The templates of the module's device code, callees first."""
         plan = self.plan
         several, scaled = "_accumulators" * (plan.accumulators > 1), "_scaled" * plan.block_scaled
-        parts = ["shared/args", "tcgen05/ring_position", self.order]
+        parts = ["shared/copy_kernel"] if plan.problem.copies_misaligned else []
+        parts += ["shared/args", "tcgen05/ring_position", self.order]
         if plan.launch_control:
             parts.append("tcgen05/next_tile")
             parts.append(f"tcgen05/scheduler_partition{'_cluster' if plan.cluster_size > 1 else ''}")

@@ -125,6 +125,8 @@ class HopperView(KernelView):
         parts = ["shared/args"]
         if self.epilogue.loads:
             parts.insert(0, "wgmma/buffers")
+        if plan.problem.copies_misaligned:
+            parts.insert(0, "shared/copy_kernel")
         if not plan.synchronous:
             parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
         if plan.schedule_kind != "single_tile":

@@ -225,8 +225,16 @@ class Wrapper:
 
     @property
     def known(self) -> str:
-        """The extents that are known before any argument is: of an axis of one element."""
-        return '{"1": 1}' if self.plan.problem.scalar else "{}"
+        """What is known before any argument is: an axis of one element, and no copies yet."""
+        scalar = ['"1": 1'] if self.plan.problem.scalar else []
+        copies = ['"copies": {}'] if self.plan.problem.copies_misaligned else []
+        return f"{{{', '.join(scalar + copies)}}}"
+
+    @property
+    def known_meaning(self) -> str:
+        """What else it holds."""
+        copies = ", and copies by id" if self.plan.problem.copies_misaligned else ""
+        return f"the extent of each axis, {'' if copies else 'and '}a's device{copies}"
 
     @property
     def extents(self) -> str:
@@ -270,6 +278,60 @@ class Wrapper:
         return f"shape_faults{'_scales' * bool(self.scales)}.py.j2"
 
     @property
+    def _misaligned(self) -> str:
+        """What becomes of tensors over whose rows TMA cannot stride, as the names of parts have it."""
+        return "copied" if self.plan.problem.copies_misaligned else "refused"
+
+    @property
+    def limits_of_tensors(self) -> str:
+        """The part that says where tensors may lie."""
+        return f"limits_{self._misaligned}.py.j2"
+
+    @property
+    def output(self) -> str:
+        """The part that finds memory for D."""
+        return f"output_{self._misaligned}.py.j2"
+
+    @property
+    def passing(self) -> str:
+        """The part that says what the kernel takes of an argument."""
+        return f"passing_{self._misaligned}.py.j2"
+
+    @property
+    def launching(self) -> str:
+        """The part that launches the kernel, and what copies before and behind it."""
+        return f"launching_{self._misaligned}.py.j2"
+
+    @property
+    def undescribed(self) -> str:
+        """What TMA is not told of, and what of a second time."""
+        if self.plan.problem.copies_misaligned:
+            return (
+                f"unless {'' if self.vectors else 'it is '}empty or misaligned; later calls find it described"
+            )
+        return "unless it is empty; a second call finds it described"
+
+    def _turned(self, plain: str, turned: str) -> str:
+        """Return one text for a matrix as it lies in memory, and another one for a transposed view."""
+        return f"{turned} if {self.is_transposed} else {plain}" if self.transposed else plain
+
+    @property
+    def stored(self) -> str:
+        """An argument as the matrix that lies in memory; a vector is one row."""
+        text = self._turned("tensor", "tensor.T")
+        return f"torch.atleast_2d({text})" if self.vectors else text
+
+    @property
+    def copy_as_passed(self) -> str:
+        """The copy of an argument's memory with the axes of the argument."""
+        return self._turned("copy", "copy.T")
+
+    @property
+    def aligned(self) -> str:
+        """An argument's copy as `matmul` takes it."""
+        return f"copies[0][2]{'.view_as(tensor)' * bool(self.vectors)}"
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         """The parts of `matmul` between its inputs and its output, which few modules have."""
         parts = ["single_tile"] if self.plan.schedule_kind == "single_tile" else []
@@ -285,6 +347,7 @@ class Wrapper:
             for part in (
                 *(["pack_scales"] if self.scales else []),
                 *([f"workspace{'_stream_k' * self.plan.divides_last_wave}"] if self.workspace else []),
+                *(["align"] if self.plan.problem.copies_misaligned else []),
                 "argument",
                 "descriptor",
             )
@@ -293,7 +356,9 @@ class Wrapper:
     @property
     def parts(self) -> tuple[str, ...]:
         """All parts that only some wrappers have."""
-        return (*self.conditions, *self.functions, self.shape_faults, self.map)
+        chosen = (self.limits_of_tensors, self.output, self.passing, self.launching)
+        chosen += (self.shape_faults, self.map)
+        return (*self.conditions, *self.functions, *chosen)
 
     @property
     def described(self) -> str:

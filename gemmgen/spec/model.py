@@ -36,6 +36,7 @@ from gemmgen.spec.names import (
     LastWave,
     Major,
     Minor,
+    Misaligned,
     MmaRows,
     OneOf,
     OneOperation,
@@ -272,6 +273,11 @@ class Operands(Model):
     b: InputB
     c: Addend | None = None
     d: Output
+    misaligned: Misaligned | None = Field(
+        default=None,
+        description="a tensor whose address or row stride is no multiple of 16 bytes: refuse, or copy in "
+        "every call; refused if left out",
+    )
 
 
 class Tile(Model):

@@ -32,6 +32,8 @@ LastWave = Literal["whole", "stream_k"]
 """How programs take the tiles that do not fill a wave."""
 Minor = Literal["m", "n"]
 """The dimension along which tiles follow one another first."""
+Misaligned = Literal["refuse", "copy"]
+"""What becomes of a tensor over whose rows TMA cannot stride."""
 MmaRows = Literal["m", "n"]
 """The dimension of D that lies along the rows of the matrix instruction."""
 

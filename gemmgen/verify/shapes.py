@@ -32,6 +32,16 @@ ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
 )
 """[M, N, K] and what each is there to break. K is rounded up where operands of 4 bits need more of it."""
 
+MISALIGNED_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
+    {
+        (300, 777, 391): "odd N and K: copies element by element, whatever is contiguous",
+        (129, 1030, 588): "rows of two and of four elements more than TMA takes: copies by wider words",
+        (1, 1, 1): "one element of each, whose rows are padded all the same",
+        (2001, 1003, 2002): "several programs, and an odd M: that is the row length of an M-contiguous A",
+    }
+)
+"""[M, N, K] for kernels whose wrapper copies misaligned tensors, and what each is there to break."""
+
 LARGE_SHAPE: Final[Shape] = (65536, 33024, 64)
 """[M, N, K] with 2,164,260,864 elements of D, which a 32-bit index cannot count (2**31 is 2,147,483,648).
 
@@ -47,21 +57,28 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 def acceptance_shapes(spec: Spec) -> tuple[Shape, ...]:
     """Return the acceptance shapes, or for a kernel of a single tile those that fit it and some of its own.
 
-    For Blackwell also a K of one instruction, and one that is as little more as its operands can have.
+    For Blackwell also a K of one instruction, and one that is as little more as its operands can have; where
+    the wrapper copies misaligned tensors, rows of such lengths.
 
     Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
     """
     tile = single_tile(spec)
     if tile is None:
         more = _instruction_shapes(spec) if problem_of(spec).gpu.architecture.mma == "tcgen05" else ()
-        return tuple(dict.fromkeys(_with_legal_k(spec, shape) for shape in (*ACCEPTANCE_SHAPES, *more)))
+        shapes = (*ACCEPTANCE_SHAPES, *more, *_misaligned_shapes(spec))
+        return tuple(dict.fromkeys(_with_legal_k(spec, shape) for shape in shapes))
     m, n, k = tile
     own = (
         tile,
         (m - m // 3, n - n // 3, k - k // 3),  # ends inside the tile along every dimension
         (max(1, m - 1), max(1, n - 1), k),  # an N for which the wrapper must pad D
     )
-    return tuple(dict.fromkeys((*own, *fitting(ACCEPTANCE_SHAPES, tile))))
+    listed = (*ACCEPTANCE_SHAPES, *_misaligned_shapes(spec))
+    return tuple(dict.fromkeys((*own, *fitting(listed, tile))))
+
+
+def _misaligned_shapes(spec: Spec) -> tuple[Shape, ...]:
+    return tuple(MISALIGNED_SHAPES) if problem_of(spec).copies_misaligned else ()
 
 
 def large_shape(spec: Spec) -> Shape:

@@ -178,8 +178,10 @@ def streamed(case: Case) -> Iterator[Check]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        # The memory of d and of packed scales: to get it from the driver later could mean to wait.
+        # The memory of d, of packed scales and of copies: to get it from the driver later could mean to wait.
         case.output()
+        if case.misaligned:
+            case.run(inputs)
         if case.pack_scales is not None:
             inputs.packed(case.pack_scales)
         for _ in range(DELAY_PASSES):
@@ -396,6 +398,7 @@ def _cases(
             generator=torch.Generator(device).manual_seed(seed + index),
             repeats=repeats,
             pack_scales=pack_scales_of(module),
+            misaligned=problem_of(spec).copies_misaligned,
             deterministic=deterministic,
         )
         for index, shape in enumerate(shapes)

@@ -203,6 +203,7 @@ def shape_alignment(plan: Tcgen05Kernel) -> Iterator[Finding]:
             _rows(plan, name.upper(), axes[operand.major][i], operand)
             for i, (name, operand) in enumerate(named(plan))
         ],
+        copyable=not plan.problem.block_scaled,
     )
 
 

@@ -91,7 +91,7 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     ]
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
-    yield from unaligned_shapes(problem, matrices)
+    yield from unaligned_shapes(problem, matrices, copyable=not plan.dependent)
 
 
 @rule("single-tile-shapes")
