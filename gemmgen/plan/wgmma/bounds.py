@@ -55,7 +55,8 @@ WORKING_REGISTERS_OF_LONG_PIECES = 96
 """The same in steps of more than ``SHORT_STEP_MMAS``.
 
 [gluon] With C and vectors in the epilogue, on Hilbert's curve, 8 and 64 sums in steps of 32 and 16 MMAs spill
-with 80 registers beside them and compile with 96; others do with 64 to 80.
+with 80 registers beside them and compile with 96; others do with 64 to 80. 128 sums by 32 instructions of 8
+columns spill at 256: what such steps need is added to that of pieces.
 """
 SHORT_STEP_MMAS = 4
 WORKING_REGISTERS_OF_PARTS = 48
@@ -256,6 +257,8 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         long = most and plan.mmas_per_step >= LONG_STEP_MMAS
         working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
         if plan.divides_last_wave:
+            if narrow and plan.mmas_per_step > LONG_STEP_MMAS:
+                working += WORKING_REGISTERS_OF_PIECES
             short = plan.mmas_per_step <= SHORT_STEP_MMAS
             working = max(working, WORKING_REGISTERS_OF_PIECES if short else WORKING_REGISTERS_OF_LONG_PIECES)
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
