@@ -45,11 +45,18 @@ WORKING_REGISTERS_OF_MOST_SUMS = 108
 and 8 parts; with 2 parts, or in steps of 128, it does not.
 """
 MOST_SUMS = 128
-WORKING_REGISTERS_OF_PIECES = 96
-"""The same where programs divide the last wave, in steps of more than ``SHORT_STEP_MMAS``.
+WORKING_REGISTERS_OF_PIECES = 64
+"""The same where programs divide the last wave.
+
+[gluon] In steps of up to 4 MMAs, 8 to 128 sums compile with 48 registers beside them, but for 16 sums of fp8
+with three vectors, SiLU and three consumers: these spill with 56 and compile with 64.
+"""
+WORKING_REGISTERS_OF_LONG_PIECES = 96
+"""The same in steps of more than ``SHORT_STEP_MMAS``.
 
 [gluon] With C and vectors in the epilogue, on Hilbert's curve, 8 and 64 sums in steps of 32 and 16 MMAs spill
-with 80 registers beside them and compile with 96; others do with 64 to 80. In steps of 4 all do with 48.
+with 80 registers beside them and compile with 96; others do with 64 to 80. 128 sums by 32 instructions of 8
+columns spill at 256: what such steps need is added to that of pieces.
 """
 SHORT_STEP_MMAS = 4
 WORKING_REGISTERS_OF_PARTS = 48
@@ -257,8 +264,11 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         most = (plan.splits > 2 or plan.divides_last_wave) and plan.accumulator_registers >= MOST_SUMS
         long = most and plan.mmas_per_step >= LONG_STEP_MMAS
         working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
-        if plan.divides_last_wave and plan.mmas_per_step > SHORT_STEP_MMAS:
-            working = max(working, WORKING_REGISTERS_OF_PIECES)
+        if plan.divides_last_wave:
+            if narrow and plan.mmas_per_step > LONG_STEP_MMAS:
+                working += WORKING_REGISTERS_OF_PIECES
+            short = plan.mmas_per_step <= SHORT_STEP_MMAS
+            working = max(working, WORKING_REGISTERS_OF_PIECES if short else WORKING_REGISTERS_OF_LONG_PIECES)
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
         working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
