@@ -23,6 +23,7 @@ from gemmgen.plan.search import (
 )
 from gemmgen.plan.wgmma.bounds import (
     most_consumer_registers,
+    most_consumers,
     most_stages,
     needed_producer_registers,
     needed_registers,
@@ -522,10 +523,12 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     Then no role asks for registers, and the kernel starts and ends about 0.2 us sooner on an H200
     (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
     """
+    several = plan.specialized and 1 < plan.consumers <= most_consumers(plan)
+    if not several or plan.occupancy > 1:
+        return PRODUCER_REGISTERS
     share = plan.register_pool.launch_registers
-    several = plan.specialized and plan.consumers > 1 and plan.occupancy == 1
-    enough = several and max(needed_registers(plan), needed_producer_registers(plan)) <= share
-    return share if enough else PRODUCER_REGISTERS
+    needed = max(needed_registers(plan), needed_producer_registers(plan))
+    return share if needed <= share else PRODUCER_REGISTERS
 
 
 def _name(plan: WgmmaKernel) -> str:
