@@ -21,6 +21,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import math
 import re
@@ -166,7 +167,21 @@ def _speed() -> str:
 
 
 def _benchmarks() -> str:
-    return f"{_where(records())}\n\n{markdown_table(records())}"
+    return f"{_where(records())}\n\n{markdown_table(records())}{_of_earlier_modules(records())}"
+
+
+def _of_earlier_modules(found: list[Record]) -> str:
+    """Say which records are not of the module that is committed, by its hash."""
+    earlier = [
+        f"`{record.subject.name}`"
+        for record in found
+        if record.subject.module_sha256 != hashlib.sha256(_module_of(record).read_bytes()).hexdigest()
+    ]
+    return f"\nOf an earlier module than the committed one are {', '.join(earlier)}.\n" if earlier else ""
+
+
+def _module_of(record: Record) -> Path:
+    return ROOT / "generated" / f"{record.subject.name}.py"
 
 
 def _quoted(block: Callable[[Book, str], str], record: str, word: str | None) -> str:
