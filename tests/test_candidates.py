@@ -22,7 +22,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.ranking import Ranking, rank
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.wgmma import WgmmaKernel, cost
-from gemmgen.plan.wgmma.cost import estimate, step_ns
+from gemmgen.plan.wgmma.cost import estimate, smem_cycles, step_ns
 from gemmgen.plan.wgmma.family import CHOICES, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile, load_spec
 
@@ -364,7 +364,10 @@ def test_a_kernel_of_clusters_starts_later_and_its_ring_turns_more_slowly() -> N
 
 
 def test_consumers_cover_for_an_a_in_registers_only_where_their_mmas_are_long() -> None:
+    types: dict[str, Any] = {"a": {"dtype": "bf16", "source": "registers"}}
+    types |= {name: {"dtype": "bf16"} for name in ("b", "d")}
     cooperative: dict[str, Any] = {
+        "operands": types,
         "warp_specialization": {"kind": "cooperative", "consumers": 2},
         "buffering": {"outstanding_mmas": 0},
         "cluster": {"m": 1, "n": 1},
@@ -580,7 +583,7 @@ def test_no_columns_are_fitted_where_a_tile_has_one_part(sections: dict[str, obj
 def test_stated_rows_that_three_consumers_share_are_shared_by_three() -> None:
     plan = planned(shape=(2048, 2112, 7168), tile={"m": 192, "n": 192})
     assert (plan.consumers, plan.specialization) == (3, "cooperative")
-    assert plan.consumer_registers == 152
+    assert plan.consumer_registers == 128  # an equal share, of which 96 hold sums
 
 
 def test_parts_read_a_from_registers_that_hold_it() -> None:
@@ -591,6 +594,28 @@ def test_parts_read_a_from_registers_that_hold_it() -> None:
     # 160 sums, two steps of A of 16 registers each and 48 to work with are more than 232.
     wide = planned(tile={"m": 128, "n": 320, "k": 64}, warp_specialization=cooperative, buffering=buffering)
     assert (wide.a_source, wide.fragments) == ("shared", 1)
+
+
+def test_parts_of_narrow_tiles_and_of_a_lone_consumer_read_a_from_shared_memory() -> None:
+    buffering = {"outstanding_mmas": 0}
+    for rows, consumers, source in ((128, 2, "shared"), (64, 1, "shared"), (192, 3, "registers")):
+        kind = {"kind": "cooperative", "consumers": consumers}
+        plan = planned(tile={"m": rows, "n": 96}, warp_specialization=kind, buffering=buffering)
+        assert plan.a_source == source
+
+
+def test_parts_read_a_once_unless_they_are_narrow_or_rows_come_between() -> None:
+    def cycles(m: int, n: int, kind: str, consumers: int) -> float:
+        types = {"a": {"dtype": "bf16", "source": "shared"}, "b": {"dtype": "bf16"}, "d": {"dtype": "bf16"}}
+        roles = {"kind": kind, "consumers": consumers}
+        plan = planned(operands=types, tile={"m": m, "n": n, "k": 64}, warp_specialization=roles)
+        return smem_cycles(plan)
+
+    # 64 of K are 128 bytes, which take a cycle: 128 rows of A, and B's columns for each 64 of them.
+    assert cycles(128, 96, "cooperative", 2) == 128 + 2 * 96
+    assert cycles(128, 112, "cooperative", 2) == 2 * 128 + 2 * 112  # 32 and 16 columns are narrow
+    assert cycles(128, 160, "ping_pong", 2) == 2 * 128 + 2 * 160  # a consumer has 128 rows
+    assert cycles(64, 224, "cooperative", 1) == 64 + 224
 
 
 def test_promotion_is_planned_where_it_is_asked_for_only() -> None:

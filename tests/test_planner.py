@@ -18,7 +18,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
 from gemmgen.plan.wgmma.cost import cost, cycles, excess
-from gemmgen.plan.wgmma.family import DEFAULTS, WgmmaSpace
+from gemmgen.plan.wgmma.family import DEFAULTS, ORDER_DEFAULTS, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile
 
 LARGE = (8192, 8192, 8192)
@@ -80,7 +80,7 @@ def test_a_spec_that_pins_nothing_gets_the_tile_that_measured_best() -> None:
     plan = planned()
     assert (plan.specialization, tile(plan)) == ("ping_pong", (128, 128, 64))
     assert (plan.stages, plan.consumers, plan.cluster_size) == (6, 2, 1)
-    assert (plan.producer_registers, plan.consumer_registers) == (40, 232)
+    assert (plan.producer_registers, plan.consumer_registers) == (168, 168)  # nobody asks
     assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (1, 64, 1)
 
 
@@ -88,7 +88,7 @@ def test_cooperative_consumers_get_the_tile_that_measured_best_for_them() -> Non
     plan = planned(**COOPERATIVE)
     assert tile(plan) == (128, 256, 64)
     assert (plan.stages, plan.consumers, plan.cluster_size) == (4, 2, 1)
-    assert (plan.producer_registers, plan.consumer_registers) == (40, 232)
+    assert (plan.producer_registers, plan.consumer_registers) == (168, 168)  # nobody asks
     assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (0, 128, 1)
 
 
@@ -111,7 +111,36 @@ def test_a_tile_narrower_than_any_subtile_that_is_tried_is_stored_whole() -> Non
 
 def test_decisions_that_no_rule_couples_have_defaults() -> None:
     plan = planned(schedule={"width": 3})
-    assert {name: getattr(plan, name) for name in DEFAULTS} == {**DEFAULTS, "width": 3}
+    defaults = {**DEFAULTS, **ORDER_DEFAULTS}
+    assert {name: getattr(plan, name) for name in defaults} == {**defaults, "width": 3}
+
+
+def walked(plan: WgmmaKernel) -> tuple[str, str, int]:
+    return plan.order, plan.minor, plan.width
+
+
+def test_one_wave_of_tiles_is_walked_by_columns() -> None:
+    # 2 x 56 tiles of 128 x 128 for 132 SMs; twice as many rows make two waves.
+    cooperative: dict[str, Any] = {**COOPERATIVE, "tile": {"m": 128, "n": 128, "k": 64}}
+    one, two = ({"shapes": [[rows, 7168, 2048]]} for rows in (256, 512))
+    assert walked(planned(bench=one, **cooperative)) == ("column", "m", 1)
+    assert walked(planned(bench=two, **cooperative)) == ("snake", "m", 16)
+    # A spec that states a part of the order has the rest as in several waves.
+    assert walked(planned(bench=one, schedule={"width": 4}, **cooperative)) == ("snake", "m", 4)
+    assert walked(planned(bench=one, schedule={"order": "column"}, **cooperative)) == ("column", "m", 1)
+
+
+def test_registers_are_asked_for_only_where_an_equal_share_is_too_few() -> None:
+    tile: dict[str, Any] = {**COOPERATIVE, "tile": {"m": 128, "n": 256, "k": 64}}
+    plain = planned(**tile)
+    assert (plain.consumer_registers, plain.register_pool.handed_over) == (168, False)
+    assert plain.register_pool.requests == ()
+    heavy = planned(**tile, epilogue={"ops": ["residual", "silu"]})
+    assert (heavy.producer_registers, heavy.consumer_registers) == (40, 232)
+    assert heavy.register_pool.handed_over
+    kind = tile["warp_specialization"]
+    stated = planned(**{**tile, "warp_specialization": {**kind, "registers": {"consumer": 232}}})
+    assert (stated.producer_registers, stated.consumer_registers) == (40, 232)
 
 
 def test_an_operand_without_an_order_is_k_major() -> None:

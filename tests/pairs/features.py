@@ -10,6 +10,7 @@ from typing import Any
 from hopper import judge
 
 from gemmgen.hardware.elements import FP8
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.family import WgmmaSpace
 from gemmgen.spec import Spec
@@ -131,7 +132,8 @@ def features(plan: WgmmaKernel) -> frozenset[Feature]:
     }
     if plan.exchanged:  # its warps lie along N: no spec of the array has such
         del found["warps"]
-    walked = {"order": plan.order, "minor": plan.minor}
+    # Both orders of lines are one choice here: their modules differ in a line that no other part meets.
+    walked = {"order": "row" if plan.order in LINES else plan.order, "minor": plan.minor}
     found |= {name: walked[name] for name in walk(found["kind"], plan.order)}
     return frozenset(found.items())
 
