@@ -135,7 +135,7 @@ def test_registers_are_asked_for_only_where_an_equal_share_is_too_few() -> None:
     plain = planned(**tile)
     assert (plain.consumer_registers, plain.register_pool.handed_over) == (168, False)
     assert plain.register_pool.requests == ()
-    heavy = planned(**tile, epilogue={"ops": ["residual", "silu"]})
+    heavy = planned(**tile, epilogue={"ops": ["silu"]})
     assert (heavy.producer_registers, heavy.consumer_registers) == (40, 232)
     assert heavy.register_pool.handed_over
     kind = tile["warp_specialization"]
