@@ -134,7 +134,7 @@ class HopperView(KernelView):
         if plan.divides_last_wave:
             parts.append("wgmma/pieces")
         if plan.specialized:
-            parts += [f"wgmma/fill_stage_{plan.read_early}"] * plan.dependent
+            parts += ["wgmma/fill_stage"] * plan.dependent
             parts.append(f"wgmma/producer{self._producer}")
             parts += ["wgmma/release"] * bool(plan.multicast)
         elif not plan.synchronous:
@@ -406,10 +406,8 @@ class HopperView(KernelView):
         """Return the call that loads a K step's tiles of an operand."""
         return f"fill_{load.operand}(args, {load.place}, k_step, ring)"
 
-    @property
-    def fill_a(self) -> str:
-        """The statements that load a K step's tiles of A, in a function of its own."""
-        load = self.loads[0]
+    def fill(self, load: OperandLoad) -> str:
+        """Return the statements that load a K step's tiles of an operand, in a function of its own."""
         if load.shares == 1:
             return self.load_statements(load, margin=4)
         return (
@@ -417,11 +415,6 @@ class HopperView(KernelView):
             "        a_tile = args.a_smem[i].index(ring.stage)\n"
             f"        tma.async_load(args.a_desc, {load.coordinates}, ready, a_tile{load.option})"
         )
-
-    @property
-    def fill_b(self) -> str:
-        """The statements that load a K step's tiles of B, in a function of its own."""
-        return self.load_statements(self.loads[1], margin=4)
 
     @property
     def await_groups(self) -> str:

@@ -378,8 +378,8 @@ class Schedule(Model):
     )
     last_wave: LastWave | None = Field(
         default=None,
-        description="whole: programs compute tiles whole to the end; stream_k: those that fill no wave, and "
-        "the wave before them, are divided by K steps over all programs",
+        description="whole: programs compute tiles whole to the end; stream_k: those that fill no wave are "
+        "divided by K steps over all programs",
     )
 
 

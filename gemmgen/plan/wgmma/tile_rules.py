@@ -115,7 +115,7 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
         )
     if plan.dependent:
         limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
-        yield Finding(field, f"stream_k with {plan.early_operand} loaded early", limit, "use whole")
+        yield Finding(field, f"stream_k with {plan.early_operand.upper()} loaded early", limit, "use whole")
     if plan.splits > 1:
         limit = "the last wave is of whole tiles, not of parts"
         one = "use 1 without a schedule.reduction" if plan.reduction == "atomic" else "use 1"
