@@ -16,10 +16,12 @@ from benchmarks.fit.observations import Observation, by_candidates, is_open, obs
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 FEW_ROWS, MANY_ROWS_PINNED = SUITES / "h200_few_rows.jsonl", HERE / "h200_many_rows.jsonl"
+UNFILLED_WAVES = HERE / "h200_unfilled_waves.jsonl"
 RECORDS = (
     FEW_ROWS,
     *(SUITES / f"{name}.jsonl" for name in ("h200_few_rows_e4m3", "h200_split_k", "h200_many_rows")),
     MANY_ROWS_PINNED,
+    UNFILLED_WAVES,
 )
 
 
