@@ -4,9 +4,9 @@ D[M, N] = A[M, K] @ B[K, N] on Hopper (sm_90a): A and B bf16, D bf16, accumulate
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma and store D through TMA while the
-next tile is already loading. The tiles that fill no wave, and a whole wave with them, are divided by K
-steps over all programs (stream-K): of a tile that several have, each leaves its sums in memory, and the
-last to come adds them up in order and stores D.
+next tile is already loading. The tiles that fill no wave are divided by K steps over all programs
+(stream-K): of a tile that several have, each leaves its sums in memory, and the last to come adds them
+up in order and stores D.
 
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs

@@ -5,9 +5,9 @@ epilogue: GELU (tanh).
 
 One program per SM walks over tiles of D. In each CTA one producer warp loads tiles of A and B through
 TMA into a ring of stages. One consumer of 8 warps multiplies with wgmma and stores D through TMA while
-the next tile is already loading. The tiles that fill no wave, and a whole wave with them, are divided by
-K steps over all programs (stream-K): of a tile that several have, each leaves its sums in memory, and
-the last to come adds them up in order and stores D.
+the next tile is already loading. The tiles that fill no wave are divided by K steps over all programs
+(stream-K): of a tile that several have, each leaves its sums in memory, and the last to come adds them
+up in order and stores D.
 
     CTA tile         128 x 128, 64 of K per step, in 6 stages
     cluster          1 x 1 CTAs

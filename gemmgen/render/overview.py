@@ -191,8 +191,8 @@ class HopperOverview(KernelOverview):
         if not self.plan.divides_last_wave:
             return ""
         return (
-            " The tiles that fill no wave, and a whole wave with them, are divided by K steps over all "
-            f"programs (stream-K): of a tile that several have, {self._reduction}"
+            " The tiles that fill no wave are divided by K steps over all programs (stream-K): of a tile "
+            f"that several have, {self._reduction}"
         )
 
     @property
