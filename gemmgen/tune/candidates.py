@@ -112,16 +112,13 @@ FOLLOWING: Final = frozenset(
         "operands.a.source",
         "operands.a.swizzle",
         "operands.b.swizzle",
-        "schedule.order",
-        "schedule.minor",
-        "schedule.width",
         "warp_specialization.consumers",
         "warp_specialization.registers.producer",
         "warp_specialization.registers.consumer",
         "warp_specialization.registers.worker",
     )
 )
-"""Fields whose values follow from others: where a neighbour is not legal with them, they are chosen anew."""
+"""Fields whose values follow from others: for a neighbour that differs in others they are chosen anew."""
 
 
 @dataclass(frozen=True)
@@ -317,12 +314,9 @@ def neighbours(tuned: Tuned, pins: Pins) -> list[Candidate]:
 
 def _neighbour(tuned: Tuned, pins: Pins, step: Pins) -> Kernel | None:
     changed = {**pins, **step}
-    plan = tuned.plan(changed)
-    if plan is None:
-        plan = tuned.plan(
-            {path: value for path, value in changed.items() if path in step or path not in FOLLOWING}
-        )
-    return plan
+    open_to = {path: value for path, value in changed.items() if path in step or path not in FOLLOWING}
+    first, second = (changed, open_to) if step.keys() <= FOLLOWING else (open_to, changed)
+    return tuned.plan(first) or tuned.plan(second)
 
 
 def _steps(tuned: Tuned, pins: Pins) -> Iterator[Pins]:

@@ -122,6 +122,18 @@ class Outcome:
             said.append(f"{count} above the roofline, which is a measurement error, took no part")
         return "; ".join(said)
 
+    def as_row(self) -> dict[str, object]:
+        """Return the figures as cells of a table."""
+        return {
+            "spec": self.path.as_posix(),
+            "us": f"{self.row.seconds * 1e6:.2f}",
+            "over first": f"{self.evidence.ratio.median:.3f}",
+            "over baseline": f"{self.evidence.baseline_ratio.median:.3f}",
+            "tried": self.row.tried,
+            "GPU s": f"{self.gpu_seconds:.1f}",
+            "kernel": self.winner.label,
+        }
+
     def as_dict(self) -> dict[str, object]:
         """Return plain data for JSON."""
         ratio, baseline = self.evidence.ratio, self.evidence.baseline_ratio
@@ -184,7 +196,8 @@ def tune(
     if table is not None and table.exists():
         read_table(table, chosen.gpu)  # raises before anything is measured
     outcomes: list[Outcome] = []
-    with ThreadPoolExecutor(usable_cores()) as pool, gpus(chosen.devices, machine_on, protocol) as workers:
+    pool = ThreadPoolExecutor(usable_cores())
+    with gpus(chosen.devices, machine_on, protocol) as workers:
         ranked = [pool.submit(first_candidates, each, candidates) for each in tuned]
         try:
             for number, (each, found) in enumerate(zip(tuned, ranked, strict=True), 1):
@@ -205,9 +218,8 @@ def tune(
                 if table is not None:
                     add_to_table(table, [outcome.row])
                 outcomes.append(outcome)
-        finally:
-            for each in ranked:
-                each.cancel()
+        finally:  # an interrupt does not wait for them
+            pool.shutdown(wait=False, cancel_futures=True)
     return outcomes
 
 
@@ -360,13 +372,17 @@ class _Run:
             raise why_not
         with scratch() as directory:
             pool = ThreadPoolExecutor(len(self.workers))
+            loops = [pool.submit(self._loop, gpu, Path(directory)) for gpu in self.workers]
             try:
-                loops = [pool.submit(self._loop, gpu, Path(directory)) for gpu in self.workers]
                 left = {*loops}
                 while left:
                     done, left = wait(left, WAITING_SECONDS)  # wakes: a signal may come as it falls asleep
                     for each in done:
                         each.result()
+            except Exception:
+                self.ended.set()
+                wait(loops)  # for the trials that others are in the middle of
+                raise
             finally:
                 self.ended.set()
                 self._give_back()

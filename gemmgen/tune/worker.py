@@ -44,7 +44,12 @@ MachineOn = Callable[[int, Architecture], SuiteMachine]
 
 def cuda_machine(device: int, architecture: Architecture) -> SuiteMachine:
     """Return the machine with a GPU that must be of an architecture; raises GemmgenError (``no-gpu``)."""
-    if torch.cuda.is_available():
+    if count := torch.cuda.device_count():
+        if device >= count:
+            known = "0 alone" if count == 1 else f"0 to {count - 1}"
+            raise GemmgenError(
+                [Diagnostic("--devices", "no-gpu", f"there is no GPU {device}: it is {known}")]
+            )
         torch.cuda.set_device(device)
     return CudaMachine(require_gpu(architecture))
 
@@ -239,12 +244,7 @@ def look(
 
     def found() -> tuple[list[int], list[Environment]] | GemmgenError:
         try:
-            count = torch.cuda.device_count() if machine_on is cuda_machine else 1
-            chosen = list(range(max(1, count)) if devices is None else devices)
-            for device in chosen:
-                if machine_on is cuda_machine and 0 < count <= device:
-                    message = f"there is no GPU {device}: they are 0 to {count - 1}"
-                    return GemmgenError([Diagnostic("--devices", "no-gpu", message)])
+            chosen = list(range(max(1, torch.cuda.device_count())) if devices is None else devices)
             return chosen, [machine_on(device, architecture).environment() for device in chosen]
         except GemmgenError as error:
             return error
