@@ -18,6 +18,7 @@ from typing import Final
 
 import torch
 
+from gemmgen import triton_api
 from gemmgen.bench.baseline import bound, cublas
 from gemmgen.bench.contest import Arena, Running, Sample, first_line, primed, wrong
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
@@ -273,6 +274,7 @@ def compile_in_children(spec: Spec, shape: Shape, modules: Sequence[Path]) -> Ma
 
     Triton keeps what it compiles on the disk, where the workers find it. Raises GemmgenError (``no-gpu``).
     """
+    triton_api.load()  # once, and not in each of them
     with ThreadPoolExecutor(usable_cores()) as pool:
         outcomes = list(pool.map(partial(primed, spec, shape), modules))
     for outcome in outcomes:
