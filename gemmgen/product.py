@@ -109,6 +109,19 @@ def write(product: Product, directory: Path, artifacts: Mapping[str, bytes] | No
     return directory / f"{stem}.py"
 
 
+def replace_files(files: Mapping[Path, bytes]) -> None:
+    """Write files, of which each appears in one step; raises GemmgenError (``cannot-write``)."""
+    try:
+        with HOLD:
+            for path in files:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(files)
+    except OSError as error:
+        message = f"cannot write: {error.strerror or error}"
+        place = str(error.filename or next(iter(files)))
+        raise GemmgenError([Diagnostic(place, "cannot-write", message)]) from error
+
+
 def _is_generated(path: Path) -> bool:
     """Whether a module or a manifest says that gemmgen has written it."""
     return re.search(MARKS[path.suffix], path.read_bytes()) is not None
