@@ -15,6 +15,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.hopper import HopperView
 from gemmgen.render.kernel import KernelView
+from gemmgen.render.launcher import Launcher
 
 VIEWS = cast(
     "Mapping[str, Callable[[Kernel], KernelView]]",
@@ -60,3 +61,26 @@ def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
             spec_sha256=spec_sha256,
         )
     )
+
+
+def render_launcher(launcher: Launcher, *, spec_name: str, spec_sha256: str) -> dict[str, str]:
+    """Return what lets C programs use a kernel's cubin, by the names of the files."""
+    names = {
+        f"{launcher.stem}.h": "header.h",
+        f"{launcher.stem}.c": "launcher.c",
+        f"{launcher.stem}_test.c": "test.c",
+        "Makefile": "Makefile",
+    }
+    return {
+        name: _environment()
+        .get_template(f"aot/{template}.j2")
+        .render(
+            plan=launcher.plan,
+            view=launcher,
+            stem=launcher.stem,
+            module_format=MODULE_FORMAT,
+            spec_name=spec_name,
+            spec_sha256=spec_sha256,
+        )
+        for name, template in names.items()
+    }
