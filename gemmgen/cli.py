@@ -697,6 +697,23 @@ def export_command(
     _exit(failed)
 
 
+@app.command(name="report")
+def report_command(
+    records: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORD…", help="Records of kernels (.json) and of suites (.jsonl)."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
+    from gemmgen.bench.report import report
+
+    _write(out, report(records))
+    print(f"wrote {out}")
+
+
 # --- running stages
 
 

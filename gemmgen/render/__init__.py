@@ -1,4 +1,4 @@
-"""Plan to module text: the only Jinja import."""
+"""Plan to module text, and records to a page: the only Jinja import."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def templates_folder() -> Path:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(*, autoescape: bool = False) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=autoescape,
     )
 
 
@@ -84,3 +84,8 @@ def render_launcher(launcher: Launcher, *, spec_name: str, spec_sha256: str) -> 
         )
         for name, template in names.items()
     }
+
+
+def render_page(template: str, page: object) -> str:
+    """Return the text of an HTML page, in which no value is markup."""
+    return _environment(autoescape=True).get_template(f"{template}.j2").render(page=page)
