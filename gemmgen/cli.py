@@ -791,6 +791,48 @@ def _tuning_progress() -> Generator[Callable[[Tick], None]]:
         yield show
 
 
+@app.command(name="export")
+def export_command(
+    specs: Specs,
+    aot: Annotated[
+        Path, typer.Option("--aot", metavar="DIR", help="Where the cubin and its launcher in C are written.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write kernels for programs without Python: a cubin, a launcher in C, and a program that tests both."""
+    require_compiler()
+    from gemmgen.build import export
+    from gemmgen.triton_api import cuda_include
+
+    _refuse_duplicates(specs)
+    with _progress("exporting") as progress:
+        exported, failed = _each(specs, partial(export, directory=aot), progress, parallel=True)
+    if as_json:
+        _print_json([item.as_dict() for item in exported])
+    elif exported:
+        print("\n".join(f"wrote {path}" for item in exported for path in item.files))
+        command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
+        print(f"next, `{command}`, and with `check` behind it on a GPU", file=sys.stderr)
+    _exit(failed)
+
+
+@app.command(name="report")
+def report_command(
+    records: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORD…", help="Records of kernels (.json) and of suites (.jsonl)."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
+    from gemmgen.bench.report import report
+
+    _write(out, report(records))
+    print(f"wrote {out}")
+
+
 # --- running stages
 
 

@@ -23,8 +23,7 @@ from gemmgen.spec.diagnostics import (
     meant,
     quoted,
 )
-from gemmgen.spec.model import SIZE_LIMIT, Spec
-from gemmgen.spec.names import OneOf
+from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
 
 
 def explain(error: ValidationError, root: Node, report: Report) -> None:

@@ -22,7 +22,7 @@ from gemmgen.plan.rule import (
 from gemmgen.plan.shared_rules import MAX_CLUSTER, group_width, minor_dimension, odd_extents
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_consumers, needed_registers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.spec.names import MmaRows
+from gemmgen.spec.model import MmaRows
 
 MAX_OCCUPANCY = 3
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
