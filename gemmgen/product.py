@@ -11,7 +11,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,16 +97,29 @@ def write(product: Product, directory: Path, artifacts: Mapping[str, bytes] | No
     stem = product.source.stem
     files = {f"{stem}.{suffix}": data for suffix, data in (artifacts or {}).items()}
     files |= {name: text.encode() for name, text in product.files().items()}
+    write_files(directory, files, own=product.files())
+    return directory / f"{stem}.py"
+
+
+def write_files(directory: Path, files: Mapping[str, bytes], *, own: Iterable[str] = ()) -> None:
+    """Write files by their names in a directory: each appears in one step, and none before all are whole.
+
+    Raises:
+        GemmgenError: The directory cannot be written, or a file of a name in `own` was not made by gemmgen.
+    """
     try:
-        for name in product.files():
+        for name in own:
             _refuse_foreign(directory / name)
-        directory.mkdir(parents=True, exist_ok=True)
-        with HOLD, _swept(directory):
-            _replace({directory / name: data for name, data in files.items()})
+        paths = {directory / name: data for name, data in files.items()}
+        with ExitStack() as stack:
+            stack.enter_context(HOLD)
+            for folder in sorted({path.parent for path in paths}):
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(_swept(folder))
+            _replace(paths)
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
         raise GemmgenError([Diagnostic(str(error.filename or directory), "cannot-write", message)]) from error
-    return directory / f"{stem}.py"
 
 
 def _is_generated(path: Path) -> bool:
