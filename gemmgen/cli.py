@@ -29,6 +29,7 @@ from gemmgen import __version__, api
 from gemmgen.build import columns, resources_text, simulation_text, spec_row
 from gemmgen.doctor import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.product import Product, check, make, staged
 from gemmgen.scratch import usable_cores
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gemmgen.tune.tuning import Tick
     from gemmgen.verify.simulation import Simulation
 
+S = TypeVar("S")
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
@@ -833,19 +835,96 @@ def report_command(
     print(f"wrote {out}")
 
 
+# --- libraries
+
+
+@app.command(name="library")
+def library_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|DIR", help="Of the package; with --check or --refresh where it is.")
+    ],
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="A spec, a record of a suite or a tuned table; repeatable."
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="A table of `gemmgen tune`, as --from.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where libraries live.")] = Path(
+        "libraries"
+    ),
+    problem: Annotated[
+        str, typer.Option("--problem", metavar="WORDS", help="Which, where sources have several.")
+    ] = "",
+    kernels: Annotated[
+        int, typer.Option("--kernels", metavar="N", min=1, help="How many at most.")
+    ] = MOST_KERNELS,
+    lowering: Lowering = True,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
+    ] = False,
+    checking: Annotated[
+        bool, typer.Option("--check", help="Find what is missing, stale or edited in a library.")
+    ] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
+    from gemmgen import library
+    from gemmgen.library import package
+    from gemmgen.library import sources as library_sources
+
+    paths = [*(sources or ()), *([table] if table else ())]
+    if bool(paths) == (checking or refresh) or (checking and refresh):
+        raise typer.BadParameter("give --from, or --check, or --refresh", param_hint="--from")
+    if checking:
+        findings = package.check(Path(name))
+        if as_json:
+            _print_json([asdict(finding.diagnostic) for finding in findings])
+        for finding in findings:
+            print(finding.diagnostic, file=sys.stderr)
+        if not (findings or as_json):
+            print(f"{name}: up to date")
+        _exit(bool(findings))
+        return
+    if lowering:
+        require_compiler()
+    if refresh:
+        made, out, report = package.read_library(Path(name)), Path(name).parent, library.Report()
+    else:
+        found = library_sources.read(paths, problem or None)
+        _complain(GemmgenError(found.warnings))
+        choice = library.choose(found, kernels)
+        made = package.assemble(name, found, choice)
+        report = library.Report.of(found, choice, kernels if leave_out else None)
+    with _progress("compiling") as progress:
+        failed = lowering and _each(made.members, package.lowered, progress, parallel=True)[1]
+    if not failed:
+        written = package.write(made, out)
+        if as_json:
+            _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
+        else:
+            print("\n".join([f"wrote {written}: {made}", *report.lines()]))
+    _exit(failed)
+
+
 # --- running stages
 
 
 def _each(
-    paths: Iterable[Path],
-    action: Callable[[Path], T],
+    paths: Iterable[S],
+    action: Callable[[S], T],
     progress: Callable[[str], None] | None = None,
     *,
     parallel: bool = False,
 ) -> tuple[list[T], bool]:
     """Run an action on each path, in order, past what is rejected; return results, and whether any failed."""
 
-    def attempt(path: Path) -> T | GemmgenError:
+    def attempt(path: S) -> T | GemmgenError:
         if progress:
             progress(str(path))
         try:
@@ -963,7 +1042,7 @@ def _prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
 
 def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
     """List the configurations of each spec, best first; the first one is what its plan is."""
-    from gemmgen.plan.ranking import rank
+    from gemmgen.plan.planner import rank
 
     rankings = {product.source.path: rank(product.source.spec) for product in products}
     if as_json:

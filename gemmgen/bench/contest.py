@@ -74,7 +74,7 @@ from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, staged
 from gemmgen.render import render
