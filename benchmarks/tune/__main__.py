@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gemmgen.hardware import HOPPER
 from gemmgen.plan.ranking import rank
+
+from gemmgen.hardware import HOPPER
 from gemmgen.scratch import scratch
 from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
