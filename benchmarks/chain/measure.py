@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 
 from gemmgen.bench.baseline import bound
 from gemmgen.bench.machine import CudaMachine

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 
 from gemmgen.hardware import HOPPER
 from gemmgen.scratch import scratch

@@ -20,7 +20,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked
