@@ -18,7 +18,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.lower import Lowered, lower
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.product import Product, make
 
 ROOT = Path(__file__).parent.parent

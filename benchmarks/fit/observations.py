@@ -13,7 +13,7 @@ from gemmgen.bench.suite import Book, Result
 from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.spec import Spec, SpecFile, load_spec
 
 HERE = Path(__file__).parent

@@ -14,7 +14,7 @@ from gemmgen.plan.rule import judge
 from gemmgen.plan.search import Family
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.spec import Spec, SpecFile
 
 FAMILIES = cast(

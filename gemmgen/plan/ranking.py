@@ -13,7 +13,7 @@ from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of
 from gemmgen.plan.search import Configuration, Estimate, Family, geometric_mean
-from gemmgen.problem.definition import Problem, Shape, shape_text
+from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.spec import Spec
 
 MOST_OF_ONE_TIME = 2

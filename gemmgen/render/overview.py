@@ -10,7 +10,7 @@ from gemmgen.hardware import TCGEN05
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.definition import Operand, Problem
+from gemmgen.problem import Operand, Problem
 from gemmgen.problem.operations import OPERATIONS
 
 COUNTS = {2: "two", 3: "three", 4: "four"}

@@ -12,7 +12,7 @@ import math
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, whole_cycles
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 
 DRAIN_BYTES_PER_CYCLE = 128
 """[derived] Of D, through shared memory, whose bandwidth per SM this is; tensor memory is read faster."""
