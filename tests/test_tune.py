@@ -24,7 +24,7 @@ import optuna
 import pytest
 import torch
 from fake_gpu import FakeMachine
-from modules import ROOT, spec_file
+from modules import ROOT, WANTED, spec_file
 from torch import Tensor
 
 from gemmgen.__main__ import run
@@ -50,6 +50,7 @@ from gemmgen.tune.candidates import (
     first_candidates,
     kernel_sha256,
     neighbours,
+    spec_text,
 )
 from gemmgen.tune.halving import FINAL, LAST_RUNG, ROUNDS, Search, Stage, Verdict, gain, remaining
 from gemmgen.tune.store import Evidence, Facts, Job, Store, Trial
@@ -100,6 +101,13 @@ def test_a_candidate_is_a_spec_that_leaves_nothing_open_and_makes_its_plan(
     assert kernel_sha256(product.module) == kernel_sha256(candidate.module) == candidate.kernel
     names = {name for name in vars(plan) if name in pinned(product.source.spec)}
     assert {"cta_tile_m", "cta_tile_n", "stages", "order", "subtile_n", "cluster_m"} <= names
+
+
+@pytest.mark.parametrize("path", WANTED, ids=lambda path: path.stem)
+def test_every_spec_is_written_as_it_is_read(path: Path, tmp_path: Path) -> None:
+    spec = load_spec(path).spec
+    (tmp_path / "x.yaml").write_text(spec_text(spec))
+    assert load_spec(tmp_path / "x.yaml").spec == spec
 
 
 def test_the_hash_of_a_kernel_leaves_out_the_two_lines_that_name_its_spec_and_no_others() -> None:
@@ -612,7 +620,6 @@ def test_two_processes_that_share_a_store_do_no_trial_twice(tmp_path: Path, kern
     with forked(run) as one, forked(run) as two:
         (first, jobs, winner), (second, _, other) = one(), two()
     assert winner == other
-    assert min(first, second) > 0
     assert first + second == len(jobs) == len(set(jobs))
 
 

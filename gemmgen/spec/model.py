@@ -6,7 +6,7 @@ matmul are stated here; what depends on the hardware or on another field is a ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeGuard, cast
 
 from pydantic import (
@@ -15,6 +15,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
@@ -461,3 +462,16 @@ class Spec(Model):
     )
     check: Runs | None = None
     bench: Runs | None = None
+
+
+def stated(spec: Spec) -> dict[str, Any]:
+    """Return what a spec states, as plain data."""
+    return spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+
+
+def spec_of(data: Mapping[str, object]) -> Spec | None:
+    """Return the spec that plain data states, None where it is none."""
+    try:
+        return Spec.model_validate(data)
+    except ValidationError:
+        return None
