@@ -50,6 +50,7 @@ QUICK = frozenset(
         "rules",
         "spec_load",
         "tolerance",
+        "tune",
         "wrapper",
     )
 )
@@ -71,6 +72,7 @@ SLOW = frozenset(
         "every_process_renders_the_same_bytes",
         "every_two_features_that_can_meet_do",
         "processes_that_build_at_the_same_time_leave_one_whole_product",
+        "seeds_differ_in_kind_from_what_the_planner_ranks_first",
         "a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_killed",
     )
 )
@@ -103,7 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             continue
-        compiled = not {"lowered", "compiled"}.isdisjoint(getattr(item, "fixturenames", ()))
+        compiled = not {"lowered", "compiled", "kernels"}.isdisjoint(getattr(item, "fixturenames", ()))
         name = item.name.partition("[")[0]
         fast = item.path.stem in QUICK and not compiled and name not in SLOW
         if fast or (item.path.stem in SAMPLED and _is_sample(item)):

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gemmgen.plan.planner import rank
 
 from gemmgen.bench.baseline import bound
 from gemmgen.bench.machine import CudaMachine
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs
+from gemmgen.plan.planner import rank
 from gemmgen.render import render
 from gemmgen.spec import load_spec
 from gemmgen.spec.model import Runs

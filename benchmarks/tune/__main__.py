@@ -15,9 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from gemmgen.plan.planner import rank
-
 from gemmgen.hardware import HOPPER
+from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
 from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours

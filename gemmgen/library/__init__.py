@@ -17,7 +17,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library.sources import Measurement, Sources
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.definition import Shape, shape_text
+from gemmgen.problem import Shape, shape_text
 
 KERNELS: Final = 30
 """Of a library, at most, where no number is given."""

@@ -10,7 +10,7 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
 
