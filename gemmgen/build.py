@@ -195,8 +195,9 @@ def export(spec: Path, directory: Path) -> Exported:
     name = Path(source.path).name
     texts = render_launcher(launcher, spec_name=name, spec_sha256=source.sha256)
     files = {f"{source.stem}.cubin": cubin, **{name: text.encode() for name, text in texts.items()}}
-    write_files(files, directory, dict.fromkeys(texts, EXPORT_MARK))
-    return Exported(source.path, tuple(directory / name for name in files))
+    paths = {directory / name: data for name, data in files.items()}
+    write_files(paths, {directory / name: EXPORT_MARK for name in texts})
+    return Exported(source.path, tuple(paths))
 
 
 def _refusals(product: Product) -> Iterator[Violation]:

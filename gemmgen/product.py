@@ -11,9 +11,10 @@ import re
 import shlex
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from gemmgen import MODULE_FORMAT
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -97,25 +98,33 @@ def write(product: Product, directory: Path, artifacts: Mapping[str, bytes] | No
     stem = product.source.stem
     files = {f"{stem}.{suffix}": data for suffix, data in (artifacts or {}).items()}
     files |= {name: text.encode() for name, text in product.files().items()}
-    write_files(files, directory, {name: MARKS[Path(name).suffix] for name in product.files()})
+    marks = {directory / name: MARKS[Path(name).suffix] for name in product.files()}
+    write_files({directory / name: data for name, data in files.items()}, marks)
     return directory / f"{stem}.py"
 
 
-def write_files(files: Mapping[str, bytes], directory: Path, marks: Mapping[str, bytes]) -> None:
-    """Write files into a directory as `write` does; `marks` has what says in some of them that they are ours.
+def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = MappingProxyType({})) -> None:
+    """Write files: each appears in one step, and none before all are whole.
+
+    `marks` has, of some of them, what says in a file that it is ours and may be replaced.
 
     Raises:
-        GemmgenError: As `write`.
+        GemmgenError: A directory cannot be written (``cannot-write``), or a file of a marked one's name is
+            there without the mark (``foreign-file``).
     """
     try:
-        for name, mark in marks.items():
-            _refuse_foreign(directory / name, mark)
-        directory.mkdir(parents=True, exist_ok=True)
-        with HOLD, _swept(directory):
-            _replace({directory / name: data for name, data in files.items()})
+        for path, mark in marks.items():
+            _refuse_foreign(path, mark)
+        with ExitStack() as stack:
+            stack.enter_context(HOLD)
+            for folder in sorted({path.parent for path in files}):
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(_swept(folder))
+            _replace(files)
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
-        raise GemmgenError([Diagnostic(str(error.filename or directory), "cannot-write", message)]) from error
+        place = str(error.filename or next(iter(files)))
+        raise GemmgenError([Diagnostic(place, "cannot-write", message)]) from error
 
 
 def _is_generated(path: Path, mark: bytes) -> bool:

@@ -33,6 +33,7 @@ from gemmgen.simulate.operations.control import GDC_WAIT, only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
 from gemmgen.simulate.operations.table import code
 from gemmgen.simulate.parse import Block, DescriptorType, Operation, parse, walk
+from gemmgen.simulate.picture import Trace
 from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
 from gemmgen.simulate.policies import (
     DEFAULT_SCHEDULES,
@@ -44,7 +45,6 @@ from gemmgen.simulate.policies import (
 )
 from gemmgen.simulate.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
 from gemmgen.simulate.result import Result
-from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 

@@ -25,8 +25,8 @@ from gemmgen.simulate.operations.control import find, owner, report_overflow
 from gemmgen.simulate.operations.loads_stores import TOKEN, loaded
 from gemmgen.simulate.operations.table import computation, operation
 from gemmgen.simulate.parse import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, Operation, TensorType
+from gemmgen.simulate.picture import Span
 from gemmgen.simulate.program import Accumulator, Agent, Event, Known, Lane, Steps
-from gemmgen.simulate.timeline import Span
 
 
 @operation(

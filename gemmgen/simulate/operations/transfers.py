@@ -21,9 +21,9 @@ from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.loads_stores import Pointer, loaded
 from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import MemDescType, Operation
+from gemmgen.simulate.picture import Span
 from gemmgen.simulate.policies import Pending, program_at
 from gemmgen.simulate.program import Agent, Event, Handler, Steps
-from gemmgen.simulate.timeline import Span
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""
