@@ -829,7 +829,7 @@ def report_command(
     ),
 ) -> None:
     """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
-    from gemmgen.bench.report import report
+    from gemmgen.report import report
 
     _write(out, report(records))
     print(f"wrote {out}")

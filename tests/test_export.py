@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from modules import HOPPER_SPECS, ROOT, made, spec_file
+from programs import program
 from typer.testing import CliRunner
 
 from gemmgen import api
@@ -40,7 +41,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def compiled(*arguments: object) -> None:
     """Compile C as the Makefile does, warnings as errors."""
-    command = ["gcc", *STRICT, "-O1", "-isystem", str(cuda_include()), *map(str, arguments)]
+    command = [program("gcc"), *STRICT, "-O1", "-isystem", str(cuda_include()), *map(str, arguments)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
 
@@ -578,7 +579,7 @@ def test_the_makefile_builds_and_checks_every_kernel_of_its_directory(
         for path in built(stem).iterdir():
             if not path.name.endswith("_test"):
                 shutil.copy(path, tmp_path / path.name)
-    made_them = run("make", "-C", tmp_path, f"CUDA_INCLUDE={cuda_include()}", "CFLAGS=-O0")
+    made_them = run(program("make"), "-C", tmp_path, f"CUDA_INCLUDE={cuda_include()}", "CFLAGS=-O0")
     assert made_them.returncode == 0, made_them.stderr
     found = run("make", "-C", tmp_path, "check", multiply="1", parameters="mmm")
     assert (found.returncode, found.stdout.count(": right, ")) == (0, 4), found.stdout

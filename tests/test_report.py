@@ -8,9 +8,7 @@ from __future__ import annotations
 import html
 import json
 import math
-import os
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,19 +16,20 @@ from typing import Any
 
 import pytest
 from modules import ROOT
+from programs import program
 from typer.testing import CliRunner
 
 from gemmgen.bench.record import flops, read_record
-from gemmgen.bench.report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, report
 from gemmgen.bench.suite import BEST, Book, Figures, Result, points_of
 from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
+from gemmgen.report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, report
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
 """Ten shapes, with the planner's first choices and peers."""
 TWO_CONTESTS = ROOT / "benchmarks" / "suites" / "h200_few_rows_e4m3.jsonl"
 RECORDS = [ROOT / "benchmarks" / f"{name}.json" for name in ("h100_bf16", "h100_bf16_nn", "h100_e4m3")]
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Tables(HTMLParser):
@@ -236,24 +235,13 @@ FRAME = """<!doctype html>
 """A window of a browser has a least width, which a frame has not."""
 
 
-def browser() -> str:
-    """Return a browser; skip the test without one, but not where CI runs."""
-    path = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if path is None:
-        message = f"no browser here: none of {', '.join(NAMES)} is installed"
-        if os.environ.get("CI") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
-
-
 def seen(page: str, directory: Path, width: int, *, dark: bool = False) -> dict[str, Any]:
     """Open a page in a browser of this width; return what was found in it."""
     file = directory / "page.html"
     hooked = page.replace("<head>", f"<head>{HOOK}", 1).replace("</body>", f"{LOOK}</body>", 1)
     file.write_text(FRAME.format(page=html.escape(hooked), width=width), encoding="utf-8")
     command = [
-        browser(),
+        program(*BROWSERS),
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
@@ -308,8 +296,9 @@ def test_in_a_browser_the_page_fits_and_sorts_without_an_error(
 def test_without_a_browser_ci_fails_and_others_skip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CI", "1")
-    with pytest.raises(pytest.fail.Exception, match=r"^no browser here: none of chromium, "):
-        browser()
+    message = r"^needs chromium or chromium-browser or google-chrome, and finds none$"
+    with pytest.raises(pytest.fail.Exception, match=message):
+        program(*BROWSERS)
     monkeypatch.delenv("CI")
-    with pytest.raises(pytest.skip.Exception, match=r"^no browser here: none of chromium, "):
-        browser()
+    with pytest.raises(pytest.skip.Exception, match=message):
+        program(*BROWSERS)
