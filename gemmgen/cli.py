@@ -29,6 +29,7 @@ from gemmgen.build import columns, resources_text, simulation_text, spec_row
 from gemmgen.doctor import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
+from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
 from gemmgen.scratch import usable_cores
 
@@ -477,7 +478,11 @@ def verify_command(
 @app.command(name="bench", cls=CountedOption)
 def bench_command(
     subjects: Annotated[
-        list[Path], typer.Argument(metavar="SPEC…|RECORD…", help="Specs to time, records to show.")
+        list[Path],
+        typer.Argument(
+            metavar="SPEC…|LIBRARY|RECORD…",
+            help="Specs, or with --suite a library, to time; records to show.",
+        ),
     ],
     shapes: Annotated[str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own.")] = "",
     record: Annotated[
@@ -591,12 +596,22 @@ def _bench_suite(
             raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
         book = bench.Book.opened(subjects[0])
     else:
-        loaded, chosen = bench.load_suite(suite), range_of(extents)
+        loaded, chosen, choose = bench.load_suite(suite), range_of(extents), None
+        if len(subjects) == 1 and subjects[0].is_dir():
+            subjects, choose = package.contestants(subjects[0])
         if out:
             out.mkdir(parents=True, exist_ok=True)
         book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
         with _progress("benchmarking") as progress:
-            bench.time_suite(subjects, loaded, book, extents=chosen, candidates=candidates, progress=progress)
+            bench.time_suite(
+                subjects,
+                loaded,
+                book,
+                extents=chosen,
+                candidates=candidates,
+                chosen=choose,
+                progress=progress,
+            )
             if peer_command:
                 bench.time_peers(loaded, book, chosen, peer_command, progress)
     if as_json:
@@ -714,7 +729,6 @@ def library_command(
 ) -> None:
     """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
     from gemmgen import library
-    from gemmgen.library import package
     from gemmgen.library import sources as library_sources
 
     paths = [*(sources or ()), *([table] if table else ())]

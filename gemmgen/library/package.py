@@ -7,21 +7,24 @@ import hashlib
 import json
 import math
 import re
+import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library import NEARBY_EXPONENT, PRIOR, Choice
+from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
 from gemmgen.library.sources import Sources, family_label, pinned_text
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import dram_bytes
-from gemmgen.plan.wgmma import WgmmaKernel, cost
+from gemmgen.plan.wgmma import WgmmaKernel, cost, family
+from gemmgen.problem.definition import Shape
 from gemmgen.product import Finding, Product, make, write_files
 from gemmgen.render import render_template
 from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
@@ -205,14 +208,15 @@ def _stems(name: str, sources: Sources, kernels: Sequence[Kernel]) -> dict[Kerne
             found[kernel] = sources.specs[kernel].stem
         else:
             words = f"{name}_{slug(family_label(kernel))}"
-            found[kernel] = next(stem for stem in _firsts(words) if stem not in taken)
+            found[kernel] = next(stem for stem in _to_try(words, kernel) if stem not in taken)
         taken.add(found[kernel])
     return found
 
 
-def _firsts(words: str) -> Iterator[str]:
-    """Yield names to try: the words, and then with a number."""
+def _to_try(words: str, kernel: Kernel) -> Iterator[str]:
+    """Yield names: the words, with the order of tiles, and then with a number."""
     yield words
+    yield f"{words}_{kernel.order}"
     yield from (f"{words}_{number}" for number in count(2))
 
 
@@ -252,6 +256,9 @@ def _members(sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel,
 class Tiles:
     """What the generated ``rule.Tiles`` has; there the fields are explained."""
 
+    exchanged: bool
+    most_tiles: int
+    minor: str
     rows: int
     columns: int
     depth: int
@@ -283,6 +290,9 @@ class Tiles:
 class Stream:
     """What the generated ``rule.Stream`` has; there the fields are explained."""
 
+    exchanged: bool
+    most_tiles: int
+    minor: str
     rows: int
     columns: int
     depth: int
@@ -320,6 +330,9 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
     written = kernel.stage_bytes / kernel.architecture.smem_bytes_per_cycle
     clusters = kernel.cluster_size > 1
     return Tiles(
+        exchanged=kernel.exchanged,
+        most_tiles=most_tiles(kernel),
+        minor=kernel.minor,
         rows=kernel.program_tile_m,
         columns=kernel.program_tile_n,
         depth=kernel.cta_tile_k,
@@ -351,6 +364,9 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
 def _stream(kernel: WgmmaKernel) -> Stream:
     alone = kernel.occupancy == 1
     return Stream(
+        exchanged=kernel.exchanged,
+        most_tiles=most_tiles(kernel),
+        minor=kernel.minor,
         rows=kernel.program_tile_m,
         columns=kernel.program_tile_n,
         depth=kernel.cta_tile_k,
@@ -377,8 +393,10 @@ class LibraryView:
     library: Library
 
     cost = cost
+    family = family
     prior = PRIOR
     nearby_exponent = NEARBY_EXPONENT
+    longest_line = LONGEST_LINE
 
     @property
     def plan(self) -> Kernel:
@@ -420,18 +438,18 @@ class LibraryView:
         return textwrap.fill(text, width=LINE_LENGTH - 5)
 
     @property
-    def count(self) -> str:
-        """How many kernels there are."""
-        found = len(self.library.members)
-        return "one kernel" if found == 1 else f"{found} kernels"
-
-    @property
-    def how_chosen(self) -> str:
-        """What the choice rests on: the end of a sentence."""
+    def what(self) -> str:
+        """What it does, and what the choice rests on."""
         shapes = {row[:3] for rows in self.library.measured.values() for row in rows}
-        if not shapes:
-            return ". Nothing was measured: the planner's rule chooses."
-        return f". They were chosen\nby what was measured on {self.library.gpu} at {len(shapes)} shapes."
+        kernels = (
+            f"one of {len(self.library.members)} kernels" if len(self.library.members) > 1 else "its kernel"
+        )
+        text = f"`matmul` takes for each shape {kernels}, each a module that the spec of its name generates."
+        if shapes:
+            text += f" They were chosen by what was measured on {self.library.gpu} at {len(shapes)} shapes."
+        else:
+            text += " Nothing was measured: the planner's rule chooses."
+        return textwrap.fill(text, width=LINE_LENGTH - 5)
 
     @property
     def define(self) -> str:
@@ -494,6 +512,11 @@ class LibraryView:
                 items = [f"{name}={_number(value)}" for name, value in asdict(found).items()]
                 place = f'    "{member.stem}": {head}'
                 yield member.stem, fit(head, items, ")", indent=len(place) - len(head), margin=4)
+
+    @property
+    def most_of_few_tiles(self) -> int:
+        """The elements of a D of few tiles."""
+        return family.FEW_TILES * family.FEW_ROWS**2
 
     @property
     def a_bytes(self) -> str:
@@ -585,7 +608,7 @@ def _number(value: object) -> str:
         return f"({', '.join(items)}{',' * (len(items) == 1)})"
     if isinstance(value, float):
         return f"{value:.9g}"
-    return str(value)
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 # --- files
@@ -664,6 +687,25 @@ def read_library(package: Path) -> Library:
     except (KeyError, TypeError, ValueError, SyntaxError, OSError) as error:
         message = "is not what `gemmgen library` writes"
         raise GemmgenError([Diagnostic((package / MANIFEST).as_posix(), "bad-library", message)]) from error
+
+
+def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
+    """Return the specs of a library's kernels, and what says which of them it takes for a shape.
+
+    That is the package itself, as its users import it, on the GPU that its table was made on.
+
+    Raises GemmgenError: ``no-library``, ``bad-library``.
+    """
+    manifest = read_manifest(package)
+    place = package / "__init__.py"
+    spec = spec_from_file_location(manifest["name"], place, submodule_search_locations=[str(package)])
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its own imports look
+    spec.loader.exec_module(module)
+    specs = [package / SPECS / f"{stem}.yaml" for stem in manifest["kernels"]]
+    return specs, lambda shape: module.choose(*shape).kernel
 
 
 def _member(package: Path, stem: str) -> Member:
