@@ -39,6 +39,7 @@ QUICK = frozenset(
         "choices",
         "filecheck",
         "ledger",
+        "library",
         "pairs",
         "plan",
         "problem",
@@ -57,6 +58,7 @@ QUICK = frozenset(
 SLOW = frozenset(
     f"test_{name}"
     for name in (
+        "a_committed_library_follows_from_its_records_byte_for_byte",
         "another_triton_is_named_before_any_name_of_it_is_missed",
         "arbitrary_bytes_are_reported_within_the_file",
         "a_mutated_spec_loads_or_is_reported_within_the_file",
