@@ -261,7 +261,7 @@ def test_choosing_again_costs_a_microsecond_at_most(
             (4, 7),
             (7, 8),
             torch.bfloat16,
-            "K must be a multiple of 8, as rows of a have whole 16-byte units, found 7",
+            "K must be a multiple of 8, as rows of a and b have whole 16-byte units, found 7",
         ),
         ((4, 8), (8, 8), torch.float16, "a must be torch.bfloat16, found torch.float16"),
         ((4, 8), (16, 8), torch.bfloat16, "b must have 8 rows, as many as a has columns, found 16"),
@@ -515,6 +515,11 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
     )
     assert refusal(lambda: read([SPECS / "b200_mxfp8.yaml"])) == (
         "b200_mxfp8.yaml: error[library-kernel]: cannot be in a library: its scales are packed for one kernel"
+    )
+    own = read([SPECS / WIDE])
+    assert refusal(lambda: package.assemble("h100_bf16", own, library.choose(own))) == (
+        "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch: choose"
+        " another name"
     )
     blackwell = read([SPECS / "b200_bf16.yaml"])
     assert refusal(lambda: package.assemble("x", blackwell, library.choose(blackwell))) == (

@@ -174,6 +174,9 @@ def assemble(name: str, sources: Sources, choice: Choice) -> Library:
         raise GemmgenError([Diagnostic(name, "module-name", f"{name} {problem}: choose another name")])
     stems = _stems(name, sources, choice.kernels)
     members = tuple(_members(sources, choice.kernels, stems))
+    if name in stems.values():
+        message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
+        raise GemmgenError([Diagnostic(name, "module-name", message)])
     measured: dict[str, list[MeasuredRow]] = {stems[kernel]: [] for kernel in choice.kernels}
     for one in choice.measurements:
         times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
@@ -451,12 +454,41 @@ class LibraryView:
             text += " Nothing was measured: the planner's rule chooses."
         return textwrap.fill(text, width=LINE_LENGTH - 5)
 
+    def _define(self, name: str, *, keywords: bool) -> str:
+        extras = [f"{extra}: Tensor" for extra in self.wrapper.extras]
+        star = ["*", *extras] if keywords else [*extras, "*"]
+        arguments = ["a: Tensor", "b: Tensor", *star, "out: Tensor | None = None"]
+        return fit(f"def {name}(", arguments, ") -> Tensor:")
+
     @property
     def define(self) -> str:
         """The head of `matmul`."""
-        extras = [f"{name}: Tensor" for name in self.wrapper.extras]
-        arguments = ["a: Tensor", "b: Tensor", "*", *extras, "out: Tensor | None = None"]
-        return fit("def matmul(", arguments, ") -> Tensor:")
+        return self._define("matmul", keywords=True)
+
+    @property
+    def define_traced(self) -> str:
+        """The head of what calls the operator, with the arguments of `matmul`."""
+        return self._define("_traced", keywords=True)
+
+    @property
+    def define_run(self) -> str:
+        """The head of what the operator does."""
+        return self._define("_run", keywords=False)
+
+    @property
+    def define_shaped(self) -> str:
+        """The head of what it does for tensors without memory."""
+        return self._define("_shaped", keywords=False)
+
+    @property
+    def inputs(self) -> str:
+        """All that it reads, in the order of the operator."""
+        return ", ".join(("a", "b", *self.wrapper.extras))
+
+    @property
+    def schema(self) -> str:
+        """The same, as the operator's schema has it."""
+        return ", ".join(f"Tensor {name}" for name in ("a", "b", *self.wrapper.extras))
 
     @property
     def passing(self) -> str:
@@ -489,9 +521,12 @@ class LibraryView:
         problem = self.plan.problem
         if problem.copies_misaligned:
             return
+        found: dict[tuple[str, int], list[str]] = {}
         for name, operand, other in (("a", problem.a, "m"), ("b", problem.b, "n")):
             extent = "k" if operand.major == "k" else other
-            yield name, extent.upper(), extent, 16 * 8 // operand.dtype.bits
+            found.setdefault((extent, 16 * 8 // operand.dtype.bits), []).append(name)
+        for (extent, unit), names in found.items():
+            yield " and ".join(names), extent.upper(), extent, unit
 
     @property
     def table(self) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+NAME = "h200_e4m3"
 GPU = "NVIDIA H200"  # that TABLE was made on
 KERNELS = (
     "h200_e4m3_ping_pong_128x128x128",
@@ -193,11 +194,14 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
 
     The kernel is chosen at the first call with such shapes; `explain` says which one, and why. It says itself
-    what is wrong with a tensor, as its own `matmul` does; its first call compiles it.
+    what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
+    operator, torch.ops.gemmgen.h200_e4m3, which chooses when it runs.
     """
+    if torch.compiler.is_compiling():
+        return _traced(a, b, tensor_scale=tensor_scale, out=out)
     try:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
-    except (AttributeError, KeyError):
+    except (AttributeError, LookupError, TypeError):
         kernel = _chosen(a, b)
     return kernel(a, b, tensor_scale=tensor_scale, out=out)
 
@@ -207,6 +211,8 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim() == 2):
         return _matmul_of(KERNELS[0])
     (m, k), n, device = a.shape, b.shape[1], a.get_device()
+    if not all(type(extent) is int for extent in (m, n, k)):
+        return _traced  # symbols, by a tracer that is_compiling() knows nothing of
     if 0 in (m, n, k):
         return _matmul_of(KERNELS[0])  # there is nothing to launch
     if len(CHOSEN) >= MOST_CHOSEN:
@@ -273,7 +279,7 @@ def _measured(name: str, m: int, n: int, k: int) -> str:
 @functools.cache
 def _warn(gpu: str) -> None:
     message = (
-        f"{__name__}: the table of kernels was made on {GPU}, this is {gpu}: the planner's rule chooses;"
+        f"{NAME}: the table of kernels was made on {GPU}, this is {gpu}: the planner's rule chooses;"
         " accept_table() or GEMMGEN_ACCEPT_TABLE=1 takes the table all the same"
     )
     warnings.warn(message, stacklevel=4)
@@ -322,10 +328,39 @@ def can_implement(
     if b_rows != k:
         return False, f"b must have {k} rows, as many as a has columns, found {b_rows}"
     if k % 16:
-        return False, f"K must be a multiple of 16, as rows of a have whole 16-byte units, found {k}"
-    if k % 16:
-        return False, f"K must be a multiple of 16, as rows of b have whole 16-byte units, found {k}"
+        return False, f"K must be a multiple of 16, as rows of a and b have whole 16-byte units, found {k}"
     return True, explain(m, n, k)
 
 
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
+
+# --- one operator for all kernels, which torch.compile, torch.export and AOTInductor trace
+
+
+def _traced(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = None) -> Tensor:
+    """Call the operator."""
+    return OPERATOR(a, b, tensor_scale) if out is None else OPERATOR.out(a, b, tensor_scale, out=out)
+
+
+def _run(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Run the operator: choose, and launch."""
+    try:
+        kernel = CHOSEN[a.shape, b.shape, a.get_device()]
+    except LookupError:
+        kernel = _chosen(a, b)
+    return kernel(a, b, tensor_scale=tensor_scale, out=out)
+
+
+def _shaped(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Say what comes back, and what is refused, where there is no memory: a kernel's own word."""
+    return _matmul_of(KERNELS[0])(a, b, tensor_scale=tensor_scale, out=out)
+
+
+TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
+LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
+LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
+for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> Tensor(a!)"):
+    LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b, Tensor tensor_scale{rest}", tags=TAGS)
+    LIBRARIES[NAME].impl(NAME + overload, _run, "CompositeExplicitAutograd")
+    LIBRARIES[NAME].impl(NAME + overload, _shaped, "Meta")
+OPERATOR = getattr(torch.ops.gemmgen, NAME)
