@@ -518,8 +518,8 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
     )
     own = read([SPECS / WIDE])
     assert refusal(lambda: package.assemble("h100_bf16", own, library.choose(own))) == (
-        "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch: choose"
-        " another name"
+        "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch:"
+        " choose another name"
     )
     blackwell = read([SPECS / "b200_bf16.yaml"])
     assert refusal(lambda: package.assemble("x", blackwell, library.choose(blackwell))) == (
