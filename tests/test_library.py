@@ -664,3 +664,58 @@ def test_a_label_that_is_planned_as_another_kernel_is_an_error() -> None:
     open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
     with pytest.raises(ValueError, match="is planned as"):
         sources.labelled(open_spec, "ping-pong, 128 x 128 x 64, 2 consumers, 1 outstanding")
+
+
+# --- one operator
+
+
+@pytest.fixture
+def on_the_cpu(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, list[str]]:
+    """The library with kernels that torch computes, and which of them are called for numbers."""
+    called: list[str] = []
+
+    def matmul_of(name: str) -> Callable[..., torch.Tensor]:
+        def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+            if not a.is_meta:
+                called.append(name)
+            return torch.matmul(a, b, out=out)
+
+        return matmul
+
+    monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    return made, called
+
+
+def test_torch_compile_sees_one_operator_that_chooses_when_it_runs(
+    on_the_cpu: tuple[ModuleType, list[str]],
+) -> None:
+    made, called = on_the_cpu
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return made.matmul(x.relu(), weight.T)
+
+    compiled: Any = torch.compile(layer, backend=backend, fullgraph=True, dynamic=True)  # pyright: ignore[reportArgumentType, reportUnknownMemberType]
+    weight = torch.randn(4096, 4096).bfloat16()
+    for m in (8, 64, 512):
+        x = torch.randn(m, 4096).bfloat16()
+        assert torch.equal(compiled(x, weight), x.relu() @ weight.T)
+    (graph,) = graphs
+    assert [node.target for node in graph.graph.nodes if "gemmgen" in str(node.target)] == [made.OPERATOR]
+    assert called == [FEW, SOME, MANY]
+
+
+def test_the_operator_is_one_as_torch_checks_them(on_the_cpu: tuple[ModuleType, list[str]]) -> None:
+    made, _ = on_the_cpu
+    opcheck: Any = torch.library.opcheck  # pyright: ignore[reportUnknownMemberType]
+    a, b = torch.randn(8, 4096).bfloat16(), torch.randn(4096, 64).bfloat16()
+    opcheck(made.OPERATOR.default, (a, b))
+    out = torch.empty(8, 64, dtype=torch.bfloat16)
+    torch.library.opcheck(
+        made.OPERATOR.out, (a, b), {"out": out}, test_utils=("test_schema", "test_faketensor")
+    )
+    assert torch.equal(made.OPERATOR.out(a, b, out=out), a @ b)

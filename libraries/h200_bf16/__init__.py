@@ -271,8 +271,9 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim() == 2):
         return _matmul_of(KERNELS[0])
     (m, k), n, device = a.shape, b.shape[1], a.get_device()
-    if not all(type(extent) is int for extent in (m, n, k)):
-        return _traced  # symbols, by a tracer that is_compiling() knows nothing of
+    seen = torch._C._len_torch_dispatch_stack()
+    if seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b)):
+        return _traced  # by a mode, or a tensor with a dispatch of its own
     if 0 in (m, n, k):
         return _matmul_of(KERNELS[0])  # there is nothing to launch
     if len(CHOSEN) >= MOST_CHOSEN:
@@ -416,6 +417,7 @@ def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     return _matmul_of(KERNELS[0])(a, b, out=out)
 
 
+PLAIN = Tensor.__torch_dispatch__
 TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
 LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
 LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
