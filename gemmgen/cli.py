@@ -719,6 +719,18 @@ def library_command(
     leave_out: Annotated[
         bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
     ] = False,
+    hub: Annotated[
+        Path | None,
+        typer.Option(
+            "--hub", metavar="DIR", help="Also write a repository for Hugging Face's kernel-builder."
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm", metavar="DIR", help="Also write its tiles as tables N=…,K=…,device_name=….json."
+        ),
+    ] = None,
     checking: Annotated[
         bool, typer.Option("--check", help="Find what is missing, stale or edited in a library.")
     ] = False,
@@ -758,10 +770,12 @@ def library_command(
         failed = lowering and _each(made.members, package.lowered, progress, parallel=True)[1]
     if not failed:
         written = package.write(made, out)
+        told = [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
+        told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
         if as_json:
             _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
         else:
-            print("\n".join([f"wrote {written}: {made}", *report.lines()]))
+            print("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
     _exit(failed)
 
 

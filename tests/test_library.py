@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import timeit
+import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from functools import cache
@@ -711,11 +712,72 @@ def test_torch_compile_sees_one_operator_that_chooses_when_it_runs(
 
 def test_the_operator_is_one_as_torch_checks_them(on_the_cpu: tuple[ModuleType, list[str]]) -> None:
     made, _ = on_the_cpu
-    opcheck: Any = torch.library.opcheck  # pyright: ignore[reportUnknownMemberType]
+    opcheck: Any = vars(torch.library)["opcheck"]  # of unknown types
     a, b = torch.randn(8, 4096).bfloat16(), torch.randn(4096, 64).bfloat16()
     opcheck(made.OPERATOR.default, (a, b))
     out = torch.empty(8, 64, dtype=torch.bfloat16)
-    torch.library.opcheck(
-        made.OPERATOR.out, (a, b), {"out": out}, test_utils=("test_schema", "test_faketensor")
-    )
+    opcheck(made.OPERATOR.out, (a, b), {"out": out}, test_utils=("test_schema", "test_faketensor"))
     assert torch.equal(made.OPERATOR.out(a, b, out=out), a @ b)
+
+
+# --- for others
+
+
+def test_a_repository_for_the_hub_has_the_package_below_torch_ext(
+    gemmgen: Run, tuned: Path, tmp_path: Path
+) -> None:
+    hub, out = tmp_path / "hub", tmp_path / "out"
+    _, said, _ = gemmgen("library", "tiny_mm", "--from", tuned, "--no-lower", "--out", out, "--hub", hub)
+    assert said.splitlines()[-1] == f"wrote {hub}: its sources for the hub"
+    build = tomllib.loads((hub / "build.toml").read_text())
+    assert build == {
+        "general": {
+            "name": "tiny-mm",
+            "version": 1,
+            "edition": 5,
+            "license": "Apache-2.0",
+            "backends": ["cuda"],
+        },
+        "torch-noarch": {"pyext": ["json", "py", "yaml"]},
+    }
+    package_files, written = hub / "torch-ext" / "tiny_mm", out / "tiny_mm"
+    for path in (path for path in written.rglob("*") if path.is_file()):
+        assert (package_files / path.relative_to(written)).read_bytes() == path.read_bytes()
+        assert path.suffix[1:] in build["torch-noarch"]["pyext"]
+    found = read([tuned])
+    assert refusal(
+        lambda: package.write_hub(package.assemble("Tiny", found, library.choose(found)), hub)
+    ) == (
+        "Tiny: error[hub-name]: the hub takes names of small letters, digits and dashes that begin with a"
+        " letter"
+    )
+
+
+def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path: Path) -> None:
+    configs = tmp_path / "configs"
+    _, said, _ = gemmgen(
+        "library", "tiny", "--from", tuned, "--no-lower", "--out", tmp_path, "--vllm", configs
+    )
+    assert said.splitlines()[-1] == (
+        f"wrote {configs}: 1 tables of 3 tuned shapes; 1 have tiles that no kernel of Triton can have"
+    )
+    (path,) = configs.iterdir()
+    assert path.name == "N=4096,K=4096,device_name=NVIDIA_H200.json"
+    wide = {
+        "BLOCK_SIZE_M": 128,
+        "BLOCK_SIZE_N": 256,
+        "BLOCK_SIZE_K": 64,
+        "GROUP_SIZE_M": 16,
+        "num_warps": 8,
+        "num_stages": 4,
+    }
+    assert json.loads(path.read_text()) == {
+        "64": {**wide, "BLOCK_SIZE_N": 128, "GROUP_SIZE_M": 8, "num_stages": 6},
+        "512": wide,
+        "4096": wide,
+    }
+    few = read([table(tmp_path / "few.jsonl", row(ROWS8, (8, 4096, 4096), 1e-5))])
+    made = package.assemble("few", few, library.choose(few))
+    assert refusal(lambda: package.write_configs(made, configs)) == (
+        "few: error[no-kernels]: no tuned shape has a tile that a kernel of Triton can have"
+    )
