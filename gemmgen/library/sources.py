@@ -262,10 +262,17 @@ def _row_part(path: Path, number: int, row: Mapping[str, Any]) -> _Part:
     shape = row["m"], row["n"], row["k"]
     module = render(plan_spec(source), spec_name=where.name, spec_sha256=source.sha256)
     digest = hashlib.sha256(SPEC_LINES.sub("", module).encode()).hexdigest()
+    try:
+        pinned_text(kernel, source.spec, source.spec.title)
+    except ValueError:
+        specs = {kernel: source}  # which states what no pinned spec does: it is taken as it is
+    else:
+        specs = {}
     return _Part(
         path.as_posix(),
         row["problem"],
         source.spec,
+        specs=specs,
         gpu=row["gpu"],
         baseline="cuBLAS",
         date=row["date"],
