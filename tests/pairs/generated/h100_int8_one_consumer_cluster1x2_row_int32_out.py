@@ -260,12 +260,12 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     capture all calls but the first. Raises TypeError for other dtypes and layouts, ValueError for the rest.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    if seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out)):
-        return OPERATOR(a, b) if out is None else OPERATOR.out(a, b, out=out)
-    return _matmul(a, b, out=out)
+    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
+    run = torch.ops.gemmgen.h100_int8_one_consumer_cluster1x2_row_int32_out if seen else _matmul
+    return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
+def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
@@ -282,10 +282,10 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
         d = None  # gives its memory back
         return _first(key, *inputs, out=out)
     launch(_C._cuda_getCurrentRawStream(device), *rest)
-    return d
+    return None if d is out else d
 
 
-def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Tensor:
+def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
     """Check a call and launch it through Triton; a later one with this key replays it."""
     known = {}  # the extent of each axis, and a's device
     arguments = [_describe(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
@@ -296,13 +296,14 @@ def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Ten
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
     arguments.append(_describe("out", d, known))
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
-        return d.zero_()
+        d.zero_()
+        return None if d is out else d
     prepared = _launch(d.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
     if prepared and key and key[:3] == (False, -1, d.device.index):
         if len(PREPARED) > 4096:
             PREPARED.clear()
         PREPARED[key], PREPARED[key, d.data_ptr()] = prepared if d is out else ((m, columns), n), prepared
-    return d
+    return None if d is out else d
 
 
 def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
@@ -331,7 +332,7 @@ def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         or (not address and f"have memory, found a {type(tensor).__name__} at 0")
         or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
         or (tensor.shape != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
-        or (max(shape) > MAX_EXTENT and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
+        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
         or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
         or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
         or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
@@ -364,8 +365,7 @@ NAME, PLAIN = "h100_int8_one_consumer_cluster1x2_row_int32_out", Tensor.__torch_
 TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
 LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
 LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
-for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> Tensor(a!)"):
+for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
     LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)
     LIBRARIES[NAME].impl(NAME + overload, _matmul, "CompositeExplicitAutograd")
     LIBRARIES[NAME].impl(NAME + overload, functools.partial(_first, None), "Meta")
-OPERATOR = getattr(torch.ops.gemmgen, NAME)
