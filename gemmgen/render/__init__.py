@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 import jinja2
@@ -63,6 +63,7 @@ def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
             view=VIEWS[instruction](plan),
             module_format=MODULE_FORMAT,
             spec_name=spec_name,
+            stem=PurePath(spec_name).stem,
             spec_sha256=spec_sha256,
         )
     )
