@@ -123,8 +123,8 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
             _replace(files)
     except OSError as error:
         message = f"cannot write: {error.strerror or error}"
-        place = str(error.filename or next(iter(files)))
-        raise GemmgenError([Diagnostic(place, "cannot-write", message)]) from error
+        place = Path(error.filename or next(iter(files)).parent)
+        raise GemmgenError([Diagnostic(place.as_posix(), "cannot-write", message)]) from error
 
 
 def _is_generated(path: Path, mark: bytes) -> bool:
