@@ -19,6 +19,7 @@ from modules import ROOT
 from programs import program
 from typer.testing import CliRunner
 
+from gemmgen import tune
 from gemmgen.bench.record import flops, read_record
 from gemmgen.bench.suite import BEST, Book, Figures, Result, points_of
 from gemmgen.cli import app
@@ -169,6 +170,41 @@ def test_nothing_of_a_record_is_markup_and_nothing_is_loaded(tmp_path: Path) -> 
     assert html.escape(hostile) in page
     assert page.count("<script>") == 1
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"|url\(|@import|https?:', page) == []
+
+
+def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) -> None:
+    rows = [
+        tune.Row(
+            m=m,
+            n=4096,
+            k=512,
+            dtypes={"a": "bf16", "b": "bf16", "d": "bf16"},
+            problem=problem,
+            spec=f"specs/tuned_{m}.yaml",
+            kernel_sha256="0" * 64,
+            tried=31,
+            date=f"2026-11-{m:02}T00:00:00Z",
+            seconds=10e-6,
+            baseline_seconds=12e-6,
+            first_seconds=11e-6,
+            gpu="NVIDIA H200",
+            gemmgen="0.1.0",
+            torch="2.13.0",
+            triton="3.9.0",
+        )
+        for m, problem in ((16, "bf16"), (17, "bf16"), (18, "bf16 + relu"))
+    ]
+    tune.add_to_table(tmp_path / "tuned.jsonl", rows)
+    page = report([tmp_path / "tuned.jsonl"])
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == ["bf16", "bf16 + relu", "Environment and method"]
+    shapes = [row for row in Tables(page).rows["shapes"] if row[0] != "M"]
+    assert shapes[0] == [
+        *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "", "31", "tuned_16")
+    ]
+    assert page.count("<li>tuned.jsonl, 2026-11-18T00:00:00Z, NVIDIA H200</li>") == 1
+    (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 2}\n')
+    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 2"):
+        report([tmp_path / "tuned.jsonl"])
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
