@@ -30,6 +30,7 @@ from gemmgen.build import columns, resources_text, simulation_text, spec_row
 from gemmgen.doctor import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
+from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
 from gemmgen.scratch import usable_cores
 
@@ -479,7 +480,11 @@ def verify_command(
 @app.command(name="bench", cls=CountedOption)
 def bench_command(
     subjects: Annotated[
-        list[Path], typer.Argument(metavar="SPEC…|RECORD…", help="Specs to time, records to show.")
+        list[Path],
+        typer.Argument(
+            metavar="SPEC…|LIBRARY|RECORD…",
+            help="Specs, or with --suite a library, to time; records to show.",
+        ),
     ],
     shapes: Annotated[str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own.")] = "",
     record: Annotated[
@@ -593,12 +598,22 @@ def _bench_suite(
             raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
         book = bench.Book.opened(subjects[0])
     else:
-        loaded, chosen = bench.load_suite(suite), range_of(extents)
+        loaded, chosen, choose = bench.load_suite(suite), range_of(extents), None
+        if len(subjects) == 1 and subjects[0].is_dir():
+            subjects, choose = package.contestants(subjects[0])
         if out:
             out.mkdir(parents=True, exist_ok=True)
         book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
         with _progress("benchmarking") as progress:
-            bench.time_suite(subjects, loaded, book, extents=chosen, candidates=candidates, progress=progress)
+            bench.time_suite(
+                subjects,
+                loaded,
+                book,
+                extents=chosen,
+                candidates=candidates,
+                chosen=choose,
+                progress=progress,
+            )
             if peer_command:
                 bench.time_peers(loaded, book, chosen, peer_command, progress)
     if as_json:
@@ -867,6 +882,18 @@ def library_command(
     leave_out: Annotated[
         bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
     ] = False,
+    hub: Annotated[
+        Path | None,
+        typer.Option(
+            "--hub", metavar="DIR", help="Also write a repository for Hugging Face's kernel-builder."
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm", metavar="DIR", help="Also write its tiles as tables N=…,K=…,device_name=….json."
+        ),
+    ] = None,
     checking: Annotated[
         bool, typer.Option("--check", help="Find what is missing, stale or edited in a library.")
     ] = False,
@@ -877,7 +904,6 @@ def library_command(
 ) -> None:
     """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
     from gemmgen import library
-    from gemmgen.library import package
     from gemmgen.library import sources as library_sources
 
     paths = [*(sources or ()), *([table] if table else ())]
@@ -907,10 +933,12 @@ def library_command(
         failed = lowering and _each(made.members, package.lowered, progress, parallel=True)[1]
     if not failed:
         written = package.write(made, out)
+        told = [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
+        told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
         if as_json:
             _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
         else:
-            print("\n".join([f"wrote {written}: {made}", *report.lines()]))
+            print("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
     _exit(failed)
 
 

@@ -217,39 +217,43 @@ def serving(start: Callable[[], Callable[[T], U]]) -> Generator[Callable[[T, flo
     child = _fork(partial(_serve, start, (asking, answered), asked, answering))
     os.close(asked)
     os.close(answering)
-    end, ended = os.pidfd_open(child), False
+    gone, reaping, status = os.pidfd_open(child), Lock(), None
+
+    def end() -> int:
+        """End the process, unless it has ended by itself; one thread may interrupt another that waits."""
+        nonlocal status
+        with reaping:
+            if status is None:
+                _kill(child)
+                _, status = os.waitpid(child, 0)
+            return status
 
     def ask(request: T, seconds: float) -> U:
-        nonlocal ended
         with suppress(BrokenPipeError):  # the process has ended: that is told below
             pickle.dump(request, requests)
             requests.flush()
         # Its end too: a process that another thread forks may keep the pipe open for as long as it lives.
-        ready, _, _ = select.select([answered, end], [], [], seconds)
+        ready, _, _ = select.select([answered, gone], [], [], seconds)
         if answered in ready:
             received = answers.read(LENGTH_BYTES)
             data = answers.read(int.from_bytes(received)) if len(received) == LENGTH_BYTES else b""
             if data:
                 return pickle.loads(data)
-        _kill(child)
-        _, status = os.waitpid(child, 0)
-        ended = True
+        ended = end()
         if not ready:
             raise LostError(f"no answer within {seconds:g} seconds")
-        raise LostError(f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message")
+        raise LostError(f"signal {os.WTERMSIG(ended)}" if os.WIFSIGNALED(ended) else "no message")
 
     requests, answers = os.fdopen(asking, "wb"), os.fdopen(answered, "rb")
     with started(child):
         try:
             yield ask
         finally:
-            if not ended:
-                _kill(child)
-                os.waitpid(child, 0)
+            end()
             with suppress(BrokenPipeError):
                 requests.close()
             answers.close()
-            os.close(end)
+            os.close(gone)
 
 
 def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:

@@ -19,7 +19,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.lower import Lowered, lower
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.product import Product, make
 from gemmgen.render.launcher import Launcher
 

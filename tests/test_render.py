@@ -25,7 +25,7 @@ from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumer_registers
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.product import Product, make
 from gemmgen.render import render
 from gemmgen.render.overview import LINE_LENGTH, fit

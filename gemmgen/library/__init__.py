@@ -15,16 +15,22 @@ from typing import Final
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library.sources import Measurement, Sources
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.definition import Shape, shape_text
+from gemmgen.plan.wgmma.family import tried_rows
+from gemmgen.problem import Shape, shape_text
 
 KERNELS: Final = 30
 """Of a library, at most, where no number is given."""
-NEAR: Final = 0.03
+NEAR: Final = 0.02
 """By how much a kernel may be slower than the fastest one of its shape before that weighs more."""
-LOSS_WEIGHT: Final = 2.0
+LOSS_WEIGHT: Final = 4.0
 """How often such a loss counts beside the geometric mean, as far as it is one to the baseline too."""
+LEAST: Final = 0.92
+"""Of the baseline's speed: shapes below it are named, and avoided where a kernel is known that is above."""
+SLOW_WEIGHT: Final = 20.0
+"""How often counts what a shape lacks to that."""
 UNKNOWN: Final = math.log(0.05)
 """What a shape counts none of whose kernels was measured on it: to have one comes first."""
 NOISE: Final = 0.01
@@ -89,8 +95,38 @@ class Forecast:
         return predicted(kernel, shape) * math.exp(self.mean + weighted / weights)
 
     def best(self, kernels: Iterable[Kernel], shape: Shape) -> Kernel:
-        """Return the kernel of which the least time is expected, the first of equals."""
-        return min(kernels, key=lambda kernel: self.seconds(kernel, shape))
+        """Return the candidate of which the least time is expected, the first of equals."""
+        return min(candidates(kernels, shape), key=lambda kernel: self.seconds(kernel, shape))
+
+
+LONGEST_LINE: Final = 32
+"""Tiles of a line that several waves walk without losing L2: as many were measured at 4096 x 4096 x 4096."""
+
+
+def candidates(kernels: Iterable[Kernel], shape: Shape) -> list[Kernel]:
+    """Return the kernels that the planner would consider for a shape, or all where it would none.
+
+    Operands are exchanged for few rows; tiles that are walked line by line all run at the same time, or their
+    lines are short. Of what it does not consider, its times are no guide.
+    """
+    every = list(kernels)
+    kinds = tried_rows(shape)
+    considered = [kernel for kernel in every if getattr(kernel, "mma_rows", kinds[0]) in kinds] or every
+    return [kernel for kernel in considered if _walks_well(kernel, shape)] or considered
+
+
+def _walks_well(kernel: Kernel, shape: Shape) -> bool:
+    """Whether a kernel's order is one that the planner takes for a shape."""
+    tiles = kernel.tiles(shape)
+    line = tiles[0] if kernel.minor == "m" else tiles[1]
+    most = most_tiles(kernel)
+    return not most or math.prod(tiles) <= most or line <= LONGEST_LINE
+
+
+def most_tiles(kernel: Kernel) -> int:
+    """Return how many tiles run at once of a kernel that walks them line by line; 0 of other orders."""
+    by_lines = kernel.order in LINES and not getattr(kernel, "exchanged", False)
+    return kernel.resident_programs // kernel.splits_per_tile if by_lines else 0
 
 
 # --- the kernels
@@ -112,14 +148,16 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
 
     They are taken one by one, each the one that raises the score most, and then exchanged one by one as long
     as that raises it. The score is the geometric mean of the best of them on every shape, less what shapes
-    lose that fall behind the best measured there by more than ``NEAR``, and behind the baseline.
+    lose that fall behind the best measured there by more than ``NEAR``, and behind the baseline; most of all
+    those below ``LEAST``.
     """
     worth: dict[Kernel, dict[Shape, float]] = {}
     for shape, found in ratios.items():
         best = max(found.values())
         for kernel, ratio in found.items():
             lost = max(0.0, math.log(min(best, 1.0) / ratio) - NEAR)
-            worth.setdefault(kernel, {})[shape] = math.log(ratio) - LOSS_WEIGHT * lost
+            slow = max(0.0, math.log(min(best, LEAST) / ratio))
+            worth.setdefault(kernel, {})[shape] = math.log(ratio) - LOSS_WEIGHT * lost - SLOW_WEIGHT * slow
 
     def without(kernels: Iterable[Kernel]) -> dict[Shape, float]:
         """Return what each shape is worth with these."""
@@ -290,10 +328,6 @@ class Figures:
             f"{what}: {self.shapes} shapes, {self.geomean:.3f} of the baseline's speed in geometric mean,"
             f" least {self.minimum:.3f} at {shape_text(self.worst)}; {self.of_best:.3f} of the best kernel's"
         )
-
-
-LEAST: Final = 0.92
-"""Of the baseline's speed: shapes below it are named."""
 
 
 def figures(ratios: Ratios, chosen: Mapping[Shape, Kernel]) -> Figures | None:

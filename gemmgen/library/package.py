@@ -7,21 +7,25 @@ import hashlib
 import json
 import math
 import re
+import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.library import NEARBY_EXPONENT, PRIOR, Choice
+from gemmgen.hardware.architecture import is_power_of_two
+from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
 from gemmgen.library.sources import Sources, family_label, pinned_text
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import dram_bytes
-from gemmgen.plan.wgmma import WgmmaKernel, cost
+from gemmgen.plan.wgmma import WgmmaKernel, cost, family
+from gemmgen.problem.definition import Shape
 from gemmgen.product import Finding, Product, make, write_files
 from gemmgen.render import render_template
 from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
@@ -171,6 +175,9 @@ def assemble(name: str, sources: Sources, choice: Choice) -> Library:
         raise GemmgenError([Diagnostic(name, "module-name", f"{name} {problem}: choose another name")])
     stems = _stems(name, sources, choice.kernels)
     members = tuple(_members(sources, choice.kernels, stems))
+    if name in stems.values():
+        message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
+        raise GemmgenError([Diagnostic(name, "module-name", message)])
     measured: dict[str, list[MeasuredRow]] = {stems[kernel]: [] for kernel in choice.kernels}
     for one in choice.measurements:
         times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
@@ -205,14 +212,15 @@ def _stems(name: str, sources: Sources, kernels: Sequence[Kernel]) -> dict[Kerne
             found[kernel] = sources.specs[kernel].stem
         else:
             words = f"{name}_{slug(family_label(kernel))}"
-            found[kernel] = next(stem for stem in _firsts(words) if stem not in taken)
+            found[kernel] = next(stem for stem in _to_try(words, kernel) if stem not in taken)
         taken.add(found[kernel])
     return found
 
 
-def _firsts(words: str) -> Iterator[str]:
-    """Yield names to try: the words, and then with a number."""
+def _to_try(words: str, kernel: Kernel) -> Iterator[str]:
+    """Yield names: the words, with the order of tiles, and then with a number."""
     yield words
+    yield f"{words}_{kernel.order}"
     yield from (f"{words}_{number}" for number in count(2))
 
 
@@ -252,6 +260,9 @@ def _members(sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel,
 class Tiles:
     """What the generated ``rule.Tiles`` has; there the fields are explained."""
 
+    exchanged: bool
+    most_tiles: int
+    minor: str
     rows: int
     columns: int
     depth: int
@@ -283,6 +294,9 @@ class Tiles:
 class Stream:
     """What the generated ``rule.Stream`` has; there the fields are explained."""
 
+    exchanged: bool
+    most_tiles: int
+    minor: str
     rows: int
     columns: int
     depth: int
@@ -320,6 +334,9 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
     written = kernel.stage_bytes / kernel.architecture.smem_bytes_per_cycle
     clusters = kernel.cluster_size > 1
     return Tiles(
+        exchanged=kernel.exchanged,
+        most_tiles=most_tiles(kernel),
+        minor=kernel.minor,
         rows=kernel.program_tile_m,
         columns=kernel.program_tile_n,
         depth=kernel.cta_tile_k,
@@ -351,6 +368,9 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
 def _stream(kernel: WgmmaKernel) -> Stream:
     alone = kernel.occupancy == 1
     return Stream(
+        exchanged=kernel.exchanged,
+        most_tiles=most_tiles(kernel),
+        minor=kernel.minor,
         rows=kernel.program_tile_m,
         columns=kernel.program_tile_n,
         depth=kernel.cta_tile_k,
@@ -377,8 +397,10 @@ class LibraryView:
     library: Library
 
     cost = cost
+    family = family
     prior = PRIOR
     nearby_exponent = NEARBY_EXPONENT
+    longest_line = LONGEST_LINE
 
     @property
     def plan(self) -> Kernel:
@@ -420,25 +442,54 @@ class LibraryView:
         return textwrap.fill(text, width=LINE_LENGTH - 5)
 
     @property
-    def count(self) -> str:
-        """How many kernels there are."""
-        found = len(self.library.members)
-        return "one kernel" if found == 1 else f"{found} kernels"
-
-    @property
-    def how_chosen(self) -> str:
-        """What the choice rests on: the end of a sentence."""
+    def what(self) -> str:
+        """What it does, and what the choice rests on."""
         shapes = {row[:3] for rows in self.library.measured.values() for row in rows}
-        if not shapes:
-            return ". Nothing was measured: the planner's rule chooses."
-        return f". They were chosen\nby what was measured on {self.library.gpu} at {len(shapes)} shapes."
+        kernels = (
+            f"one of {len(self.library.members)} kernels" if len(self.library.members) > 1 else "its kernel"
+        )
+        text = f"`matmul` takes for each shape {kernels}, each a module that the spec of its name generates."
+        if shapes:
+            text += f" They were chosen by what was measured on {self.library.gpu} at {len(shapes)} shapes."
+        else:
+            text += " Nothing was measured: the planner's rule chooses."
+        return textwrap.fill(text, width=LINE_LENGTH - 5)
+
+    def _define(self, name: str, *, keywords: bool) -> str:
+        extras = [f"{extra}: Tensor" for extra in self.wrapper.extras]
+        star = ["*", *extras] if keywords else [*extras, "*"]
+        arguments = ["a: Tensor", "b: Tensor", *star, "out: Tensor | None = None"]
+        return fit(f"def {name}(", arguments, ") -> Tensor:")
 
     @property
     def define(self) -> str:
         """The head of `matmul`."""
-        extras = [f"{name}: Tensor" for name in self.wrapper.extras]
-        arguments = ["a: Tensor", "b: Tensor", "*", *extras, "out: Tensor | None = None"]
-        return fit("def matmul(", arguments, ") -> Tensor:")
+        return self._define("matmul", keywords=True)
+
+    @property
+    def define_traced(self) -> str:
+        """The head of what calls the operator, with the arguments of `matmul`."""
+        return self._define("_traced", keywords=True)
+
+    @property
+    def define_run(self) -> str:
+        """The head of what the operator does."""
+        return self._define("_run", keywords=False)
+
+    @property
+    def define_shaped(self) -> str:
+        """The head of what it does for tensors without memory."""
+        return self._define("_shaped", keywords=False)
+
+    @property
+    def inputs(self) -> str:
+        """All that it reads, in the order of the operator."""
+        return ", ".join(("a", "b", *self.wrapper.extras))
+
+    @property
+    def schema(self) -> str:
+        """The same, as the operator's schema has it."""
+        return ", ".join(f"Tensor {name}" for name in ("a", "b", *self.wrapper.extras))
 
     @property
     def passing(self) -> str:
@@ -471,9 +522,12 @@ class LibraryView:
         problem = self.plan.problem
         if problem.copies_misaligned:
             return
+        found: dict[tuple[str, int], list[str]] = {}
         for name, operand, other in (("a", problem.a, "m"), ("b", problem.b, "n")):
             extent = "k" if operand.major == "k" else other
-            yield name, extent.upper(), extent, 16 * 8 // operand.dtype.bits
+            found.setdefault((extent, 16 * 8 // operand.dtype.bits), []).append(name)
+        for (extent, unit), names in found.items():
+            yield " and ".join(names), extent.upper(), extent, unit
 
     @property
     def table(self) -> Iterator[str]:
@@ -494,6 +548,11 @@ class LibraryView:
                 items = [f"{name}={_number(value)}" for name, value in asdict(found).items()]
                 place = f'    "{member.stem}": {head}'
                 yield member.stem, fit(head, items, ")", indent=len(place) - len(head), margin=4)
+
+    @property
+    def most_of_few_tiles(self) -> int:
+        """The elements of a D of few tiles."""
+        return family.FEW_TILES * family.FEW_ROWS**2
 
     @property
     def a_bytes(self) -> str:
@@ -585,7 +644,7 @@ def _number(value: object) -> str:
         return f"({', '.join(items)}{',' * (len(items) == 1)})"
     if isinstance(value, float):
         return f"{value:.9g}"
-    return str(value)
+    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 # --- files
@@ -666,6 +725,25 @@ def read_library(package: Path) -> Library:
         raise GemmgenError([Diagnostic((package / MANIFEST).as_posix(), "bad-library", message)]) from error
 
 
+def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
+    """Return the specs of a library's kernels, and what says which of them it takes for a shape.
+
+    That is the package itself, as its users import it, on the GPU that its table was made on.
+
+    Raises GemmgenError: ``no-library``, ``bad-library``.
+    """
+    manifest = read_manifest(package)
+    place = package / "__init__.py"
+    spec = spec_from_file_location(manifest["name"], place, submodule_search_locations=[str(package)])
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its own imports look
+    spec.loader.exec_module(module)
+    specs = [package / SPECS / f"{stem}.yaml" for stem in manifest["kernels"]]
+    return specs, lambda shape: module.choose(*shape).kernel
+
+
 def _member(package: Path, stem: str) -> Member:
     path = package / SPECS / f"{stem}.yaml"
     product = make(path)
@@ -729,3 +807,96 @@ def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
         if path not in known:
             message = "the library does not name it: delete it"
             yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
+
+
+# --- for others: a repository of the Hugging Face hub, and tables of tiles
+
+HUB_NAME: Final = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
+BUILD_TOML: Final = """\
+# Generated by gemmgen (library format {format}): a kernel without code to compile, for kernel-builder.
+[general]
+name = "{name}"
+version = 1
+edition = 5
+license = "Apache-2.0"
+backends = ["cuda"]
+
+[torch-noarch]
+pyext = ["json", "py", "yaml"]
+"""
+
+
+def write_hub(library: Library, directory: Path) -> Path:
+    """Write the sources of a repository for the `kernels` hub, for kernel-builder; return the directory.
+
+    Raises GemmgenError (``hub-name``) for a name that the hub does not take.
+    """
+    name = library.name.replace("_", "-")
+    if not HUB_NAME.fullmatch(name):
+        message = "the hub takes names of small letters, digits and dashes that begin with a letter"
+        raise GemmgenError([Diagnostic(library.name, "hub-name", message)])
+    files = {f"torch-ext/{library.name}/{file}": text for file, text in library.files().items()}
+    files["build.toml"] = BUILD_TOML.format(format=LIBRARY_FORMAT, name=name)
+    write_files(directory, {file: text.encode() for file, text in files.items()})
+    return directory
+
+
+CONFIG_DTYPES: Final = {"e4m3": ",dtype=fp8_w8a8", "e5m2": ",dtype=fp8_w8a8", "int8": ",dtype=int8_w8a8"}
+"""What the names of such tables say of the operands, where these are not of 16 bits or more."""
+
+
+def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
+    """Return the tuned shapes as tables of tiles by the names of their files, as vLLM and others read them.
+
+    Each is of one N and K, and has by M what a kernel of Triton takes as its tile, warps and stages. Behind
+    them is how many shapes are in them, and how many are not: fewer than 16 rows, or columns that are no
+    power of two, is what no such kernel can have.
+    """
+    plans = {member.stem: member.product.plan for member in library.members}
+    tuned = {row[:3] for rows in library.measured.values() for row in rows}
+    files: dict[str, str] = {}
+    left_out = 0
+    gpu = re.sub(r"\s", "_", library.gpu or "")
+    for row in library.table:
+        found: dict[str, dict[str, int]] = {}
+        for each in row.ranges:
+            rows = sorted(m for m, n, k in tuned if (n, k) == (row.n, row.k) and each.least <= m <= each.most)
+            config = _config(plans[each.stem])
+            found |= {str(m): config for m in rows if config}
+            left_out += 0 if config else len(rows)
+        if found:
+            dtype = CONFIG_DTYPES.get(plans[row.ranges[0].stem].problem.a.dtype.name, "")
+            name = f"N={row.n},K={row.k},device_name={gpu}{dtype}.json"
+            files[name] = json.dumps(found, indent=4) + "\n"
+    return files, sum(len(json.loads(text)) for text in files.values()), left_out
+
+
+def _config(plan: Kernel) -> dict[str, int] | None:
+    """Return a tile as Triton's kernels are told of it, None for one that they cannot have."""
+    tile = plan.cta_tile_m, plan.cta_tile_n
+    if not (
+        isinstance(plan, WgmmaKernel) and all(is_power_of_two(extent) for extent in tile) and min(tile) >= 16
+    ):
+        return None
+    return {
+        "BLOCK_SIZE_M": plan.cta_tile_m,
+        "BLOCK_SIZE_N": plan.cta_tile_n,
+        "BLOCK_SIZE_K": plan.cta_tile_k,
+        "GROUP_SIZE_M": plan.width if plan.minor == "m" else 1,
+        "num_warps": plan.consumer_warps * plan.row_shares,
+        "num_stages": plan.stages,
+    }
+
+
+def write_configs(library: Library, directory: Path) -> str:
+    """Write these tables into a directory; return what was written, and what was not, in words.
+
+    Raises GemmgenError (``no-kernels``) where no tuned shape has such a tile.
+    """
+    files, count, left_out = configs_of(library)
+    if not files:
+        message = "no tuned shape has a tile that a kernel of Triton can have"
+        raise GemmgenError([Diagnostic(library.name, "no-kernels", message)])
+    write_files(directory, {name: text.encode() for name, text in files.items()})
+    lacking = f"; {left_out} have tiles that no kernel of Triton can have" if left_out else ""
+    return f"{len(files)} tables of {count} tuned shapes{lacking}"

@@ -17,7 +17,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import listing, quoted
@@ -262,10 +262,17 @@ def _row_part(path: Path, number: int, row: Mapping[str, Any]) -> _Part:
     shape = row["m"], row["n"], row["k"]
     module = render(plan_spec(source), spec_name=where.name, spec_sha256=source.sha256)
     digest = hashlib.sha256(SPEC_LINES.sub("", module).encode()).hexdigest()
+    try:
+        pinned_text(kernel, source.spec, source.spec.title)
+    except ValueError:
+        specs = {kernel: source}  # which states what no pinned spec does: it is taken as it is
+    else:
+        specs = {}
     return _Part(
         path.as_posix(),
         row["problem"],
         source.spec,
+        specs=specs,
         gpu=row["gpu"],
         baseline="cuBLAS",
         date=row["date"],

@@ -10,7 +10,7 @@ from gemmgen.hardware import SCALE_ROWS, TCGEN05
 from gemmgen.plan.storage import Extent
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, OperandLoad
 from gemmgen.render.overview import BlackwellOverview, extent_name, fit
 

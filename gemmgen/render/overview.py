@@ -13,7 +13,7 @@ from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import Barrier, Extent, Measure, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.definition import Operand, Problem
+from gemmgen.problem import Operand, Problem
 from gemmgen.problem.operations import OPERATIONS
 
 LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]

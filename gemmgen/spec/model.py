@@ -7,7 +7,7 @@ matmul are stated here; what depends on the hardware or on another field is a ru
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeGuard, cast
 
@@ -585,3 +585,16 @@ class Spec(Model):
     )
     check: Runs | None = None
     bench: Runs | None = None
+
+
+def stated(spec: Spec) -> dict[str, Any]:
+    """Return what a spec states, as plain data."""
+    return spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+
+
+def spec_of(data: Mapping[str, object]) -> Spec | None:
+    """Return the spec that plain data states, None where it is none."""
+    try:
+        return Spec.model_validate(data)
+    except ValidationError:
+        return None

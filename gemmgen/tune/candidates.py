@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, cast
-
-from pydantic import ValidationError
+from typing import Final, cast
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
@@ -24,7 +22,7 @@ from gemmgen.problem import Shape, shape_text
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked
 from gemmgen.spec import Spec, SpecFile
-from gemmgen.spec.model import Runs
+from gemmgen.spec.model import Runs, spec_of, stated
 
 Value = int | str
 Pins = Mapping[str, Value]
@@ -135,12 +133,15 @@ class Tuned:
     @property
     def digest(self) -> str:
         """The hash of all that the spec states of its kernel: the problem, and what is not left open."""
-        stated = {name: value for name, value in _data(self.source.spec).items() if name not in UNTUNED}
-        return hashlib.sha256(json.dumps(stated, sort_keys=True).encode()).hexdigest()
+        kept = {name: value for name, value in stated(self.source.spec).items() if name not in UNTUNED}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
     def spec(self, pins: Pins = MappingProxyType({})) -> Spec:
-        """Return the spec for the shape alone, with these values stated too; raises ValidationError."""
-        data = _data(self.source.spec)
+        """Return the spec for the shape alone, with these values stated too.
+
+        Raises ValueError for a value that its field cannot have.
+        """
+        data = stated(self.source.spec)
         data.pop("problem", None)
         data["bench"] = {"shapes": [list(self.shape)]}
         search = {path: values for path, values in data.pop("search", {}).items() if path not in pins}
@@ -152,7 +153,9 @@ class Tuned:
             for section in sections:
                 place = place.setdefault(section, {})
             place[name] = value
-        return Spec.model_validate(data)
+        if (spec := spec_of(data)) is None:
+            raise ValueError(f"no spec states {dict(pins)}")
+        return spec
 
     def is_open(self, path: str, value: Value) -> bool:
         """Whether the spec leaves it to the planner that a field has this value."""
@@ -168,17 +171,12 @@ class Tuned:
         """Return the best legal plan with these values, None without one."""
         try:
             return plan_spec(_file(self.spec(pins)))
-        except (GemmgenError, ValidationError):
+        except (GemmgenError, ValueError):
             return None
 
 
 UNTUNED: Final = ("title", "check", "bench", "problem")
 """Sections that no kernel of a shape depends on."""
-
-
-def _data(spec: Spec) -> dict[str, Any]:
-    """Return what a spec states, as plain data."""
-    return spec.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
 
 
 def _file(spec: Spec) -> SpecFile:
@@ -205,7 +203,7 @@ def candidate_of(tuned: Tuned, plan: Kernel) -> Candidate:
 
     Raises ValueError if no spec can state the plan: the planner makes another one of what it decides.
     """
-    pins = _stated(tuned, plan)
+    pins = _open_decisions(tuned, plan)
     spec = tuned.spec(pins)
     if plan_spec(_file(spec)) != plan:
         raise ValueError(f"{family_of(spec).label(plan)}: no spec states it")
@@ -224,13 +222,13 @@ def _label(spec: Spec, plan: Kernel) -> str:
     return ", ".join([family_of(spec).label(plan), *registers, rings, " ".join(lines), stores])
 
 
-def _stated(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
-    """Return the decisions of a plan that a spec can state, by their paths."""
-    stated = pinned(tuned.source.spec)
+def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
+    """Return the decisions of a plan that the spec leaves open and another one can state, by their paths."""
+    known = pinned(tuned.source.spec)
     found: dict[str, Value] = {}
     for path, name in FIELDS.items():
         value = getattr(plan, name, None)
-        if name in stated or name not in family_of(tuned.source.spec).decisions:
+        if name in known or name not in family_of(tuned.source.spec).decisions:
             continue
         if isinstance(value, int | str) and (path, value) not in UNSTATABLE:
             found[path] = value
@@ -347,7 +345,7 @@ def _moved(value: Value | None, steps: Sequence[str]) -> Iterator[int]:
 
 def spec_text(spec: Spec) -> str:
     """Return a spec in YAML, in the form that a person would write: a section on a line."""
-    return "".join(f"{name}: {_flow(value)}\n" for name, value in _data(spec).items())
+    return "".join(f"{name}: {_flow(value)}\n" for name, value in stated(spec).items())
 
 
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")

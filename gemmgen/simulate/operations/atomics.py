@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.global_memory import Scope, Strength
+from gemmgen.simulate.operations import operation
 from gemmgen.simulate.operations.control import meet
 from gemmgen.simulate.operations.loads_stores import Pointer, elements, mask_of
-from gemmgen.simulate.operations.table import operation
 from gemmgen.simulate.parse import Distributed, Operation
 from gemmgen.simulate.program import Agent, PollWait, Steps, Watch
 

@@ -17,9 +17,9 @@ from gemmgen.simulate.clocks import Barrier, Component, Released, learn, reached
 from gemmgen.simulate.findings import Kind, refusal
 from gemmgen.simulate.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
 from gemmgen.simulate.memory import POISON_INTEGER, View
+from gemmgen.simulate.operations import operation, resolved
 from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.loads_stores import Pointer, loaded
-from gemmgen.simulate.operations.table import operation, resolved
 from gemmgen.simulate.parse import MemDescType, Operation
 from gemmgen.simulate.picture import Span
 from gemmgen.simulate.policies import Pending, program_at
