@@ -157,6 +157,24 @@ def test_the_environment_and_the_ceilings_are_told() -> None:
     assert ceilings.source in page
 
 
+def test_what_cannot_be_true_is_at_the_top_and_what_was_not_timed_has_its_reason(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in SUITE.read_text().splitlines()]
+    result = next(line for line in lines if line["line"] == "result")
+    fast = result["kernels"][0]
+    fast["seconds"] = [1e-9] * len(fast["seconds"])
+    why = {"kernel": "late", "why": "failed", "message": "it never ended"}
+    lines.append({"line": "refused", "shape": result["shape"], "contest": result["contest"], **why})
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report([tmp_path / "x.jsonl"])
+    top = page[: page.index('<section id="section-1">')]
+    shape = "x".join(map(str, result["shape"]))
+    assert "<h2>Do not believe this</h2>" in top
+    assert re.search(rf"<li>bf16 {shape}: {re.escape(fast['kernel'])} at \d+\.\d\d of the datasheet", top)
+    assert f"<li>bf16 {shape}: late failed: it never ended</li>" in top
+    assert Tables(page).rows["refused"] == [["shape", "kernel", "why"], [shape, "late", "it never ended"]]
+    assert "Do not believe this" not in report([SUITE])
+
+
 def test_nothing_of_a_record_is_markup_and_nothing_is_loaded(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     lines = SUITE.read_text().splitlines()
