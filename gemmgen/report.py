@@ -387,7 +387,7 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
             continue
         best = tuple(trial for trial in trials if trial.rank == 1)
         yield Section(
-            name=f"{types.a} x {types.b} -> {types.d}",
+            name=f"{types.a} x {types.b} -> {types.d}{_few(trials)}",
             baseline=record.baseline,
             method=(
                 f"Each kernel was timed by turns with the baseline on one {record.environment.gpu}, in a "
@@ -405,6 +405,12 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
             peak=None,
             measured=record.ceilings,
         )
+
+
+def _few(trials: Iterable[Trial]) -> str:
+    """Return the names of kernels, behind a colon, where they are one or two."""
+    kernels = sorted({trial.kernel for trial in trials})
+    return f": {', '.join(kernels)}" if len(kernels) <= 2 else ""
 
 
 def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:

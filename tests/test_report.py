@@ -126,8 +126,8 @@ def test_a_ratio_far_beyond_the_axis_is_at_its_end_with_its_number() -> None:
 def test_records_of_kernels_share_a_section_where_they_compute_the_same() -> None:
     page = report(RECORDS)
     assert re.findall(r"<h2>([^<]*)</h2>", page) == [
-        html.escape("bf16 x bf16 -> bf16"),
-        html.escape("e4m3 x e4m3 -> bf16"),
+        html.escape("bf16 x bf16 -> bf16: h100_bf16, h100_bf16_nn"),
+        html.escape("e4m3 x e4m3 -> bf16: h100_e4m3"),
         "Environment and method",
     ]
     rows = [row for name in ("tried",) for row in Tables(page).rows[name] if row[0] != "M"]
@@ -217,7 +217,7 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
     assert re.findall(r"<h2>([^<]*)</h2>", page) == ["bf16", "bf16 + relu", "Environment and method"]
     shapes = [row for row in Tables(page).rows["shapes"] if row[0] != "M"]
     assert shapes[0] == [
-        *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "", "31", "tuned_16")
+        *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "31", "tuned_16")
     ]
     assert page.count("<li>tuned.jsonl, 2026-11-18T00:00:00Z, NVIDIA H200</li>") == 1
     (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 2}\n')
