@@ -837,7 +837,9 @@ def export_command(
 def report_command(
     records: Annotated[
         list[Path],
-        typer.Argument(metavar="RECORD…", help="Records of kernels (.json) and of suites (.jsonl)."),
+        typer.Argument(
+            metavar="RECORD…", help="Records of kernels (.json) and suites, tables of tuned kernels (.jsonl)."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
         "report.html"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ EPILOGUE = "Return epilogue(a @ b), as the module's docstring has it."
 BIAS_ALONE = "The epilogue: plus a bias for each column."
 """What one says, and its module, that adds a bias."""
 
+CHECKS: Final = ("_describe", "_argument")
+"""What modules call the function that checks an argument: the first in those of A, B and D alone."""
 Kernel: TypeAlias = Any
 """A generated module, or what else has such a ``matmul``."""
 
@@ -36,7 +38,7 @@ def can_implement(
     the problem as a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
     """
     table: Mapping[str, tuple[Any, ...]] | None = getattr(kernel, "ARGUMENTS", None)
-    check: Callable[..., object] | None = getattr(kernel, "_argument", None)
+    check = next((found for name in CHECKS if (found := getattr(kernel, name, None))), None)
     if table is None or check is None:
         return False, f"{_name(kernel)} has no table of arguments: it is no generated module"
     given = {"a": a, "b": b, **extras} | ({} if out is None else {"out": out})
@@ -63,7 +65,8 @@ def _problem(kernel: Kernel, a: Tensor, b: Tensor, out: Tensor | None) -> str:
     needed = re.search(r"\(sm_(\d)(\d)a\)|\(sm_(\d\d)(\d)a\)", header)
     if needed and a.is_cuda:
         capability = tuple(int(digit) for digit in needed.groups() if digit)
-        if (found := torch.cuda.get_device_capability(a.device)) != capability:
+        if (has := torch.cuda.get_device_capability(a.device)) != capability:
+            found = f"{torch.cuda.get_device_name(a.device)} with {has}"
             return f"this kernel needs compute capability {capability}, found {found}"
     if "computes the single tile of D" in header:
         most = [_constant(kernel, f"PROGRAM_TILE_{axis}") for axis in "MNK"]
@@ -170,7 +173,8 @@ class Linear(nn.Linear):
             )
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
-        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "OPERATOR")
+        self._kernel_name = _name(kernel)
+        self._traceable = hasattr(torch.ops.gemmgen, self._kernel_name)  # as an operator of torch
         self.reason = ""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
@@ -198,8 +202,9 @@ class Linear(nn.Linear):
         """Return the same under torch.compile, which sees no addresses: what is known beforehand decides."""
         learning = torch.is_grad_enabled() and (input.requires_grad or self.weight.requires_grad)
         whole = self.in_features * input.element_size() % 16 == 0 and self.weight.is_contiguous()
-        dtypes = input.dtype == self.weight.dtype == self._dtype
-        if self._traceable and input.is_cuda and whole and dtypes and not learning:
+        dtypes = input.dtype == self.weight.dtype and self._dtype in (None, input.dtype)
+        on_gpu = input.device.type in ("cuda", "meta")  # the second stands for any
+        if self._traceable and on_gpu and whole and dtypes and not learning:
             return self._product(input)
         return functional.linear(input, self.weight, self.bias)
 

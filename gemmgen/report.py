@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, cast
 
-from gemmgen.bench.record import Ceilings, Environment, Record, Spread, flops, read_record
+from gemmgen import tune
+from gemmgen.bench.record import (
+    Ceilings,
+    Dtypes,
+    Record,
+    Spread,
+    flops,
+    measured_of,
+    peaks_of,
+    read_record,
+)
 from gemmgen.bench.suite import (
     BEST,
     FIRST,
@@ -24,6 +35,7 @@ from gemmgen.bench.suite import (
     winners_of,
 )
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
 from gemmgen.render import render_page
 
@@ -121,7 +133,9 @@ class Trial:
 
     shape: Shape
     kernel: str
-    ratio: Spread
+    ratio: float
+    quartiles: tuple[float, ...]
+    """Of the ratio; none where a record has medians alone."""
     seconds: float
     baseline_seconds: float
     rank: int = 0
@@ -135,10 +149,10 @@ class Trial:
     @property
     def text(self) -> str:
         """All of it in one line."""
-        lower, upper = self.ratio.quartiles
         times = f"{self.seconds * 1e6:.1f} us, the baseline {self.baseline_seconds * 1e6:.1f} us"
-        ratio = f"{self.ratio.median:.3f} [{lower:.3f}, {upper:.3f}]"
-        return f"{shape_text(self.shape)}: {ratio}, {self.tflops:.0f} TFLOP/s, {times}, {self.kernel}"
+        spread = f" [{', '.join(f'{quartile:.3f}' for quartile in self.quartiles)}]" * bool(self.quartiles)
+        rate = f"{self.ratio:.3f}{spread}, {self.tflops:.0f} TFLOP/s"
+        return f"{shape_text(self.shape)}: {rate}, {times}, {self.kernel}"
 
 
 @dataclass(frozen=True)
@@ -164,8 +178,10 @@ class Section:
     """The fastest of each shape."""
     of_best: str
     """What the figures of the fastest are, in a sentence."""
-    first: dict[Shape, Spread]
-    """What the planner ranks first for a shape, before anything is measured."""
+    first: dict[Shape, float]
+    """The ratio of what the planner ranks first for a shape, before anything is measured."""
+    tried: Mapping[Shape, int]
+    """How many kernels were timed on a shape."""
     refused: tuple[tuple[Shape, str, str], ...]
     """What was not timed: shape, kernel, why."""
     peers: tuple[Peer, ...]
@@ -193,14 +209,6 @@ class Section:
         found = (Ranked(kernel, won[kernel], _figures(of)) for kernel, of in by_kernel.items())
         return tuple(sorted(found, key=lambda r: (-r.best_at, -r.figures.geomean, r.kernel)))
 
-    def tried(self, shape: Shape) -> int:
-        """Return how many kernels were timed on a shape."""
-        return self._tried[shape]
-
-    @cached_property
-    def _tried(self) -> Counter[Shape]:
-        return Counter(trial.shape for trial in self.trials)
-
     @property
     def charts(self) -> tuple[Chart, ...]:
         """The fastest kernel's ratio by M, and its rate by intensity below the ceilings."""
@@ -208,7 +216,7 @@ class Section:
 
     @property
     def _ratio_chart(self) -> Chart:
-        values = [trial.ratio.median for trial in self.best]
+        values = [trial.ratio for trial in self.best]
         low = max(min(*values, 1 / LEAST_SPAN), 1 / MOST_SPAN) / 1.02
         high = min(max(*values, LEAST_SPAN), MOST_SPAN) * 1.02
         extents = [trial.shape[0] for trial in self.best]
@@ -223,7 +231,7 @@ class Section:
             y_label="the baseline's time over the fastest kernel's",
             columns=tuple(Tick(x.at(power), _number(power)) for power in powers),
             rows=tuple(Tick(y.at(tick), f"{tick:g}") for tick in _ratio_ticks(low, high)),
-            marks=tuple(_ratio_mark(t, x, y) for t in sorted(self.best, key=lambda t: -t.ratio.median)),
+            marks=tuple(_ratio_mark(t, x, y) for t in sorted(self.best, key=lambda t: -t.ratio)),
             lines=(Line(f"{LEFT},{one} {WIDTH - RIGHT},{one}", "even", "as fast as the baseline"),),
             legend=(("faster", "a shape, faster"), ("slower", "a shape, slower")),
         )
@@ -260,7 +268,7 @@ class Section:
 
 
 def _ratio_mark(trial: Trial, x: Scale, y: Scale) -> Mark:
-    ratio = trial.ratio.median
+    ratio = trial.ratio
     shown = min(max(ratio, y.low), y.high)
     label = "" if shown == ratio else f"{ratio:.2f}"
     return Mark(x.at(trial.shape[0]), y.at(shown), "faster" if ratio >= 1 else "slower", trial.text, label)
@@ -280,10 +288,18 @@ def _roof(ceilings: Ceilings, x: Scale, y: Scale) -> str:
 
 
 def _figures(trials: Iterable[Trial]) -> Figures:
-    points = (Point("", t.shape, t.kernel, t.ratio, t.seconds, t.baseline_seconds, False) for t in trials)
-    found = Figures.of(points)
+    ratios = ((t, Spread(t.ratio, (t.ratio, t.ratio), (t.ratio, t.ratio), (t.ratio,))) for t in trials)
+    found = Figures.of(
+        Point("", t.shape, t.kernel, ratio, t.seconds, t.baseline_seconds, False) for t, ratio in ratios
+    )
     assert found  # a section has trials
     return found
+
+
+def _trial(point: Point, kernel: str, rank: int = 0) -> Trial:
+    spread = point.ratio
+    times = point.seconds, point.baseline_seconds
+    return Trial(point.shape, kernel, spread.median, spread.quartiles, *times, rank)
 
 
 def _ranked(trials: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -292,9 +308,9 @@ def _ranked(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     for trial in trials:
         by_shape.setdefault(trial.shape, []).append(trial)
     return tuple(
-        Trial(t.shape, t.kernel, t.ratio, t.seconds, t.baseline_seconds, rank)
+        replace(trial, rank=rank)
         for shape in sorted(by_shape)
-        for rank, t in enumerate(sorted(by_shape[shape], key=lambda t: -t.ratio.median), 1)
+        for rank, trial in enumerate(sorted(by_shape[shape], key=lambda t: -t.ratio), 1)
     )
 
 
@@ -307,8 +323,9 @@ class Source:
 
     path: str
     date: str
-    environment: Environment
-    protocol: dict[str, object]
+    environment: Mapping[str, object]
+    """The GPU, and the versions that it is known to have been measured with."""
+    protocol: Mapping[str, object]
 
 
 def _sections_of_book(book: Book) -> Iterator[Section]:
@@ -321,12 +338,11 @@ def _sections_of_book(book: Book) -> Iterator[Section]:
         measured = [p for p in own if p.kernel != BEST and not p.kernel.endswith(FIRST)]
         if not measured:
             continue
-        trials = _ranked(Trial(p.shape, p.kernel, p.ratio, p.seconds, p.baseline_seconds) for p in measured)
+        trials = _ranked(_trial(p, p.kernel) for p in measured)
         fastest = {trial.shape: trial for trial in trials if trial.rank == 1}
         for p in own:
             if p.kernel == BEST:
-                kernel = winners[name, p.shape]
-                fastest[p.shape] = Trial(p.shape, kernel, p.ratio, p.seconds, p.baseline_seconds, 1)
+                fastest[p.shape] = _trial(p, winners[name, p.shape], 1)
         yield Section(
             name=name,
             baseline=contest.baseline,
@@ -340,7 +356,8 @@ def _sections_of_book(book: Book) -> Iterator[Section]:
                 "The kernel that won a shape's rounds was timed once more in pairs of its own with the "
                 "baseline, for the fastest of many owes some of that to luck; its figures are of those pairs."
             ),
-            first={p.shape: p.ratio for p in own if p.kernel.endswith(FIRST)},
+            first={p.shape: p.ratio.median for p in own if p.kernel.endswith(FIRST)},
+            tried=Counter(trial.shape for trial in trials),
             refused=tuple(
                 (line.shape, line.kernel, line.message) for line in refused if line.contest == name
             ),
@@ -360,7 +377,9 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
         record = together[0]
         types = record.dtypes
         trials = _ranked(
-            Trial(m.shape, each.subject.name, m.ratio, m.seconds, m.baseline_seconds)
+            Trial(
+                m.shape, each.subject.name, m.ratio.median, m.ratio.quartiles, m.seconds, m.baseline_seconds
+            )
             for each in together
             for m in each.measurements
         )
@@ -368,7 +387,7 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
             continue
         best = tuple(trial for trial in trials if trial.rank == 1)
         yield Section(
-            name=f"{types.a} x {types.b} -> {types.d}",
+            name=f"{types.a} x {types.b} -> {types.d}{_few(trials)}",
             baseline=record.baseline,
             method=(
                 f"Each kernel was timed by turns with the baseline on one {record.environment.gpu}, in a "
@@ -379,11 +398,51 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
             best=best,
             of_best="The figures of the fastest kernel of a shape are those of its own record.",
             first={},
+            tried=Counter(trial.shape for trial in trials),
             refused=(),
             peers=(),
             moved_bytes={trial.shape: types.moved_bytes(trial.shape) for trial in best},
             peak=None,
             measured=record.ceilings,
+        )
+
+
+def _few(trials: Iterable[Trial]) -> str:
+    """Return the names of kernels, behind a colon, where they are one or two."""
+    kernels = sorted({trial.kernel for trial in trials})
+    return f": {', '.join(kernels)}" if len(kernels) <= 2 else ""
+
+
+def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
+    """Yield a section for each problem of a table of tuned kernels."""
+    problems: dict[str, list[tune.Row]] = {}
+    for row in rows:
+        problems.setdefault(row.problem, []).append(row)
+    for name, together in problems.items():
+        dtypes = {row.shape: Dtypes(**cast("dict[str, Any]", row.dtypes)) for row in together}
+        kinds = dtypes[together[0].shape]
+        gpu, bits = together[0].gpu, max(DTYPES[kinds.a].bits, DTYPES[kinds.b].bits)
+        trials = _ranked(
+            Trial(row.shape, Path(row.spec).stem, row.ratio, (), row.seconds, row.baseline_seconds)
+            for row in together
+        )
+        yield Section(
+            name=name,
+            baseline="cuBLAS",
+            method=(
+                f"Tuned on one {gpu}: of each shape the table has the median time of a call of the fastest "
+                "kernel that was found, and of the baseline beside it; a ratio is of these medians."
+            ),
+            trials=trials,
+            best=tuple(trial for trial in trials if trial.rank == 1),
+            of_best="How many kernels were measured on the way is in the column of those tried.",
+            first={row.shape: row.baseline_seconds / row.first_seconds for row in together},
+            tried={row.shape: row.tried for row in together},
+            refused=(),
+            peers=(),
+            moved_bytes={shape: kind.moved_bytes(shape) for shape, kind in dtypes.items()},
+            peak=peaks_of(gpu, bits),
+            measured=measured_of(gpu, kinds.a),
         )
 
 
@@ -409,23 +468,18 @@ class Page:
     @property
     def title(self) -> str:
         """What it is about."""
-        gpus = dict.fromkeys(source.environment.gpu for source in self.sources)
+        gpus = dict.fromkeys(str(source.environment["gpu"]) for source in self.sources)
         return f"gemmgen on {', '.join(gpus)}"
 
     @property
     def environments(self) -> Iterator[tuple[str, str]]:
         """Each thing that the records were measured with, and all that it was."""
-        for name in asdict(self.sources[0].environment):
-            values = dict.fromkeys(str(getattr(source.environment, name)) for source in self.sources)
-            yield name.replace("_", " "), ", ".join(values)
+        return _collected(source.environment for source in self.sources)
 
     @property
     def protocols(self) -> Iterator[tuple[str, str]]:
         """The same of the numbers of their protocols."""
-        names = dict.fromkeys(name for source in self.sources for name in source.protocol)
-        for name in names:
-            values = dict.fromkeys(str(s.protocol[name]) for s in self.sources if name in s.protocol)
-            yield name.replace("_", " "), ", ".join(values)
+        return _collected(source.protocol for source in self.sources)
 
     def rows(self, section: Section) -> Iterator[Row]:
         """Yield the shapes of a section, each with its fastest kernel."""
@@ -433,10 +487,8 @@ class Page:
             p.shape: ratios(p.baseline_seconds, p.seconds).median for p in section.peers if not p.why_not
         }
         for trial in section.best:
-            first = section.first.get(trial.shape)
-            yield Row(
-                trial, section.tried(trial.shape), first.median if first else None, peers.get(trial.shape)
-            )
+            shape = trial.shape
+            yield Row(trial, section.tried[shape], section.first.get(shape), peers.get(shape))
 
     @property
     def count(self) -> int:
@@ -444,34 +496,71 @@ class Page:
         return sum(len(section.trials) for section in self.sections)
 
 
+def _collected(all_facts: Iterable[Mapping[str, object]]) -> Iterator[tuple[str, str]]:
+    """Yield each name of several mappings, and all its values."""
+    values: dict[str, dict[str, None]] = {}
+    for facts in all_facts:
+        for name, value in facts.items():
+            values.setdefault(name.replace("_", " "), {})[str(value)] = None
+    return ((name, ", ".join(found)) for name, found in values.items())
+
+
 def report(paths: Sequence[Path]) -> str:
-    """Return a page about records: those of kernels (``.json``) and of suites (``.jsonl``).
+    """Return a page about records of kernels (``.json``) and suites, and tables of tuning (``.jsonl``).
 
     Raises:
-        GemmgenError: A file is no record (``bad-record``), or there is nothing in them (``empty-record``).
+        GemmgenError: A file is no record (``bad-record``) or no table (``bad-table``), or there is nothing in
+            them (``empty-record``).
     """
-    books = [Book.opened(_existing(path)) for path in paths if path.suffix == ".jsonl"]
+    lines = [_existing(path) for path in paths if path.suffix == ".jsonl"]
+    tables = {path: tune.read_table(path) for path in lines if _is_table(path)}
+    books = [Book.opened(path) for path in lines if path not in tables]
     records = [read_record(path) for path in paths if path.suffix != ".jsonl"]
     sections = [section for book in books if book.sessions for section in _sections_of_book(book)]
     sections += _sections_of_records(records)
+    sections += [section for rows in tables.values() for section in _sections_of_table(rows)]
     if not sections:
         message = "there is no measurement in it"
         raise GemmgenError([Diagnostic(path.as_posix(), "empty-record", message) for path in paths])
     sources = [
         Source(
-            book.path.name if book.path else "", session.date, session.environment, asdict(session.protocol)
+            book.path.name if book.path else "",
+            session.date,
+            asdict(session.environment),
+            asdict(session.protocol),
         )
         for book in books
         for session in book.sessions[-1:]
     ]
     names = (path.name for path in paths if path.suffix != ".jsonl")
     sources += [
-        Source(name, record.date, record.environment, asdict(record.protocol))
+        Source(name, record.date, asdict(record.environment), asdict(record.protocol))
         for name, record in zip(names, records, strict=True)
     ]
+    sources += [source for path, rows in tables.items() for source in _tuned_sources(path, rows)]
     errors = [error for book in books for error in errors_of(book)]
     errors += [error for record in records for error in record.errors]
     return render_page("report/page.html", Page(tuple(sources), tuple(sections), tuple(errors)))
+
+
+TUNED_WITH = ("gemmgen", "torch", "triton", "gpu")
+"""What a row of a table of tuned kernels knows of where it was measured."""
+
+
+def _tuned_sources(path: Path, rows: Iterable[tune.Row]) -> Iterator[Source]:
+    """Yield a source for all rows of a table that the same versions have measured, with the latest date."""
+    dates: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        versions = tuple(str(getattr(row, name)) for name in TUNED_WITH)
+        dates[versions] = max(dates.get(versions, ""), row.date)
+    for versions, date in dates.items():
+        yield Source(path.name, date, dict(zip(TUNED_WITH, versions, strict=True)), {})
+
+
+def _is_table(path: Path) -> bool:
+    """Whether a file begins as a table of tuned kernels does, and not as the record of a suite."""
+    with path.open("rb") as file:
+        return b'"table"' in file.readline()
 
 
 def _existing(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import operator
+import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -140,9 +141,10 @@ def test_a_single_tile_another_gpu_and_missing_tensors_are_told(
         "h100_bf16 takes no row_bias",
     )
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability(8, 9))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "L40S")  # pyright: ignore
     assert can_implement(imported("h100_bf16"), **operands) == (
         False,
-        "this kernel needs compute capability (9, 0), found (8, 9)",
+        "this kernel needs compute capability (9, 0), found L40S with (8, 9)",
     )
     assert can_implement(PRODUCT, **operands) == (
         False,
@@ -247,6 +249,35 @@ def test_a_layer_that_torch_compiles_is_torchs_where_the_module_has_no_operator(
     assert torch.equal(compiled(x), theirs(x))
 
 
+def test_a_layer_that_torch_compiles_is_the_modules_operator_where_it_suits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = import_generated(module_file("h100_bf16"))
+    monkeypatch.setitem(sys.modules, "h100_bf16", module)  # where torch looks for it
+    ours = Linear(16, 24, kernel=module, device="meta", dtype=BF16)
+    odd = Linear(12, 24, kernel=module, device="meta", dtype=BF16)  # rows of 24 bytes
+    called: list[str] = []
+
+    def backend(graph: Any, _: object) -> Any:
+        called.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    def run(layer: Any, x: Tensor) -> Any:
+        return layer(x)
+
+    compiled: Any = cast(Any, torch).compile(run, fullgraph=True, backend=backend)
+    x = torch.empty(2, 3, 16, device="meta", dtype=BF16)
+    with torch.no_grad():
+        assert compiled(ours, x).shape == (2, 3, 24)
+        assert "gemmgen.h100_bf16" in called
+        called.clear()
+        compiled(odd, x[..., :12].contiguous())
+        compiled(ours.float(), x.float())
+    compiled(ours.to(BF16), x)  # which requires grad
+    assert called
+    assert not any("gemmgen" in name for name in called)
+
+
 @pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
 def test_only_kernels_of_a_linear_layer_become_one(path: Any) -> None:
     """Those that multiply A and B, of one type that is D's too, and add a bias at most."""
@@ -287,7 +318,7 @@ def test_the_linear_layers_of_a_model_are_replaced() -> None:
 
 
 @pytest.mark.gpu
-def test_layers_and_inductors_choice_give_torchs_numbers_on_a_gpu() -> None:
+def test_layers_and_inductors_choice_give_torchs_numbers_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         device = require_gpu(HOPPER)
     except GemmgenError as error:
@@ -322,6 +353,9 @@ def test_layers_and_inductors_choice_give_torchs_numbers_on_a_gpu() -> None:
             a, b = x[0], theirs.weight.T
             torch.testing.assert_close(compiled(a, b), a @ b, rtol=2e-2, atol=2e-2)
         assert calls  # Inductor timed it, at least
+        monkeypatch.setitem(sys.modules, "h100_bf16", module)  # where torch looks for it
+        layer: Any = cast(Any, torch).compile(ours, fullgraph=True)
+        torch.testing.assert_close(layer(x), right, rtol=2e-2, atol=2e-2)
     loss = ours(x.requires_grad_()).float().sum()
     assert ours.reason == "a must not require grad (no backward): detach it"
     loss.backward()

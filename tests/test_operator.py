@@ -244,7 +244,9 @@ def test_the_operator_refuses_what_the_function_refuses(module: ModuleType) -> N
     a, b = torch.zeros(4, 16, dtype=BF16), torch.zeros(24, 16, dtype=BF16).T
     with pytest.raises(ValueError, match=r"^a must be on a CUDA device, found cpu$"):
         operator_of(STEM)(a, b)
-    with pytest.raises(TypeError, match=r"^b must be strided torch.bfloat16, found torch.strided torch.int8$"):
+    with pytest.raises(
+        TypeError, match=r"^b must be strided torch.bfloat16, found torch.strided torch.int8$"
+    ):
         operator_of(STEM)(a.as_subclass(Cuda), b.char().as_subclass(Cuda))
 
 
@@ -344,7 +346,9 @@ def test_a_result_of_its_own_is_allocated_and_described(
     block = torch.zeros(64, dtype=BF16)
 
     def new_empty(_: Tensor, shape: tuple[int, int], **__: object) -> Tensor:
-        return block[: shape[0] * shape[1]].view(shape).as_subclass(Cuda)  # as an allocator hands it out again
+        return (
+            block[: shape[0] * shape[1]].view(shape).as_subclass(Cuda)
+        )  # as an allocator hands it out again
 
     monkeypatch.setattr(Cuda, "new_empty", new_empty)
     results = [matmul(a, b) for _ in range(4)]

@@ -19,6 +19,7 @@ from modules import ROOT
 from programs import program
 from typer.testing import CliRunner
 
+from gemmgen import tune
 from gemmgen.bench.record import flops, read_record
 from gemmgen.bench.suite import BEST, Book, Figures, Result, points_of
 from gemmgen.cli import app
@@ -125,8 +126,8 @@ def test_a_ratio_far_beyond_the_axis_is_at_its_end_with_its_number() -> None:
 def test_records_of_kernels_share_a_section_where_they_compute_the_same() -> None:
     page = report(RECORDS)
     assert re.findall(r"<h2>([^<]*)</h2>", page) == [
-        html.escape("bf16 x bf16 -> bf16"),
-        html.escape("e4m3 x e4m3 -> bf16"),
+        html.escape("bf16 x bf16 -> bf16: h100_bf16, h100_bf16_nn"),
+        html.escape("e4m3 x e4m3 -> bf16: h100_e4m3"),
         "Environment and method",
     ]
     rows = [row for name in ("tried",) for row in Tables(page).rows[name] if row[0] != "M"]
@@ -156,6 +157,24 @@ def test_the_environment_and_the_ceilings_are_told() -> None:
     assert ceilings.source in page
 
 
+def test_what_cannot_be_true_is_at_the_top_and_what_was_not_timed_has_its_reason(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in SUITE.read_text().splitlines()]
+    result = next(line for line in lines if line["line"] == "result")
+    fast = result["kernels"][0]
+    fast["seconds"] = [1e-9] * len(fast["seconds"])
+    why = {"kernel": "late", "why": "failed", "message": "it never ended"}
+    lines.append({"line": "refused", "shape": result["shape"], "contest": result["contest"], **why})
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report([tmp_path / "x.jsonl"])
+    top = page[: page.index('<section id="section-1">')]
+    shape = "x".join(map(str, result["shape"]))
+    assert "<h2>Do not believe this</h2>" in top
+    assert re.search(rf"<li>bf16 {shape}: {re.escape(fast['kernel'])} at \d+\.\d\d of the datasheet", top)
+    assert f"<li>bf16 {shape}: late failed: it never ended</li>" in top
+    assert Tables(page).rows["refused"] == [["shape", "kernel", "why"], [shape, "late", "it never ended"]]
+    assert "Do not believe this" not in report([SUITE])
+
+
 def test_nothing_of_a_record_is_markup_and_nothing_is_loaded(tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     lines = SUITE.read_text().splitlines()
@@ -169,6 +188,41 @@ def test_nothing_of_a_record_is_markup_and_nothing_is_loaded(tmp_path: Path) -> 
     assert html.escape(hostile) in page
     assert page.count("<script>") == 1
     assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"|url\(|@import|https?:', page) == []
+
+
+def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) -> None:
+    rows = [
+        tune.Row(
+            m=m,
+            n=4096,
+            k=512,
+            dtypes={"a": "bf16", "b": "bf16", "d": "bf16"},
+            problem=problem,
+            spec=f"specs/tuned_{m}.yaml",
+            kernel_sha256="0" * 64,
+            tried=31,
+            date=f"2026-11-{m:02}T00:00:00Z",
+            seconds=10e-6,
+            baseline_seconds=12e-6,
+            first_seconds=11e-6,
+            gpu="NVIDIA H200",
+            gemmgen="0.1.0",
+            torch="2.13.0",
+            triton="3.9.0",
+        )
+        for m, problem in ((16, "bf16"), (17, "bf16"), (18, "bf16 + relu"))
+    ]
+    tune.add_to_table(tmp_path / "tuned.jsonl", rows)
+    page = report([tmp_path / "tuned.jsonl"])
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == ["bf16", "bf16 + relu", "Environment and method"]
+    shapes = [row for row in Tables(page).rows["shapes"] if row[0] != "M"]
+    assert shapes[0] == [
+        *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "31", "tuned_16")
+    ]
+    assert page.count("<li>tuned.jsonl, 2026-11-18T00:00:00Z, NVIDIA H200</li>") == 1
+    (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 2}\n')
+    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 2"):
+        report([tmp_path / "tuned.jsonl"])
 
 
 def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
