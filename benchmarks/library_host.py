@@ -1,7 +1,7 @@
 """What an eager call of a library costs the host, beside its kernel's own and torch's: prints JSON.
 
-Run on a Hopper GPU: ``PYTHONPATH=libraries python -m benchmarks.library_host``. Each figure is the median time
-from a call to its return, of rounds of calls by turns, with the GPU idle before each round; shapes are so
+Run on a Hopper GPU: ``PYTHONPATH=libraries python -m benchmarks.library_host``. Each figure is the median
+time from a call to its return, of rounds of calls by turns, with the GPU idle before each round; shapes are so
 small that the queue never fills.
 """
 

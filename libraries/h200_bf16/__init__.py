@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 NAME = "h200_bf16"
 GPU = "NVIDIA H200"  # that TABLE was made on
@@ -257,7 +258,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
     operator, torch.ops.gemmgen.h200_bf16, which chooses when it runs.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return _traced(a, b, out=out)
     try:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]

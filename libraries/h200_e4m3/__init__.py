@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 NAME = "h200_e4m3"
 GPU = "NVIDIA H200"  # that TABLE was made on
@@ -197,7 +198,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
     operator, torch.ops.gemmgen.h200_e4m3, which chooses when it runs.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return _traced(a, b, tensor_scale=tensor_scale, out=out)
     try:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
