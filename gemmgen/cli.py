@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 from typer.core import TyperCommand
 
 from gemmgen import __version__, api
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from gemmgen.lower import Resources
     from gemmgen.simulate import Result
     from gemmgen.simulate.pretended import Program
+    from gemmgen.tune.tuning import Tick
     from gemmgen.verify.simulation import Simulation
 
 S = TypeVar("S")
@@ -687,6 +689,165 @@ def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
     else:
         print("\n".join(columns(rows)))
     _exit(failed)
+
+
+# --- tuning
+
+
+@app.command(name="tune")
+def tune_command(
+    specs: Specs,
+    shapes: Annotated[
+        str,
+        typer.Option("--shapes", metavar="MxNxK,…|FILE", help="What to tune for; a file as `test` takes."),
+    ] = "",
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", metavar="MxNxK", help="One more shape; may be repeated.")
+    ] = None,
+    store: Annotated[
+        str,
+        typer.Option(metavar="FILE|URL", help="Of the trials: SQLite, a .journal file or postgresql://…"),
+    ] = "tune.db",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the specs of the winners go.")] = Path(
+        "specs/tuned"
+    ),
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the choices as JSON Lines for a program.")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="Of GPU time for each spec and shape.")
+    ] = 60,
+    candidates: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of the planner's ranking, to begin with.")
+    ] = CANDIDATES,
+    devices: Annotated[
+        str, typer.Option(metavar="0,1,…", help="The GPUs to measure on, a worker each (all).")
+    ] = "",
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Measure nothing: write what the store has of this GPU."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Forget what the store has of these.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find by measuring which kernel of each spec is the fastest for each shape, and write its spec."""
+    require_compiler()
+    from gemmgen.tune import require_optuna
+
+    require_optuna()
+    from gemmgen.bench import parse_shapes
+    from gemmgen.tune.tuning import tune
+
+    wanted = ",".join(shape or [])
+    chosen = [*(parse_shapes(shapes) if shapes else ()), *(parse_shapes(wanted) if wanted else ())]
+    if not chosen:
+        raise typer.BadParameter("name what to tune for", param_hint="--shapes or --shape")
+    if not re.fullmatch(r"(\d+(,\d+)*)?", devices):
+        raise typer.BadParameter(f"`{devices}` are no GPUs: write 0,1", param_hint="--devices")
+    _refuse_duplicates(specs)
+    numbers = [int(device) for device in devices.split(",")] if devices else None
+    try:
+        with _tuning_progress() as progress:
+            outcomes = tune(
+                specs,
+                tuple(dict.fromkeys(chosen)),
+                store,
+                out=out,
+                table=table,
+                budget=budget,
+                candidates=candidates,
+                devices=numbers,
+                gpu=gpu,
+                again=again,
+                progress=progress,
+            )
+    except (SystemExit, KeyboardInterrupt):
+        print("interrupted: the trials so far are kept, and the same command goes on", file=sys.stderr)
+        raise
+    if as_json:
+        _print_json([outcome.as_dict() for outcome in outcomes])
+        return
+    print("\n".join(columns([outcome.as_row() for outcome in outcomes])))
+    for outcome in outcomes:
+        if outcome.remark:
+            print(f"{outcome.path}: {outcome.remark}", file=sys.stderr)
+
+
+@contextmanager
+def _tuning_progress() -> Generator[Callable[[Tick], None]]:
+    """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told: set[tuple[str, str]] = set()
+
+        def tell(tick: Tick) -> None:
+            text = tick.text.partition(",")[0]
+            if (tick.subject, text) not in told:  # not every trial
+                told.add((tick.subject, text))
+                print(
+                    f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+        yield tell
+        return
+    left = TimeRemainingColumn(compact=True)
+    with Progress("{task.description}", BarColumn(), TaskProgressColumn(), left, console=console) as shown:
+        bar = shown.add_task("tuning", total=None)
+
+        def show(tick: Tick) -> None:
+            done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
+            shown.update(
+                bar,
+                total=tick.count * tick.budget,
+                completed=done,
+                description=f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}",
+            )
+
+        yield show
+
+
+@app.command(name="export")
+def export_command(
+    specs: Specs,
+    aot: Annotated[
+        Path, typer.Option("--aot", metavar="DIR", help="Where the cubin and its launcher in C are written.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write kernels for programs without Python: a cubin, a launcher in C, and a program that tests both."""
+    require_compiler()
+    from gemmgen.build import export
+    from gemmgen.triton_api import cuda_include
+
+    _refuse_duplicates(specs)
+    with _progress("exporting") as progress:
+        exported, failed = _each(specs, partial(export, directory=aot), progress, parallel=True)
+    if as_json:
+        _print_json([item.as_dict() for item in exported])
+    elif exported:
+        print("\n".join(f"wrote {path}" for item in exported for path in item.files))
+        command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
+        print(f"next, `{command}`, and with `check` behind it on a GPU", file=sys.stderr)
+    _exit(failed)
+
+
+@app.command(name="report")
+def report_command(
+    records: Annotated[
+        list[Path],
+        typer.Argument(metavar="RECORD…", help="Records of kernels (.json) and of suites (.jsonl)."),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
+    from gemmgen.report import report
+
+    _write(out, report(records))
+    print(f"wrote {out}")
 
 
 # --- libraries

@@ -12,7 +12,7 @@ from gemmgen.bench.suite import Book, Result
 from gemmgen.library.sources import labelled
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.spec import SpecFile, load_spec
 
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.family import tried_rows
-from gemmgen.problem.definition import Shape, shape_text
+from gemmgen.problem import Shape, shape_text
 
 KERNELS: Final = 30
 """Of a library, at most, where no number is given."""

@@ -25,7 +25,7 @@ from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import dram_bytes
 from gemmgen.plan.wgmma import WgmmaKernel, cost, family
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.product import Finding, Product, make, write_files
 from gemmgen.render import render_template
 from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
@@ -661,7 +661,7 @@ def write(library: Library, directory: Path) -> Path:
         message = "exists and is no library that gemmgen has made: move it, or choose another --out"
         raise GemmgenError([Diagnostic(package.as_posix(), "foreign-file", message)])
     files = library.files()
-    write_files(package, {name: text.encode() for name, text in files.items()})
+    write_files({package / name: text.encode() for name, text in files.items()})
     for name in sorted(before - files.keys()):
         (package / name).unlink(missing_ok=True)
     return package
@@ -837,7 +837,7 @@ def write_hub(library: Library, directory: Path) -> Path:
         raise GemmgenError([Diagnostic(library.name, "hub-name", message)])
     files = {f"torch-ext/{library.name}/{file}": text for file, text in library.files().items()}
     files["build.toml"] = BUILD_TOML.format(format=LIBRARY_FORMAT, name=name)
-    write_files(directory, {file: text.encode() for file, text in files.items()})
+    write_files({directory / file: text.encode() for file, text in files.items()})
     return directory
 
 
@@ -897,6 +897,6 @@ def write_configs(library: Library, directory: Path) -> str:
     if not files:
         message = "no tuned shape has a tile that a kernel of Triton can have"
         raise GemmgenError([Diagnostic(library.name, "no-kernels", message)])
-    write_files(directory, {name: text.encode() for name, text in files.items()})
+    write_files({directory / name: text.encode() for name, text in files.items()})
     lacking = f"; {left_out} have tiles that no kernel of Triton can have" if left_out else ""
     return f"{len(files)} tables of {count} tuned shapes{lacking}"

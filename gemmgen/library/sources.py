@@ -17,7 +17,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import listing, quoted

@@ -22,7 +22,7 @@ from gemmgen.plan.rule import judge
 from gemmgen.plan.search import Configuration, Estimate, Family, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
-from gemmgen.problem.definition import Problem, Shape, shape_text
+from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.spec import Spec, SpecFile
 
 FAMILIES = cast(

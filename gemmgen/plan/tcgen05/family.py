@@ -31,11 +31,10 @@ from gemmgen.plan.search import (
     whole_number,
 )
 from gemmgen.plan.tcgen05.bounds import most_stages, needed_worker_registers
-from gemmgen.plan.tcgen05.problem_rules import PROBLEM_RULES
 from gemmgen.plan.tcgen05.resource_rules import RESOURCE_RULES
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
-from gemmgen.plan.tcgen05.tile_rules import TILE_RULES
-from gemmgen.problem.definition import Operand, Problem, Shape
+from gemmgen.plan.tcgen05.tile_rules import PROBLEM_RULES, TILE_RULES
+from gemmgen.problem import Operand, Problem, Shape
 
 STEP_BYTES = (128, 256)
 """Rows of the operands' tiles along K in shared memory: 128 fill the widest swizzle."""

@@ -35,7 +35,7 @@ from collections.abc import Iterable
 from gemmgen.plan.search import Estimate, dram_bytes, estimated, excess_of, l2_bytes, whole_cycles
 from gemmgen.plan.wgmma.bounds import most_consumers, working_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 
 TENSOR_CYCLES_PER_NS = 1.74
 """[many-rows] At which the tensor cores of few SMs work: the clock, which power then does not limit."""

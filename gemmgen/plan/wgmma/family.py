@@ -29,11 +29,10 @@ from gemmgen.plan.wgmma.bounds import (
     needed_registers,
 )
 from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
-from gemmgen.plan.wgmma.problem_rules import OPERATION_RULES, TYPE_RULES
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.plan.wgmma.tile_rules import MOST_PARTS, TILE_RULES
-from gemmgen.problem.definition import Problem, Shape
+from gemmgen.plan.wgmma.tile_rules import MOST_PARTS, OPERATION_RULES, TILE_RULES, TYPE_RULES
+from gemmgen.problem import Problem, Shape
 
 KINDS = ("cooperative", "ping_pong")
 """Specializations that are tried for a persistent schedule; other schedules have none."""
