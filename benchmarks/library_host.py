@@ -1,8 +1,8 @@
 """What an eager call of a library costs the host, beside its kernel's own and torch's: prints JSON.
 
-Run on a Hopper GPU: ``PYTHONPATH=libraries python -m benchmarks.library_host``. Each figure is the median time
-from a call to its return, of rounds of calls by turns, with the GPU idle before each round; shapes are so small
-that the queue never fills.
+Run on a Hopper GPU: ``PYTHONPATH=libraries python -m benchmarks.library_host``. Each figure is a median time
+from a call to its return, of rounds of calls by turns; the GPU is idle before each round, and the shapes are
+so small that the queue never fills.
 """
 
 import importlib

@@ -455,11 +455,11 @@ class LibraryView:
             text += " Nothing was measured: the planner's rule chooses."
         return textwrap.fill(text, width=LINE_LENGTH - 5)
 
-    def _define(self, name: str, *, keywords: bool) -> str:
+    def _define(self, name: str, *, keywords: bool, returns: str = "Tensor") -> str:
         extras = [f"{extra}: Tensor" for extra in self.wrapper.extras]
         star = ["*", *extras] if keywords else [*extras, "*"]
         arguments = ["a: Tensor", "b: Tensor", *star, "out: Tensor | None = None"]
-        return fit(f"def {name}(", arguments, ") -> Tensor:")
+        return fit(f"def {name}(", arguments, f") -> {returns}:")
 
     @property
     def define(self) -> str:
@@ -474,12 +474,12 @@ class LibraryView:
     @property
     def define_run(self) -> str:
         """The head of what the operator does."""
-        return self._define("_run", keywords=False)
+        return self._define("_run", keywords=False, returns="Tensor | None")
 
     @property
     def define_shaped(self) -> str:
         """The head of what it does for tensors without memory."""
-        return self._define("_shaped", keywords=False)
+        return self._define("_shaped", keywords=False, returns="Tensor | None")
 
     @property
     def inputs(self) -> str:

@@ -21,10 +21,9 @@ from gemmgen.problem import Shape
 from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import listing, quoted
-
-TABLE_FORMAT: Final = 1
-"""Of a table of ``gemmgen tune``: the one that is read here."""
-TABLE: Final = "gemmgen tune"
+from gemmgen.spec.model import spec_of
+from gemmgen.tune import TABLE, Row, read_table
+from gemmgen.tune.candidates import kernel_sha256, spec_text
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ def _parts(path: Path) -> Iterator[_Part]:
         first = None
     known = cast("dict[str, object]", first) if isinstance(first, dict) else {}
     if known.get("table") == TABLE:
-        yield from _table_parts(path)
+        yield from (_row_part(path, number, row) for number, row in enumerate(read_table(path), 1))
     elif known.get("line") == "session":
         yield from _record_parts(path)
     else:
@@ -213,55 +212,18 @@ def _spec_part(path: Path) -> _Part:
 
 # --- tables of ``gemmgen tune``
 
-ROW_KEYS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "format": int,
-    "gpu": str,
-    "m": int,
-    "n": int,
-    "k": int,
-    "problem": str,
-    "spec": str,
-    "kernel_sha256": str,
-    "seconds": float,
-    "baseline_seconds": float,
-    "date": str,
-}
-"""What is read of a row, and its types."""
-SPEC_LINES: Final = re.compile(r"(?m)^(?:\S+\.ya?ml|sha256 [0-9a-f]{64})\n")
-"""The two lines of a module that name its spec and that one's hash."""
 
-
-def _table_parts(path: Path) -> Iterator[_Part]:
-    """Yield a table's rows as parts: a problem and a spec each."""
-    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row: Any = json.loads(text)
-        except (ValueError, RecursionError):
-            row = None
-        if not (isinstance(row, dict) and cast("dict[str, object]", row).get("table") == TABLE):
-            raise _refused(path, "bad-table", "no line of a table of `gemmgen tune`", number)
-        yield _row_part(path, number, cast("dict[str, Any]", row))
-
-
-def _row_part(path: Path, number: int, row: Mapping[str, Any]) -> _Part:
-    if row.get("format") != TABLE_FORMAT:
-        message = f"format is {row.get('format')}; this gemmgen reads format {TABLE_FORMAT}"
-        raise _refused(path, "bad-table", message, number)
-    for key, kind in ROW_KEYS.items():
-        if not isinstance(row.get(key), kind) or (kind is not str and not row[key] > 0):
-            message = f"`{key}` is missing, or not what a table has there"
-            raise _refused(path, "bad-table", message, number)
-    where = path.parent / row["spec"]
+def _row_part(path: Path, number: int, row: Row) -> _Part:
+    """Return what a row of a table has."""
+    where = path.parent / row.spec
     try:
         source, kernel = _known_spec(where)
     except GemmgenError as error:
         if any(found.code == "file-missing" for found in error.diagnostics):
-            message = f"the spec {row['spec']} is not there: tables and specs of `gemmgen tune` go together"
+            message = f"the spec {row.spec} is not there: tables and specs of `gemmgen tune` go together"
             raise _refused(path, "source-spec", message, number) from error
         raise
-    shape = row["m"], row["n"], row["k"]
     module = render(plan_spec(source), spec_name=where.name, spec_sha256=source.sha256)
-    digest = hashlib.sha256(SPEC_LINES.sub("", module).encode()).hexdigest()
     try:
         pinned_text(kernel, source.spec, source.spec.title)
     except ValueError:
@@ -270,14 +232,14 @@ def _row_part(path: Path, number: int, row: Mapping[str, Any]) -> _Part:
         specs = {}
     return _Part(
         path.as_posix(),
-        row["problem"],
+        row.problem,
         source.spec,
         specs=specs,
-        gpu=row["gpu"],
+        gpu=row.gpu,
         baseline="cuBLAS",
-        date=row["date"],
-        measurements=(Measurement(shape, kernel, row["seconds"], row["baseline_seconds"]),),
-        changed=digest != row["kernel_sha256"],
+        date=row.date,
+        measurements=(Measurement(row.shape, kernel, row.seconds, row.baseline_seconds),),
+        changed=kernel_sha256(module) != row.kernel_sha256,
     )
 
 
@@ -438,18 +400,15 @@ def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:
         value = getattr(kernel, name, None)
         if value is not None and _is_stated(kernel, path, value):
             section[last] = value
-    whole = {name: value for name, value in data.items() if value and not _is_empty(value)}
-    found = SpecFile(Spec.model_validate(whole), title, title, "", positions={}, key_positions={})
-    if anonymous(plan_spec(found)) != kernel:
+    found = spec_of({name: value for name, value in data.items() if value != {}})
+    if found is None or anonymous(plan_spec(_file_of(found, title))) != kernel:
         raise ValueError(f"{title} is not planned as it was")
-    return "".join(_yaml(whole))
+    return spec_text(found)
 
 
-def _is_empty(section: object) -> bool:
-    """Whether a section, or what is in it, states nothing."""
-    return isinstance(section, dict) and all(
-        value in ({}, ()) or _is_empty(value) for value in cast("dict[str, object]", section).values()
-    )
+def _file_of(spec: Spec, title: str) -> SpecFile:
+    """Return a spec as if it came from a file."""
+    return SpecFile(spec, title, title, "", positions={}, key_positions={})
 
 
 def _is_stated(kernel: Kernel, path: str, value: object) -> bool:
@@ -466,24 +425,3 @@ def _is_stated(kernel: Kernel, path: str, value: object) -> bool:
     if section in ("warps", "occupancy"):
         return not roles
     return early if section == "dependent_launch" else True
-
-
-def _yaml(data: Mapping[str, object]) -> Iterator[str]:
-    """Yield the lines of a spec: a section each, operands by matrix."""
-    for name, value in data.items():
-        if name == "operands":
-            matrices = cast("dict[str, object]", value)
-            yield "operands:\n"
-            yield from (f"  {matrix}: {_flow(each)}\n" for matrix, each in matrices.items())
-        else:
-            yield f"{name}: {_flow(value)}\n"
-
-
-def _flow(value: object) -> str:
-    """Return a value of a spec in the flow style of YAML."""
-    if isinstance(value, dict):
-        members = cast("dict[str, object]", value).items()
-        return f"{{{', '.join(f'{name}: {_flow(each)}' for name, each in members if each not in ({}, ()))}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_flow, cast('Sequence[object]', value)))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)

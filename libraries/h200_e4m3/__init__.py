@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 NAME = "h200_e4m3"
 GPU = "NVIDIA H200"  # that TABLE was made on
@@ -197,7 +198,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
     operator, torch.ops.gemmgen.h200_e4m3, which chooses when it runs.
     """
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return _traced(a, b, tensor_scale=tensor_scale, out=out)
     try:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
@@ -340,28 +341,30 @@ MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang 
 
 def _traced(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = None) -> Tensor:
     """Call the operator."""
-    return OPERATOR(a, b, tensor_scale) if out is None else OPERATOR.out(a, b, tensor_scale, out=out)
+    return OPERATOR(a, b, tensor_scale) if out is None else OPERATOR.out(a, b, tensor_scale, out=out) or out
 
 
-def _run(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Run the operator: choose, and launch."""
+def _run(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor | None:
+    """Run the operator: choose, and launch; what writes into `out` returns nothing."""
     try:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
     except LookupError:
         kernel = _chosen(a, b)
-    return kernel(a, b, tensor_scale=tensor_scale, out=out)
+    d = kernel(a, b, tensor_scale=tensor_scale, out=out)
+    return None if d is out else d
 
 
-def _shaped(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor:
+def _shaped(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor | None:
     """Say what comes back, and what is refused, where there is no memory: a kernel's own word."""
-    return _matmul_of(KERNELS[0])(a, b, tensor_scale=tensor_scale, out=out)
+    d = _matmul_of(KERNELS[0])(a, b, tensor_scale=tensor_scale, out=out)
+    return None if d is out else d
 
 
 PLAIN = Tensor.__torch_dispatch__
 TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
 LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
 LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
-for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> Tensor(a!)"):
+for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
     LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b, Tensor tensor_scale{rest}", tags=TAGS)
     LIBRARIES[NAME].impl(NAME + overload, _run, "CompositeExplicitAutograd")
     LIBRARIES[NAME].impl(NAME + overload, _shaped, "Meta")
