@@ -730,7 +730,7 @@ def tune_command(
     _refuse_duplicates(specs)
     numbers = [int(device) for device in devices.split(",")] if devices else None
     try:
-        with _tuning_progress() as progress:
+        with tuning_progress() as progress:
             outcomes = tune(
                 specs,
                 tuple(dict.fromkeys(chosen)),
@@ -757,7 +757,7 @@ def tune_command(
 
 
 @contextmanager
-def _tuning_progress() -> Generator[Callable[[Tick], None]]:
+def tuning_progress() -> Generator[Callable[[Tick], None]]:
     """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:

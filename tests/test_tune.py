@@ -31,7 +31,7 @@ from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.record import Environment
 from gemmgen.bench.suite import Rounds
-from gemmgen.cli import main
+from gemmgen.cli import main, tuning_progress
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
@@ -130,6 +130,20 @@ def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) 
     assert {each.pins["schedule.splits"] for each in seeds} == {1, 2, 4}
     assert {each.pins["schedule.last_wave"] for each in seeds} == {"whole", "stream_k"}
     assert {"hilbert", "grouped"} < {each.pins["schedule.order"] for each in seeds}
+
+
+def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path: Path) -> None:
+    operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
+    path = tmp_path / "x.yaml"
+    for wish, expected in (("", {1, 2, 4}), ("batch_invariant: true\n", {1})):
+        path.write_text(text + wish)
+        tuned = Tuned(load_spec(path), (1024, 1024, 4096))
+        found = first_candidates(tuned, 2)
+        found += neighbours(tuned, found[0].pins)
+        assert {each.pins["schedule.splits"] for each in found} == expected
+        whole = {each.pins["schedule.last_wave"] for each in found} == {"whole"}
+        assert whole == bool(wish)
 
 
 def test_neighbours_differ_in_what_the_spec_leaves_open_and_in_what_follows(tmp_path: Path) -> None:
@@ -814,6 +828,19 @@ def test_the_command_says_what_it_found_and_where_it_is(
     (tmp_path / "shapes.json").write_text("[[8, 16, 32]]")
     code, out, _ = gemmgen(*arguments, "--shapes", tmp_path / "shapes.json", "--json")
     assert json.loads(out) == json.loads(json.dumps([{**outcome.as_dict(), "measured": 0}]))
+
+
+def test_a_terminal_sees_a_bar_over_all_budgets_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with tuning_progress() as tell:
+        for spent in (0.0, 15.0, 30.0):
+            tell(Tick("open 8x16x32", 2, 4, spent, 60.0, "rung 1 of 3, 7 trials to go"))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    # One whole budget and a half of four.
+    assert re.search(r"open 8x16x32, 2 of 4: rung 1 of 3, 7 trials to go .*  38% +[\d:-]+\n", shown)
 
 
 def interrupt_parent(d: Tensor) -> None:
