@@ -169,6 +169,22 @@ def test_a_spec_without_a_legal_plan_is_explained_at_its_line(tmp_path: Path) ->
         first_candidates(Tuned(load_spec(path), SHAPE), 3)
 
 
+def test_tuning_found_what_is_within_two_percent_of_every_kernel_of_the_set() -> None:
+    record = ROOT / "benchmarks" / "tune" / "h200.jsonl"
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    found = {kind: [line for line in lines if line["line"] == kind] for kind in ("tuned", "again", "trial")}
+    (won,), (again,) = found["tuned"], found["again"]
+    kernels = [line for line in lines if line["line"] == "kernel"]
+    committed = (record.parent / "candidates.jsonl").read_text().splitlines()
+    assert [line["pins"] for line in kernels] == [json.loads(line) for line in committed]
+    assert max(line["ratio"] for line in kernels) <= 1.02 * won["ratio_to_first"]
+    assert min(line["ratio"] for line in lines if line["line"] == "duel") >= 1 / 1.02
+    assert won["gpu_seconds"] == pytest.approx(sum(trial["gpu_seconds"] for trial in found["trial"]), 1e-3)
+    assert won["gpu_seconds"] <= 60
+    assert (won["measured"], again["measured"]) == (len(found["trial"]), 0)
+    assert again["kernel_sha256"] == won["kernel_sha256"]
+
+
 # --- what is measured next
 
 
