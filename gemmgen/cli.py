@@ -727,6 +727,8 @@ def tune_command(
         raise typer.BadParameter("name what to tune for", param_hint="--shapes or --shape")
     if not re.fullmatch(r"(\d+(,\d+)*)?", devices):
         raise typer.BadParameter(f"`{devices}` are no GPUs: write 0,1", param_hint="--devices")
+    if again and gpu:
+        raise typer.BadParameter("measures, and --gpu does not", param_hint="--again")
     _refuse_duplicates(specs)
     numbers = [int(device) for device in devices.split(",")] if devices else None
     try:

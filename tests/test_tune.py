@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import optuna
@@ -29,6 +29,7 @@ from torch import Tensor
 
 from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
+from gemmgen.bench.machine import CudaMachine
 from gemmgen.bench.record import Environment
 from gemmgen.bench.suite import Rounds
 from gemmgen.cli import main, tuning_progress
@@ -39,7 +40,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
 from gemmgen.problem import Shape
 from gemmgen.product import make
-from gemmgen.scratch import LostError, forked, run_child, serving
+from gemmgen.scratch import LostError, forked, lock, run_child, serving
 from gemmgen.spec import Spec, load_spec
 from gemmgen.tune import Row, add_to_table, read_table
 from gemmgen.tune.candidates import (
@@ -55,9 +56,10 @@ from gemmgen.tune.candidates import (
 from gemmgen.tune.halving import FINAL, LAST_RUNG, ROUNDS, Search, Stage, Verdict, gain, remaining
 from gemmgen.tune.store import Evidence, Facts, Job, Store, Trial
 from gemmgen.tune.tuning import Outcome, Tick, tune
-from gemmgen.tune.worker import look
+from gemmgen.tune.worker import compile_in_children, look
 
 SHAPE: Shape = (8, 16, 32)
+ENVIRONMENT = Environment("0", "0", "0", "0", "0", "0", "NVIDIA H200", 132, 4096)
 OPEN = """\
 title: t
 target: h200
@@ -378,7 +380,10 @@ class Kernels:
         self.stages: dict[int, Callable[[Tensor], object]] = {}
         """By the stages of a tile of 64 columns."""
         self.seconds = 20e-6
-        self.started = 0
+        self.differences = 1.0
+        """Between kernels, as a factor."""
+        self.times: dict[int, float] = {}
+        """In seconds, by the columns of a tile, where that is another."""
 
     def machine_on(self, device: int, architecture: Architecture) -> FakeMachine:
         assert architecture == HOPPER
@@ -389,7 +394,8 @@ class Kernels:
         assert found
         columns, stages = map(int, found.groups())
         # 64 columns are best, and so are 5 stages.
-        seconds = self.seconds * (1 + abs(math.log2(columns / 64)) / 10 + abs(stages - 5) / 50)
+        slower = abs(math.log2(columns / 64)) / 10 + abs(stages - 5) / 50
+        seconds = self.times.get(columns, self.seconds * (1 + self.differences * slower))
         spoil = self.spoil.get(columns) or (self.stages.get(stages) if columns == 64 else None)
 
         def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
@@ -505,6 +511,60 @@ def test_a_store_of_another_gpu_is_not_taken_for_this_one(tmp_path: Path, kernel
     )
 
 
+def test_trials_that_are_not_finished_are_not_written_without_a_gpu(tmp_path: Path, kernels: Kernels) -> None:
+    path = tmp_path / "open.yaml"
+    path.write_text(OPEN)
+    tuned_ = Tuned(load_spec(path), SHAPE)
+    facts = Facts("open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", ENVIRONMENT)
+    Store(str(tmp_path / "tune.db")).study(facts)
+    with pytest.raises(GemmgenError) as caught:
+        tuned(tmp_path, kernels, gpu="NVIDIA H200")
+    assert str(caught.value) == (
+        f"{tmp_path}/tune.db: error[other-gpu]: its trials on NVIDIA H200 are not finished: tune there first"
+    )
+    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+        tuned(tmp_path, kernels, machine_on=no_machine)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            OPEN.replace("kind: persistent", "kind: single_tile"),
+            "{path}: error[bad-shapes]: a kernel of a single tile does not compute 8x512x32",
+        ),
+        (
+            OPEN.replace("tile: {m: 64", "tile: {m: 96"),
+            "{path}:4:11: error[",
+        ),
+    ],
+)
+def test_specs_that_do_not_take_a_shape_are_refused_before_anything_is_measured(
+    tmp_path: Path, kernels: Kernels, text: str, message: str
+) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text.replace("search: {tile.n: [128, 64, 32]}", "").replace("m: 64,", "m: 64, n: 64,"))
+    with pytest.raises(GemmgenError) as caught:
+        tune(
+            [path],
+            [(8, 512, 32)],
+            str(tmp_path / "tune.db"),
+            out=tmp_path,
+            machine_on=kernels.machine_on,
+            prepare=prepared,
+        )
+    assert str(caught.value).startswith(message.format(path=path))
+
+
+def test_specs_for_two_generations_are_not_tuned_together(tmp_path: Path, kernels: Kernels) -> None:
+    paths = [spec_file("h100_bf16"), spec_file("b200_bf16")]
+    with pytest.raises(GemmgenError) as caught:
+        tune(paths, [SHAPE], str(tmp_path / "tune.db"), out=tmp_path, machine_on=kernels.machine_on)
+    assert caught.value.diagnostics[0].message == (
+        "these specs are for Blackwell and Hopper: one GPU runs one of them"
+    )
+
+
 def test_without_a_gpu_and_without_trials_nothing_is_tuned(tmp_path: Path, kernels: Kernels) -> None:
     with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
         tuned(tmp_path, kernels, machine_on=no_machine)
@@ -517,6 +577,28 @@ def test_the_first_choice_stays_where_nothing_is_faster(tmp_path: Path, kernels:
     assert outcome.remark == "the planner's first choice stays"
     assert "times as fast as the planner's first choice, which this is.\n" in outcome.path.read_text()
     assert "# The planner's first choice stays.\n" in outcome.path.read_text()
+
+
+def test_a_lead_within_the_noise_is_told_and_the_first_choice_stays(tmp_path: Path, kernels: Kernels) -> None:
+    kernels.differences = 0.01
+    outcome = tuned(tmp_path, kernels)
+    refused = outcome.verdict.refused
+    assert outcome.verdict.winner == outcome.verdict.first
+    assert refused is not None
+    assert refused.evidence is not None
+    assert 1 < refused.evidence.ratio.median < 1.003
+    assert outcome.remark == (
+        f"the planner's first choice stays; once more `{refused.label}` reads "
+        f"{refused.evidence.ratio.median:.3f}, which is within the noise"
+    )
+
+
+def test_a_kernel_above_the_roofline_is_told_and_not_written(tmp_path: Path, kernels: Kernels) -> None:
+    kernels.times[32] = 1e-10
+    outcome = tuned(tmp_path, kernels)
+    assert outcome.winner.pins["tile.n"] == 64
+    count = outcome.failures["impossible"]
+    assert outcome.remark == f"{count} above the roofline, which is a measurement error, took no part"
 
 
 def spoil_all(d: Tensor) -> None:
@@ -580,6 +662,30 @@ def test_a_kernel_that_cannot_be_compiled_is_not_measured(tmp_path: Path, kernel
     assert found
     assert {(trial.why, trial.message, trial.gpu_seconds) for trial in found} == {
         ("failed", "it does not compile", 0.0)
+    }
+
+
+def test_each_module_is_compiled_and_run_once_in_a_process_of_its_own(
+    tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_the_cpu(_: object) -> torch.device:
+        return torch.device("cpu")
+
+    def done(_: object) -> None:
+        pass
+
+    monkeypatch.setattr("gemmgen.bench.contest.import_generated", kernels.imported)
+    monkeypatch.setattr("gemmgen.bench.contest.require_gpu", on_the_cpu)
+    monkeypatch.setattr("gemmgen.bench.machine.CudaMachine.finish", done)
+    paths = {columns: tmp_path / f"kernel_{columns}.py" for columns in (32, 64, 128)}
+    for columns, path in paths.items():
+        path.write_text(f"    CTA tile         64 x {columns}, 64 of K per step, in 4 stages\n")
+    kernels.spoil |= {32: abort, 128: fault}
+    (tmp_path / "x.yaml").write_text(OPEN)
+    found = compile_in_children(load_spec(tmp_path / "x.yaml").spec, SHAPE, [*paths.values()])
+    assert found == {
+        paths[32]: "compiling and running it ended its process: signal 9",
+        paths[128]: "RuntimeError: CUDA error: an illegal memory access was encountered",
     }
 
 
@@ -697,6 +803,30 @@ def test_again_forgets_what_the_store_has(tmp_path: Path, kernels: Kernels) -> N
     again = tuned(tmp_path, kernels, budget=0.02, again=True)
     assert again.measured == first.measured
     assert again.trials[0].number == 0
+
+
+def test_nothing_is_forgotten_where_nothing_can_be_measured(tmp_path: Path, kernels: Kernels) -> None:
+    first = tuned(tmp_path, kernels, budget=0.02)
+    with pytest.raises(GemmgenError, match=r"error\[no-gpu\]"):
+        tuned(tmp_path, kernels, again=True, machine_on=no_machine)
+    assert tuned(tmp_path, kernels, budget=0.02).trials == first.trials
+
+
+def test_one_process_at_a_time_measures_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def properties(_: object) -> SimpleNamespace:
+        return SimpleNamespace(uuid="1234")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    machine = CudaMachine(torch.device("cpu"))
+    with machine.alone():
+        descriptor = os.open(tmp_path / "gemmgen-gpu-1234.lock", os.O_RDONLY)
+        assert lock(descriptor, exclusive=True) is False
+    assert lock(descriptor, exclusive=True) is True
+    os.close(descriptor)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with machine.alone():
+        pass
 
 
 def test_a_spec_that_somebody_else_wrote_is_not_replaced(tmp_path: Path, kernels: Kernels) -> None:
@@ -901,6 +1031,7 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
     [
         ([], "--shapes or --shape: name what to tune for"),
         (["--shape", "8x16x32", "--devices", "all"], "--devices: `all` are no GPUs: write 0,1"),
+        (["--shape", "8x16x32", "--again", "--gpu", "x"], "--again: measures, and --gpu does not"),
     ],
 )
 def test_what_is_no_request_is_refused(gemmgen: Command, arguments: list[str], message: str) -> None:
