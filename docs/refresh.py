@@ -16,6 +16,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
 ``<!-- misaligned -->``              copies of misaligned operands beside loads without TMA, from MISALIGNED
+``<!-- tuned -->``                   what tuning found beside every kernel of a set, from TUNED
 ``<!-- ragged -->``                  rows that end within a line of memory, from RAGGED
 """
 
@@ -48,7 +49,10 @@ from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "performance.md")
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "performance", "tuning")),
+)
 PICTURE = ROOT / "docs" / "speed.svg"
 PIPELINE = ROOT / "docs" / "pipeline.svg"
 PIPELINE_SPEC = ROOT / "specs" / "h100_bf16.yaml"
@@ -73,6 +77,7 @@ GEMV = ROOT / "benchmarks" / "reading" / "gemv.json"
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
 RAGGED = ROOT / "benchmarks" / "reading" / "ragged.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
+TUNED = ROOT / "benchmarks" / "tune" / "h200.jsonl"
 FEW_ROWS = SUITES / "h200_few_rows.jsonl"
 FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
 MANY_ROWS = SUITES / "h200_many_rows.jsonl"
@@ -119,7 +124,7 @@ def refreshed(text: str) -> str:
             flags=re.DOTALL,
         )
     return re.sub(
-        r"(<!-- (speed|benchmarks|few rows|reading|gemv|misaligned|ragged) -->\n).*?(<!-- end -->)",
+        r"(<!-- (speed|benchmarks|few rows|reading|gemv|tuned|misaligned|ragged) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{PLAIN_BLOCKS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
@@ -565,6 +570,33 @@ def _ragged() -> str:
     return _table(heads, map(row, rows), words=1)
 
 
+def _tuned() -> str:
+    """Return what TUNED says: what tuning took and found, and what is the fastest of the set."""
+    lines = [json.loads(line) for line in TUNED.read_text().splitlines()]
+    (session,), (tuned,), (again,) = (
+        [line for line in lines if line["line"] == kind] for kind in ("session", "tuned", "again")
+    )
+    duels = [f"{line['ratio']:.3f}" for line in lines if line["line"] == "duel"]
+    kernels = [line for line in lines if line["line"] == "kernel"]
+    best = max(line.get("ratio", 0.0) for line in kernels)
+    machine, failed = session["environment"], sum(tuned["failures"].values())
+    seconds = f"{tuned['gpu_seconds']:.1f} seconds of GPU\n  time, and {tuned['seconds']:.0f} seconds in all"
+    ratio, over_first = tuned["ratio_to_baseline"], tuned["ratio_to_first"]
+    lower, upper = tuned["ratio_to_baseline_quartiles"]
+    return (
+        f"On {machine['gpu']} with torch {machine['torch']}, Triton {machine['triton']}, bf16 at "
+        f"{shape_text(tuple(session['shape']))}, all left open:\n\n"
+        f"* {tuned['measured']} trials of {tuned['tried']} kernels took {seconds}; {failed} failed.\n"
+        f"* The winner, {tuned['winner']},\n"
+        f"  is {over_first:.3f} times as fast as the planner's first choice, and "
+        f"{ratio:.3f} [{lower:.3f}, {upper:.3f}] times as fast as cuBLAS.\n"
+        f"* A second run from the store measured {again['measured']}, in {again['seconds']:.0f} seconds.\n"
+        f"* Each of {len(kernels)} kernels of a committed set was measured too, in rounds with the\n"
+        f"  planner's first choice: the fastest is {best:.3f} times as fast as that. {len(duels)} that\n"
+        f"  looked the fastest met the winner in 60 rounds, and took {', '.join(duels)} of its time.\n"
+    )
+
+
 BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "suite": _suite,
     "specs": _specs,
@@ -583,6 +615,7 @@ PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "reading": _reading,
     "gemv": _gemv,
     "misaligned": _misaligned,
+    "tuned": _tuned,
     "ragged": _ragged,
 }
 

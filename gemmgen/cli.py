@@ -744,10 +744,12 @@ def tune_command(
         raise typer.BadParameter("name what to tune for", param_hint="--shapes or --shape")
     if not re.fullmatch(r"(\d+(,\d+)*)?", devices):
         raise typer.BadParameter(f"`{devices}` are no GPUs: write 0,1", param_hint="--devices")
+    if again and gpu:
+        raise typer.BadParameter("measures, and --gpu does not", param_hint="--again")
     _refuse_duplicates(specs)
     numbers = [int(device) for device in devices.split(",")] if devices else None
     try:
-        with _tuning_progress() as progress:
+        with tuning_progress() as progress:
             outcomes = tune(
                 specs,
                 tuple(dict.fromkeys(chosen)),
@@ -774,7 +776,7 @@ def tune_command(
 
 
 @contextmanager
-def _tuning_progress() -> Generator[Callable[[Tick], None]]:
+def tuning_progress() -> Generator[Callable[[Tick], None]]:
     """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:

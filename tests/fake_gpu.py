@@ -133,6 +133,10 @@ class FakeMachine:
     def finish(self) -> None:
         self.synchronize()
 
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        yield
+
     def lost(self) -> bool:
         return False
 

@@ -21,6 +21,7 @@ README = (ROOT / "README.md").read_text()
 PICTURE = (ROOT / "docs" / "speed.svg").read_text()
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
 PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
+TUNING = (ROOT / "docs" / "tuning.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def refresh() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "page", [README, BENCHMARKS, PERFORMANCE], ids=["README", "benchmarks", "performance"]
+    "page",
+    [README, BENCHMARKS, PERFORMANCE, TUNING],
+    ids=["README", "benchmarks", "performance", "tuning"],
 )
 def test_the_pages_quote_the_modules_and_the_records_as_they_are(refresh: ModuleType, page: str) -> None:
     assert refresh.refreshed(page) == page

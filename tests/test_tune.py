@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType, SimpleNamespace
 from typing import Any
 
 import optuna
@@ -29,9 +29,10 @@ from torch import Tensor
 
 from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
+from gemmgen.bench.machine import CudaMachine
 from gemmgen.bench.record import Environment
 from gemmgen.bench.suite import Rounds
-from gemmgen.cli import main
+from gemmgen.cli import main, tuning_progress
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
@@ -39,7 +40,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
 from gemmgen.problem import Shape
 from gemmgen.product import make
-from gemmgen.scratch import LostError, forked, run_child, serving
+from gemmgen.scratch import LostError, forked, lock, run_child, serving
 from gemmgen.spec import Spec, load_spec
 from gemmgen.tune import Row, add_to_table, read_table
 from gemmgen.tune.candidates import (
@@ -55,9 +56,10 @@ from gemmgen.tune.candidates import (
 from gemmgen.tune.halving import FINAL, LAST_RUNG, ROUNDS, Search, Stage, Verdict, gain, remaining
 from gemmgen.tune.store import Evidence, Facts, Job, Store, Trial
 from gemmgen.tune.tuning import Outcome, Tick, tune
-from gemmgen.tune.worker import look
+from gemmgen.tune.worker import compile_in_children, look
 
 SHAPE: Shape = (8, 16, 32)
+ENVIRONMENT = Environment("0", "0", "0", "0", "0", "0", "NVIDIA H200", 132, 4096)
 OPEN = """\
 title: t
 target: h200
@@ -132,6 +134,20 @@ def test_seeds_differ_in_kind_from_what_the_planner_ranks_first(tmp_path: Path) 
     assert {"hilbert", "grouped"} < {each.pins["schedule.order"] for each in seeds}
 
 
+def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path: Path) -> None:
+    operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
+    path = tmp_path / "x.yaml"
+    for wish, expected in (("", {1, 2, 4}), ("batch_invariant: true\n", {1})):
+        path.write_text(text + wish)
+        tuned = Tuned(load_spec(path), (1024, 1024, 4096))
+        found = first_candidates(tuned, 2)
+        found += neighbours(tuned, found[0].pins)
+        assert {each.pins["schedule.splits"] for each in found} == expected
+        whole = {each.pins["schedule.last_wave"] for each in found} == {"whole"}
+        assert whole == bool(wish)
+
+
 def test_neighbours_differ_in_what_the_spec_leaves_open_and_in_what_follows(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(OPEN)
     tuned = Tuned(load_spec(tmp_path / "x.yaml"), SHAPE)
@@ -153,6 +169,22 @@ def test_a_spec_without_a_legal_plan_is_explained_at_its_line(tmp_path: Path) ->
     path.write_text(OPEN.replace("tile: {m: 64", "tile: {m: 96"))
     with pytest.raises(GemmgenError, match=r"x\.yaml:4:11: error\["):
         first_candidates(Tuned(load_spec(path), SHAPE), 3)
+
+
+def test_tuning_found_what_is_within_two_percent_of_every_kernel_of_the_set() -> None:
+    record = ROOT / "benchmarks" / "tune" / "h200.jsonl"
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    found = {kind: [line for line in lines if line["line"] == kind] for kind in ("tuned", "again", "trial")}
+    (won,), (again,) = found["tuned"], found["again"]
+    kernels = [line for line in lines if line["line"] == "kernel"]
+    committed = (record.parent / "candidates.jsonl").read_text().splitlines()
+    assert [line["pins"] for line in kernels] == [json.loads(line) for line in committed]
+    assert max(line["ratio"] for line in kernels) <= 1.02 * won["ratio_to_first"]
+    assert min(line["ratio"] for line in lines if line["line"] == "duel") >= 1 / 1.02
+    assert won["gpu_seconds"] == pytest.approx(sum(trial["gpu_seconds"] for trial in found["trial"]), 1e-3)
+    assert won["gpu_seconds"] <= 60
+    assert (won["measured"], again["measured"]) == (len(found["trial"]), 0)
+    assert again["kernel_sha256"] == won["kernel_sha256"]
 
 
 # --- what is measured next
@@ -348,7 +380,10 @@ class Kernels:
         self.stages: dict[int, Callable[[Tensor], object]] = {}
         """By the stages of a tile of 64 columns."""
         self.seconds = 20e-6
-        self.started = 0
+        self.differences = 1.0
+        """Between kernels, as a factor."""
+        self.times: dict[int, float] = {}
+        """In seconds, by the columns of a tile, where that is another."""
 
     def machine_on(self, device: int, architecture: Architecture) -> FakeMachine:
         assert architecture == HOPPER
@@ -359,7 +394,8 @@ class Kernels:
         assert found
         columns, stages = map(int, found.groups())
         # 64 columns are best, and so are 5 stages.
-        seconds = self.seconds * (1 + abs(math.log2(columns / 64)) / 10 + abs(stages - 5) / 50)
+        slower = abs(math.log2(columns / 64)) / 10 + abs(stages - 5) / 50
+        seconds = self.times.get(columns, self.seconds * (1 + self.differences * slower))
         spoil = self.spoil.get(columns) or (self.stages.get(stages) if columns == 64 else None)
 
         def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
@@ -475,6 +511,60 @@ def test_a_store_of_another_gpu_is_not_taken_for_this_one(tmp_path: Path, kernel
     )
 
 
+def test_trials_that_are_not_finished_are_not_written_without_a_gpu(tmp_path: Path, kernels: Kernels) -> None:
+    path = tmp_path / "open.yaml"
+    path.write_text(OPEN)
+    tuned_ = Tuned(load_spec(path), SHAPE)
+    facts = Facts("open", tuned_.digest, "bf16", SHAPE, "NVIDIA H200", "an invented baseline", ENVIRONMENT)
+    Store(str(tmp_path / "tune.db")).study(facts)
+    with pytest.raises(GemmgenError) as caught:
+        tuned(tmp_path, kernels, gpu="NVIDIA H200")
+    assert str(caught.value) == (
+        f"{tmp_path}/tune.db: error[other-gpu]: its trials on NVIDIA H200 are not finished: tune there first"
+    )
+    with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
+        tuned(tmp_path, kernels, machine_on=no_machine)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            OPEN.replace("kind: persistent", "kind: single_tile"),
+            "{path}: error[bad-shapes]: a kernel of a single tile does not compute 8x512x32",
+        ),
+        (
+            OPEN.replace("tile: {m: 64", "tile: {m: 96"),
+            "{path}:4:11: error[",
+        ),
+    ],
+)
+def test_specs_that_do_not_take_a_shape_are_refused_before_anything_is_measured(
+    tmp_path: Path, kernels: Kernels, text: str, message: str
+) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text.replace("search: {tile.n: [128, 64, 32]}", "").replace("m: 64,", "m: 64, n: 64,"))
+    with pytest.raises(GemmgenError) as caught:
+        tune(
+            [path],
+            [(8, 512, 32)],
+            str(tmp_path / "tune.db"),
+            out=tmp_path,
+            machine_on=kernels.machine_on,
+            prepare=prepared,
+        )
+    assert str(caught.value).startswith(message.format(path=path))
+
+
+def test_specs_for_two_generations_are_not_tuned_together(tmp_path: Path, kernels: Kernels) -> None:
+    paths = [spec_file("h100_bf16"), spec_file("b200_bf16")]
+    with pytest.raises(GemmgenError) as caught:
+        tune(paths, [SHAPE], str(tmp_path / "tune.db"), out=tmp_path, machine_on=kernels.machine_on)
+    assert caught.value.diagnostics[0].message == (
+        "these specs are for Blackwell and Hopper: one GPU runs one of them"
+    )
+
+
 def test_without_a_gpu_and_without_trials_nothing_is_tuned(tmp_path: Path, kernels: Kernels) -> None:
     with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
         tuned(tmp_path, kernels, machine_on=no_machine)
@@ -487,6 +577,28 @@ def test_the_first_choice_stays_where_nothing_is_faster(tmp_path: Path, kernels:
     assert outcome.remark == "the planner's first choice stays"
     assert "times as fast as the planner's first choice, which this is.\n" in outcome.path.read_text()
     assert "# The planner's first choice stays.\n" in outcome.path.read_text()
+
+
+def test_a_lead_within_the_noise_is_told_and_the_first_choice_stays(tmp_path: Path, kernels: Kernels) -> None:
+    kernels.differences = 0.01
+    outcome = tuned(tmp_path, kernels)
+    refused = outcome.verdict.refused
+    assert outcome.verdict.winner == outcome.verdict.first
+    assert refused is not None
+    assert refused.evidence is not None
+    assert 1 < refused.evidence.ratio.median < 1.003
+    assert outcome.remark == (
+        f"the planner's first choice stays; once more `{refused.label}` reads "
+        f"{refused.evidence.ratio.median:.3f}, which is within the noise"
+    )
+
+
+def test_a_kernel_above_the_roofline_is_told_and_not_written(tmp_path: Path, kernels: Kernels) -> None:
+    kernels.times[32] = 1e-10
+    outcome = tuned(tmp_path, kernels)
+    assert outcome.winner.pins["tile.n"] == 64
+    count = outcome.failures["impossible"]
+    assert outcome.remark == f"{count} above the roofline, which is a measurement error, took no part"
 
 
 def spoil_all(d: Tensor) -> None:
@@ -550,6 +662,30 @@ def test_a_kernel_that_cannot_be_compiled_is_not_measured(tmp_path: Path, kernel
     assert found
     assert {(trial.why, trial.message, trial.gpu_seconds) for trial in found} == {
         ("failed", "it does not compile", 0.0)
+    }
+
+
+def test_each_module_is_compiled_and_run_once_in_a_process_of_its_own(
+    tmp_path: Path, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_the_cpu(_: object) -> torch.device:
+        return torch.device("cpu")
+
+    def done(_: object) -> None:
+        pass
+
+    monkeypatch.setattr("gemmgen.bench.contest.import_generated", kernels.imported)
+    monkeypatch.setattr("gemmgen.bench.contest.require_gpu", on_the_cpu)
+    monkeypatch.setattr("gemmgen.bench.machine.CudaMachine.finish", done)
+    paths = {columns: tmp_path / f"kernel_{columns}.py" for columns in (32, 64, 128)}
+    for columns, path in paths.items():
+        path.write_text(f"    CTA tile         64 x {columns}, 64 of K per step, in 4 stages\n")
+    kernels.spoil |= {32: abort, 128: fault}
+    (tmp_path / "x.yaml").write_text(OPEN)
+    found = compile_in_children(load_spec(tmp_path / "x.yaml").spec, SHAPE, [*paths.values()])
+    assert found == {
+        paths[32]: "compiling and running it ended its process: signal 9",
+        paths[128]: "RuntimeError: CUDA error: an illegal memory access was encountered",
     }
 
 
@@ -667,6 +803,30 @@ def test_again_forgets_what_the_store_has(tmp_path: Path, kernels: Kernels) -> N
     again = tuned(tmp_path, kernels, budget=0.02, again=True)
     assert again.measured == first.measured
     assert again.trials[0].number == 0
+
+
+def test_nothing_is_forgotten_where_nothing_can_be_measured(tmp_path: Path, kernels: Kernels) -> None:
+    first = tuned(tmp_path, kernels, budget=0.02)
+    with pytest.raises(GemmgenError, match=r"error\[no-gpu\]"):
+        tuned(tmp_path, kernels, again=True, machine_on=no_machine)
+    assert tuned(tmp_path, kernels, budget=0.02).trials == first.trials
+
+
+def test_one_process_at_a_time_measures_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def properties(_: object) -> SimpleNamespace:
+        return SimpleNamespace(uuid="1234")
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    machine = CudaMachine(torch.device("cpu"))
+    with machine.alone():
+        descriptor = os.open(tmp_path / "gemmgen-gpu-1234.lock", os.O_RDONLY)
+        assert lock(descriptor, exclusive=True) is False
+    assert lock(descriptor, exclusive=True) is True
+    os.close(descriptor)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    with machine.alone():
+        pass
 
 
 def test_a_spec_that_somebody_else_wrote_is_not_replaced(tmp_path: Path, kernels: Kernels) -> None:
@@ -816,6 +976,19 @@ def test_the_command_says_what_it_found_and_where_it_is(
     assert json.loads(out) == json.loads(json.dumps([{**outcome.as_dict(), "measured": 0}]))
 
 
+def test_a_terminal_sees_a_bar_over_all_budgets_and_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with tuning_progress() as tell:
+        for spent in (0.0, 15.0, 30.0):
+            tell(Tick("open 8x16x32", 2, 4, spent, 60.0, "rung 1 of 3, 7 trials to go"))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().err)
+    # One whole budget and a half of four.
+    assert re.search(r"open 8x16x32, 2 of 4: rung 1 of 3, 7 trials to go .*  38% +[\d:-]+\n", shown)
+
+
 def interrupt_parent(d: Tensor) -> None:
     os.kill(os.getppid(), signal.SIGINT)
     time.sleep(60)
@@ -858,6 +1031,7 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
     [
         ([], "--shapes or --shape: name what to tune for"),
         (["--shape", "8x16x32", "--devices", "all"], "--devices: `all` are no GPUs: write 0,1"),
+        (["--shape", "8x16x32", "--again", "--gpu", "x"], "--again: measures, and --gpu does not"),
     ],
 )
 def test_what_is_no_request_is_refused(gemmgen: Command, arguments: list[str], message: str) -> None:

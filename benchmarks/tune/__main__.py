@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from gemmgen.hardware import HOPPER
@@ -21,7 +20,7 @@ from gemmgen.scratch import scratch
 from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
 from gemmgen.tune.halving import ROUNDS
-from gemmgen.tune.store import Evidence
+from gemmgen.tune.store import Evidence, Trial
 from gemmgen.tune.tuning import BUDGET_SECONDS, Outcome, Tick, tune
 from gemmgen.tune.worker import Gpu, Request, compile_in_children, cuda_machine, look
 
@@ -34,6 +33,8 @@ RANKED = 40
 """Kernels of the planner's ranking in the set."""
 AROUND = 2
 """The first of them, whose neighbours are in it too."""
+PATHS = ("spec", "written")
+"""What a report says of the machine's directories."""
 DUELS = 3
 """The fastest of the set, each of which meets the winner once more."""
 
@@ -82,9 +83,11 @@ def measured(directory: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of the record: the session, tuning twice, every kernel of the set, and the duels."""
     devices, environment = look(cuda_machine, [0], HOPPER)
     yield {"line": "session", "environment": asdict(environment), "shape": SHAPE, "rounds": ROUNDS}
-    yield (first := _tuned(directory, "tuned"))[0]
+    line, outcome = _tuned(directory, "tuned")
+    yield line
+    yield from trial_lines(outcome.trials)
     yield _tuned(directory, "again")[0]
-    winner, kernels = first[1].winner, committed()
+    winner, kernels = outcome.winner, committed()
     with scratch() as modules:
         paths = {each.kernel: Path(modules) / f"kernel_{each.kernel[:16]}.py" for each in (winner, *kernels)}
         for each in (winner, *kernels):
@@ -93,15 +96,15 @@ def measured(directory: Path) -> Iterator[dict[str, Any]]:
         failures = compile_in_children(winner_spec(), SHAPE, [*paths.values()])
         yield {"line": "compiled", "kernels": len(paths), "seconds": round(time.monotonic() - began, 1)}
         gpu = Gpu(devices[0])
-        seconds: dict[str, float] = {}
+        ratios: dict[str, float] = {}
         for each in kernels:
             failure = failures.get(paths[each.kernel])
             found = None if failure else _measured(gpu, paths, each, kernels[0], ROUNDS[1])
             yield {"line": "kernel", **_line(each, found, failure)}
             if isinstance(found, Evidence):
-                seconds[each.kernel] = median(found.seconds) / median(found.against_seconds)
+                ratios[each.kernel] = found.ratio.median
         by_kernel = {each.kernel: each for each in kernels}
-        for kernel in sorted(seconds, key=lambda kernel: seconds[kernel])[:DUELS]:
+        for kernel in sorted(ratios, key=lambda kernel: -ratios[kernel])[:DUELS]:
             found = _measured(gpu, paths, winner, by_kernel[kernel], ROUNDS[-1])
             yield {"line": "duel", "against": by_kernel[kernel].label, **_line(winner, found, None)}
         gpu.close()
@@ -125,7 +128,26 @@ def _tuned(directory: Path, line: str) -> tuple[dict[str, Any], Outcome]:
         progress=_tell(),
     )
     seconds = round(time.monotonic() - began, 1)
-    return {"line": line, "seconds": seconds, **outcome.as_dict()}, outcome
+    found = {name: value for name, value in outcome.as_dict().items() if name not in PATHS}
+    return {"line": line, "seconds": seconds, **found}, outcome
+
+
+def trial_lines(trials: Sequence[Trial]) -> Iterator[dict[str, Any]]:
+    """Yield a line for each trial, without its samples."""
+    for each in trials:
+        found = each.evidence
+        yield {
+            "line": "trial",
+            "number": each.number,
+            "label": each.label,
+            "rung": each.job.rung,
+            "kernel": each.job.kernel[:16],
+            "against": each.job.against[:16],
+            "gpu_seconds": round(each.gpu_seconds, 4),
+            "ratio": found and round(found.ratio.median, 4),
+            "quartiles": found and [round(quartile, 4) for quartile in found.ratio.quartiles],
+            "why_not": each.message or None,
+        }
 
 
 def _tell() -> Any:

@@ -10,6 +10,7 @@ import os
 import signal
 import statistics
 import subprocess
+import tempfile
 import time
 import typing
 from collections import deque
@@ -17,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from threading import Thread
 from typing import Any, Final, Literal
 
@@ -25,7 +27,7 @@ import torch
 import gemmgen
 from gemmgen.bench.record import Environment, GpuState, Protocol, Samples, Timing
 from gemmgen.device import captured_graph, context_lost
-from gemmgen.scratch import started
+from gemmgen.scratch import lock, started
 
 STATE_SAMPLES: Final = 30
 """Samples that are enqueued while ``nvidia-smi`` starts: 0.3 s of work at 10 ms each."""
@@ -98,6 +100,10 @@ class SuiteMachine(Machine, typing.Protocol):
 
     def finish(self) -> None:
         """Wait until the device has done its work; raises UnfinishedError where that takes too long."""
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Wait until no other process is in this context with the device, and keep them out of it."""
         ...
 
     def lost(self) -> bool:
@@ -202,6 +208,21 @@ class CudaMachine:
         event = torch.cuda.Event()
         event.record()
         _finish(event)
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Hold the lock of a file in the directory for temporary files, which is named by the GPU."""
+        path = Path(tempfile.gettempdir()) / f"gemmgen-gpu-{self._properties().uuid}.lock"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        except OSError:  # nobody can wait for anybody there
+            yield
+            return
+        try:
+            lock(descriptor, exclusive=True, wait=True)
+            yield
+        finally:
+            os.close(descriptor)
 
     def lost(self) -> bool:
         """Whether an earlier fault has made the CUDA context unusable."""

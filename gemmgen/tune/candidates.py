@@ -162,7 +162,8 @@ class Tuned:
         spec = self.source.spec
         name = FIELDS[path]
         return (
-            name not in pinned(spec)
+            not (spec.batch_invariant and path in SUMMING)
+            and name not in pinned(spec)
             and name in family_of(spec).decisions
             and value in spec.search.get(path, (value,))
         )
@@ -175,6 +176,8 @@ class Tuned:
             return None
 
 
+SUMMING: Final = ("schedule.splits", "schedule.last_wave", "mma.promote_k")
+"""Fields that decide how a row's products are added up: tuned by shape, they would differ from M to M."""
 UNTUNED: Final = ("title", "check", "bench", "problem")
 """Sections that no kernel of a shape depends on."""
 

@@ -202,6 +202,8 @@ def tune(
         try:
             for number, (each, found) in enumerate(zip(tuned, ranked, strict=True), 1):
                 facts = _facts(each, baselines[each.source.path], chosen)
+                if again and chosen.why_not:
+                    raise chosen.why_not
                 if again:
                     store.forget(facts)
                 tell = _Teller(progress, facts.field, number, len(tuned), budget)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -111,10 +111,16 @@ class Worker:
             machine = self._ready(request)
         except GemmgenError as error:
             return Answer(0.0, why="cannot", message=str(error), ends=True)
-        starting, start = time.perf_counter() - began, machine.now()
+        starting = time.perf_counter() - began
+        with machine.alone():
+            start = machine.now()
+            answer = self._answer(machine, request)
+            return replace(answer, gpu_seconds=starting + machine.now() - start)
+
+    def _answer(self, machine: SuiteMachine, request: Request) -> Answer:
         ends = False
         try:
-            evidence = self._measured(machine, request)
+            return Answer(0.0, self._measured(machine, request))
         except _FaultError as fault:
             why, message = fault.why, str(fault)
         except (ValueError, TypeError) as error:
@@ -122,9 +128,7 @@ class Worker:
         except Exception as error:
             why, message = "failed", first_line(error)
             ends = isinstance(error, UnfinishedError) or machine.lost()
-        else:
-            return Answer(starting + machine.now() - start, evidence)
-        return Answer(starting + machine.now() - start, None, why, message, ends)
+        return Answer(0.0, None, why, message, ends)
 
     def _ready(self, request: Request) -> SuiteMachine:
         if self._machine is None:
