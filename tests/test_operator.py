@@ -5,12 +5,11 @@ All but the launch is tested without a GPU, on fake tensors; the tests of the la
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -244,7 +243,9 @@ def test_the_operator_refuses_what_the_function_refuses(module: ModuleType) -> N
     a, b = torch.zeros(4, 16, dtype=BF16), torch.zeros(24, 16, dtype=BF16).T
     with pytest.raises(ValueError, match=r"^a must be on a CUDA device, found cpu$"):
         operator_of(STEM)(a, b)
-    with pytest.raises(TypeError, match=r"^b must be strided torch.bfloat16, found torch.strided torch.int8$"):
+    with pytest.raises(
+        TypeError, match=r"^b must be strided torch.bfloat16, found torch.strided torch.int8$"
+    ):
         operator_of(STEM)(a.as_subclass(Cuda), b.char().as_subclass(Cuda))
 
 
@@ -259,10 +260,14 @@ def test_a_compiled_call_with_a_gradient_says_that_there_is_no_backward(module: 
         assert matmul_of(module)(a, b).shape == (4, 24)
 
 
+def summed(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: f(x).sum()
+
+
 Transform = Callable[[Callable[[Tensor], Tensor], Tensor], object]
 TRANSFORMS: dict[str, Transform] = {
     "vmap": lambda f, x: torch.func.vmap(f)(x[None]),
-    "grad": lambda f, x: torch.func.grad(lambda y: f(y).sum())(x),
+    "grad": lambda f, x: torch.func.grad(summed(f))(x),
     "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
 }
 
@@ -324,7 +329,7 @@ def test_another_layout_type_or_place_is_checked_again(module: ModuleType, drive
     for other in (a.clone(), a[:3], a[:2]):
         matmul(other, b, out=out[: len(other)])
     assert (len(driver.jit), len(driver.direct)) == (4, 1)
-    with pytest.raises(TypeError, match="found torch.strided torch.float16"):
+    with pytest.raises(TypeError, match=r"found torch\.strided torch\.float16"):
         matmul(a.view(torch.float16), b, out=out)
     negated: Any = vars(torch)["_neg_view"]
     with pytest.raises(ValueError, match="found a negated view"):
@@ -430,3 +435,140 @@ def test_threads_share_what_is_kept(module: ModuleType, driver: FakeDriver) -> N
     assert len(driver.jit) + len(driver.direct) == 4 * 50 * 4
     outputs = {out.data_ptr() for *_, out in calls}
     assert {arguments[-1][10][1] for arguments in driver.direct} == outputs
+
+
+# --- on a GPU
+
+gpu = pytest.mark.gpu
+
+
+def signs(*shape: int) -> Tensor:
+    """-1, 0 and 1: with so few summands, every result is exact."""
+    return torch.randint(-1, 2, shape, device="cuda").to(BF16)
+
+
+@pytest.fixture
+def model(module: ModuleType) -> torch.nn.Module:
+    with torch.device("cuda"):
+        model = mlp_of(module)
+    for weight in model.parameters():
+        weight.copy_(signs(*weight.shape))
+    return model
+
+
+@pytest.fixture
+def x() -> Tensor:
+    torch.random.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+    return signs(200, 64)
+
+
+@gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_compiled_model_gives_the_eager_numbers(model: torch.nn.Module, x: Tensor, mode: str) -> None:
+    expected = model(x)
+    dynamo.reset()
+    call = compiled(model, fullgraph=True, mode=mode)
+    for _ in range(3):
+        assert torch.equal(call(x).clone(), expected)
+
+
+@gpu
+def test_a_model_compiled_for_any_rows_gives_the_eager_numbers(model: torch.nn.Module, x: Tensor) -> None:
+    expected = model(x)
+    dynamo.reset()
+    call = compiled(model, fullgraph=True, dynamic=True)
+    for rows in (200, 130, 65):
+        assert torch.equal(call(x[:rows]), expected[:rows])
+
+
+@gpu
+def test_an_exported_model_gives_the_eager_numbers_also_without_python(
+    model: torch.nn.Module, x: Tensor, tmp_path: Path
+) -> None:
+    expected, program = model(x), export(model, (x,))
+    assert torch.equal(program.module()(x), expected)
+    inductor: Any = cast(Any, torch)._inductor
+    path = inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
+    assert torch.equal(inductor.aoti_load_package(path)(x), expected)
+
+
+@gpu
+@pytest.mark.parametrize("n", [256, 9])
+def test_torch_s_own_checks_of_operators_pass_on_the_gpu(module: ModuleType, x: Tensor, n: int) -> None:
+    weight = signs(n, 64)
+    assert {*opcheck(operator_of(STEM).default, (x, weight.T)).values()} == {"SUCCESS"}
+    if n == 256:
+        out = {"out": signs(200, n)}
+        assert {*opcheck(operator_of(STEM).out, (x, weight.T), out).values()} == {"SUCCESS"}
+
+
+@gpu
+@pytest.mark.parametrize("first", [False, True], ids=["prepared", "first call"])
+def test_a_launch_past_triton_is_captured_into_a_graph(module: ModuleType, x: Tensor, first: bool) -> None:
+    matmul, weight, out = matmul_of(module), signs(256, 64), signs(200, 256)
+    matmul(x, weight.T)  # compiled
+    if not first:
+        matmul(x, weight.T, out=out)
+    torch.cuda.synchronize()
+    with captured_graph() as graph:
+        matmul(x, weight.T, out=out)
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, x @ weight.T)
+
+
+@gpu
+def test_threads_and_streams_share_what_is_kept_on_the_gpu(model: torch.nn.Module, x: Tensor) -> None:
+    expected, different = model(x), list[int]()
+    torch.cuda.synchronize()
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            different.extend(i for i in range(300) if not torch.equal(model(x), expected))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert different == []
+
+
+@gpu
+def test_a_later_call_launches_past_triton(module: ModuleType, x: Tensor) -> None:
+    matmul, weight = matmul_of(module), signs(256, 64)
+    matmul(x, weight.T)
+    kept = len(module.PREPARED)
+    assert kept == 2
+    for _ in range(10):
+        matmul(x, weight.T)
+    assert len(module.PREPARED) == kept
+
+
+def first_use_of_cuda(answers: Any) -> None:
+    """Use a module, and CUDA, for the first time in this process."""
+    try:
+        matmul = matmul_of(import_generated(module_file(STEM)))
+        a, b = signs(200, 64), signs(256, 64).T
+        right = all(torch.equal(matmul(a, b), a @ b) for _ in range(3))
+        answers.put("right" if right else "wrong")
+    except BaseException:  # pytest is not there to see it
+        answers.put(traceback.format_exc())
+
+
+@gpu
+def test_afirst_use_of_cuda_child_that_is_the_first_to_use_cuda_computes() -> None:
+    program = (
+        "import multiprocessing, test_operator\n"
+        "fork = multiprocessing.get_context('fork')\n"
+        "answers = fork.Queue()\n"
+        "child = fork.Process(target=test_operator.first_use_of_cuda, args=(answers,))\n"
+        "child.start()\n"
+        "print(answers.get(timeout=300))\n"
+        "child.join()\n"
+    )
+    folders = os.pathsep.join([str(ROOT / "tests"), str(ROOT)])
+    command, environment = [sys.executable, "-c", program], os.environ | {"PYTHONPATH": folders}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert found.stdout.splitlines()[-1:] == ["right"], found.stdout + found.stderr
