@@ -253,10 +253,10 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
-        shape, n, token = PREPARED[key]
+        m, n, columns, token = PREPARED[key]
         if out is None:
-            d = inputs[0].new_empty(*shape, dtype=torch.int32)
-            d = d if shape[1] == n else d[:, :n]
+            d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.int32)
+            d = d if n == columns else d[:, :n]
         launch, device, rest, _ = PREPARED[token, d.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
@@ -282,7 +282,7 @@ def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Ten
     if prepared and key and key[:3] == (False, -1, d.device.index):
         if len(PREPARED) > 4096:
             PREPARED.clear()
-        PREPARED[PREPARED.setdefault(key, ((m, columns), n, object()))[2], d.data_ptr()] = prepared
+        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = prepared
     return None if d is out else d
 
 

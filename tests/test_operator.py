@@ -348,11 +348,19 @@ def test_a_result_of_its_own_is_allocated_and_described(
     matmul, (a, b, _) = matmul_of(module), matrices(9)
     blocks = [torch.zeros(64, dtype=BF16)]
 
-    def new_empty(_: Tensor, *shape: Any) -> Tensor:
-        rows, columns = shape[0] if len(shape) == 1 else shape
+    def allocated(extents: tuple[int, int]) -> Tensor:
+        rows, columns = extents
         return blocks[-1][: rows * columns].view(rows, columns).as_subclass(Cuda)
 
+    def new_empty(_: Tensor, extents: tuple[int, int]) -> Tensor:
+        return allocated(extents)
+
+    def empty_strided(extents: tuple[int, int], strides: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        assert (strides, dtype) == ((extents[1], 1), BF16)
+        return allocated(extents)
+
     monkeypatch.setattr(Cuda, "new_empty", new_empty)
+    monkeypatch.setattr(cast(Any, torch)._C._dynamo.guards, "_empty_strided_cuda", empty_strided)
     results = [matmul(a, b) for _ in range(4)]  # an allocator hands the same block out again
     assert {(*result.shape, *result.stride()) for result in results} == {(4, 9, 16, 1)}
     assert (len(driver.jit), len(driver.direct)) == (1, 3)
