@@ -16,6 +16,7 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- reading -->``                 modules beside kernels that only read, from READING
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
 ``<!-- misaligned -->``              copies of misaligned operands beside loads without TMA, from MISALIGNED
+``<!-- ragged -->``                  rows that end within a line of memory, from RAGGED
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ SUITES = ROOT / "benchmarks" / "suites"
 READING = ROOT / "benchmarks" / "reading" / "h200.json"
 GEMV = ROOT / "benchmarks" / "reading" / "gemv.json"
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
+RAGGED = ROOT / "benchmarks" / "reading" / "ragged.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 FEW_ROWS = SUITES / "h200_few_rows.jsonl"
 FEW_ROWS_8BIT = SUITES / "h200_few_rows_e4m3.jsonl"
@@ -117,7 +119,7 @@ def refreshed(text: str) -> str:
             flags=re.DOTALL,
         )
     return re.sub(
-        r"(<!-- (speed|benchmarks|few rows|reading|gemv|misaligned) -->\n).*?(<!-- end -->)",
+        r"(<!-- (speed|benchmarks|few rows|reading|gemv|misaligned|ragged) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{PLAIN_BLOCKS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
@@ -534,6 +536,35 @@ def _misaligned() -> str:
     return _table(heads, map(row, json.loads(MISALIGNED.read_text())), words=1)
 
 
+def _ragged() -> str:
+    """Return the rows of RAGGED: each kind of cluster over cuBLAS, by what rows are a multiple of."""
+
+    def row(found: Mapping[str, Any]) -> tuple[str, ...]:
+        ratios = {name: kernel["over_baseline"] for name, kernel in found["kernels"].items()}
+
+        def best(cluster: str) -> str:
+            alone = not cluster
+            those = [v for name, v in ratios.items() if (alone or cluster in name) and alone != ("," in name)]
+            return f"{max(those):.3f}"
+
+        return (
+            shape_text(tuple(found["shape"])),
+            f"{math.gcd(found['row_bytes'], 128)}",
+            f"{found['baseline_seconds'] * 1e6:.1f}",
+            f"{cublas_tile(found['baseline_kernel'])}",
+            *(best(cluster) for cluster in ("", "cluster 2x1", "cluster 1x2")),
+        )
+
+    def cublas_tile(kernel: str) -> str:
+        found = re.search(r"tst_(\d+x\d+)_\S+?_(\dx\d)_", kernel)
+        assert found
+        return f"{found[1]}, {found[2]}"
+
+    heads = ["M x N x K", "bytes", "cuBLAS, us", "its tile, cluster", "no cluster", "2 x 1", "1 x 2"]
+    rows = sorted(json.loads(RAGGED.read_text())["rows"], key=lambda each: -math.gcd(each["row_bytes"], 128))
+    return _table(heads, map(row, rows), words=1)
+
+
 BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "suite": _suite,
     "specs": _specs,
@@ -552,6 +583,7 @@ PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "reading": _reading,
     "gemv": _gemv,
     "misaligned": _misaligned,
+    "ragged": _ragged,
 }
 
 

@@ -32,6 +32,7 @@ ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 """Signals that ask a process to end. The exit code of each is 128 and its number, as shells say it."""
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 HOLD = Lock()
 """Held while a file is replaced, a directory made or a process started; ``discard`` takes it for good."""
@@ -44,6 +45,9 @@ _GROUPS: set[int] = set()
 
 _NAME = re.compile(r"gemmgen-scratch-\d+-\w{8}")
 """How the directories are called: by the process that made them, and at random."""
+
+LENGTH_BYTES = 8
+"""Of the number of bytes ahead of each answer."""
 
 SECONDS_TO_LOOK = 0.2
 """How often a process looks whether the one that started it is still there."""
@@ -198,6 +202,60 @@ def forked(function: Callable[[], T]) -> Generator[Callable[[], T]]:
                 os.waitpid(child, 0)
 
 
+@contextmanager
+def serving(start: Callable[[], Callable[[T], U]]) -> Generator[Callable[[T, float], U]]:
+    """Keep a forked process that answers one request after the other for as long as the context lasts.
+
+    In it, ``start`` makes the function that answers. What is yielded takes a request and the seconds that the
+    answer may take. Requests and answers are handed over by pickle; an exception must be part of an answer.
+
+    Raises, from what is yielded:
+        LostError: The process ended before it answered, or took too long; the text says which. Then it is
+            gone, and the context has nothing to give any more.
+    """
+    (asked, asking), (answered, answering) = os.pipe(), os.pipe()
+    child = _fork(partial(_serve, start, (asking, answered), asked, answering))
+    os.close(asked)
+    os.close(answering)
+    gone, reaping, status = os.pidfd_open(child), Lock(), None
+
+    def end() -> int:
+        """End the process, unless it has ended by itself; one thread may interrupt another that waits."""
+        nonlocal status
+        with reaping:
+            if status is None:
+                _kill(child)
+                _, status = os.waitpid(child, 0)
+            return status
+
+    def ask(request: T, seconds: float) -> U:
+        with suppress(BrokenPipeError):  # the process has ended: that is told below
+            pickle.dump(request, requests)
+            requests.flush()
+        # Its end too: a process that another thread forks may keep the pipe open for as long as it lives.
+        ready, _, _ = select.select([answered, gone], [], [], seconds)
+        if answered in ready:
+            received = answers.read(LENGTH_BYTES)
+            data = answers.read(int.from_bytes(received)) if len(received) == LENGTH_BYTES else b""
+            if data:
+                return pickle.loads(data)
+        ended = end()
+        if not ready:
+            raise LostError(f"no answer within {seconds:g} seconds")
+        raise LostError(f"signal {os.WTERMSIG(ended)}" if os.WIFSIGNALED(ended) else "no message")
+
+    requests, answers = os.fdopen(asking, "wb"), os.fdopen(answered, "rb")
+    with started(child):
+        try:
+            yield ask
+        finally:
+            end()
+            with suppress(BrokenPipeError):
+                requests.close()
+            answers.close()
+            os.close(gone)
+
+
 def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
     """Fork a process that runs a function, and return its id.
 
@@ -245,6 +303,31 @@ def _answer(
             pipe.write(result)
     finally:
         # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
+        os._exit(0)
+
+
+def _serve(
+    start: Callable[[], Callable[[T], object]],
+    of_parent: tuple[int, int],
+    asked: int,
+    answering: int,
+    parent: int,
+    blocked: Set[int],
+) -> NoReturn:
+    """In the child: answer until there are no more requests, and end: what follows is for the parent."""
+    try:
+        _begin(parent, blocked)
+        for descriptor in of_parent:
+            os.close(descriptor)
+        answer = start()
+        with os.fdopen(asked, "rb") as requests, os.fdopen(answering, "wb") as answers:
+            while True:
+                data = pickle.dumps(answer(pickle.load(requests)))
+                answers.write(len(data).to_bytes(LENGTH_BYTES) + data)
+                answers.flush()
+    except EOFError:
+        pass
+    finally:
         os._exit(0)
 
 

@@ -38,7 +38,9 @@ QUICK = frozenset(
         "blackwell_wrapper",
         "choices",
         "filecheck",
+        "integrations",
         "ledger",
+        "library",
         "pairs",
         "plan",
         "problem",
@@ -47,9 +49,11 @@ QUICK = frozenset(
         "quantize",
         "readme",
         "render",
+        "report",
         "rules",
         "spec_load",
         "tolerance",
+        "tune",
         "wrapper",
     )
 )
@@ -57,20 +61,26 @@ QUICK = frozenset(
 SLOW = frozenset(
     f"test_{name}"
     for name in (
+        "a_committed_library_follows_from_its_records_byte_for_byte",
         "another_triton_is_named_before_any_name_of_it_is_missed",
         "arbitrary_bytes_are_reported_within_the_file",
         "a_mutated_spec_loads_or_is_reported_within_the_file",
         "each_fix_that_a_text_names_satisfies_the_rule",
         "every_finding_of_every_rule_is_shown_by_a_spec",
         "every_wait_and_fence_says_what_it_is_for",
+        "in_a_browser_the_page_fits_and_sorts_without_an_error",
+        "inductor_calls_the_kernel_and_what_it_refuses_torch_computes",
+        "importing_a_library_is_fast_and_needs_neither_gpu_nor_triton",
         "no_value_past_the_named_one_is_legal",
         "one_bad_field_gives_at_most_one_diagnostic",
         "scales_are_packed_as_defined_element_by_element",
+        "the_page_has_the_figures_of_the_records",
         "where_one_value_is_wrong_a_fix_makes_the_spec_legal",
         "every_combination_of_parts_is_formatted_and_lint_clean",
         "every_process_renders_the_same_bytes",
         "every_two_features_that_can_meet_do",
         "processes_that_build_at_the_same_time_leave_one_whole_product",
+        "seeds_differ_in_kind_from_what_the_planner_ranks_first",
         "a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_killed",
     )
 )
@@ -103,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             continue
-        compiled = not {"lowered", "compiled"}.isdisjoint(getattr(item, "fixturenames", ()))
+        compiled = not {"lowered", "compiled", "kernels"}.isdisjoint(getattr(item, "fixturenames", ()))
         name = item.name.partition("[")[0]
         fast = item.path.stem in QUICK and not compiled and name not in SLOW
         if fast or (item.path.stem in SAMPLED and _is_sample(item)):

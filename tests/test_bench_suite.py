@@ -63,7 +63,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.architecture import HOPPER
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan.ranking import Candidate, rank
+from gemmgen.plan.planner import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec

@@ -49,8 +49,8 @@ def test_the_pinned_triton_is_the_supported_one() -> None:
     assert requirements(EXTRAS["compile"])["triton"].specifier == SpecifierSet(f"~={pins()['triton']}")
 
 
-def test_development_brings_what_compiles_and_what_draws() -> None:
-    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot"}
+def test_development_brings_what_compiles_draws_and_tunes() -> None:
+    assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot", "tune"}
 
 
 def wanted_triton(torch_requirements: list[str]) -> SpecifierSet | None:

@@ -18,7 +18,7 @@ from gemmgen.plan.shared_rules import uneven_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
-from gemmgen.problem.definition import Operand, Problem
+from gemmgen.problem import Operand, Problem
 from gemmgen.product import Product
 from gemmgen.render import render
 

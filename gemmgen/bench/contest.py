@@ -74,7 +74,7 @@ from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, staged
 from gemmgen.render import render
@@ -396,6 +396,7 @@ def time_suite(
     *,
     extents: range = range(1, LARGEST + 1),
     candidates: int | None = None,
+    chosen: Callable[[Shape], str] | None = None,
     protocol: Rounds | None = None,
     machine: SuiteMachine | None = None,
     prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
@@ -404,7 +405,8 @@ def time_suite(
     """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
 
     With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
-    those that its planner ranks first for that shape.
+    those that its planner ranks first for that shape. With ``chosen``, which returns the name of one of the
+    specs, only that one takes part on a shape, as in a library.
 
     What the book has already is not timed again. All kernels that compute the same from the same types are
     timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
@@ -422,6 +424,8 @@ def time_suite(
             message = "has no shapes for the types of these specs"
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
         heats = _heats(entrants, suite, extents)
+        if chosen:
+            heats = [_of_one(found, chosen(found.shape)) for found in heats]
         if candidates:
             heats = _chosen(heats, candidates, Path(directory), progress)
             entrants = tuple({each.entry.name: each for found in heats for each in found.entrants}.values())
@@ -525,6 +529,11 @@ def _heats(entrants: Sequence[Entrant], suite: Suite, extents: range) -> list[_H
             able = tuple(entrant for entrant in members if entrant.takes(shape))
             found.append(_Heat(contest, shape, families, able))
     return found
+
+
+def _of_one(found: _Heat, name: str) -> _Heat:
+    """Return a heat with the entrant of a name alone."""
+    return replace(found, entrants=tuple(each for each in found.entrants if each.entry.name == name))
 
 
 def _tasks(
@@ -661,6 +670,98 @@ def _refuse_other_machine(book: Book, session: Session) -> None:
             raise GemmgenError([Diagnostic(str(book.path), "other-machine", message)])
 
 
+@dataclass(frozen=True)
+class Arena:
+    """The tensors of one shape, and how arms run and take turns on them."""
+
+    spec: Spec
+    """One that says what all arms compute."""
+    shape: Shape
+    protocol: Rounds
+    machine: SuiteMachine
+    sets: tuple[InputSet, ...]
+    exact: tuple[tuple[slice, Tensor], ...]
+    """What the first of them gives."""
+
+    @classmethod
+    def of(
+        cls,
+        spec: Spec,
+        shape: Shape,
+        protocol: Rounds,
+        machine: SuiteMachine,
+        l2_bytes: int,
+        pack_scales: Callable[[Tensor], Tensor] | None = None,
+    ) -> Arena:
+        """Draw the inputs for a shape [M, N, K], and compute what the first set gives."""
+        generator = torch.Generator(machine.device).manual_seed(protocol.seed)
+        sets = input_sets(shape, spec, l2_bytes, generator, protocol, pack_scales)
+        return cls(spec, shape, protocol, machine, sets, tuple(references(sets[0].inputs, spec)))
+
+    def running(self, name: str, bind: Call) -> Running:
+        """Call an arm once for each set, and judge what it makes of the first."""
+        found = judged(bind, self.sets[0], self.spec, self.exact, self.machine.finish)
+        arm = _Calls(bind, self.sets)
+        each_set(arm, len(self.sets), 1)()
+        self.machine.finish()
+        return Running(name, arm, found)
+
+    def pass_seconds(self, running: Running) -> float:
+        """Return about how long an arm takes for all sets."""
+        return estimate(self.machine, self.machine.recorded(each_set(running.arm, len(self.sets), 1)))
+
+    def passes(self, pass_seconds: float) -> int:
+        """Return how often an arm that takes so long for all sets goes over them in a sample."""
+        return math.ceil(self.protocol.graph_seconds / pass_seconds)
+
+    def sample(self, running: Running, passes: int) -> Sample:
+        """Capture so many passes over the sets; fewer of a kernel that is much slower."""
+        count = len(self.sets)
+        work = self.machine.recorded(each_set(running.arm, count, passes))
+        (seconds,) = self.machine.times([work])
+        fewer = math.ceil(passes * self.protocol.graph_seconds / seconds)
+        if seconds > MUCH_SLOWER * self.protocol.graph_seconds and fewer < passes:
+            work, passes = self.machine.recorded(each_set(running.arm, count, fewer)), fewer
+            self.machine.times([work])
+        return Sample(running, work, passes * count)
+
+    def settle(self, samples: Sequence[Sample], seconds: float) -> None:
+        """Keep the GPU at work for so long."""
+        start = self.machine.now()
+        while self.machine.now() - start < seconds:
+            self.machine.times([sample.work for sample in samples])
+
+    def rounds(self, samples: Sequence[Sample], rounds: int) -> dict[int, tuple[float, ...]]:
+        """Let the first arm and then all others take so many turns; return seconds per call of each."""
+        return self.turns(samples, [arm for number in range(rounds) for arm in _order(len(samples), number)])
+
+    def turns(self, samples: Sequence[Sample], turns: Sequence[int]) -> dict[int, tuple[float, ...]]:
+        """Return seconds per call of each arm, in the order of its turns."""
+        times = self.machine.times([samples[arm].work for arm in turns])
+        found: dict[int, list[float]] = {}
+        for arm, seconds in zip(turns, times, strict=True):
+            found.setdefault(arm, []).append(rounded(seconds / samples[arm].calls))
+        return {arm: tuple(seconds) for arm, seconds in found.items()}
+
+    def faults_after(self, sample: Sample) -> tuple[str, ...]:
+        """Judge what one more replay makes of the first set: a kernel may leave something behind."""
+        result = sample.running.arm.results[0]
+        result.fill_(poison(result.dtype))
+        sample.work()
+        self.machine.finish()
+        found = deviation(result, self.sets[0].inputs, self.spec, self.exact)
+        return tuple(wrong(self.spec, self.shape, found))
+
+    def host_seconds(self, arm: Arm, pass_seconds: float) -> float:
+        """Return the median host time of eager calls, of few where they take the device long."""
+        call_seconds = pass_seconds / len(self.sets)
+        calls = max(LEAST_SUITE_HOST_CALLS, min(self.protocol.host_calls, int(5e-3 / call_seconds)))
+        self.machine.finish()
+        found = statistics.median(call_times(arm, len(self.sets), calls, self.machine))
+        self.machine.finish()
+        return found
+
+
 @dataclass
 class _Campaign:
     """The rounds on one shape after the other."""
@@ -678,20 +779,18 @@ class _Campaign:
     def run(self, task: Task) -> None:
         """Time the kernels of a task that are right, by turns, and write down what happened to each."""
         gc.collect()  # of the shape before; in a quiet context nothing else does
-        protocol, machine = self.protocol, self.machine
-        generator = torch.Generator(machine.device).manual_seed(protocol.seed)
         l2_bytes = self.environment.l2_bytes
         with task.baseline.settings():
             try:
-                sets = input_sets(task.shape, task.spec, l2_bytes, generator, protocol, self._packing(task))
-                exact = tuple(references(sets[0].inputs, task.spec))
-                baseline = self._running(BASELINE, task.baseline.bind, task, sets, exact)
+                packing = self._packing(task)
+                arena = Arena.of(task.spec, task.shape, self.protocol, self.machine, l2_bytes, packing)
+                baseline = arena.running(BASELINE, task.baseline.bind)
             except Exception as error:
                 self._note(task, BASELINE, "cannot", error)
                 return
-            kernels = tuple(self._right(task, sets, exact))
+            kernels = tuple(self._right(task, arena))
             if kernels:
-                self._take_turns(task, baseline, kernels, sets, exact)
+                self._take_turns(task, arena, baseline, kernels)
 
     def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
         if not problem_of(task.spec).block_scaled:
@@ -704,9 +803,7 @@ class _Campaign:
             self.matmuls[name] = import_generated(entrant.module_path)
         return self.matmuls[name]
 
-    def _right(
-        self, task: Task, sets: tuple[InputSet, ...], exact: tuple[tuple[slice, Tensor], ...]
-    ) -> Iterator[_Running]:
+    def _right(self, task: Task, arena: Arena) -> Iterator[Running]:
         """Yield the kernels that compute the right numbers; note why others do not."""
         for entrant in task.entrants:
             name = entrant.entry.name
@@ -714,8 +811,7 @@ class _Campaign:
                 self._note(task, name, "failed", self.prepared.failures[name])
                 continue
             try:
-                bind = partial(bound, matmul_of(self._module(entrant)))
-                running = self._running(name, bind, task, sets, exact)
+                running = arena.running(name, partial(bound, matmul_of(self._module(entrant))))
             except (ValueError, TypeError) as error:
                 self._note(task, name, "cannot", error)
             except Exception as error:
@@ -727,103 +823,66 @@ class _Campaign:
                 else:
                     yield running
 
-    def _running(
-        self,
-        name: str,
-        bind: Call,
-        task: Task,
-        sets: tuple[InputSet, ...],
-        exact: tuple[tuple[slice, Tensor], ...],
-    ) -> _Running:
-        """Call an arm once for each set, and judge what it makes of the first."""
-        found = judged(bind, sets[0], task.spec, exact, self.machine.finish)
-        arm = _Calls(bind, sets)
-        each_set(arm, len(sets), 1)()
-        self.machine.finish()
-        return _Running(name, arm, found)
-
     def _note(
         self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
     ) -> None:
         """Write down that a kernel is not timed; raise where it has lost the GPU."""
-        text = error if isinstance(error, str) else _first_line(error)
+        text = error if isinstance(error, str) else first_line(error)
         self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
             message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
             where = f"{task.contest} {shape_text(task.shape)}"
             raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=where)])
 
-    def _take_turns(
-        self,
-        task: Task,
-        baseline: _Running,
-        kernels: tuple[_Running, ...],
-        sets: tuple[InputSet, ...],
-        exact: tuple[tuple[slice, Tensor], ...],
-    ) -> None:
+    def _take_turns(self, task: Task, arena: Arena, baseline: Running, kernels: tuple[Running, ...]) -> None:
         """Capture the arms and time them; note why there is no sample of one, or no round at all."""
-        protocol, machine, input_set_count = self.protocol, self.machine, len(sets)
         try:
-            one_pass = machine.recorded(each_set(baseline.arm, input_set_count, 1))
-            pass_seconds = estimate(machine, one_pass)
-            passes = math.ceil(protocol.graph_seconds / pass_seconds)
-            samples = [self._sample(baseline, input_set_count, passes)]
+            pass_seconds = arena.pass_seconds(baseline)
+            passes = arena.passes(pass_seconds)
+            samples = [arena.sample(baseline, passes)]
         except Exception as error:
             self._note(task, BASELINE, "cannot", error)
             return
         for running in kernels:
             try:
-                samples.append(self._sample(running, input_set_count, passes))
+                samples.append(arena.sample(running, passes))
             except Exception as error:
                 self._note(task, running.name, "failed", error)
         if len(samples) == 1:
             return
         try:
-            result = self._rounds(task, samples, sets, exact, pass_seconds)
+            result = self._rounds(task, arena, samples, pass_seconds)
         except GemmgenError:
             raise
         except Exception as error:  # nobody knows whose fault it is
             for sample in samples[1:-1]:
-                self._note(task, sample.running.name, "failed", f"rounds with it: {_first_line(error)}")
+                self._note(task, sample.running.name, "failed", f"rounds with it: {first_line(error)}")
             self._note(task, samples[-1].running.name, "failed", error)
         else:
             if result:
                 self.book.write(result)
 
-    def _rounds(
-        self,
-        task: Task,
-        samples: list[_Sample],
-        sets: tuple[InputSet, ...],
-        exact: tuple[tuple[slice, Tensor], ...],
-        pass_seconds: float,
-    ) -> Result | None:
+    def _rounds(self, task: Task, arena: Arena, samples: list[Sample], pass_seconds: float) -> Result | None:
         """Let the GPU settle, take turns, and then time the best once more beside the baseline.
 
         Kernels that are wrong after so many replays are noted as that: they leave something behind.
         """
-        protocol, machine = self.protocol, self.machine
-        start = machine.now()
-        while machine.now() - start < self.settle_seconds:
-            machine.times([sample.work for sample in samples])
-        start = machine.now()
-        turns = [arm for number in range(protocol.rounds) for arm in _order(len(samples), number)]
-        by_arm = self._by_arm(samples, turns)
-        right = [
-            arm for arm in range(1, len(samples)) if self._still_right(task, samples[arm], sets[0], exact)
-        ]
+        arena.settle(samples, self.settle_seconds)
+        start = self.machine.now()
+        by_arm = arena.rounds(samples, self.protocol.rounds)
+        right = [arm for arm in range(1, len(samples)) if self._still_right(task, arena, samples[arm])]
         if not right:
             return None
         best = max(right, key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
-        pairs = self._by_arm(samples, [0, best] * protocol.rounds)
+        pairs = arena.turns(samples, [0, best] * self.protocol.rounds)
         state = self.state_since(start)
         timed = [
             Timed(
                 kernel=sample.running.name,
                 seconds=by_arm[arm],
                 calls=sample.calls,
-                relative_error=_rounded(sample.running.deviation.relative),
-                host_seconds=_rounded(self._host_seconds(sample.running.arm, len(sets), pass_seconds)),
+                relative_error=rounded(sample.running.deviation.relative),
+                host_seconds=rounded(arena.host_seconds(sample.running.arm, pass_seconds)),
             )
             for arm, sample in enumerate(samples)
             if arm in (0, *right)
@@ -833,7 +892,7 @@ class _Campaign:
             shape=task.shape,
             contest=task.contest,
             families=task.families,
-            input_sets=len(sets),
+            input_sets=len(arena.sets),
             baseline=timed[0],
             baseline_kernels=self.prepared.launched.get((task.contest, task.shape), ()),
             kernels=tuple(timed[1:]),
@@ -841,46 +900,11 @@ class _Campaign:
             state=state,
         )
 
-    def _still_right(
-        self, task: Task, sample: _Sample, inputs_and_d: InputSet, exact: tuple[tuple[slice, Tensor], ...]
-    ) -> bool:
+    def _still_right(self, task: Task, arena: Arena, sample: Sample) -> bool:
         """Judge what one more replay makes of the first set."""
-        result = sample.running.arm.results[0]
-        result.fill_(poison(result.dtype))
-        sample.work()
-        self.machine.finish()
-        found = deviation(result, inputs_and_d.inputs, task.spec, exact)
-        faults = tuple(wrong(task.spec, task.shape, found))
-        if faults:
+        if faults := arena.faults_after(sample):
             self._note(task, sample.running.name, "wrong", f"after many replays: {'; '.join(faults)}")
         return not faults
-
-    def _by_arm(self, samples: Sequence[_Sample], turns: Sequence[int]) -> dict[int, tuple[float, ...]]:
-        """Return seconds per call of each arm, in the order of its turns."""
-        times = self.machine.times([samples[arm].work for arm in turns])
-        found: dict[int, list[float]] = {}
-        for arm, seconds in zip(turns, times, strict=True):
-            found.setdefault(arm, []).append(_rounded(seconds / samples[arm].calls))
-        return {arm: tuple(seconds) for arm, seconds in found.items()}
-
-    def _sample(self, running: _Running, input_set_count: int, passes: int) -> _Sample:
-        """Capture as many calls as the baseline's sample has; fewer of a kernel that is much slower."""
-        work = self.machine.recorded(each_set(running.arm, input_set_count, passes))
-        (seconds,) = self.machine.times([work])
-        fewer = math.ceil(passes * self.protocol.graph_seconds / seconds)
-        if seconds > MUCH_SLOWER * self.protocol.graph_seconds and fewer < passes:
-            work, passes = self.machine.recorded(each_set(running.arm, input_set_count, fewer)), fewer
-            self.machine.times([work])
-        return _Sample(running, work, passes * input_set_count)
-
-    def _host_seconds(self, arm: Arm, input_set_count: int, pass_seconds: float) -> float:
-        """Return the median host time of eager calls, of few where they take the device long."""
-        call_seconds = pass_seconds / input_set_count
-        calls = max(LEAST_SUITE_HOST_CALLS, min(self.protocol.host_calls, int(5e-3 / call_seconds)))
-        self.machine.finish()
-        found = statistics.median(call_times(arm, input_set_count, calls, self.machine))
-        self.machine.finish()
-        return found
 
 
 MUCH_SLOWER: Final = 2.5
@@ -889,7 +913,7 @@ LEAST_SUITE_HOST_CALLS: Final = 5
 
 
 @dataclass(frozen=True)
-class _Running:
+class Running:
     """An arm that has run on all sets, and how far its first result is from the exact one."""
 
     name: str
@@ -898,10 +922,10 @@ class _Running:
 
 
 @dataclass(frozen=True)
-class _Sample:
+class Sample:
     """What is timed at once."""
 
-    running: _Running
+    running: Running
     work: Work
     calls: int
 
@@ -913,12 +937,13 @@ def _order(arms: int, number: int) -> tuple[int, ...]:
     return (0, *kernels[first:], *kernels[:first])
 
 
-def _rounded(seconds: float) -> float:
+def rounded(seconds: float) -> float:
     """Return a number to six digits: more are noise, and a record has many."""
     return float(f"{seconds:.6g}")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error is and the first line of its text."""
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
@@ -945,36 +970,38 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
             smallest.setdefault(entrant.entry.name, (entrant, task.shape))
     progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
     with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
-        primed = dict(zip(smallest, pool.map(_primed_in_child, smallest.values()), strict=True))
+        priming = [
+            pool.submit(primed, each.spec, shape, each.module_path) for each, shape in smallest.values()
+        ]
+        found = dict(zip(smallest, (each.result() for each in priming), strict=True))
         try:
             names = launched()
         except LostError:
             names = {}
-    for outcome in primed.values():
+    for outcome in found.values():
         if isinstance(outcome, GemmgenError):
             raise outcome
-    failures = {name: outcome for name, outcome in primed.items() if isinstance(outcome, str)}
+    failures = {name: outcome for name, outcome in found.items() if isinstance(outcome, str)}
     return Prepared(names, failures)
 
 
-def _primed_in_child(entrant_and_shape: tuple[Entrant, Shape]) -> GemmgenError | str | None:
+def primed(spec: Spec, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+    """Compile a kernel by running it once, in a process of its own; return what is wrong with it."""
     try:
-        with forked(partial(_primed, *entrant_and_shape)) as result:
+        with forked(partial(_primed, spec, shape, module_path)) as result:
             return result()
     except LostError as error:
         return f"compiling and running it ended its process: {error}"
 
 
-def _primed(entrant: Entrant, shape: Shape) -> GemmgenError | str | None:
-    """Compile a kernel by running it once; return what is wrong with it."""
+def _primed(spec: Spec, shape: Shape, module_path: Path) -> GemmgenError | str | None:
     signal.alarm(PRIMING_SECONDS)
-    spec = entrant.spec
     try:
         machine = CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
     except GemmgenError as error:
         return error
     try:
-        module = import_generated(entrant.module_path)
+        module = import_generated(module_path)
         pack_scales = pack_scales_of(module) if problem_of(spec).block_scaled else None
         made = _input_set(shape, spec, torch.Generator(machine.device).manual_seed(0), pack_scales)
         bound(matmul_of(module), made.timed, made.d)()
@@ -982,7 +1009,7 @@ def _primed(entrant: Entrant, shape: Shape) -> GemmgenError | str | None:
     except (ValueError, TypeError):
         return None  # it does not take this shape; another one may do
     except Exception as error:
-        return _first_line(error)
+        return first_line(error)
     return None
 
 

@@ -34,8 +34,17 @@ from gemmgen.bench.record import (
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
-from gemmgen.spec.compose import compose
-from gemmgen.spec.diagnostics import Code, Node, Place, Report, describe, did_you_mean, listing, quoted
+from gemmgen.spec.diagnostics import (
+    Code,
+    Node,
+    Place,
+    Report,
+    compose,
+    describe,
+    did_you_mean,
+    listing,
+    quoted,
+)
 
 # --- the file of a suite
 

@@ -18,7 +18,7 @@ from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.roles import tensor_of
-from gemmgen.problem.definition import Shape
+from gemmgen.problem import Shape
 from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.spec.model import Spec
 

@@ -25,7 +25,7 @@ from gemmgen.numerics.encoding import (
     poison,
 )
 from gemmgen.plan.decisions import problem_of
-from gemmgen.problem.definition import BlockScale, Shape
+from gemmgen.problem import BlockScale, Shape
 from gemmgen.problem.operations import (
     ACTIVATIONS,
     BLOCK_SCALES,

@@ -16,7 +16,7 @@ from gemmgen.hardware import Architecture
 from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, RegisterPool, captures
 from gemmgen.plan.storage import Barrier, SharedBuffer, SharedMemory, TensorMemory
-from gemmgen.problem.definition import Problem, Shape
+from gemmgen.problem import Problem, Shape
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gemmgen.hardware import TCGEN05
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import Estimate
-from gemmgen.problem.definition import Ranges, Shape, shape_text
+from gemmgen.problem import Ranges, Shape, shape_text
 
 __all__ = ["Entry", "Ledger", "Section", "ledger"]
 

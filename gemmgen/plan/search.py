@@ -19,7 +19,7 @@ from gemmgen.errors import Violation
 from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Rule, judge
-from gemmgen.problem.definition import Problem, Shape
+from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec
 

@@ -12,7 +12,7 @@ from gemmgen.hardware.elements import FP8
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule
-from gemmgen.problem.definition import Problem
+from gemmgen.problem import Problem
 
 # --- the problem
 

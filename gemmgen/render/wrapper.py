@@ -10,10 +10,9 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.overview import formula
-from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
+from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
 
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of these; addresses and row strides are multiples of it."""

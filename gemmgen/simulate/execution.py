@@ -19,7 +19,6 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.scratch import LostError, forked
-from gemmgen.simulate import operations
 from gemmgen.simulate.findings import Findings, Kind, refusal
 from gemmgen.simulate.global_memory import (
     Dependence,
@@ -29,10 +28,20 @@ from gemmgen.simulate.global_memory import (
     Storage,
     differing,
 )
+from gemmgen.simulate.operations import (
+    arith,
+    atomics,
+    code,
+    control,
+    loads_stores,
+    tensor_cores,
+    tensors,
+    transfers,
+)
 from gemmgen.simulate.operations.control import GDC_WAIT, only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.operations.table import code
-from gemmgen.simulate.parse import Block, Operation, parse, walk
+from gemmgen.simulate.parse import Block, DescriptorType, Operation, parse, walk
+from gemmgen.simulate.picture import Trace
 from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
 from gemmgen.simulate.policies import (
     DEFAULT_SCHEDULES,
@@ -44,10 +53,11 @@ from gemmgen.simulate.policies import (
 )
 from gemmgen.simulate.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
 from gemmgen.simulate.result import Result
-from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
-from gemmgen.simulate.types import DescriptorType
 from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
+
+FAMILIES = (arith, atomics, control, loads_stores, tensor_cores, tensors, transfers)
+"""What has the operations, a family a file: to import them makes the operations known."""
 
 PROGRAMS_AT_A_TIME = 16
 """Begun together: enough for any order of two or three, and few to choose from at every step."""
@@ -538,7 +548,7 @@ def _kernel(module: Operation) -> Kernel:
     if len(functions) != 1 or len(public) != 1:
         raise refusal("functions that are not inlined are not known to the simulator")
     function = public[0]
-    known = code(function.regions[0], operations.FAMILIES)
+    known = code(function.regions[0], FAMILIES)
     layout, tensor_layout = Layout(), Layout()
     for op in walk(function.regions[0]):
         if op.name == "ttg.local_alloc":

@@ -1,12 +1,31 @@
-"""The YAML of a spec as a tree of places, and what is reported at each of them."""
+"""The YAML of a spec, in the part of YAML 1.2.2 that it needs: a tree, and what is reported in it."""
+
+# ruamel.yaml hides `Any` from type checkers, so its attributes have no known type.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn, TypeAlias
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, StreamMark
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
@@ -204,3 +223,179 @@ def describe(node: Node) -> str:
             return f"a list of {len(items)}" if items else "an empty list"
         case dict() as members:
             return f"a mapping of {len(members)}" if members else "an empty mapping"
+
+
+# --- from the text to the tree
+
+MAX_DEPTH = 16
+"""Levels of nesting, several times the model's; it bounds every recursion over a tree."""
+
+
+def compose(text: str, report: Report) -> Node:
+    """Return the tree of the one document in the text."""
+    composer = _Composer(text, report)
+    try:
+        root = composer.document()
+    except MarkedYAMLError as error:
+        report.stop("yaml-syntax", _syntax_message(error), _place(error.problem_mark))
+    except (ValueError, OverflowError):
+        # What ruamel.yaml lets through is `chr` of an escape beyond U+10FFFF; it has no mark of its own.
+        report.stop("yaml-syntax", "an escape from here on is not a character of Unicode", composer.reached)
+    if root is None:
+        report.stop("file-empty", "the file holds only comments; a spec starts with its title and target")
+    return root
+
+
+class _Composer:
+    """Builds a tree from the parser's events and refuses the YAML that a spec does not need.
+
+    ruamel.yaml's own composer recurses as deep as the file says, resolves aliases, and types `010` or `1_000`
+    in ways of its own; its parser keeps an explicit stack and leaves all of that to its caller.
+    """
+
+    def __init__(self, text: str, report: Report) -> None:
+        self._events: Iterator[Event] = YAML(typ="safe", pure=True).parse(text)
+        self._report = report
+        self.reached: Place = (1, 1)
+        """Where the latest event started."""
+
+    def document(self) -> Node | None:
+        """Return the root, or None when the file holds only comments."""
+        root = None
+        for event in self._events:
+            if not isinstance(event, DocumentStartEvent):
+                continue
+            place = _place(event.start_mark)
+            if root is not None:
+                message = "a second document starts here; a spec is one document"
+                self._report.add("yaml-feature", message, place)
+                break
+            if event.version or event.tags:
+                message = "a %YAML or %TAG directive is not part of a spec; remove it"
+                self._report.add("yaml-feature", message, place)
+            root = self._node(self._next(), depth=0, key_place=(1, 1))
+        return root
+
+    def _next(self) -> Event:
+        event = next(self._events)
+        self.reached = _place(event.start_mark)
+        return event
+
+    def _node(self, event: Event, depth: int, key_place: Place | None = None) -> Node:
+        place = _place(event.start_mark)
+        if depth > MAX_DEPTH:
+            self._report.stop(
+                "yaml-depth", f"nested more than {MAX_DEPTH} levels deep; no field of a spec is", place
+            )
+        refusal = _refusal(event)
+        if refusal:
+            self._report.add(*refusal, place)
+        text = ""
+        match event:
+            case MappingStartEvent():
+                value = self._mapping(depth + 1)
+            case SequenceStartEvent():
+                value = self._sequence(depth + 1)
+            case ScalarEvent():
+                text = str(event.value)
+                value = _resolve(text) if event.implicit[0] else text
+            case _:  # an alias
+                value = None
+        return Node(place, key_place or place, value, text, refused=refusal is not None)
+
+    def _sequence(self, depth: int) -> list[Node]:
+        items: list[Node] = []
+        while not isinstance(event := self._next(), SequenceEndEvent):
+            items.append(self._node(event, depth))
+        return items
+
+    def _mapping(self, depth: int) -> dict[str, Node]:
+        members: dict[str, Node] = {}
+        while not isinstance(event := self._next(), MappingEndEvent):
+            key = self._node(event, depth)
+            member = self._node(self._next(), depth, key.place)
+            name = key.value
+            if not isinstance(name, str):
+                if not key.refused:
+                    message = f"expected a key that is text, found {describe(key)}"
+                    self._report.add("wrong-type", message, key.place)
+            elif name == "<<":
+                message = "a merge key is not part of a spec; write the keys themselves"
+                self._report.add("yaml-feature", message, key.place)
+            elif name in members:
+                lines = f"line {members[name].key_place[0]} and again on line {key.place[0]}"
+                self._report.add(
+                    "duplicate-key", f"the key {quoted(name)} is on {lines}; keep one", key.place
+                )
+            else:
+                members[name] = replace(member, refused=True) if key.refused else member
+        return members
+
+
+def _refusal(event: Event) -> tuple[Code, str] | None:
+    """Return what bars a node from a spec, whatever its field; the first reason will do."""
+    match event:
+        case AliasEvent():
+            return "yaml-feature", "an alias is not part of a spec; write the value itself"
+        case NodeEvent(anchor=str()):
+            return "yaml-feature", "an anchor is not part of a spec; remove it"
+        case ScalarEvent() | CollectionStartEvent() if event.tag is not None:
+            return "yaml-feature", "a tag is not part of a spec; remove it"
+        case ScalarEvent(value=str() as text) if re.search("[\ud800-\udfff]", text):
+            return "yaml-syntax", "this text holds an escape that is half of a character; write the character"
+        case _:
+            return None
+
+
+# The core schema of YAML 1.2.2, section 10.3.2.
+_CONSTANTS: dict[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_DECIMAL = re.compile("[-+]?[0-9]+")
+_OCTAL_OR_HEXADECIMAL = re.compile("0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITY_OR_NAN = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# `int` refuses numerals of more than 4,300 digits; with this many the value is out of every range anyway.
+_DIGITS = 100
+
+
+def _resolve(text: str) -> str | float | None:
+    """Return the value of a scalar without quotes."""
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if _DECIMAL.fullmatch(text):
+        return int(text[:_DIGITS])
+    if _OCTAL_OR_HEXADECIMAL.fullmatch(text):
+        return int(text, base=0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if _INFINITY_OR_NAN.fullmatch(text):
+        return float(text.replace(".", ""))
+    return text
+
+
+_SYNTAX_FIXES = {
+    "mapping values are not allowed": "check the indentation, and put text that contains a colon in quotes",
+    "'\\t' that cannot start any token": "indent with spaces",
+    "cannot start any token": "put text that starts with this character in quotes",
+    "expected <block end>": "check the indentation of this line",
+    "could not find expected ':'": "write a colon and a space between a key and its value",
+    "unexpected end of stream": "close the quote",
+    "expected ',' or": "add the comma, or close the bracket",
+}
+"""What usually helps, by what ruamel.yaml's message contains."""
+
+
+def _syntax_message(error: MarkedYAMLError) -> str:
+    # Some of its messages show a token's name as a tuple of one.
+    problem = shortened(re.sub(r"\(('.*'),\)", r"\1", str(error.problem)), 120)
+    if error.context and error.context_mark:
+        problem = f"{error.context} from line {error.context_mark.line + 1}, {problem}"
+    fix = next((fix for fragment, fix in _SYNTAX_FIXES.items() if fragment in problem), None)
+    return f"{problem}; {fix}" if fix else problem
+
+
+def _place(mark: StreamMark) -> Place:
+    return mark.line + 1, mark.column + 1

@@ -13,17 +13,33 @@ import keyword
 import re
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from gemmgen.errors import Diagnostic, Violation
-from gemmgen.spec.compose import compose
-from gemmgen.spec.diagnostics import Node, Place, Report, did_you_mean, fields, listing, quoted
-from gemmgen.spec.explain import explain
-from gemmgen.spec.model import Spec
+from gemmgen.problem.operations import OPERATIONS, Operation
+from gemmgen.spec.diagnostics import (
+    Code,
+    Location,
+    Node,
+    Place,
+    Report,
+    compose,
+    describe,
+    did_you_mean,
+    dotted,
+    fields,
+    listing,
+    meant,
+    quoted,
+)
+from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 64 * 1024
@@ -88,11 +104,11 @@ def _similar_file(path: Path) -> str:
 
 def check_module_name(path: Path, report: Report) -> None:
     """Report a stem that Python could not import, or that would stand in another module's way."""
-    problem = _module_name_problem(path.stem)
+    problem = module_name_problem(path.stem)
     if not problem:
         return
     fixed = re.sub("[^A-Za-z0-9]+", "_", path.stem).strip("_")
-    if _module_name_problem(fixed):
+    if module_name_problem(fixed):
         fixed = f"matmul_{fixed}".rstrip("_")
     report.add(
         "module-name",
@@ -101,7 +117,8 @@ def check_module_name(path: Path, report: Report) -> None:
     )
 
 
-def _module_name_problem(name: str) -> str | None:
+def module_name_problem(name: str) -> str | None:
+    """Return why a module should not have this name: Python cannot import it, or would miss another one."""
     # `match` and other soft keywords can be imported; which words are soft depends on Python's version.
     if not (name.isascii() and name.isidentifier()):
         return "is not made of ASCII letters, digits and underscores with no digit first"
@@ -209,3 +226,168 @@ def _validate(root: Node, report: Report) -> Spec:
     if report:
         raise report.error()
     return spec
+
+
+# --- what Pydantic finds wrong, in YAML's words
+
+
+def explain(error: ValidationError, root: Node, report: Report) -> None:
+    """Report each error of Pydantic's at its place in the file."""
+    for detail in error.errors(include_url=False, include_input=False):
+        _report_field(detail, root, report)
+
+
+def _report_field(detail: ErrorDetails, root: Node, report: Report) -> None:
+    """Report an error of Pydantic's at its place in the file, unless that place was already reported."""
+    location = detail["loc"]
+    path = root.descend(location)
+    if any(node.refused for node in path):
+        return
+    present = len(path) == len(location) + 1
+    if detail["type"] == "extra_forbidden":
+        location = location[:-1]
+        place = path[-1].key_place
+    else:
+        place = path[-1].place if present else path[-1].key_place
+    code, message = _translate(detail, path[-1] if present else None)
+    report.add(code, message, place, dotted(location) or None)
+
+
+def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
+    """Return the code and the text for an error of Pydantic's; no other function knows its error types.
+
+    The node is the value that is wrong, None where it was left out.
+    """
+    found = describe(node) if node else "nothing"
+    limits = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return "missing-field", f"expected {_expected(_declared(detail['loc']))}, found {found}"
+        case "extra_forbidden":
+            *section, key = detail["loc"]
+            keys = _keys(_declared(tuple(section)))
+            return "unknown-key", (
+                f"unknown key {quoted(str(key))}, the keys here are {listing(keys, 'and')}"
+                f"{did_you_mean(str(key), keys)}"
+            )
+        case "literal_error":
+            declared = _declared(detail["loc"])
+            word = node.text if node else ""
+            if node and isinstance(node.value, dict) and len(node.value) == 1:  # an operation with parameters
+                (word,) = node.value
+                found = f"the key {quoted(word)}"
+            hint = meant(word, _choices(declared))
+            return "not-a-choice", f"expected {_expected(declared)}, found {found}{hint}"
+        case (
+            "bool_type"
+            | "int_type"
+            | "float_type"
+            | "finite_number"
+            | "string_type"
+            | "model_type"
+            | "tuple_type"
+        ):
+            declared = _declared(detail["loc"])
+            return "wrong-type", f"expected {_expected(declared)}, found {found}{_conversion(declared, node)}"
+        case "greater_than_equal":
+            return "out-of-range", f"expected at least {limits['ge']:,}, found {found}"
+        case "less_than_equal":
+            return "out-of-range", f"expected at most {limits['le']:,}, found {found}"
+        case (
+            "title" | "wrong-length" | "wrong-type" | "out-of-range" as code
+        ):  # raised by the model, text and all
+            return code, detail["msg"]
+        case unknown:
+            raise NotImplementedError(f"no text for Pydantic's {unknown!r}")
+
+
+def _declared(location: Location) -> Any:
+    """Return the type that the model declares at a location, without its metadata and its None.
+
+    A name of a table is declared by the ``OneOf`` that lists them, an operation with parameters by its row.
+    """
+    declared: Any = Spec
+    for step in location:
+        match declared, step:
+            case OneOf(), str():
+                declared = OPERATIONS[step]
+            case Operation(), _:
+                declared = float
+            case _, int():
+                declared = _bare(get_args(declared)[0])
+            case _, str():
+                field = declared.model_fields[step]
+                declared = _bare(field.annotation, field.metadata)
+    return declared
+
+
+def _bare(declared: Any, metadata: Sequence[object] = ()) -> Any:
+    """Return a type without its metadata and its None, which comes last; for a name of a table its OneOf."""
+    names = [found for found in metadata if isinstance(found, OneOf)]
+    if names:
+        return names[0]
+    if get_origin(declared) is Annotated:
+        return _bare(get_args(declared)[0], declared.__metadata__)
+    if get_origin(declared) in (Union, UnionType):
+        return _bare(get_args(declared)[0])
+    return declared
+
+
+def _choices(declared: Any) -> list[str]:
+    """Return the words that a type allows, none where it is not a choice of words."""
+    if isinstance(declared, OneOf):
+        return list(declared.names)
+    return [str(choice) for choice in get_args(declared)] if get_origin(declared) is Literal else []
+
+
+def _items(declared: Any) -> list[str]:
+    """Return the words that the items of a list can be."""
+    return _choices(_bare(get_args(declared)[0]))
+
+
+def _keys(declared: Any) -> tuple[str, ...]:
+    """Return the keys of a section, or of an operation with parameters."""
+    if isinstance(declared, Operation):
+        return tuple(parameter.name for parameter in declared.parameters)
+    return tuple(declared.model_fields)
+
+
+def _expected(declared: Any) -> str:
+    """Return a declared type in YAML's words."""
+    if choices := _choices(declared):
+        return listing(choices, "or")
+    if get_origin(declared) is tuple:  # the only lists are ranges, shapes, lists of them, and choices
+        first, *others = map(_bare, get_args(declared))
+        if others == [int]:
+            return "a whole number or a range [least, most]"
+        if _choices(first):
+            return f"a list of {_expected(first)}"
+        return "a list of shapes [M, N, K]" if Ellipsis in others else "a shape [M, N, K]"
+    if isinstance(declared, Operation) or issubclass(declared, BaseModel):
+        keys = _keys(declared)
+        return f"a mapping with the {'keys' if len(keys) > 1 else 'key'} {listing(keys, 'and')}"
+    return {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}[declared]
+
+
+_TRUTHS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""What YAML 1.1 takes for booleans, and YAML 1.2 for text."""
+
+
+def _conversion(declared: Any, node: Node | None) -> str:
+    """Return how to write a scalar so that it has the declared type, where that is plain."""
+    match node and node.value:
+        case bool() | int() | float() if declared is str:
+            return "; put it in quotes"
+        case str() as text if get_origin(declared) is tuple and text in _items(declared):
+            return f"; write [{text}]"
+        case str() as text if declared is bool and text.lower() in _TRUTHS:
+            return f"; write {_TRUTHS[text.lower()]}"
+        case float() as number if declared is int and number.is_integer() and 0 < number <= SIZE_LIMIT:
+            return f"; write {number:.0f}"
+        case str() as text if declared is float and re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", text):
+            return f"; write {text}"
+        case str() as text if declared is int:
+            digits = re.sub("[ _,]", "", text)
+            return f"; write {digits}" if re.fullmatch("[1-9][0-9]{0,8}", digits) else ""
+        case _:
+            return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, TCGEN05
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry, unit_bases
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 
 CLC_RESPONSES = 2
 """Responses of cluster launch control that are kept: one is read while the next is requested."""

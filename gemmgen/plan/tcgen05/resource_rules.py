@@ -23,12 +23,13 @@ from gemmgen.plan.tcgen05.bounds import (
     step_operations,
     sums,
 )
-from gemmgen.plan.tcgen05.problem_rules import named, operand_major
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 from gemmgen.plan.tcgen05.tile_rules import (
     TILE,
     cluster_shape,
+    named,
     narrowest_subtile,
+    operand_major,
     tile_columns,
     tile_power_of_two,
     tile_rows,

@@ -24,7 +24,7 @@ from gemmgen.plan.storage import (
     TensorMemory,
 )
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES, Tcgen05Geometry
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 
 LANES_OF_A_SCALE_BLOCK = (Extent(2), Extent(256))
 """How TMA sees a block of 512 bytes, the scales of 128 rows, 4 each."""

@@ -1,16 +1,282 @@
-"""Rules of CTAs and their tile: what an instruction, a block of scales and tensor memory take."""
+"""Rules of what a kernel computes, and of the tile: what an instruction, scales and tensor memory take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
+from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_COLUMNS, SCALE_FORMATS, SCALE_ROWS, TCGEN05
 from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below
-from gemmgen.plan.rule import Consulted, Finding, Rule, counted, nearest, rule
-from gemmgen.plan.shared_rules import MAX_CLUSTER, group_width, minor_dimension, odd_extents
+from gemmgen.hardware.elements import FP8, Names, outputs_of
+from gemmgen.plan.rule import Consulted, Finding, Rule, counted, either, nearest, one_of, rule
+from gemmgen.plan.shared_rules import (
+    MAX_CLUSTER,
+    Rows,
+    group_width,
+    minor_dimension,
+    odd_extents,
+    repeated_ops,
+    unaligned_shapes,
+    unequal_types,
+    unusable_factor,
+)
 from gemmgen.plan.tcgen05.bounds import least_columns, least_rows, least_step
-from gemmgen.plan.tcgen05.problem_rules import TYPES
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
+from gemmgen.problem import BlockScale, Operand
+from gemmgen.problem.operations import OPERATIONS
+
+OPS = Names(lambda: (name for name, op in OPERATIONS.items() if op.operand in ("none", "scalar")))
+"""What the epilogue can compute: none of it has an operand of rows, columns or a matrix."""
+
+
+def named(plan: Tcgen05Kernel) -> tuple[tuple[str, Operand], ...]:
+    """Return the operands with their names in a spec."""
+    return ("a", plan.problem.a), ("b", plan.problem.b)
+
+
+@rule("operand-dtypes", subject="problem")
+def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """Without scales tcgen05 multiplies equal types, and the two 8-bit floats in any mix."""
+    if plan.block_scaled:
+        return
+    unscaled = [(name, operand.dtype) for name, operand in named(plan) if operand.dtype.tcgen05_kind is None]
+    for name, dtype in unscaled:
+        limit, fix = "this version generates no integer kernels for tcgen05", one_of(FP8)
+        if not dtype.integer:
+            limit = "this version multiplies 4-bit elements with a scale for each block"
+            fix += ", or a scale"
+        yield Finding(f"operands.{name}.dtype", f"{name.upper()} is {dtype.name} without scales", limit, fix)
+    if not unscaled:
+        yield from unequal_types(plan.problem, "tcgen05")
+
+
+@rule("scale-format", subject="problem")
+def scale_format(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """Both operands have scales, of their own formats, which one MMA multiplies: Triton accepts others."""
+    scaled = [(name, operand, operand.scale) for name, operand in named(plan) if operand.scale]
+    alone, unknown_pair = len(scaled) == 1, _unknown_pair(plan)
+    foreign = False
+    for name, operand, scale in scaled:
+        if operand.dtype.name not in scale.format.elements:
+            yield _foreign_elements(name, operand, scale)
+            foreign = True
+            continue
+        if alone or unknown_pair is None:  # else the format is wrong, or its partner
+            yield from _foreign_scales(name, operand, scale)
+        if alone:
+            yield _lone_scale(plan, name, scale)
+    if unknown_pair is not None and not foreign:
+        yield unknown_pair
+
+
+def _lone_scale(plan: Tcgen05Kernel, name: str, scale: BlockScale) -> Finding:
+    """Return what is wrong with an operand with scales beside one without."""
+    other_name, other = next(beside for beside in named(plan) if beside[0] != name)
+    operand = next(operand for beside, operand in named(plan) if beside == name)
+    unscaled = "" if operand.dtype.bits > 4 else f" and use {either(FP8)} for operands.{name}.dtype"
+    return Finding(
+        f"operands.{name}.scale",
+        f"scales of {scale.format.name} for {name.upper()}, and none for {other.dtype.name} beside it",
+        "the tensor cores scale both operands or neither",
+        f"leave it out{unscaled}, or use an operands.{other_name}.scale",
+    )
+
+
+def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Finding:
+    """Return what is wrong with a format for other elements."""
+    fitting = [other.name for other in SCALE_FORMATS.values() if operand.dtype.name in other.elements]
+    elements, field = either(scale.format.elements), f"operands.{name}.scale"
+    other_type = f"leave it out, or use {elements} for operands.{name}.dtype"
+    return Finding(
+        f"{field}.format" if fitting else field,
+        f"{scale.format.name} for {operand.dtype.name}",
+        f"the elements of {scale.format.name} are {elements}",
+        one_of(fitting) if fitting else other_type,
+    )
+
+
+def _foreign_scales(name: str, operand: Operand, scale: BlockScale) -> Iterator[Finding]:
+    """Yield what a format's scales are not."""
+    scale_of = scale.format
+    what, field = f"{operand.dtype.name} of {scale_of.name}", f"operands.{name}.scale"
+    silent = "Triton compiles others in silence, to a kernel that reads the wrong scales"
+    if scale.vector != scale_of.vector:
+        yield Finding(
+            f"{field}.vector",
+            f"a scale for every {scale.vector:,} {what}",
+            f"{scale_of.name} has one for {scale_of.vector}, and {silent}",
+            f"use {scale_of.vector}, or leave it out",
+        )
+    if scale.dtype.name != scale_of.dtype:
+        yield Finding(
+            f"{field}.dtype",
+            f"scales of {scale.dtype.name} for {what}",
+            f"those of {scale_of.name} are {scale_of.dtype}, and {silent}",
+            f"use {scale_of.dtype}, or leave it out",
+        )
+
+
+def _unknown_pair(plan: Tcgen05Kernel) -> Finding | None:
+    """Return what is wrong with two formats, each legal for itself, unless an instruction multiplies them."""
+    a, b = plan.problem.a.scale, plan.problem.b.scale
+    if a is None or b is None or (a.format.name, b.format.name) in MMA_KINDS:
+        return None
+    for name, operand, own, other in (("b", plan.problem.b, b, a), ("a", plan.problem.a, a, b)):
+        fitting = [
+            found
+            for found, known in SCALE_FORMATS.items()
+            if operand.dtype.name in known.elements
+            and ((other.format.name, found) if name == "b" else (found, other.format.name)) in MMA_KINDS
+        ]
+        if fitting:
+            return Finding(
+                f"operands.{name}.scale.format",
+                f"{own.format.name} beside {other.format.name}",
+                "no instruction multiplies the two",
+                one_of(fitting),
+            )
+    return None
+
+
+@rule("operand-packing", subject="problem")
+def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """4-bit elements are padded to bytes beside 8-bit ones, and only there: Triton accepts them packed."""
+    for (name, operand), (_, other) in zip(named(plan), reversed(named(plan)), strict=True):
+        field, four, beside = f"operands.{name}.packing", operand.dtype.bits == 4, other.dtype.name
+        if operand.padded and other.dtype.bits == 4:
+            yield Finding(
+                field,
+                f"padded e2m1 beside {beside}",
+                "where both operands have 4 bits this version's kernels read two elements a byte",
+                "use packed, or leave it out",
+            )
+        elif four and not operand.padded and other.dtype.bits == 8:
+            yield Finding(
+                field,
+                f"packed e2m1 beside {beside}",
+                "beside 8-bit elements the tensor cores read padded ones, and Triton compiles packed ones in "
+                "silence, to the same instruction",
+                "use padded, or leave it out",
+            )
+
+
+@rule("accumulator-dtype", subject="problem")
+def accumulator_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """The accumulator is fp32."""
+    accumulator = plan.problem.accumulator.name
+    integers = any(operand.dtype.integer for _, operand in named(plan))
+    if accumulator != "fp32" and not integers:
+        yield Finding(
+            "accumulator",
+            f"products of {plan.problem.a.dtype.name} added up in {accumulator}",
+            "this version's Blackwell kernels add them up in fp32, one sum in each column of tensor memory",
+            "use fp32",
+        )
+
+
+@rule("output-dtype", subject="problem", after=[accumulator_dtype])
+def output_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """D has a type to which fp32 sums can be converted."""
+    d = plan.problem.d.name
+    outputs = outputs_of("fp32")
+    if d not in outputs:
+        yield Finding(
+            "operands.d.dtype",
+            f"D is {d} and its products are added up in fp32",
+            f"an fp32 accumulator becomes {either(outputs)}",
+            one_of(outputs),
+        )
+
+
+@rule("operand-major", subject="problem")
+def operand_major(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """The tensor cores read operands of 16 and 8 bits either way, and others along K only."""
+    reasons = {
+        32: "Triton's tcgen05.mma does not support transposed float32 operands in shared memory",
+        4: "a byte holds two elements along K, and the tensor cores read no others",
+    }
+    for name, operand in named(plan):
+        if operand.major == "mn" and operand.dtype.bits in reasons:
+            stored = {"a": "A is M-contiguous", "b": "B is N-contiguous"}[name]
+            yield Finding(
+                f"operands.{name}.major",
+                f"{stored}, of {operand.dtype.bits} bits",
+                reasons[operand.dtype.bits],
+                "use k" + (" (B stored as [N, K])" if name == "b" else ""),
+            )
+
+
+@rule("shape-alignment", subject="problem")
+def shape_alignment(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """The rows of a contiguous A and B of a listed problem are multiples of what TMA can stride."""
+    axes = {"k": (2, 2), "mn": (0, 1)}
+    yield from unaligned_shapes(
+        plan.problem,
+        [
+            _rows(plan, name.upper(), axes[operand.major][i], operand)
+            for i, (name, operand) in enumerate(named(plan))
+        ],
+        copyable=not plan.problem.block_scaled,
+    )
+
+
+def _rows(plan: Tcgen05Kernel, matrix: str, axis: int, operand: Operand) -> Rows:
+    """Return what rows an operand has, of bytes or of elements that TMA pads."""
+    if operand.padded and operand.dtype.bits == 4:
+        limit = f"TMA pads 4-bit elements in boxes of {PADDED_K}, and takes no others"
+        return Rows(matrix, axis, PADDED_K, lambda extent: f"{extent:,} elements", limit)
+    alignment, bits = plan.architecture.tma_alignment_bytes, operand.dtype.bits
+    limit = f"TMA strides in multiples of {alignment}"
+    return Rows(matrix, axis, alignment * 8 // bits, lambda extent: _bytes(extent * bits), limit)
+
+
+def _bytes(bits: int) -> str:
+    return f"{bits // 8:,} bytes" if bits % 8 == 0 else f"{bits / 8:,.1f} bytes"
+
+
+@rule("epilogue-ops", subject="problem")
+def epilogue_ops(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """Each operation is one that Blackwell kernels have, and occurs once; nothing is added to the product."""
+    problem, limit = (
+        plan.problem,
+        f"this version's Blackwell kernels compute {either(OPS)} and store the product",
+    )
+    if problem.c is not None:
+        yield Finding("operands.c", f"a C of {problem.c.name}", limit, "leave it out")
+    for i, op in enumerate(problem.ops):
+        if op not in OPS:
+            yield Finding(f"epilogue.ops.{i}", op, limit, "leave it out")
+    yield from repeated_ops(problem, known=OPS)
+
+
+@rule("epilogue-factors", subject="problem")
+def epilogue_factors(plan: Tcgen05Kernel) -> Iterator[Finding]:
+    """A factor is that of the product, and a number with which fp32 computes: Gluon takes others as fp64."""
+    beta = plan.problem.beta
+    if beta != 1:
+        yield Finding(
+            "epilogue.beta",
+            f"a factor of {beta:g}",
+            "it is that of operands.c, which this version's Blackwell kernels do not add",
+            "leave it out",
+        )
+    yield from unusable_factor("alpha", plan.problem.alpha, "A @ B")
+
+
+TYPES = (operand_dtypes, scale_format, operand_packing)
+"""Where these are kept, there is an instruction for the operands: else its depth has no true size."""
+
+PROBLEM_RULES: tuple[Rule[Tcgen05Kernel], ...] = (
+    operand_dtypes,
+    scale_format,
+    operand_packing,
+    accumulator_dtype,
+    output_dtype,
+    operand_major,
+    shape_alignment,
+    epilogue_ops,
+    epilogue_factors,
+)
+
 
 # --- CTAs
 

@@ -13,7 +13,7 @@ from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, Passed, tensor_of
 from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
-from gemmgen.problem.definition import Operand
+from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
 
 SPLIT_REGISTERS = 128

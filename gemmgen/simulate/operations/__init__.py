@@ -1,13 +1,95 @@
-"""What each operation does, a family a file: importing this package makes the operations known."""
+"""What each operation does: a table of functions, and the attributes that each of them understands."""
 
-from gemmgen.simulate.operations import (
-    arith,
-    atomics,
-    control,
-    loads_stores,
-    tensor_cores,
-    tensors,
-    transfers,
-)
+from __future__ import annotations
 
-FAMILIES = (arith, atomics, control, loads_stores, tensor_cores, tensors, transfers)
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.parse import TERMINATORS, Block, Operation, blocks
+from gemmgen.simulate.program import Agent, Code, Entry, Handler, Step
+
+HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
+"""What a kernel's author says of addresses, and this takes on trust."""
+COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size", *HINTS})
+"""Known for all operations. Scratch memory, where an operation has it, is touched and left at once."""
+
+
+Resolve = Callable[[Operation], Handler]
+_ENTRIES: dict[str, Entry] = {}
+
+
+def operation(
+    name: str,
+    *attributes: str,
+    ignored: tuple[str, ...] = (),
+    blocking: bool = False,
+    computes: bool = False,
+) -> Callable[[Handler], Handler]:
+    """Enter a function as what an operation does."""
+
+    def enter(run: Handler) -> Handler:
+        resolved(name, *attributes, ignored=ignored, blocking=blocking, computes=computes)(lambda _: run)
+        return run
+
+    return enter
+
+
+def resolved(
+    name: str,
+    *attributes: str,
+    ignored: tuple[str, ...] = (),
+    blocking: bool = False,
+    computes: bool = False,
+) -> Callable[[Resolve], Resolve]:
+    """Enter a function that returns what one operation does: it is called once for each operation."""
+
+    def enter(resolve: Resolve) -> Resolve:
+        _ENTRIES[name] = Entry(resolve, frozenset(attributes), frozenset(ignored), blocking, computes)
+        return resolve
+
+    return enter
+
+
+def computation(name: str, *attributes: str, ignored: tuple[str, ...] = ()) -> Callable[[Handler], Handler]:
+    """Enter a function as what an operation computes; it does nothing else."""
+    return operation(name, *attributes, ignored=ignored, computes=True)
+
+
+def code(block: Block, families: Sequence[ModuleType]) -> dict[Block, Code]:
+    """Return what every block of a function executes, given its first one.
+
+    The families are the modules that enter operations: to have imported them is all that it takes.
+
+    Raises:
+        GemmgenError: An operation or one of its attributes is not known.
+    """
+    assert families
+    return {each: _code(each) for each in blocks(block)}
+
+
+def _code(block: Block) -> Code:
+    steps: list[Step] = []
+    for op in block.operations:
+        if op.name in TERMINATORS:
+            return Code(tuple(steps), Step(op, _nothing, blocking=False, computes=False, result=None))
+        entry = _entry(op)
+        only = op.results[0] if len(op.results) == 1 else None
+        steps.append(Step(op, entry.resolve(op), entry.blocking, entry.computes, only))
+    return Code(tuple(steps), None)
+
+
+def _nothing(agent: Agent, op: Operation) -> None:
+    """Say what a terminator does by itself."""
+
+
+def _entry(op: Operation) -> Entry:
+    entry = _ENTRIES.get(op.name)
+    if entry is None:
+        message = f"operation {op.name} is not known to the simulator"
+        raise refusal(message, op.location, code="unknown-operation")
+    unknown = op.attributes.keys() - entry.attributes - entry.ignored - COMMON_ATTRIBUTES
+    if unknown:
+        message = f"attribute {min(unknown)} of operation {op.name} is not known to the simulator"
+        raise refusal(message, op.location, code="unknown-attribute")
+    return entry

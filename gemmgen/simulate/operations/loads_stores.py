@@ -14,12 +14,11 @@ from gemmgen.simulate.clocks import learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Elements, Region, same_bits
 from gemmgen.simulate.memory import View
+from gemmgen.simulate.operations import computation, operation, resolved
 from gemmgen.simulate.operations.control import find, owner
-from gemmgen.simulate.operations.table import computation, operation, resolved
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import SHARED_MEMORY, Distributed, MemDescType, Operation
 from gemmgen.simulate.places import REINTERPRET
 from gemmgen.simulate.program import Agent, Event, Handler, Steps, Undefined, Watch
-from gemmgen.simulate.types import SHARED_MEMORY, Distributed, MemDescType
 
 TOKEN = None
 """Orders operations for the compiler; here the order is that of the program."""

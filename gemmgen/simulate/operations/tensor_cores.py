@@ -20,14 +20,13 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, UE8M0_VALUES, as_float32, e2
 from gemmgen.simulate.clocks import learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.memory import Access, Proxy, View
+from gemmgen.simulate.operations import computation, operation
 from gemmgen.simulate.operations.arith import as_float16
 from gemmgen.simulate.operations.control import find, owner, report_overflow
 from gemmgen.simulate.operations.loads_stores import TOKEN, loaded
-from gemmgen.simulate.operations.table import computation, operation
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, Operation, TensorType
+from gemmgen.simulate.picture import Span
 from gemmgen.simulate.program import Accumulator, Agent, Event, Known, Lane, Steps
-from gemmgen.simulate.timeline import Span
-from gemmgen.simulate.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 
 
 @operation(

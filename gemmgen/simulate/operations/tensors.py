@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
+from gemmgen.simulate.operations import computation
 from gemmgen.simulate.operations.arith import (
     FLAGS,
     Number,
@@ -28,10 +29,8 @@ from gemmgen.simulate.operations.arith import (
     wrap,
 )
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.operations.table import computation
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import Distributed, Operation, TensorType, dtype_of
 from gemmgen.simulate.program import Agent
-from gemmgen.simulate.types import Distributed, TensorType, dtype_of
 
 
 @computation("arith.extsi")

@@ -1,0 +1,1 @@
+"""What tuning finds, beside every kernel of a committed set: ``python -m benchmarks.tune``."""

@@ -1,0 +1,169 @@
+"""Tune a shape on the GPU of this machine, and measure every kernel of a committed set for comparison.
+
+``python -m benchmarks.tune DIR`` from the root of the repository writes the store, the winner and
+``record.jsonl`` into a directory; ``--candidates`` writes the set anew, which needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gemmgen.hardware import HOPPER
+from gemmgen.plan.planner import rank
+from gemmgen.scratch import scratch
+from gemmgen.spec import load_spec
+from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
+from gemmgen.tune.halving import ROUNDS
+from gemmgen.tune.store import Evidence
+from gemmgen.tune.tuning import BUDGET_SECONDS, Outcome, Tick, tune
+from gemmgen.tune.worker import Gpu, Request, compile_in_children, cuda_machine, look
+
+HERE = Path(__file__).parent
+SPEC = HERE / "open.yaml"
+SHAPE = (1024, 4096, 4096)
+SET = HERE / "candidates.jsonl"
+"""The pins of each kernel, the planner's first choice first."""
+RANKED = 40
+"""Kernels of the planner's ranking in the set."""
+AROUND = 2
+"""The first of them, whose neighbours are in it too."""
+DUELS = 3
+"""The fastest of the set, each of which meets the winner once more."""
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--candidates", action="store_true", help="only write the set of kernels")
+    arguments = parser.parse_args()
+    if arguments.candidates:
+        lines = (json.dumps(dict(each.pins)) for each in chosen())
+        (arguments.directory / SET.name).write_text("".join(f"{line}\n" for line in lines))
+        return
+    directory: Path = arguments.directory
+    with (directory / "record.jsonl").open("w") as file:
+        for line in measured(directory):
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(
+                json.dumps({name: value for name, value in line.items() if name not in ("samples", "pins")})
+            )
+
+
+def chosen() -> list[Candidate]:
+    """Return what the planner ranks first, what tuning begins with, and neighbours of the first of these."""
+    tuned = Tuned(load_spec(SPEC), SHAPE)
+    ranked = [candidate_of(tuned, each.plan) for each in rank(tuned.spec()).to_measure(RANKED)]
+    around = [other for each in ranked[:AROUND] for other in neighbours(tuned, each.pins)]
+    return list({each.kernel: each for each in (*ranked, *first_candidates(tuned, RANKED), *around)}.values())
+
+
+def committed() -> list[Candidate]:
+    """Return the kernels of the set; raises ValueError for one that is not legal any more."""
+    tuned = Tuned(load_spec(SPEC), SHAPE)
+    found: list[Candidate] = []
+    for line in SET.read_text().splitlines():
+        plan = tuned.plan(json.loads(line))
+        if plan is None:
+            raise ValueError(f"not legal any more: {line}")
+        found.append(candidate_of(tuned, plan))
+    return found
+
+
+def measured(directory: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of the record: the session, tuning twice, every kernel of the set, and the duels."""
+    devices, environment = look(cuda_machine, [0], HOPPER)
+    yield {"line": "session", "environment": asdict(environment), "shape": SHAPE, "rounds": ROUNDS}
+    yield (first := _tuned(directory, "tuned"))[0]
+    yield _tuned(directory, "again")[0]
+    winner, kernels = first[1].winner, committed()
+    with scratch() as modules:
+        paths = {each.kernel: Path(modules) / f"kernel_{each.kernel[:16]}.py" for each in (winner, *kernels)}
+        for each in (winner, *kernels):
+            paths[each.kernel].write_text(each.module)
+        began = time.monotonic()
+        failures = compile_in_children(winner_spec(), SHAPE, [*paths.values()])
+        yield {"line": "compiled", "kernels": len(paths), "seconds": round(time.monotonic() - began, 1)}
+        gpu = Gpu(devices[0])
+        seconds: dict[str, float] = {}
+        for each in kernels:
+            failure = failures.get(paths[each.kernel])
+            found = None if failure else _measured(gpu, paths, each, kernels[0], ROUNDS[1])
+            yield {"line": "kernel", **_line(each, found, failure)}
+            if isinstance(found, Evidence):
+                seconds[each.kernel] = median(found.seconds) / median(found.against_seconds)
+        by_kernel = {each.kernel: each for each in kernels}
+        for kernel in sorted(seconds, key=lambda kernel: seconds[kernel])[:DUELS]:
+            found = _measured(gpu, paths, winner, by_kernel[kernel], ROUNDS[-1])
+            yield {"line": "duel", "against": by_kernel[kernel].label, **_line(winner, found, None)}
+        gpu.close()
+
+
+def winner_spec() -> Any:
+    """Return the spec that all kernels compute."""
+    return load_spec(SPEC).spec
+
+
+def _tuned(directory: Path, line: str) -> tuple[dict[str, Any], Outcome]:
+    began = time.monotonic()
+    (outcome,) = tune(
+        [SPEC],
+        [SHAPE],
+        str(directory / "tune.db"),
+        out=directory / "tuned",
+        table=directory / "table.jsonl",
+        budget=BUDGET_SECONDS,
+        devices=[0],
+        progress=_tell(),
+    )
+    seconds = round(time.monotonic() - began, 1)
+    return {"line": line, "seconds": seconds, **outcome.as_dict()}, outcome
+
+
+def _tell() -> Any:
+    told: set[str] = set()
+
+    def tell(tick: Tick) -> None:
+        text = tick.text.partition(",")[0]
+        if text not in told:
+            told.add(text)
+            print(f"{time.strftime('%H:%M:%S')} {tick.spent:.1f} s: {tick.text}", flush=True)
+
+    return tell
+
+
+def _measured(
+    gpu: Gpu, paths: dict[str, Path], own: Candidate, other: Candidate, rounds: int
+) -> Evidence | str:
+    modules = {kernel: paths[kernel] for kernel in (own.kernel, other.kernel)}
+    answer = gpu.measure(Request(winner_spec(), SHAPE, own.kernel, other.kernel, modules, rounds))
+    return answer.evidence or f"{answer.why}: {answer.message}"
+
+
+def _line(own: Candidate, found: Evidence | str | None, failure: str | None) -> dict[str, Any]:
+    known: dict[str, Any] = {"label": own.label, "kernel_sha256": own.kernel, "pins": dict(own.pins)}
+    if not isinstance(found, Evidence):
+        return known | {"why_not": failure or found}
+    samples: dict[str, Sequence[float]] = {
+        "seconds": found.seconds,
+        "against_seconds": found.against_seconds,
+        "baseline_seconds": found.baseline_seconds,
+    }
+    return known | {
+        "ratio": round(found.ratio.median, 4),
+        "quartiles": [round(each, 4) for each in found.ratio.quartiles],
+        "baseline_ratio": round(found.baseline_ratio.median, 4),
+        "samples": samples,
+    }
+
+
+if __name__ == "__main__":
+    main()

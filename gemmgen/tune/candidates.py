@@ -1,0 +1,365 @@
+"""The kernels that are tried for a shape: what the planner ranks first, others of another kind, neighbours.
+
+Each is a spec that leaves nothing open. It is handed over as *pins*, the values of its fields by their paths.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, cast
+
+from gemmgen.errors import GemmgenError
+from gemmgen.plan import plan_spec
+from gemmgen.plan.decisions import FIELDS, pinned
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import family_of, rank
+from gemmgen.problem import Shape, shape_text
+from gemmgen.render import render
+from gemmgen.scratch import LostError, forked
+from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import Runs, spec_of, stated
+
+Value = int | str
+Pins = Mapping[str, Value]
+"""Values of fields by their paths: ``tile.n``."""
+
+SEEDS: Final[tuple[Pins, ...]] = (
+    {"warp_specialization.kind": "cooperative"},
+    {"warp_specialization.kind": "ping_pong"},
+    {"schedule.kind": "tiled"},
+    {"schedule.kind": "launch_control"},
+    {"mma.rows": "m"},
+    {"mma.rows": "n"},
+    {"cluster.m": 2, "cluster.n": 1},
+    {"cluster.m": 1, "cluster.n": 2},
+    {"schedule.last_wave": "stream_k"},
+    {"schedule.splits": 2},
+    {"schedule.splits": 4},
+    {"tile.m": 64},
+    {"tile.m": 256},
+    {"tile.n": 256},
+    {"tile.n": 128},
+    {"tile.n": 64},
+    {"tile.m": 192, "tile.n": 192},
+    {"schedule.order": "grouped", "schedule.width": 8},
+    {"schedule.order": "hilbert"},
+)
+"""What a kernel of another kind has; the planner chooses the rest as it does for a spec that states this."""
+
+ORDERS: Final[tuple[Pins, ...]] = (
+    {"schedule.order": "row", "schedule.minor": "n", "schedule.width": 1},
+    {"schedule.order": "column", "schedule.minor": "m", "schedule.width": 1},
+    *(
+        {"schedule.order": order, "schedule.minor": minor, "schedule.width": width}
+        for order, minor, width in (
+            ("grouped", "m", 8),
+            ("grouped", "m", 16),
+            ("grouped", "n", 8),
+            ("snake", "m", 8),
+            ("snake", "m", 16),
+            ("snake", "n", 8),
+        )
+    ),
+)
+"""Orders of tiles that are neighbours of any other one."""
+
+STEPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "buffering.stages": ("-1", "+1", "-2"),
+        "epilogue.subtile_n": ("/2", "*2"),
+        "buffering.epilogue": ("-1", "+1"),
+        "buffering.outstanding_mmas": ("-1", "+1"),
+        "buffering.accumulators": ("-1", "+1"),
+        "schedule.splits": ("/2", "*2", "-1", "+1"),
+        "cluster.m": ("/2", "*2"),
+        "cluster.n": ("/2", "*2"),
+        "tile.k": ("/2", "*2"),
+        "tile.n": ("/2", "*2", "-16", "+16", "-32", "+32"),
+        "tile.m": ("/2", "*2"),
+        "occupancy": ("-1", "+1"),
+        "warp_specialization.consumers": ("-1", "+1"),
+    }
+)
+"""How far the neighbours of a number are."""
+
+WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "warp_specialization.kind": ("cooperative", "ping_pong"),
+        "operands.a.source": ("shared", "registers"),
+        "schedule.last_wave": ("whole", "stream_k"),
+        "schedule.kind": ("persistent", "tiled", "launch_control"),
+    }
+)
+"""Words that are neighbours of each other."""
+
+FOLLOWING: Final = frozenset(
+    (
+        "buffering.stages",
+        "buffering.epilogue",
+        "buffering.accumulators",
+        "epilogue.subtile_n",
+        "mma.n",
+        "warps.m",
+        "warps.n",
+        "operands.a.source",
+        "operands.a.swizzle",
+        "operands.b.swizzle",
+        "warp_specialization.consumers",
+        "warp_specialization.registers.producer",
+        "warp_specialization.registers.consumer",
+        "warp_specialization.registers.worker",
+    )
+)
+"""Fields whose values follow from others: for a neighbour that differs in others they are chosen anew."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What is tuned: a spec for one shape."""
+
+    source: SpecFile
+    shape: Shape
+
+    @property
+    def stem(self) -> str:
+        """The name of the winner's spec and module."""
+        return f"{self.source.stem}_{shape_text(self.shape)}"
+
+    @property
+    def digest(self) -> str:
+        """The hash of all that the spec states of its kernel: the problem, and what is not left open."""
+        kept = {name: value for name, value in stated(self.source.spec).items() if name not in UNTUNED}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+    def spec(self, pins: Pins = MappingProxyType({})) -> Spec:
+        """Return the spec for the shape alone, with these values stated too.
+
+        Raises ValueError for a value that its field cannot have.
+        """
+        data = stated(self.source.spec)
+        data.pop("problem", None)
+        data["bench"] = {"shapes": [list(self.shape)]}
+        search = {path: values for path, values in data.pop("search", {}).items() if path not in pins}
+        if search:
+            data["search"] = search
+        for path, value in pins.items():
+            *sections, name = path.split(".")
+            place = data
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[name] = value
+        if (spec := spec_of(data)) is None:
+            raise ValueError(f"no spec states {dict(pins)}")
+        return spec
+
+    def is_open(self, path: str, value: Value) -> bool:
+        """Whether the spec leaves it to the planner that a field has this value."""
+        spec = self.source.spec
+        name = FIELDS[path]
+        return (
+            name not in pinned(spec)
+            and name in family_of(spec).decisions
+            and value in spec.search.get(path, (value,))
+        )
+
+    def plan(self, pins: Pins) -> Kernel | None:
+        """Return the best legal plan with these values, None without one."""
+        try:
+            return plan_spec(_file(self.spec(pins)))
+        except (GemmgenError, ValueError):
+            return None
+
+
+UNTUNED: Final = ("title", "check", "bench", "problem")
+"""Sections that no kernel of a shape depends on."""
+
+
+def _file(spec: Spec) -> SpecFile:
+    return SpecFile(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={})
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that leaves nothing open, and its module."""
+
+    label: str
+    """Its decisions in one line."""
+    pins: Pins
+    text: str
+    """Of its spec, without evidence."""
+    module: str
+    """Of that spec."""
+    kernel: str
+    """The hash of the module, less the lines that name the spec."""
+
+
+def candidate_of(tuned: Tuned, plan: Kernel) -> Candidate:
+    """Return a plan for the shape as a spec that leaves nothing open.
+
+    Raises ValueError if no spec can state the plan: the planner makes another one of what it decides.
+    """
+    pins = _open_decisions(tuned, plan)
+    spec = tuned.spec(pins)
+    if plan_spec(_file(spec)) != plan:
+        raise ValueError(f"{family_of(spec).label(plan)}: no spec states it")
+    text = spec_text(spec)
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    module = render(plan, spec_name=f"{tuned.stem}.yaml", spec_sha256=sha256)
+    return Candidate(_label(spec, plan), pins, text, module, kernel_sha256(module))
+
+
+def _label(spec: Spec, plan: Kernel) -> str:
+    """Return the decisions in one line: those of a configuration, and how tiles and buffers follow."""
+    lines = (plan.order,) if plan.width == 1 else (plan.order, plan.minor, str(plan.width))
+    rings = f"{plan.stages} stages"
+    stores = f"stored by {plan.subtile_n} in {plan.epilogue_buffers}"
+    registers = ["A from registers"] if getattr(plan, "a_source", "shared") == "registers" else []
+    return ", ".join([family_of(spec).label(plan), *registers, rings, " ".join(lines), stores])
+
+
+def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
+    """Return the decisions of a plan that the spec leaves open and another one can state, by their paths."""
+    known = pinned(tuned.source.spec)
+    found: dict[str, Value] = {}
+    for path, name in FIELDS.items():
+        value = getattr(plan, name, None)
+        if name in known or name not in family_of(tuned.source.spec).decisions:
+            continue
+        if isinstance(value, int | str) and (path, value) not in UNSTATABLE:
+            found[path] = value
+    if tuned.source.spec.dependent_launch is None:
+        found = {path: value for path, value in found.items() if not path.startswith("dependent_launch.")}
+    return found
+
+
+UNSTATABLE: Final = frozenset({("mma.promote_k", 0), ("warp_specialization.registers.producer", 0)})
+"""What a plan has where a spec says nothing: there is nothing to state."""
+
+NAMES_OF_SPEC: Final = re.compile(r"^\S+\.ya?ml\nsha256 [0-9a-f]{64}\n", re.MULTILINE)
+"""The two lines of a module that name its spec."""
+
+
+def kernel_sha256(module: str) -> str:
+    """Return the hash of a module's text, less the lines that name its spec and the hash of that."""
+    return hashlib.sha256(NAMES_OF_SPEC.sub("", module, count=1).encode()).hexdigest()
+
+
+# --- what is tried
+
+
+def first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
+    """Return what the planner ranks first for the shape, and one legal kernel of each other kind.
+
+    Found in a process beside this one: a ranking takes seconds.
+
+    Raises GemmgenError where no kernel is legal.
+    """
+
+    def found() -> list[Candidate] | GemmgenError:
+        try:
+            return _first_candidates(tuned, count)
+        except GemmgenError as error:
+            return error
+
+    with forked(found) as result:
+        try:
+            answer = result()
+        except LostError as error:
+            raise RuntimeError(f"the ranking ended its process: {error}") from error
+    if isinstance(answer, GemmgenError):
+        raise answer
+    return answer
+
+
+def _first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
+    spec = tuned.spec()
+    first = plan_spec(  # of an illegal spec this says what is wrong, at its line
+        SpecFile(
+            spec.model_copy(update={"bench": Runs(shapes=(tuned.shape,))}),
+            tuned.source.path,
+            tuned.source.stem,
+            tuned.source.sha256,
+            tuned.source.positions,
+            tuned.source.key_positions,
+        )
+    )
+    ranked = (each.plan for each in rank(spec).to_measure(count))
+    seeds = (tuned.plan(pins) for pins in SEEDS if all(tuned.is_open(*each) for each in pins.items()))
+    return _candidates(tuned, (first, *ranked, *seeds))
+
+
+def _candidates(tuned: Tuned, plans: Iterable[Kernel | None]) -> list[Candidate]:
+    """Return the candidates of plans, each kernel once; what no spec can state is left out."""
+    found: dict[str, Candidate] = {}
+    for plan in dict.fromkeys(plans):
+        if plan is not None:
+            candidate = candidate_of(tuned, plan)
+            found.setdefault(candidate.kernel, candidate)
+    return list(found.values())
+
+
+def neighbours(tuned: Tuned, pins: Pins) -> list[Candidate]:
+    """Return the legal kernels that differ from one in a field, and in what follows from it if need be."""
+    plans = (_neighbour(tuned, pins, step) for step in _steps(tuned, pins))
+    return _candidates(tuned, plans)
+
+
+def _neighbour(tuned: Tuned, pins: Pins, step: Pins) -> Kernel | None:
+    changed = {**pins, **step}
+    open_to = {path: value for path, value in changed.items() if path in step or path not in FOLLOWING}
+    first, second = (changed, open_to) if step.keys() <= FOLLOWING else (open_to, changed)
+    return tuned.plan(first) or tuned.plan(second)
+
+
+def _steps(tuned: Tuned, pins: Pins) -> Iterator[Pins]:
+    """Yield the changes of a field, or of those of an order together, that the spec leaves open."""
+    changes: list[Pins] = [
+        {path: value}
+        for path, steps in STEPS.items()
+        for value in dict.fromkeys(_moved(pins.get(path), steps))
+    ]
+    changes += [{path: word} for path, words in WORDS.items() if path in pins for word in words]
+    changes += ORDERS
+    for change in changes:
+        new = {path: value for path, value in change.items() if pins.get(path) != value}
+        if new and all(tuned.is_open(*each) for each in new.items()):
+            yield change
+
+
+def _moved(value: Value | None, steps: Sequence[str]) -> Iterator[int]:
+    """Yield a number that is moved by each step; none of a field that is no number."""
+    if not isinstance(value, int):
+        return
+    for step in steps:
+        by = int(step[1:])
+        yield {"+": value + by, "-": value - by, "*": value * by, "/": value // by}[step[0]]
+
+
+# --- a spec as text
+
+
+def spec_text(spec: Spec) -> str:
+    """Return a spec in YAML, in the form that a person would write: a section on a line."""
+    return "".join(f"{name}: {_flow(value)}\n" for name, value in stated(spec).items())
+
+
+PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
+"""Words that need no quotes in YAML, but for those below."""
+RESERVED: Final = frozenset({"true", "false", "null"})
+
+
+def _flow(value: object) -> str:
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value).items()
+        return f"{{{', '.join(f'{name}: {_flow(member)}' for name, member in members)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, cast('Sequence[object]', value)))}]"
+    if isinstance(value, str):
+        plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)

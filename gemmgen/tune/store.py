@@ -1,0 +1,451 @@
+"""Where trials are kept: a study of Optuna's for each spec, shape and GPU; SQLite, a journal or PostgreSQL.
+
+A *job* is a kernel to be measured so thoroughly, against another one. A *trial* is a job that somebody has
+taken. Whoever takes one adds it as a running trial, which is one transaction in every kind of store, and then
+looks: of the trials of a job the one with the lowest number counts, so that no job is done twice. A trial
+whose process is gone counts no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Literal
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import DuplicatedStudyError, StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from gemmgen import __version__
+from gemmgen.bench.record import Environment, Spread
+from gemmgen.bench.suite import ratios
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.problem import Shape, shape_text
+from gemmgen.tune.candidates import Candidate, Pins
+
+FORMAT: Final = 1
+"""Of what is kept in a study."""
+PREFIX: Final = "gemmgen/"
+"""Of the names of studies."""
+JOURNALS: Final = (".journal", ".log")
+"""What the names of journals end in."""
+LEASE_SECONDS: Final = 900.0
+"""A trial takes seconds: one that another machine began so long ago has lost its process."""
+BUSY_SECONDS: Final = 60
+"""How long a writer waits for another one of the same SQLite file."""
+OPENINGS: Final = 20
+"""How often a store is opened that others are just making."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A kernel to be measured, by the hashes of modules."""
+
+    kernel: str
+    rung: int
+    """How thoroughly."""
+    against: str
+    """The kernel that it takes turns with."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Seconds per call of each sample: of the kernel, of the one that it took turns with, of the baseline."""
+
+    seconds: tuple[float, ...]
+    against_seconds: tuple[float, ...]
+    baseline_seconds: tuple[float, ...]
+    relative_error: float
+    machine: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
+    """Clock, power and temperature meanwhile."""
+
+    @property
+    def ratio(self) -> Spread:
+        """The time of the other kernel over that of this one: above 1, this one is faster."""
+        return ratios(self.against_seconds, self.seconds)
+
+    @property
+    def baseline_ratio(self) -> Spread:
+        """The same with the baseline for the other kernel."""
+        return ratios(self.baseline_seconds, self.seconds)
+
+
+Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
+UNDONE: Final = ("lost", "taken")
+"""Why a trial failed that says nothing of its kernel: the job is to be done, or another trial does it."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A job that somebody has taken, and what came of it."""
+
+    number: int
+    state: Literal["running", "done", "failed"]
+    job: Job
+    label: str
+    pins: Pins
+    owner: Mapping[str, Any]
+    date: str = ""
+    """When it ended, UTC."""
+    gpu_seconds: float = 0.0
+    evidence: Evidence | None = None
+    why: Why | None = None
+    message: str = ""
+
+
+def is_gone(owner: Mapping[str, Any]) -> bool:
+    """Whether the process that took a trial is no more; of another machine's, whether it took it long ago."""
+    if owner.get("host") != _host():
+        return time.time() - float(owner.get("since", 0.0)) > LEASE_SECONDS
+    return _started(int(owner.get("pid", 0))) != owner.get("started")
+
+
+def _owner() -> dict[str, Any]:
+    """Return what tells this process from all others."""
+    return {"host": _host(), "pid": os.getpid(), "started": _started(os.getpid()), "since": time.time()}
+
+
+def _host() -> str:
+    """Return a hash that tells this machine, since it started, and this container from others."""
+    known = [str(uuid.getnode())]
+    with suppress(OSError):
+        known.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        known.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.sha256("".join(known).encode()).hexdigest()[:16]
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process of this machine was started, in ticks; None of one that is no more."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *others = text[text.rindex(")") + 2 :].split()
+    return None if state in "ZX" else int(others[18])
+
+
+# --- opening
+
+
+class Store:
+    """A store of studies."""
+
+    def __init__(self, place: str, *, new: bool = True) -> None:
+        """Open a path of a SQLite file or of a journal (``.journal``), or a URL of PostgreSQL.
+
+        Without ``new`` it must be there. Raises GemmgenError (``bad-store``).
+        """
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.place = _shown(place)
+        """What messages name: without a password."""
+        try:
+            self.storage = self._opened(place, new=new)
+            self._refuse_other_formats()
+        except GemmgenError:
+            raise
+        except Exception as error:
+            reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
+            raise self._error(f"cannot be opened: {reason}") from error
+
+    def _error(self, message: str) -> GemmgenError:
+        return GemmgenError([Diagnostic(self.place, "bad-store", message)])
+
+    def _opened(self, place: str, *, new: bool) -> BaseStorage:
+        scheme, separator, rest = place.partition("://")
+        if not separator:
+            path = Path(place).resolve()
+        elif scheme == "sqlite":
+            path = Path(rest.removeprefix("/")).resolve()
+        elif scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+            return self._server(f"postgresql+psycopg://{rest}")
+        else:
+            raise self._error("a store is a SQLite file, a .journal file or a postgresql:// URL")
+        if not path.parent.is_dir():
+            raise self._error(f"there is no directory {path.parent}")
+        if path.is_dir():
+            raise self._error("is a directory: name a file in it")
+        if not new and not path.exists():
+            raise self._error("there is no such store")
+        return self._journal(path) if path.suffix in JOURNALS else self._file(path)
+
+    def _journal(self, path: Path) -> BaseStorage:
+        if path.exists():
+            with path.open("rb") as file:
+                first = file.readline()
+            if first and not (first.startswith(b"{") and b'"op_code"' in first):
+                raise self._error("is no journal of Optuna's: name another --store")
+        # Its lock is a link to the path, which is found again only if that is whole.
+        return JournalStorage(JournalFileBackend(str(path)))
+
+    def _file(self, path: Path) -> BaseStorage:
+        if path.exists() and path.stat().st_size:
+            try:
+                with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+                    rows = connection.execute(
+                        "SELECT name FROM sqlite_master WHERE type = 'table'"
+                    ).fetchall()
+            except sqlite3.DatabaseError as error:
+                raise self._error(f"is no SQLite database ({error}): name another --store") from error
+            self._refuse_foreign([str(name) for (name,) in rows])
+        return self._tables(f"sqlite:///{path}", {"timeout": BUSY_SECONDS})
+
+    def _server(self, url: str) -> BaseStorage:
+        try:
+            engine = sqlalchemy.create_engine(url, poolclass=NullPool)
+            names = sqlalchemy.inspect(engine).get_table_names()
+        except ModuleNotFoundError as error:
+            message = "PostgreSQL needs psycopg: install it with: pip install 'gemmgen[tune]'"
+            raise self._error(message) from error
+        self._refuse_foreign(names)
+        return self._tables(url, {})
+
+    def _refuse_foreign(self, tables: Sequence[str]) -> None:
+        if tables and not {"studies", "trials", "trial_user_attributes"} <= {*tables}:
+            named = ", ".join(sorted(tables)[:3]) + ", …" * (len(tables) > 3)
+            raise self._error(f"is a database of another program (its tables: {named}): name another --store")
+
+    def _tables(self, url: str, arguments: Mapping[str, object]) -> BaseStorage:
+        """Return the storage in a database; where others are just making its tables, after them.
+
+        No connection is kept: a process that is forked must not have it too.
+        """
+        options = {"poolclass": NullPool, "connect_args": dict(arguments)}
+        for opening in range(OPENINGS):
+            try:
+                return optuna.storages.get_storage(RDBStorage(url, engine_kwargs=options))
+            except RuntimeError as error:
+                raise self._error(
+                    f"was written by another Optuna: {str(error).partition('. ')[0]}"
+                ) from error
+            except (SQLAlchemyError, StorageInternalError, AssertionError):
+                if opening == OPENINGS - 1:
+                    raise
+                time.sleep(0.05 * (opening + 1))
+        raise AssertionError
+
+    def _refuse_other_formats(self) -> None:
+        for name, facts in self._facts().items():
+            if (found := facts.get("format")) != FORMAT:
+                message = f"has format {found} of trials ({name}); this gemmgen reads format {FORMAT}"
+                raise self._error(f"{message}: name another --store")
+
+    def _facts(self) -> dict[str, dict[str, Any]]:
+        """Return what each study of gemmgen's says of itself, by its name; not of one that is being made."""
+        found = {
+            study.study_name: study.user_attrs.get("gemmgen") for study in self.storage.get_all_studies()
+        }
+        return {name: facts for name, facts in found.items() if name.startswith(PREFIX) and facts}
+
+    def gpus(self, digest: str, shape: Shape) -> list[str]:
+        """Return the GPUs that there is a study of a problem [M, N, K] for, with all that its spec states."""
+        facts = self._facts().values()
+        mine = [each for each in facts if each["digest"] == digest and tuple(each["shape"]) == shape]
+        return sorted({str(each["gpu"]) for each in mine if each["gemmgen"] == __version__})
+
+    def study(self, facts: Facts) -> Study:
+        """Return the study for these facts, made if there is none.
+
+        Raises GemmgenError (``other-machine``) for one that was measured with other versions.
+        """
+        storage, name = self.storage, facts.name
+        with suppress(DuplicatedStudyError):
+            storage.create_new_study([StudyDirection.MINIMIZE], name)
+        study_id = storage.get_study_id_from_name(name)
+        before = storage.get_study_user_attrs(study_id).get("gemmgen")
+        if before is None:
+            storage.set_study_user_attr(study_id, "gemmgen", facts.as_dict())
+        elif facts.environment is not None:
+            self._refuse_other_machine(before["environment"], facts)
+        return Study(storage, study_id, storage.get_study_user_attrs(study_id)["gemmgen"])
+
+    def forget(self, facts: Facts) -> None:
+        """Remove the study for these facts, if there is one."""
+        with suppress(KeyError):
+            self.storage.delete_study(self.storage.get_study_id_from_name(facts.name))
+
+    def _refuse_other_machine(self, before: Mapping[str, Any] | None, facts: Facts) -> None:
+        assert facts.environment is not None
+        for member, new in asdict(facts.environment).items():
+            if before is not None and before[member] != new:
+                message = (
+                    f"was measured with another {member}, {before[member]}, here it is {new}: "
+                    "tune into another --store, or measure it --again"
+                )
+                raise GemmgenError([Diagnostic(self.place, "other-machine", message, field=facts.field)])
+
+
+def _shown(place: str) -> str:
+    """Return a path or a URL, without a password."""
+    if "://" not in place:
+        return Path(place).as_posix()
+    try:
+        return sqlalchemy.make_url(place).render_as_string(hide_password=True)
+    except SQLAlchemyError:
+        return place.partition("://")[0] + "://…"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a study is of."""
+
+    stem: str
+    digest: str
+    """Of all that the spec states."""
+    problem: str
+    shape: Shape
+    gpu: str
+    baseline: str
+    environment: Environment | None
+    """None where there is no GPU: then it is what the study says."""
+
+    @property
+    def name(self) -> str:
+        """The name of the study."""
+        words = (__version__, self.gpu, self.problem, shape_text(self.shape), self.digest[:16])
+        return PREFIX + "/".join(words)
+
+    @property
+    def field(self) -> str:
+        """What messages name."""
+        return f"{self.stem} {shape_text(self.shape)}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"format": FORMAT, "gemmgen": __version__, **asdict(self), "shape": list(self.shape)}
+
+
+# --- trials
+
+
+@dataclass(frozen=True)
+class Study:
+    """The trials of one spec, shape and GPU."""
+
+    storage: BaseStorage
+    study_id: int
+    facts: Mapping[str, Any]
+    """What it says of itself, as ``Facts.as_dict`` has it."""
+
+    def trials(self) -> list[Trial]:
+        """Return all that count, by their numbers; running ones whose process is gone are failed as lost."""
+        found: list[Trial] = []
+        for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
+            trial = _trial(frozen)
+            if trial is None or trial.why in UNDONE:
+                continue
+            if trial.state == "running" and is_gone(trial.owner):
+                self._end(frozen.number, TrialState.FAIL, {"why": "lost", "message": "its process is gone"})
+                continue
+            found.append(trial)
+        first: dict[Job, Trial] = {}
+        for trial in sorted(found, key=lambda trial: trial.number):
+            first.setdefault(trial.job, trial)
+        return list(first.values())
+
+    def claim(self, job: Job, candidate: Candidate) -> int | None:
+        """Take a job; return the number of its trial, or None where another process was first."""
+        token = uuid.uuid4().hex
+        attributes = {
+            "kernel": job.kernel,
+            "rung": job.rung,
+            "against": job.against,
+            "label": candidate.label,
+            "pins": dict(candidate.pins),
+            "owner": _owner(),
+            "token": token,
+        }
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            template = create_trial(state=TrialState.RUNNING, user_attrs=attributes)
+        self.storage.create_new_trial(self.study_id, template_trial=template)
+        every = self.storage.get_all_trials(self.study_id, deepcopy=False)
+        (own,) = (frozen.number for frozen in every if frozen.user_attrs.get("token") == token)
+        if any(trial.job == job and trial.number < own for trial in self.trials()):
+            self._end(own, TrialState.FAIL, {"why": "taken"})
+            return None
+        return own
+
+    def finish(self, number: int, evidence: Evidence, gpu_seconds: float, date: str) -> bool:
+        """Keep what a trial found; return False where it has been given to another process meanwhile."""
+        ratio = evidence.ratio
+        attributes = {
+            **asdict(evidence),
+            "ratio": ratio.median,
+            "ratio_quartiles": ratio.quartiles,
+            "gpu_seconds": gpu_seconds,
+            "date": date,
+        }
+        return self._end(number, TrialState.COMPLETE, attributes, [median(evidence.seconds)])
+
+    def fail(self, number: int, why: Why, message: str, gpu_seconds: float, date: str) -> bool:
+        """Keep why a trial found nothing; the same is returned."""
+        attributes = {"why": why, "message": message, "gpu_seconds": gpu_seconds, "date": date}
+        return self._end(number, TrialState.FAIL, attributes)
+
+    def _end(
+        self,
+        number: int,
+        state: TrialState,
+        attributes: Mapping[str, Any],
+        values: Sequence[float] | None = None,
+    ) -> bool:
+        trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
+        try:
+            for name, value in attributes.items():
+                self.storage.set_trial_user_attr(trial_id, name, value)
+            self.storage.set_trial_state_values(trial_id, state, values)
+        except UpdateFinishedTrialError:
+            return False
+        return True
+
+
+STATES: Final[Mapping[TrialState, Literal["running", "done", "failed"]]] = {
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "done",
+    TrialState.FAIL: "failed",
+}
+
+
+def _trial(frozen: FrozenTrial) -> Trial | None:
+    """Return a trial of Optuna's as one of gemmgen's; None of what somebody else has added."""
+    known = frozen.user_attrs
+    if "kernel" not in known or frozen.state not in STATES:
+        return None
+    state = STATES[frozen.state]
+    evidence = None
+    if state == "done":
+        evidence = Evidence(
+            seconds=tuple(known["seconds"]),
+            against_seconds=tuple(known["against_seconds"]),
+            baseline_seconds=tuple(known["baseline_seconds"]),
+            relative_error=known["relative_error"],
+            machine=known["machine"],
+        )
+    return Trial(
+        number=frozen.number,
+        state=state,
+        job=Job(known["kernel"], known["rung"], known["against"]),
+        label=known["label"],
+        pins=known["pins"],
+        owner=known["owner"],
+        date=known.get("date", ""),
+        gpu_seconds=known.get("gpu_seconds", 0.0),
+        evidence=evidence,
+        why=known.get("why") if state == "failed" else None,
+        message=known.get("message", ""),
+    )

@@ -1,0 +1,576 @@
+"""Tuning from specs and shapes to winners: who measures what, and what is written of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from threading import Event, Lock
+from typing import Final
+
+from gemmgen import __version__
+from gemmgen.bench.baseline import Baseline, cublas
+from gemmgen.bench.contest import contest_of, dtypes_of
+from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
+from gemmgen.bench.suite import Rounds
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.rule import counted
+from gemmgen.problem import Shape, shape_text
+from gemmgen.product import make, write_files
+from gemmgen.scratch import scratch, usable_cores
+from gemmgen.spec import load_spec
+from gemmgen.tune import Row, add_to_table, read_table
+from gemmgen.tune.candidates import (
+    Candidate,
+    Pins,
+    Tuned,
+    candidate_of,
+    first_candidates,
+    kernel_sha256,
+    neighbours,
+)
+from gemmgen.tune.halving import ROUNDS, Search, Stage, Verdict, remaining
+from gemmgen.tune.store import Evidence, Facts, Job, Store, Study, Trial
+from gemmgen.tune.worker import (
+    PROTOCOL,
+    Gpu,
+    MachineOn,
+    Prepare,
+    Request,
+    compile_in_children,
+    cuda_machine,
+    gpus,
+    look,
+)
+from gemmgen.verify.shapes import fitting, refuse_k, single_tile
+
+BUDGET_SECONDS: Final = 60.0
+"""Of GPU time for a shape."""
+CANDIDATES: Final = 10
+"""Of the planner's ranking."""
+WAITING_SECONDS: Final = 0.2
+"""How often who has nothing to do looks whether others are done."""
+MARK: Final = "# Tuned by gemmgen"
+"""What the spec of a winner begins with."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """How far tuning is."""
+
+    subject: str
+    """The spec and the shape."""
+    number: int
+    """Of this one, from 1, of so many."""
+    count: int
+    spent: float
+    """Seconds of GPU time."""
+    budget: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a spec for a shape when nothing is left to be measured."""
+
+    tuned: Tuned
+    gpu: str
+    winner: Candidate
+    verdict: Verdict
+    trials: tuple[Trial, ...]
+    measured: int
+    """Trials of this run."""
+    path: Path
+    """The winner's spec."""
+    row: Row
+
+    @property
+    def evidence(self) -> Evidence:
+        """Of the winner."""
+        assert self.verdict.final.evidence
+        return self.verdict.final.evidence
+
+    @property
+    def gpu_seconds(self) -> float:
+        """What all trials took."""
+        return sum(trial.gpu_seconds for trial in self.trials)
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How many trials failed, by their reasons."""
+        found: dict[str, int] = {}
+        for trial in self.trials:
+            if trial.why:
+                found[trial.why] = found.get(trial.why, 0) + 1
+        return found
+
+    @property
+    def remark(self) -> str:
+        """Why the planner's first choice stays, and what is not to be believed; empty without either."""
+        said: list[str] = []
+        if self.verdict.winner == self.verdict.first:
+            said.append("the planner's first choice stays")
+            if self.verdict.refused is not None:
+                said.append(f"{_lead(self.verdict.refused)}, which is within the noise")
+        if count := self.failures.get("impossible"):
+            said.append(f"{count} above the roofline, which is a measurement error, took no part")
+        return "; ".join(said)
+
+    def as_row(self) -> dict[str, object]:
+        """Return the figures as cells of a table."""
+        return {
+            "spec": self.path.as_posix(),
+            "us": f"{self.row.seconds * 1e6:.2f}",
+            "over first": f"{self.evidence.ratio.median:.3f}",
+            "over baseline": f"{self.evidence.baseline_ratio.median:.3f}",
+            "tried": self.row.tried,
+            "GPU s": f"{self.gpu_seconds:.1f}",
+            "kernel": self.winner.label,
+        }
+
+    def as_dict(self) -> dict[str, object]:
+        """Return plain data for JSON."""
+        ratio, baseline = self.evidence.ratio, self.evidence.baseline_ratio
+        return {
+            "spec": self.tuned.source.path,
+            "shape": list(self.tuned.shape),
+            "gpu": self.gpu,
+            "winner": self.winner.label,
+            "kernel_sha256": self.winner.kernel,
+            "first_choice_stays": self.verdict.winner == self.verdict.first,
+            "microseconds": self.row.seconds * 1e6,
+            "ratio_to_first": ratio.median,
+            "ratio_to_first_quartiles": list(ratio.quartiles),
+            "ratio_to_baseline": baseline.median,
+            "ratio_to_baseline_quartiles": list(baseline.quartiles),
+            "tried": self.row.tried,
+            "failures": self.failures,
+            "measured": self.measured,
+            "gpu_seconds": self.gpu_seconds,
+            "remark": self.remark,
+            "written": self.path.as_posix(),
+        }
+
+
+def _lead(trial: Trial) -> str:
+    found = f"{trial.evidence.ratio.median:.3f}" if trial.evidence else f"{trial.why}: {trial.message}"
+    return f"once more `{trial.label}` reads {found}"
+
+
+def tune(
+    specs: Sequence[Path],
+    shapes: Sequence[Shape],
+    place: str,
+    *,
+    out: Path,
+    table: Path | None = None,
+    budget: float = BUDGET_SECONDS,
+    candidates: int = CANDIDATES,
+    devices: Sequence[int] | None = None,
+    gpu: str | None = None,
+    again: bool = False,
+    machine_on: MachineOn = cuda_machine,
+    prepare: Prepare = compile_in_children,
+    protocol: Rounds = PROTOCOL,
+    progress: Callable[[Tick], None] = lambda _: None,
+) -> list[Outcome]:
+    """Find the fastest kernel of each spec for each shape, and write its spec into a directory.
+
+    ``place`` is where trials are kept, as ``Store`` takes it; what it has is not measured again, unless
+    ``again``. ``budget`` is in seconds of GPU time for a spec and a shape. With ``gpu``, nothing is measured:
+    the winners are those that the store has for the GPU of this name.
+
+    Raises GemmgenError: a spec is rejected or takes no such shape; ``bad-store``; ``bad-table``; ``no-gpu``;
+    ``other-gpu``; ``other-machine`` for trials of other versions; ``stale-kernel`` for trials of kernels that
+    gemmgen does not make any more; ``no-kernel`` where none works; ``cannot-write``; ``foreign-file``.
+    """
+    tuned, baselines = _tuned(specs, shapes)
+    store = Store(place, new=gpu is None)
+    chosen = _choose(store, tuned, devices, gpu, machine_on)
+    if table is not None and table.exists():
+        read_table(table, chosen.gpu)  # raises before anything is measured
+    outcomes: list[Outcome] = []
+    pool = ThreadPoolExecutor(usable_cores())
+    with gpus(chosen.devices, machine_on, protocol) as workers:
+        ranked = [pool.submit(first_candidates, each, candidates) for each in tuned]
+        try:
+            for number, (each, found) in enumerate(zip(tuned, ranked, strict=True), 1):
+                facts = _facts(each, baselines[each.source.path], chosen)
+                if again:
+                    store.forget(facts)
+                tell = _Teller(progress, facts.field, number, len(tuned), budget)
+                tell(0.0, "ranking kernels")
+                study = store.study(facts)
+                _refuse_stale(store, study, each, facts)
+                search = Search(found.result(), partial(neighbours, each))
+                run = _Run(
+                    each, study, search, workers, prepare, budget, tell, _least_seconds(each, chosen.gpu)
+                )
+                verdict, measured = run.verdict(chosen.why_not)
+                outcome = _outcome(each, facts, search, study, verdict, measured, out, table)
+                _write_winner(outcome, study)
+                if table is not None:
+                    add_to_table(table, [outcome.row])
+                outcomes.append(outcome)
+        finally:  # an interrupt does not wait for them
+            pool.shutdown(wait=False, cancel_futures=True)
+    return outcomes
+
+
+# --- what is tuned, and where
+
+
+def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned], dict[str, Baseline]]:
+    """Return each spec for each shape, and the baseline of each spec."""
+    found: list[Tuned] = []
+    baselines: dict[str, Baseline] = {}
+    errors: list[Diagnostic] = []
+    for path in specs:
+        try:
+            source = load_spec(path)
+            baselines[source.path] = cublas(source.spec)
+            refuse_k(source.spec, shapes)
+            for shape in shapes:
+                if not fitting([shape], single_tile(source.spec)):
+                    message = f"a kernel of a single tile does not compute {shape_text(shape)}"
+                    raise GemmgenError([Diagnostic(source.path, "bad-shapes", message)])
+                found.append(Tuned(source, shape))
+        except GemmgenError as error:
+            errors += error.diagnostics
+    if errors:
+        raise GemmgenError(errors)
+    generations = {problem_of(each.source.spec).gpu.architecture.generation for each in found}
+    if len(generations) > 1:
+        message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
+        raise GemmgenError([Diagnostic(found[0].source.path, "no-gpu", message)])
+    return found, baselines
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The GPUs to measure on, or why there are none: then the store must have all that is asked for."""
+
+    gpu: str
+    devices: Sequence[int]
+    environment: Environment | None
+    why_not: GemmgenError | None
+
+
+def _choose(
+    store: Store,
+    tuned: Sequence[Tuned],
+    devices: Sequence[int] | None,
+    gpu: str | None,
+    machine_on: MachineOn,
+) -> _Place:
+    """Return the GPU that is asked for, or that is here, or that the store has been filled on."""
+    known = [store.gpus(each.digest, each.shape) for each in tuned]
+    if gpu is not None:
+        for each, names in zip(tuned, known, strict=True):
+            if gpu not in names:
+                has = f"; it has {' and '.join(names)}" if names else ""
+                message = f"has no trials on {gpu}{has}"
+                where = f"{each.source.stem} {shape_text(each.shape)}"
+                raise GemmgenError([Diagnostic(store.place, "other-gpu", message, field=where)])
+        message = f"its trials on {gpu} are not finished: tune there first"
+        return _Place(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
+    try:
+        found, environment = look(machine_on, devices, problem_of(tuned[0].source.spec).gpu.architecture)
+    except GemmgenError as error:
+        names = {name for each in known for name in each}
+        if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":
+            return _Place(names.pop(), (), None, error)
+        raise
+    return _Place(environment.gpu, found, environment, None)
+
+
+def _facts(tuned: Tuned, baseline: Baseline, place: _Place) -> Facts:
+    return Facts(
+        stem=tuned.source.stem,
+        digest=tuned.digest,
+        problem=contest_of(tuned.source.spec),
+        shape=tuned.shape,
+        gpu=place.gpu,
+        baseline=baseline.text,
+        environment=place.environment,
+    )
+
+
+def _least_seconds(tuned: Tuned, gpu: str) -> float:
+    """Return the time that the datasheet allows, 0 for a GPU that no spec can name."""
+    spec, problem = tuned.source.spec, problem_of(tuned.source.spec)
+    peaks = peaks_of(gpu, max(problem.a.smem_bits, problem.b.smem_bits))
+    return peaks.seconds(tuned.shape, dtypes_of(spec).moved_bytes(tuned.shape)) if peaks else 0.0
+
+
+def _refuse_stale(store: Store, study: Study, tuned: Tuned, facts: Facts) -> None:
+    """Kernels that gemmgen makes otherwise now are not those that were measured."""
+    kernels = {trial.job.kernel: trial for trial in study.trials()}
+    stale = [trial.label for kernel, trial in kernels.items() if not _is_made(tuned, trial.pins, kernel)]
+    if stale:
+        message = (
+            f"{len(stale)} of its {len(kernels)} kernels are no longer what gemmgen makes of their specs, "
+            f"`{stale[0]}` first: tune into another --store, or measure it --again"
+        )
+        raise GemmgenError([Diagnostic(store.place, "stale-kernel", message, field=facts.field)])
+
+
+def _is_made(tuned: Tuned, pins: Pins, kernel: str) -> bool:
+    plan = tuned.plan(pins)
+    return plan is not None and candidate_of(tuned, plan).kernel == kernel
+
+
+# --- measuring
+
+
+@dataclass
+class _Teller:
+    """Says how far a shape is."""
+
+    progress: Callable[[Tick], None]
+    subject: str
+    number: int
+    count: int
+    budget: float
+
+    def __call__(self, spent: float, text: str) -> None:
+        self.progress(Tick(self.subject, self.number, self.count, spent, self.budget, text))
+
+
+@dataclass
+class _Run:
+    """The trials of one study that this process makes, one worker for each GPU."""
+
+    tuned: Tuned
+    study: Study
+    search: Search
+    workers: Sequence[Gpu]
+    prepare: Prepare
+    budget: float
+    tell: _Teller
+    least_seconds: float
+    measured: int = 0
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    """Why kernels cannot be compiled and run at all, by their hashes; empty of those that can."""
+    running: set[int] = field(default_factory=set[int])
+    """The trials that are being measured."""
+    lock: Lock = field(default_factory=Lock)
+    ended: Event = field(default_factory=Event)
+
+    def verdict(self, why_not: GemmgenError | None) -> tuple[Verdict, int]:
+        """Measure until nothing is left, and return what is known then, and how many trials were made."""
+        if why_not is not None:
+            found, _ = self._next()
+            if isinstance(found, Verdict):
+                return found, 0
+            raise why_not
+        with scratch() as directory:
+            pool = ThreadPoolExecutor(len(self.workers))
+            loops = [pool.submit(self._loop, gpu, Path(directory)) for gpu in self.workers]
+            try:
+                left = {*loops}
+                while left:
+                    done, left = wait(left, WAITING_SECONDS)  # wakes: a signal may come as it falls asleep
+                    for each in done:
+                        each.result()
+            except Exception:
+                self.ended.set()
+                wait(loops)  # for the trials that others are in the middle of
+                raise
+            finally:
+                self.ended.set()
+                self._give_back()
+                pool.shutdown(wait=False, cancel_futures=True)
+        found, _ = self._next()
+        assert isinstance(found, Verdict)
+        return found, self.measured
+
+    def _give_back(self) -> None:
+        """Let others take what this process does not finish: at an interrupt."""
+        for number in tuple(self.running):
+            self.study.fail(number, "lost", "interrupted", 0.0, utc_now())
+
+    def _next(self) -> tuple[Stage | Verdict, list[Trial]]:
+        """Return what is to be done, and what is known."""
+        trials = self.study.trials()
+        tired = remaining(trials, self.budget) <= 0
+        with self.lock:  # neighbours are found once
+            found = self.search.next(trials, tired=tired)
+        if found is None:
+            failed = next((trial for trial in trials if trial.message), None)
+            reason = f": `{failed.label}` {WHY[failed.why or 'failed']}: {failed.message}" if failed else ""
+            message = f"none of {counted(len(self.search.candidates), 'kernel')} works{reason}"
+            where = shape_text(self.tuned.shape)
+            raise GemmgenError([Diagnostic(self.tuned.source.path, "no-kernel", message, field=where)])
+        return found, trials
+
+    def _loop(self, gpu: Gpu, directory: Path) -> None:
+        """Take one job after the other, until there are none and nobody has any."""
+        while not self.ended.is_set():
+            found, trials = self._next()
+            if isinstance(found, Verdict):
+                return
+            taken = {trial.job for trial in trials}
+            free = [job for job in found.jobs if job not in taken]
+            spent = sum(trial.gpu_seconds for trial in trials)
+            self._prepare(free, directory, spent)
+            self.tell(spent, f"{found.name}, {counted(len(found.jobs), 'trial')} to go")
+            for job in free:
+                if (number := self.study.claim(job, self.search.known[job.kernel])) is not None:
+                    self._measure(gpu, job, number, directory)
+                    break
+            else:
+                time.sleep(WAITING_SECONDS)
+
+    def _prepare(self, jobs: Sequence[Job], directory: Path, spent: float) -> None:
+        """Compile what has not been compiled yet."""
+        with self.lock:
+            kernels = dict.fromkeys(kernel for job in jobs for kernel in (job.kernel, job.against))
+            paths = {
+                kernel: _module_path(directory, kernel) for kernel in kernels if kernel not in self.failures
+            }
+            for kernel, path in paths.items():
+                path.write_text(self.search.known[kernel].module, encoding="utf-8", newline="\n")
+            if paths:
+                self.tell(spent, f"compiling {counted(len(paths), 'kernel')}")
+                found = self.prepare(self.tuned.source.spec, self.tuned.shape, [*paths.values()])
+                self.failures |= {kernel: found.get(path, "") for kernel, path in paths.items()}
+
+    def _measure(self, gpu: Gpu, job: Job, number: int, directory: Path) -> None:
+        """Have a trial measured, and keep what came of it."""
+        if failure := self.failures[job.kernel]:
+            self.study.fail(number, "failed", failure, 0.0, utc_now())
+            return
+        self.running.add(number)
+        answer = gpu.measure(
+            Request(
+                spec=self.tuned.source.spec,
+                shape=self.tuned.shape,
+                kernel=job.kernel,
+                against=job.against,
+                modules={kernel: _module_path(directory, kernel) for kernel in (job.kernel, job.against)},
+                rounds=ROUNDS[job.rung],
+            )
+        )
+        self.running.discard(number)
+        self.measured += 1
+        evidence, date = answer.evidence, utc_now()
+        if evidence is None:
+            self.study.fail(number, answer.why or "failed", answer.message, answer.gpu_seconds, date)
+        elif (
+            seconds := min(median(evidence.seconds), median(evidence.baseline_seconds))
+        ) < self.least_seconds:
+            whose = "it" if seconds == median(evidence.seconds) else "the baseline beside it"
+            message = f"{whose} reads {self.least_seconds / seconds:.2f} of the datasheet: do not believe it"
+            self.study.fail(number, "impossible", message, answer.gpu_seconds, date)
+        else:
+            self.study.finish(number, evidence, answer.gpu_seconds, date)
+
+
+WHY: Final[Mapping[str, str]] = {
+    "cannot": "cannot",
+    "wrong": "is wrong",
+    "failed": "failed",
+    "impossible": "is above the roofline",
+}
+"""Why trials fail, in words."""
+
+
+def _module_path(directory: Path, kernel: str) -> Path:
+    return directory / f"kernel_{kernel[:16]}.py"
+
+
+# --- what is written
+
+
+def _outcome(
+    tuned: Tuned,
+    facts: Facts,
+    search: Search,
+    study: Study,
+    verdict: Verdict,
+    measured: int,
+    out: Path,
+    table: Path | None,
+) -> Outcome:
+    trials, winner, final = study.trials(), search.known[verdict.winner], verdict.final
+    environment, evidence = study.facts["environment"], final.evidence
+    assert evidence
+    path = out / f"{tuned.stem}.yaml"
+    beside = Path.cwd() if table is None else table.parent
+    dtypes = {name: value for name, value in vars(dtypes_of(tuned.source.spec)).items() if value}
+    m, n, k = tuned.shape
+    row = Row(
+        gpu=facts.gpu,
+        m=m,
+        n=n,
+        k=k,
+        dtypes=dtypes,
+        problem=facts.problem,
+        spec=Path(os.path.relpath(path, beside)).as_posix(),
+        kernel_sha256=winner.kernel,
+        seconds=median(evidence.seconds),
+        baseline_seconds=median(evidence.baseline_seconds),
+        first_seconds=median(evidence.against_seconds),
+        tried=len({trial.job.kernel for trial in trials}),
+        date=final.date,
+        gemmgen=__version__,
+        torch=environment["torch"],
+        triton=environment["triton"],
+    )
+    return Outcome(tuned, facts.gpu, winner, verdict, tuple(trials), measured, path, row)
+
+
+def _write_winner(outcome: Outcome, study: Study) -> None:
+    """Write the winner's spec; what is there under its name must be one of this command's too."""
+    path = outcome.path
+    if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
+        message = "exists and is not of `gemmgen tune`: move it, or choose another --out"
+        raise GemmgenError([Diagnostic(path.as_posix(), "foreign-file", message)])
+    write_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
+    if kernel_sha256(make(path).module) != outcome.winner.kernel:
+        raise AssertionError(f"{path}: does not make the kernel that was measured")
+
+
+def _evidence_text(outcome: Outcome, study: Study) -> str:
+    """Return the comments that a winner's spec begins with."""
+    row, evidence, environment = outcome.row, outcome.evidence, study.facts["environment"]
+    states = [
+        f"{value:g} {unit}" for name, unit in UNITS if (value := evidence.machine.get(name)) is not None
+    ]
+    failed = sum(outcome.failures.values())
+    failures = f", {counted(failed, 'trial')} failed" if failed else ""
+    tuned, tried = outcome.tuned, counted(row.tried, "kernel")
+    at = f" at {', '.join(states)}" if states else ""
+    stays = ", which this is" if outcome.verdict.winner == outcome.verdict.first else ""
+    lines = [
+        f"{MARK} {row.gemmgen} from {tuned.source.stem}.yaml for {shape_text(tuned.shape)}, {row.date}.",
+        f"# {_times(evidence.seconds)} a call{at}:",
+        f"# {_ratio(evidence.baseline_ratio)} times as fast as {study.facts['baseline']},",
+        f"# {_ratio(evidence.ratio)} times as fast as the planner's first choice{stays}.",
+        f"# {tried} tried{failures}, {outcome.gpu_seconds:.1f} s of GPU time.",
+        f"# {row.gpu}, torch {row.torch}, Triton {row.triton}, driver {environment['driver']}.",
+        f"# kernel {row.kernel_sha256}",
+    ]
+    if outcome.remark:
+        lines.insert(-2, f"# {outcome.remark[0].upper()}{outcome.remark[1:]}.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+UNITS: Final = (("sm_clock_mhz", "MHz"), ("power_w", "W"), ("temperature_c", "degrees"))
+
+
+def _times(seconds: Sequence[float]) -> str:
+    found = Spread.of((tuple(seconds),))
+    lower, upper = found.quartiles
+    return f"{found.median * 1e6:.2f} us [{lower * 1e6:.2f}, {upper * 1e6:.2f}]"
+
+
+def _ratio(found: Spread) -> str:
+    return f"{found.median:.3f} [{found.quartiles[0]:.3f}, {found.quartiles[1]:.3f}]"

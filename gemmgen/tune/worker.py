@@ -1,0 +1,294 @@
+"""The process that measures on one GPU: a kernel by turns with another one and the baseline, if it is right.
+
+A kernel that ends the process, or never ends itself, costs one trial: the next one has a new process.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import torch
+
+from gemmgen import triton_api
+from gemmgen.bench.baseline import bound, cublas
+from gemmgen.bench.contest import Arena, Running, Sample, first_line, primed, wrong
+from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
+from gemmgen.bench.record import Environment, GpuState
+from gemmgen.bench.suite import BASELINE, Rounds
+from gemmgen.device import require_gpu
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import Architecture
+from gemmgen.module import import_generated, matmul_of, pack_scales_of
+from gemmgen.plan.decisions import problem_of
+from gemmgen.problem import Shape
+from gemmgen.scratch import LostError, forked, serving, usable_cores
+from gemmgen.spec import Spec
+from gemmgen.tune.store import Evidence, Why
+
+PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)
+"""What a worker's first trial begins with, and every other one."""
+ANSWER_SECONDS: Final = 120.0
+"""A trial takes less than a second, the first one of a large shape some: what takes longer hangs."""
+
+MachineOn = Callable[[int, Architecture], SuiteMachine]
+"""Returns the machine with the GPU of an index, in the process that measures on it."""
+
+
+def cuda_machine(device: int, architecture: Architecture) -> SuiteMachine:
+    """Return the machine with a GPU that must be of an architecture; raises GemmgenError (``no-gpu``)."""
+    if count := torch.cuda.device_count():
+        if device >= count:
+            known = "0 alone" if count == 1 else f"0 to {count - 1}"
+            raise GemmgenError(
+                [Diagnostic("--devices", "no-gpu", f"there is no GPU {device}: it is {known}")]
+            )
+        torch.cuda.set_device(device)
+    return CudaMachine(require_gpu(architecture))
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel to be measured against another one of the same problem."""
+
+    spec: Spec
+    """What both compute; the decisions are the modules'."""
+    shape: Shape
+    kernel: str
+    against: str
+    modules: Mapping[str, Path]
+    """Of both, by their hashes."""
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a request: evidence, or why there is none."""
+
+    gpu_seconds: float
+    evidence: Evidence | None = None
+    why: Why | None = None
+    message: str = ""
+    ends: bool = False
+    """Whether the process is of no use any more."""
+
+
+class _FaultError(Exception):
+    """A kernel that is not timed, and why."""
+
+    def __init__(self, why: Why, message: str) -> None:
+        super().__init__(message)
+        self.why: Why = why
+
+
+class Worker:
+    """In its own process: what a GPU needs of one problem, kept from trial to trial."""
+
+    def __init__(self, device: int, machine_on: MachineOn, protocol: Rounds) -> None:
+        self._on = device, machine_on
+        self._protocol = protocol
+        self._stack = ExitStack()  # left open: the process ends with it
+        self._machine: SuiteMachine | None = None
+        self._arena: Arena | None = None
+        self._baseline: tuple[Sample, int] | None = None
+        self._modules: dict[str, ModuleType] = {}
+        self._against: tuple[str, Sample] | None = None
+        self._warm = False
+        self._state_since: Callable[[float], GpuState | None] = lambda _: None
+
+    def __call__(self, request: Request) -> Answer:
+        """Measure; a fault of the kernel, or of the GPU, is in the answer."""
+        began = time.perf_counter()
+        try:
+            machine = self._ready(request)
+        except GemmgenError as error:
+            return Answer(0.0, why="cannot", message=str(error), ends=True)
+        starting, start = time.perf_counter() - began, machine.now()
+        ends = False
+        try:
+            evidence = self._measured(machine, request)
+        except _FaultError as fault:
+            why, message = fault.why, str(fault)
+        except (ValueError, TypeError) as error:
+            why, message = "cannot", first_line(error)
+        except Exception as error:
+            why, message = "failed", first_line(error)
+            ends = isinstance(error, UnfinishedError) or machine.lost()
+        else:
+            return Answer(starting + machine.now() - start, evidence)
+        return Answer(starting + machine.now() - start, None, why, message, ends)
+
+    def _ready(self, request: Request) -> SuiteMachine:
+        if self._machine is None:
+            device, machine_on = self._on
+            machine = machine_on(device, problem_of(request.spec).gpu.architecture)
+            self._stack.enter_context(machine.quiet())
+            self._state_since = self._stack.enter_context(machine.watched())
+            self._machine = machine
+        return self._machine
+
+    def _measured(self, machine: SuiteMachine, request: Request) -> Evidence:
+        gc.collect()  # of the trial before; in a quiet context nothing else does
+        baseline = cublas(request.spec)
+        with baseline.settings():
+            arena = self._arena_of(machine, request)
+            if self._baseline is None:
+                running = arena.running(BASELINE, baseline.bind)
+                passes = arena.passes(arena.pass_seconds(running))
+                self._baseline = arena.sample(running, passes), passes
+            theirs, passes = self._baseline
+            other = self._other(arena, request, passes)
+            running = self._right(arena, request, request.kernel)
+            own = arena.sample(running, passes)
+            samples = (theirs, other, own)
+            settle = self._protocol.settle_seconds if self._warm else self._protocol.warm_up_seconds
+            arena.settle(samples, settle)
+            self._warm = True
+            start = machine.now()
+            found = arena.rounds(samples, request.rounds)
+            if faults := arena.faults_after(own):
+                raise _FaultError("wrong", f"after many replays: {'; '.join(faults)}")
+        state = self._state_since(start)
+        return Evidence(
+            seconds=found[2],
+            against_seconds=found[1],
+            baseline_seconds=found[0],
+            relative_error=running.deviation.relative,
+            machine=asdict(state) if state else {},
+        )
+
+    def _arena_of(self, machine: SuiteMachine, request: Request) -> Arena:
+        """Return the tensors, drawn anew for another problem or shape."""
+        arena = self._arena
+        if arena is None or (arena.spec, arena.shape) != (request.spec, request.shape):
+            self._arena = self._baseline = self._against = None  # before there are others
+            self._modules.clear()
+            packing = None
+            if problem_of(request.spec).block_scaled:
+                packing = pack_scales_of(self._module(request, request.against))
+            l2_bytes = machine.environment().l2_bytes
+            arena = Arena.of(request.spec, request.shape, self._protocol, machine, l2_bytes, packing)
+            self._arena = arena
+        return arena
+
+    def _other(self, arena: Arena, request: Request, passes: int) -> Sample:
+        """Return a sample of the kernel that is measured against, captured once."""
+        if self._against is None or self._against[0] != request.against:
+            self._against = None
+            running = self._right(arena, request, request.against)
+            self._against = request.against, arena.sample(running, passes)
+        return self._against[1]
+
+    def _right(self, arena: Arena, request: Request, kernel: str) -> Running:
+        """Return a kernel that has run and is right."""
+        running = arena.running(kernel, partial(bound, matmul_of(self._module(request, kernel))))
+        if faults := tuple(wrong(request.spec, request.shape, running.deviation)):
+            raise _FaultError("wrong", "; ".join(faults))
+        return running
+
+    def _module(self, request: Request, kernel: str) -> ModuleType:
+        if kernel not in self._modules:
+            self._modules[kernel] = import_generated(request.modules[kernel])
+        return self._modules[kernel]
+
+
+class Gpu:
+    """A GPU by its index, and the process that measures on it: started when there is something to measure."""
+
+    def __init__(
+        self, device: int, machine_on: MachineOn = cuda_machine, protocol: Rounds = PROTOCOL
+    ) -> None:
+        self.device = device
+        self._start = partial(Worker, device, machine_on, protocol)
+        self._stack = ExitStack()
+        self._ask: Callable[[Request, float], Answer] | None = None
+
+    def measure(self, request: Request) -> Answer:
+        """Have a kernel measured; where that ended the process or took too long, the answer says so."""
+        if self._ask is None:
+            self._ask = self._stack.enter_context(serving(self._start))
+        began = time.monotonic()
+        try:
+            answer = self._ask(request, ANSWER_SECONDS)
+        except LostError as error:
+            answer = Answer(
+                time.monotonic() - began, why="failed", message=f"it ended its process: {error}", ends=True
+            )
+        if answer.ends:
+            self.close()
+        return answer
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        self._ask = None
+        self._stack.close()
+
+
+# --- what is asked and done before, in processes of their own
+
+
+def look(
+    machine_on: MachineOn, devices: Sequence[int] | None, architecture: Architecture
+) -> tuple[list[int], Environment]:
+    """Return the GPUs to measure on, all that are visible by default, and the environment they share.
+
+    Raises GemmgenError: ``no-gpu``; ``other-gpu`` where they are not of one kind.
+    """
+
+    def found() -> tuple[list[int], list[Environment]] | GemmgenError:
+        try:
+            chosen = list(range(max(1, torch.cuda.device_count())) if devices is None else devices)
+            return chosen, [machine_on(device, architecture).environment() for device in chosen]
+        except GemmgenError as error:
+            return error
+
+    with forked(found) as result:
+        answer = result()
+    if isinstance(answer, GemmgenError):
+        raise answer
+    chosen, environments = answer
+    for device, environment in zip(chosen, environments, strict=True):
+        if environment.gpu != environments[0].gpu:
+            message = (
+                f"GPU {device} is {environment.gpu}, GPU {chosen[0]} {environments[0].gpu}: "
+                "what is the fastest on one is not on the other; name those of one kind"
+            )
+            raise GemmgenError([Diagnostic("--devices", "other-gpu", message)])
+    return chosen, environments[0]
+
+
+Prepare = Callable[[Spec, Shape, Sequence[Path]], Mapping[Path, str]]
+"""Compiles the modules of kernels; returns why some cannot be compiled and run at all."""
+
+
+def compile_in_children(spec: Spec, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
+    """Compile modules beside each other, each in a process that runs it once; return what is wrong with some.
+
+    Triton keeps what it compiles on the disk, where the workers find it. Raises GemmgenError (``no-gpu``).
+    """
+    triton_api.load()  # once, and not in each of them
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        outcomes = list(pool.map(partial(primed, spec, shape), modules))
+    for outcome in outcomes:
+        if isinstance(outcome, GemmgenError):
+            raise outcome
+    return {path: found for path, found in zip(modules, outcomes, strict=True) if isinstance(found, str)}
+
+
+@contextmanager
+def gpus(devices: Sequence[int], machine_on: MachineOn, protocol: Rounds) -> Generator[list[Gpu]]:
+    """Give the GPUs of these indices; their processes end with the context."""
+    found = [Gpu(device, machine_on, protocol) for device in devices]
+    try:
+        yield found
+    finally:
+        for gpu in found:
+            gpu.close()
