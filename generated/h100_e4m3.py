@@ -308,13 +308,13 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
 def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
     """Check a call and launch it through Triton; a later one with this key replays it."""
     known = {}  # the extent of each axis, and a's device
-    arguments = [_describe(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
+    arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
     m, n, k = known["M"], known["N"], known["K"]
     columns = -(-n // 8) * 8
     d = inputs[0].new_empty((m, columns), dtype=torch.bfloat16)[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments.append(_describe("out", d, known))
+    arguments.append(_argument("out", d, known))
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
         d.zero_()
         return None if d is out else d
@@ -326,7 +326,7 @@ def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Ten
     return None if d is out else d
 
 
-def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
+def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
     """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
     if not isinstance(tensor, Tensor):
