@@ -789,7 +789,7 @@ def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path:
 def test_a_committed_library_is_exported_for_every_m(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What comes back is a kernel's own word: of an N that is no whole number of units, a view of padded rows."""
+    """Of an N that is no whole number of 16-byte units, a view of padded rows comes back."""
     monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
     made = importlib.import_module(name)
     scales: dict[str, torch.Tensor] = {}
@@ -808,5 +808,10 @@ def test_a_committed_library_is_exported_for_every_m(
     assert call.target == made.OPERATOR.default
     d = made.OPERATOR(a, weight.T, *scales.values())
     assert (d.shape, d.stride(), d.dtype) == ((7, 4097), (4104, 1), torch.bfloat16)
-    with pytest.raises(ValueError, match=r"^out must"):
-        made.OPERATOR.out(a, weight.T, *scales.values(), out=torch.empty(7, 4097, device="meta").to(d.dtype))
+    for wrong, error, said in (
+        ((a[0], weight.T), ValueError, "a must have 2 dimensions, found shape [4096]"),
+        ((a, weight), ValueError, "b must have 4096 rows, as many as a has columns, found 4097"),
+        ((a, weight.T.to(torch.float16)), TypeError, f"b must be {dtype}, found torch.float16"),
+    ):
+        with pytest.raises(error, match=f"^{re.escape(said)}$"):
+            made.OPERATOR(*wrong, *scales.values())

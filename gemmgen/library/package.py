@@ -517,6 +517,11 @@ class LibraryView:
         return self.plan.problem.b.dtype.torch
 
     @property
+    def d_torch(self) -> str:
+        """The element type of D."""
+        return self.plan.problem.d.torch
+
+    @property
     def rows_of_units(self) -> Iterator[tuple[str, str, str, int]]:
         """Yield whose rows must be whole units: operand, the extent along them, its variable, the unit."""
         problem = self.plan.problem
