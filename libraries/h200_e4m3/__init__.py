@@ -354,7 +354,7 @@ def _run(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = Non
     return None if d is out else d
 
 
-def _shaped(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor | None:
+def _shaped(a: Tensor, b: Tensor, *_: Tensor, out: Tensor | None = None) -> Tensor | None:
     """Say what comes back where there is no memory; what else is refused, a kernel says when it runs."""
     for name, tensor, dtype in (("a", a, torch.float8_e4m3fn), ("b", b, torch.float8_e4m3fn)):
         if tensor.dtype != dtype:
