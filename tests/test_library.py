@@ -337,7 +337,7 @@ def measurement(kernel: str, shape: tuple[int, int, int], ratio: float) -> Measu
     return Measurement(shape, found, 1e-5 / ratio, 1e-5)
 
 
-def chosen(*found: Measurement, limit: int = 30) -> library.Choice:
+def chosen(*found: Measurement, limit: int = 32) -> library.Choice:
     spec = read([SPECS / WIDE]).spec
     return library.choose(Sources("bf16", spec, CARD, "cuBLAS", tuple(found)), limit)
 
