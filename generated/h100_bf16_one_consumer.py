@@ -24,7 +24,7 @@ import torch
 import triton
 from torch import _C, Tensor
 from torch.autograd import forward_ad
-from torch.autograd.forward_ad import unpack_dual
+from torch.compiler import is_compiling
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -253,7 +253,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     result is a view of padded rows. There is no backward; torch traces this as an operator; a CUDA graph can
     capture all calls but the first. Raises TypeError for other dtypes and layouts, ValueError for the rest.
     """
-    seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
+    seen = is_compiling() or _C._len_torch_dispatch_stack()
     seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
     run = torch.ops.gemmgen.h100_bf16_one_consumer if seen else _matmul
     return run(a, b) if out is None else run(a, b, out=out) or out
@@ -264,14 +264,14 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
         hooked = bool(HOOKS.launch_enter_hook.calls or HOOKS.launch_exit_hook.calls)
-        looks = [(t.data_ptr(), t.dtype, t.device, t.shape, t.stride(), t.is_neg()) for t in tensors]
+        looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
+        m, n, columns, token = PREPARED[key]
         if out is None:
-            shape, n = PREPARED[key]
-            d = inputs[0].new_empty(shape)
-            d = d if shape[1] == n else d[:, :n]
-        launch, device, rest, _ = PREPARED[key if out is not None else (key, d.data_ptr())]
+            d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
+            d = d if n == columns else d[:, :n]
+        launch, device, rest, _ = PREPARED[token, d.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
         return _first(key, *inputs, out=out)
@@ -282,13 +282,13 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
 def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
     """Check a call and launch it through Triton; a later one with this key replays it."""
     known = {}  # the extent of each axis, and a's device
-    arguments = [_describe(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
+    arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
     m, n, k = known["M"], known["N"], known["K"]
     columns = -(-n // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments.append(_describe("out", d, known))
+    arguments.append(_argument("out", d, known))
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
         d.zero_()
         return None if d is out else d
@@ -296,11 +296,11 @@ def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Ten
     if prepared and key and key[:3] == (False, -1, d.device.index):
         if len(PREPARED) > 4096:
             PREPARED.clear()
-        PREPARED[key], PREPARED[key, d.data_ptr()] = prepared if d is out else ((m, columns), n), prepared
+        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = prepared
     return None if d is out else d
 
 
-def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
+def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
     """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
     if not isinstance(tensor, Tensor):
@@ -308,7 +308,7 @@ def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
     if tensor.layout != torch.strided or tensor.dtype != dtype:
         raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
     device, shape, strides = tensor.device, tensor.shape, tensor.stride()
-    wanted = tuple(map(known.setdefault, axes, shape))
+    wanted, dual = tuple(map(known.setdefault, axes, shape)), forward_ad.unpack_dual(tensor)
     wrapped = _C._functorch.is_functorch_wrapped_tensor(tensor)
     address = -16 if wrapped or tensor.is_meta or 0 in shape else tensor.data_ptr()  # what is not described
     if name == "b":  # the transposed view of what lies in memory
@@ -320,7 +320,7 @@ def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
         or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
         or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
-        or (unpack_dual(tensor).tangent is not None and "be no forward-AD dual: there is no derivative")
+        or (dual.tangent is not None and "be no forward-AD dual: there is no derivative")
         or (wrapped and "be outside of vmap, grad and jvp: there is no rule for them")
         or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
         or (not address and f"have memory, found a {type(tensor).__name__} at 0")

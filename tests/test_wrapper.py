@@ -560,7 +560,7 @@ def test_a_second_call_is_launched_past_triton_with_the_same_maps(
     assert first == second
     assert first[:4] == (*grid, driver.stream)
     described = [(d.base.data_ptr(), d.block_shape, d.shape, d.strides) for d in descriptors]
-    encoded = [(map[1], *map[5:8]) for map in first[-1] if isinstance(map, tuple)]
+    encoded: list[Any] = [(made[0], *made[4:7]) for made in driver.encoded]
     assert encoded == described
 
 

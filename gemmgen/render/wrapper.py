@@ -434,7 +434,7 @@ class Wrapper:
     def map(self) -> str:
         """The part that makes a tensor map."""
         kind = "tf32" if self.rounds else "matrix"
-        others = "_or_vector" if self.vectors else "_or_scales" if self.scales else ""
+        others = "_or_vector" if self.vectors or self.rounds else "_or_scales" if self.scales else ""
         return f"map_{kind}{others}.py.j2"
 
     @property
