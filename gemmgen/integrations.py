@@ -173,8 +173,7 @@ class Linear(nn.Linear):
             )
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
-        self._kernel_name = _name(kernel)
-        self._traceable = hasattr(torch.ops.gemmgen, self._kernel_name)  # as an operator of torch
+        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "LIBRARIES")
         self.reason = ""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it

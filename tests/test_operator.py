@@ -348,12 +348,6 @@ def test_a_result_of_its_own_is_allocated_and_described(
     matmul, (a, b, _) = matmul_of(module), matrices(9)
     blocks = [torch.zeros(64, dtype=BF16)]
 
-<<<<<<< HEAD
-    def new_empty(_: Tensor, shape: tuple[int, int], **__: object) -> Tensor:
-        return (
-            block[: shape[0] * shape[1]].view(shape).as_subclass(Cuda)
-        )  # as an allocator hands it out again
-=======
     def allocated(extents: tuple[int, int]) -> Tensor:
         rows, columns = extents
         return blocks[-1][: rows * columns].view(rows, columns).as_subclass(Cuda)
@@ -364,7 +358,6 @@ def test_a_result_of_its_own_is_allocated_and_described(
     def empty_strided(extents: tuple[int, int], strides: tuple[int, int], dtype: torch.dtype) -> Tensor:
         assert (strides, dtype) == ((extents[1], 1), BF16)
         return allocated(extents)
->>>>>>> host
 
     monkeypatch.setattr(Cuda, "new_empty", new_empty)
     monkeypatch.setattr(cast(Any, torch)._C._dynamo.guards, "_empty_strided_cuda", empty_strided)
