@@ -49,6 +49,7 @@ lint: $(INSTALLED) ## format, lint, types, and whether generated modules are wha
 	$(BIN)/pyright
 	$(BIN)/gemmgen check
 	$(BIN)/gemmgen check tests/pairs/specs/*.yaml --out tests/pairs/generated
+	@for library in libraries/*; do $(BIN)/gemmgen library $$library --check || exit 1; done
 
 quick: $(INSTALLED) ## what takes at most 90 seconds: lint, and beside it the fast tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fast
@@ -68,9 +69,10 @@ coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none 
 gpu: $(INSTALLED) ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
 	$(BIN)/python -m pytest -m gpu
 
-generated: $(INSTALLED) ## regenerate every module under generated/
+generated: $(INSTALLED) ## regenerate every module under generated/, and those of libraries
 	$(BIN)/gemmgen build specs/*.yaml
 	$(BIN)/gemmgen build tests/pairs/specs/*.yaml --out tests/pairs/generated
+	@for library in libraries/*; do $(BIN)/gemmgen library $$library --refresh || exit 1; done
 
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from gemmgen.errors import Diagnostic, GemmgenError
 
 if TYPE_CHECKING:
-    from gemmgen.build import Built
+    from gemmgen.build import Built, Exported
     from gemmgen.product import Product
     from gemmgen.verify.simulation import Simulation
 
-__all__ = ["Diagnostic", "GemmgenError", "build", "init", "plan", "simulate"]
+__all__ = ["Diagnostic", "GemmgenError", "build", "export", "init", "plan", "simulate"]
 
 
 def init(path: str | Path = "matmul.yaml") -> Path:
@@ -91,6 +91,22 @@ def build(
     if lower:
         require_compiler()
     return build_spec(Path(spec), Path(out), emit=emit, lowering=lower, simulation=simulate)
+
+
+def export(spec: str | Path, aot: str | Path) -> Exported:
+    """Write a spec's kernel for programs without Python into the directory `aot`; return what was written.
+
+    That is the cubin, a launcher in C with its header, a program that tests both, and a Makefile.
+
+    Raises:
+        GemmgenError: A stage refuses the spec, there is no launcher for such a kernel, or the compiler is not
+            installed; then nothing has been written.
+    """
+    from gemmgen.build import export as export_spec
+    from gemmgen.doctor import require_compiler
+
+    require_compiler()
+    return export_spec(Path(spec), Path(aot))
 
 
 def simulate(

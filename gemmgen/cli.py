@@ -29,6 +29,8 @@ from gemmgen import __version__, api
 from gemmgen.build import columns, resources_text, simulation_text, spec_row
 from gemmgen.doctor import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.library import KERNELS as MOST_KERNELS
+from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
 from gemmgen.scratch import usable_cores
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from gemmgen.tune.tuning import Tick
     from gemmgen.verify.simulation import Simulation
 
+S = TypeVar("S")
 T = TypeVar("T")
 Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
@@ -477,7 +480,11 @@ def verify_command(
 @app.command(name="bench", cls=CountedOption)
 def bench_command(
     subjects: Annotated[
-        list[Path], typer.Argument(metavar="SPEC…|RECORD…", help="Specs to time, records to show.")
+        list[Path],
+        typer.Argument(
+            metavar="SPEC…|LIBRARY|RECORD…",
+            help="Specs, or with --suite a library, to time; records to show.",
+        ),
     ],
     shapes: Annotated[str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own.")] = "",
     record: Annotated[
@@ -591,12 +598,22 @@ def _bench_suite(
             raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
         book = bench.Book.opened(subjects[0])
     else:
-        loaded, chosen = bench.load_suite(suite), range_of(extents)
+        loaded, chosen, choose = bench.load_suite(suite), range_of(extents), None
+        if len(subjects) == 1 and subjects[0].is_dir():
+            subjects, choose = package.contestants(subjects[0])
         if out:
             out.mkdir(parents=True, exist_ok=True)
         book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
         with _progress("benchmarking") as progress:
-            bench.time_suite(subjects, loaded, book, extents=chosen, candidates=candidates, progress=progress)
+            bench.time_suite(
+                subjects,
+                loaded,
+                book,
+                extents=chosen,
+                candidates=candidates,
+                chosen=choose,
+                progress=progress,
+            )
             if peer_command:
                 bench.time_peers(loaded, book, chosen, peer_command, progress)
     if as_json:
@@ -793,19 +810,153 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
         yield show
 
 
+@app.command(name="export")
+def export_command(
+    specs: Specs,
+    aot: Annotated[
+        Path, typer.Option("--aot", metavar="DIR", help="Where the cubin and its launcher in C are written.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write kernels for programs without Python: a cubin, a launcher in C, and a program that tests both."""
+    require_compiler()
+    from gemmgen.build import export
+    from gemmgen.triton_api import cuda_include
+
+    _refuse_duplicates(specs)
+    with _progress("exporting") as progress:
+        exported, failed = _each(specs, partial(export, directory=aot), progress, parallel=True)
+    if as_json:
+        _print_json([item.as_dict() for item in exported])
+    elif exported:
+        print("\n".join(f"wrote {path}" for item in exported for path in item.files))
+        command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
+        print(f"next, `{command}`, and with `check` behind it on a GPU", file=sys.stderr)
+    _exit(failed)
+
+
+@app.command(name="report")
+def report_command(
+    records: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RECORD…", help="Records of kernels (.json) and suites, tables of tuned kernels (.jsonl)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+) -> None:
+    """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
+    from gemmgen.report import report
+
+    _write(out, report(records))
+    print(f"wrote {out}")
+
+
+# --- libraries
+
+
+@app.command(name="library")
+def library_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|DIR", help="Of the package; with --check or --refresh where it is.")
+    ],
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="A spec, a record of a suite or a tuned table; repeatable."
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="A table of `gemmgen tune`, as --from.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where libraries live.")] = Path(
+        "libraries"
+    ),
+    problem: Annotated[
+        str, typer.Option("--problem", metavar="WORDS", help="Which, where sources have several.")
+    ] = "",
+    kernels: Annotated[
+        int, typer.Option("--kernels", metavar="N", min=1, help="How many at most.")
+    ] = MOST_KERNELS,
+    lowering: Lowering = True,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
+    ] = False,
+    hub: Annotated[
+        Path | None,
+        typer.Option(
+            "--hub", metavar="DIR", help="Also write a repository for Hugging Face's kernel-builder."
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm", metavar="DIR", help="Also write its tiles as tables N=…,K=…,device_name=….json."
+        ),
+    ] = None,
+    checking: Annotated[
+        bool, typer.Option("--check", help="Find what is missing, stale or edited in a library.")
+    ] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
+    from gemmgen import library
+    from gemmgen.library import sources as library_sources
+
+    paths = [*(sources or ()), *([table] if table else ())]
+    if bool(paths) == (checking or refresh) or (checking and refresh):
+        raise typer.BadParameter("give --from, or --check, or --refresh", param_hint="--from")
+    if checking:
+        findings = package.check(Path(name))
+        if as_json:
+            _print_json([asdict(finding.diagnostic) for finding in findings])
+        for finding in findings:
+            print(finding.diagnostic, file=sys.stderr)
+        if not (findings or as_json):
+            print(f"{name}: up to date")
+        _exit(bool(findings))
+        return
+    if lowering:
+        require_compiler()
+    if refresh:
+        made, out, report = package.read_library(Path(name)), Path(name).parent, library.Report()
+    else:
+        found = library_sources.read(paths, problem or None)
+        _complain(GemmgenError(found.warnings))
+        choice = library.choose(found, kernels)
+        made = package.assemble(name, found, choice)
+        report = library.Report.of(found, choice, kernels if leave_out else None)
+    with _progress("compiling") as progress:
+        failed = lowering and _each(made.members, package.lowered, progress, parallel=True)[1]
+    if not failed:
+        written = package.write(made, out)
+        told = [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
+        told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
+        if as_json:
+            _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
+        else:
+            print("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
+    _exit(failed)
+
+
 # --- running stages
 
 
 def _each(
-    paths: Iterable[Path],
-    action: Callable[[Path], T],
+    paths: Iterable[S],
+    action: Callable[[S], T],
     progress: Callable[[str], None] | None = None,
     *,
     parallel: bool = False,
 ) -> tuple[list[T], bool]:
     """Run an action on each path, in order, past what is rejected; return results, and whether any failed."""
 
-    def attempt(path: Path) -> T | GemmgenError:
+    def attempt(path: S) -> T | GemmgenError:
         if progress:
             progress(str(path))
         try:
@@ -923,7 +1074,7 @@ def _prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
 
 def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
     """List the configurations of each spec, best first; the first one is what its plan is."""
-    from gemmgen.plan.ranking import rank
+    from gemmgen.plan.planner import rank
 
     rankings = {product.source.path: rank(product.source.spec) for product in products}
     if as_json:

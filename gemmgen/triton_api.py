@@ -17,6 +17,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.machinery import PathFinder
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from traceback import walk_tb
 from types import ModuleType, SimpleNamespace
@@ -118,6 +119,11 @@ def installed_directory() -> Path | None:
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
+def cuda_include() -> Path:
+    """Return where Triton has the headers of the CUDA driver, which a launcher in C is compiled with."""
+    return (installed_directory() or library_directory()) / "backends" / "nvidia" / "include"
+
+
 _LOADING = Lock()
 
 
@@ -170,6 +176,44 @@ def compile_kernel(
 def described(dtype: str, box: Sequence[int], layout: object) -> str:
     """Return the type of a TMA descriptor as a signature spells it."""
     return f"tensordesc<{dtype}[{','.join(map(str, box))}],{layout!r}>"
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """What Triton tells the driver of a TMA descriptor's tensor, besides where it lies."""
+
+    box: tuple[int, ...]
+    """What one instruction moves, in elements, the contiguous dimension last."""
+    swizzle: int
+    """The driver's number for it."""
+    element_type: int
+    """The driver's number for it, without the rounding to tf32 that a launch may ask for."""
+    element_bytes: int
+
+
+def tensor_maps(ttgir: bytes) -> tuple[TensorMap, ...]:
+    """Return those of a kernel's descriptors, in order, as a launch by Triton would encode them."""
+    ir, nvidia = _binding("ir"), _binding("nvidia")
+    from triton.backends.nvidia.driver import (  # pyright: ignore[reportMissingTypeStubs]
+        TMA_DTYPE_DEVICE_TO_HOST,  # pyright: ignore[reportUnknownVariableType]
+    )
+
+    context = ir.context()
+    ir.load_dialects(context)
+    nvidia.load_dialects(context)
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "kernel.ttgir"
+        path.write_bytes(ttgir)
+        found: list[dict[str, Any]] = ir.parse_mlir_module(str(path), context).get_tensordesc_metadata()
+    return tuple(
+        TensorMap(
+            tuple(each["block_size"]),
+            each["swizzle"],
+            cast(Any, TMA_DTYPE_DEVICE_TO_HOST)[each["elem_type"]],
+            each["elem_size"],
+        )
+        for each in found
+    )
 
 
 def disassemble(cubin: bytes) -> bytes:

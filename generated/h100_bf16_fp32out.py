@@ -19,11 +19,11 @@ sha256 9329f3f06131b15cfb3e979af984d3646ae52a03dfee499f022f91e704a09880
 """
 
 import functools
-from types import SimpleNamespace
 
 import torch
 import triton
-from torch import Tensor
+from torch import _C, Tensor
+from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 
 if not triton.__version__.startswith("3.9."):
@@ -276,9 +276,8 @@ ARGUMENTS = {
     "out": (torch.float32, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
 }
 MAX_EXTENT = 2**31 - 128  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of the first partition, CTAs per cluster; Triton warns of unset FP fusion.
-LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}
-COMPILED = {}  # by device: the kernel, and how many SMs there are
+LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
+PREPARED, HOOKS = {}, triton.knobs.runtime  # how a call is launched again, by what is checked of it
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -290,64 +289,84 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         out: [M, N], torch.float32, N contiguous, in memory of its own; allocated if not given.
 
     All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided;
-    addresses and row strides are multiples of 16 bytes. TMA writes rows in units of 16 bytes: where a row of
-    D is not a whole number of them, `out` is refused, and the result is a view of padded rows. There is no
-    backward, and torch.compile cannot trace this. A CUDA graph can capture all calls but the first.
-
-    Raises TypeError for what is not a strided tensor of the dtype above, ValueError for any other fault.
+    addresses and row strides are multiples of 16 bytes. Where a row of D is not, `out` is refused, and the
+    result is a view of padded rows. There is no backward; torch traces this as an operator; a CUDA graph can
+    capture all calls but the first. Raises TypeError for other dtypes and layouts, ValueError for the rest.
     """
+    seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
+    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
+    run = torch.ops.gemmgen.h100_bf16_fp32out if seen else _matmul
+    return run(a, b) if out is None else run(a, b, out=out) or out
+
+
+def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
+    """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
+    tensors, key, d = inputs if out is None else (*inputs, out), None, out
+    try:
+        hooked = bool(HOOKS.launch_enter_hook.calls or HOOKS.launch_exit_hook.calls)
+        looks = [(t.data_ptr(), t.dtype, t.device, t.shape, t.stride(), t.is_neg()) for t in tensors]
+        grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
+        key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
+        if out is None:
+            shape, n = PREPARED[key]
+            d = inputs[0].new_empty(shape, dtype=torch.float32)
+            d = d if shape[1] == n else d[:, :n]
+        launch, device, rest, _ = PREPARED[key if out is not None else (key, d.data_ptr())]
+    except (AttributeError, LookupError, RuntimeError, TypeError):
+        d = None  # gives its memory back
+        return _first(key, *inputs, out=out)
+    launch(_C._cuda_getCurrentRawStream(device), *rest)
+    return None if d is out else d
+
+
+def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
+    """Check a call and launch it through Triton; a later one with this key replays it."""
     known = {}  # the extent of each axis, and a's device
-    inputs = (a, b)
-    arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
+    arguments = [_describe(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
     m, n, k = known["M"], known["N"], known["K"]
-    if out is None:
-        out = torch.empty((m, -(-n // 4) * 4), dtype=torch.float32, device=a.device)[:, :n]
-    elif m and n % 4:
+    columns = -(-n // 4) * 4
+    d = inputs[0].new_empty((m, columns), dtype=torch.float32)[:, :n] if out is None else out
+    if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments.append(_argument("out", out, known))
-    if 0 in (m, n, k):
-        return out.zero_()
-    _launch(a.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
-    return out
+    arguments.append(_describe("out", d, known))
+    if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
+        d.zero_()
+        return None if d is out else d
+    prepared = _launch(d.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
+    if prepared and key and key[:3] == (False, -1, d.device.index):
+        if len(PREPARED) > 4096:
+            PREPARED.clear()
+        PREPARED[key], PREPARED[key, d.data_ptr()] = prepared if d is out else ((m, columns), n), prepared
+    return None if d is out else d
 
 
-def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
-    """Check an argument and describe it to TMA; `known` learns its axes' extents."""
-    dtype, axes, *_ = ARGUMENTS[name]
+def _describe(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
+    """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
+    dtype, axes, box, layout = ARGUMENTS[name]
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
     if tensor.layout != torch.strided or tensor.dtype != dtype:
         raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
-    device, shape = tensor.device, tensor.shape
+    device, shape, strides = tensor.device, tensor.shape, tensor.stride()
     wanted = tuple(map(known.setdefault, axes, shape))
-    fault = (  # what the first line whose condition holds says
-        (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
-        or (not tensor.is_cuda and f"be on a CUDA device, found {device}")
-        or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
-        or (unpack_dual(tensor).tangent is not None and "be no forward-AD dual: there is no derivative")
-        or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
-        or (not tensor.data_ptr() and tensor.numel() and f"have memory, found a {type(tensor).__name__} at 0")
-        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(shape)}")
-        or (shape != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
-    )
-    if fault:
-        raise ValueError(f"{name} must {fault}")
-    return _descriptor(name, tensor.data_ptr(), shape, tensor.stride())
-
-
-@functools.lru_cache(maxsize=4096)
-def _descriptor(name: str, address: int, shape: tuple, strides: tuple) -> TensorDescriptor | None:
-    """Describe a matrix to TMA, unless it is empty; a second call finds it described."""
-    dtype, axes, box, layout = ARGUMENTS[name]
-    if 0 in shape:
-        return None  # nothing is launched
+    wrapped = _C._functorch.is_functorch_wrapped_tensor(tensor)
+    address = -16 if wrapped or tensor.is_meta or 0 in shape else tensor.data_ptr()  # what is not described
     if name == "b":  # the transposed view of what lies in memory
         axes, shape, strides = axes[::-1], shape[::-1], strides[::-1]
-    (rows, columns), (row_stride, stride) = shape, strides
+    (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
     unit = 16 // dtype.itemsize
-    row_stride = row_stride if rows > 1 else -(-columns // unit) * unit  # of one row: any legal stride
+    row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
     fault = (  # what the first line whose condition holds says
-        (max(shape) > MAX_EXTENT and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
+        (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
+        or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
+        or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
+        or (unpack_dual(tensor).tangent is not None and "be no forward-AD dual: there is no derivative")
+        or (wrapped and "be outside of vmap, grad and jvp: there is no rule for them")
+        or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
+        or (not address and f"have memory, found a {type(tensor).__name__} at 0")
+        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
+        or (tensor.shape != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
+        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
         or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
         or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
         or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
@@ -355,20 +374,32 @@ def _descriptor(name: str, address: int, shape: tuple, strides: tuple) -> Tensor
     )
     if fault:
         raise ValueError(f"{name} must {fault}")
-    base = SimpleNamespace(dtype=dtype, data_ptr=lambda: address)  # a cache must keep no tensor alive
-    return TensorDescriptor(base, [rows, columns], [row_stride, 1], box, layout)
+    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], box, layout) if address > 0 else None
 
 
-def _launch(device: torch.device, tiles: int, arguments: list) -> None:
-    """Run the kernel on the current stream of a device; the first time, compile it."""
-    if device.index != torch.cuda.current_device():
-        with torch.cuda.device(device.index):
-            return _launch(device, tiles, arguments)
-    if device not in COMPILED:
-        if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
-            found = f"{torch.cuda.get_device_name(device)} with {capability}"
-            raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
-        sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-        COMPILED[device] = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS), sm_count
-    kernel, sm_count = COMPILED[device]
-    return kernel[(min(tiles, sm_count), 1, 1)](*arguments)
+def _launch(device: torch.device, tiles: int, arguments: list) -> tuple | None:
+    """Run the kernel on the current stream of a device, compiled if need be; return what does so again."""
+    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
+        found = f"{torch.cuda.get_device_name(device)} with {capability}"
+        raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
+    grid = min(tiles, torch.cuda.get_device_properties(device).multi_processor_count), 1, 1
+    with torch.cuda.device(device.index):
+        kernel = matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS)
+    run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
+    memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
+    if memory or type(run) is not nvidia.CudaLauncher:
+        return None
+    encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, kernel.metadata.tensordesc_meta)
+    options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
+    rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
+    return functools.partial(triton.runtime.driver.active.utils.launch, *grid), device.index, rest, kernel
+
+
+NAME, PLAIN = "h100_bf16_fp32out", Tensor.__torch_dispatch__
+TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
+LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
+LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
+for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
+    LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)
+    LIBRARIES[NAME].impl(NAME + overload, _matmul, "CompositeExplicitAutograd")
+    LIBRARIES[NAME].impl(NAME + overload, functools.partial(_first, None), "Meta")

@@ -63,7 +63,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.architecture import HOPPER
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan.ranking import Candidate, rank
+from gemmgen.plan.planner import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.spec import Spec
@@ -580,6 +580,15 @@ def test_what_is_in_the_record_is_not_timed_again_and_another_kernel_is(tmp_path
     ]
     best = [point for point in points_of(book) if point.kernel == BEST]
     assert [point.ratio.median for point in best] == pytest.approx([2.0, 2.0])
+
+
+def test_of_a_library_only_the_kernel_that_it_takes_is_timed_on_a_shape(tmp_path: Path, arms: Arms) -> None:
+    def chosen(shape: Shape) -> str:
+        return "kernel_a" if shape[0] == 8 else "kernel_b"
+
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", chosen=chosen)
+    timed = {line.shape: [arm.kernel for arm in line.kernels] for line in results(book)}
+    assert timed == {(8, 16, 32): ["kernel_a"], (64, 16, 32): ["kernel_b"]}
 
 
 def test_a_kernel_whose_module_has_changed_is_timed_anew(tmp_path: Path, arms: Arms) -> None:
@@ -1295,10 +1304,12 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
         *,
         extents: range,
         candidates: int | None,
+        chosen: Callable[[Shape], str] | None,
         progress: Progress,
     ) -> None:
         calls.append((extents, candidates))
         assert list(paths) == specs
+        assert chosen is None
         progress("timing")
         run(tmp_path, arms, book, "kernel_a", "kernel_b", extents=extents)
 

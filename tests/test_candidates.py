@@ -19,7 +19,7 @@ from modules import spec_file
 
 from gemmgen import cli
 from gemmgen.plan import plan_spec
-from gemmgen.plan.ranking import Ranking, rank
+from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
 from gemmgen.plan.wgmma import WgmmaKernel, cost
 from gemmgen.plan.wgmma.cost import estimate, smem_cycles, step_ns

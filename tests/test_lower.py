@@ -14,12 +14,14 @@ from filecheck import filecheck_files
 from hopper import hopper
 from modules import HOPPER_SPECS, made
 
+from gemmgen.build import launcher_differences
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.lower import Lowered, lower
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 from gemmgen.product import Product, make
+from gemmgen.render.launcher import Launcher
 
 ROOT = Path(__file__).parent.parent
 K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if hopper(made(spec).plan).problem.a.dtype.bits == 16]
@@ -98,6 +100,12 @@ def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product
     assert f".reqntid {plan.threads}\n" in ptx(lowered)
     cluster = re.findall(r"^\.reqnctapercluster (\d+)$", ptx(lowered), re.MULTILINE)
     assert cluster == ([str(plan.cluster_size)] if plan.cluster_size > 1 else [])
+
+
+def test_the_launcher_in_c_passes_what_the_compiled_kernel_takes(product: Product, lowered: Lowered) -> None:
+    """Sizes and alignments of the parameters in the PTX; boxes, swizzles and types of the tensor maps."""
+    launcher = Launcher(hopper(product.plan), product.source.stem, lowered.artifacts["cubin"])
+    assert list(launcher_differences(launcher, lowered)) == []
 
 
 def test_what_is_shared_is_multicast_and_only_by_a_cluster(product: Product, lowered: Lowered) -> None:

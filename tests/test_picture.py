@@ -18,8 +18,7 @@ from kernels.copies import copy_kernel, descriptors
 from modules import ROOT
 
 from gemmgen.simulate import Result, simulate
-from gemmgen.simulate.picture import LETTER_WIDTH, MOST_COLUMNS, drawn
-from gemmgen.simulate.timeline import Phase, Span, Trace
+from gemmgen.simulate.picture import LETTER_WIDTH, MOST_COLUMNS, Phase, Span, Trace, drawn
 
 DRAWN = ROOT / "docs" / "pipeline.svg"
 NAMESPACE = "{http://www.w3.org/2000/svg}"

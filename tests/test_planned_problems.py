@@ -19,7 +19,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.ledger import ledger
-from gemmgen.plan.ranking import Ranking, rank
+from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.cost import cost
 from gemmgen.problem import Ranges

@@ -22,10 +22,9 @@ from gemmgen.simulate import Result
 from gemmgen.simulate.execution import undisturbed
 from gemmgen.simulate.findings import UNKNOWN, Findings
 from gemmgen.simulate.memory import Memory, View
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import MemDescType, Operation
 from gemmgen.simulate.places import Layout, shared_memory_index
 from gemmgen.simulate.program import Known
-from gemmgen.simulate.types import MemDescType
 from gemmgen.verify.simulation import simulate_product
 
 RING, SLOT = MemDescType((2, 4), "f32", None), MemDescType((4,), "f32", None)

@@ -30,7 +30,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
 from gemmgen.simulate import run
 from gemmgen.simulate.clocks import Clock, Component, Tick, join, learn, reached
 from gemmgen.simulate.findings import UNKNOWN
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import TENSOR_MEMORY, Encoding, MemDescType, Operation, TensorType
 from gemmgen.simulate.places import (
     ACCUMULATOR,
     COLUMN_BYTES,
@@ -38,7 +38,6 @@ from gemmgen.simulate.places import (
     SCALES,
     tensor_memory_index,
 )
-from gemmgen.simulate.types import TENSOR_MEMORY, Encoding, MemDescType, TensorType
 
 kernels, gl = cast(Any, kernels_), cast(Any, gl_)
 LANES = 32

@@ -24,7 +24,7 @@ from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
 from gemmgen.spec.load import MAX_BYTES
-from gemmgen.spec.names import OneOf
+from gemmgen.spec.model import OneOf
 
 ROOT = Path(__file__).parents[1]
 INVALID = sorted((ROOT / "tests/invalid/load").glob("*.yaml"))

@@ -31,7 +31,7 @@ from gemmgen.bench.machine import CudaMachine
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 from gemmgen.render import render
 from gemmgen.spec import load_spec
 from gemmgen.spec.model import Runs

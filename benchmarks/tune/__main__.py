@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gemmgen.hardware import HOPPER
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
 from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours

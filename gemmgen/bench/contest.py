@@ -74,7 +74,7 @@ from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
 from gemmgen.plan.decisions import problem_of
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, staged
 from gemmgen.render import render
@@ -396,6 +396,7 @@ def time_suite(
     *,
     extents: range = range(1, LARGEST + 1),
     candidates: int | None = None,
+    chosen: Callable[[Shape], str] | None = None,
     protocol: Rounds | None = None,
     machine: SuiteMachine | None = None,
     prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
@@ -404,7 +405,8 @@ def time_suite(
     """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
 
     With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
-    those that its planner ranks first for that shape.
+    those that its planner ranks first for that shape. With ``chosen``, which returns the name of one of the
+    specs, only that one takes part on a shape, as in a library.
 
     What the book has already is not timed again. All kernels that compute the same from the same types are
     timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
@@ -422,6 +424,8 @@ def time_suite(
             message = "has no shapes for the types of these specs"
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
         heats = _heats(entrants, suite, extents)
+        if chosen:
+            heats = [_of_one(found, chosen(found.shape)) for found in heats]
         if candidates:
             heats = _chosen(heats, candidates, Path(directory), progress)
             entrants = tuple({each.entry.name: each for found in heats for each in found.entrants}.values())
@@ -525,6 +529,11 @@ def _heats(entrants: Sequence[Entrant], suite: Suite, extents: range) -> list[_H
             able = tuple(entrant for entrant in members if entrant.takes(shape))
             found.append(_Heat(contest, shape, families, able))
     return found
+
+
+def _of_one(found: _Heat, name: str) -> _Heat:
+    """Return a heat with the entrant of a name alone."""
+    return replace(found, entrants=tuple(each for each in found.entrants if each.entry.name == name))
 
 
 def _tasks(

@@ -13,8 +13,8 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, counted, either, judge, one_of, rule
 from gemmgen.plan.search import Family
 from gemmgen.spec import Spec
-from gemmgen.spec.model import SIZE_LIMIT
-from gemmgen.spec.names import (
+from gemmgen.spec.model import (
+    SIZE_LIMIT,
     EarlyOperand,
     LastWave,
     Minor,

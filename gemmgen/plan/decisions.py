@@ -12,8 +12,7 @@ from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Operand, Problem, Ranges
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec import Spec
-from gemmgen.spec.model import InputB
-from gemmgen.spec.names import Minor, Order, ScheduleKind
+from gemmgen.spec.model import InputB, Minor, Order, ScheduleKind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
-"""Plan to module text: the only Jinja import."""
+"""Plan to module text, and records to a page: the only Jinja import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import cast
 
 import jinja2
@@ -15,6 +15,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.hopper import HopperView
 from gemmgen.render.kernel import KernelView
+from gemmgen.render.launcher import Launcher
 
 VIEWS = cast(
     "Mapping[str, Callable[[Kernel], KernelView]]",
@@ -35,15 +36,20 @@ def templates_folder() -> Path:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment(*, autoescape: bool = False) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,
+        autoescape=autoescape,
     )
+
+
+def render_template(name: str, /, **values: object) -> str:
+    """Return what a template makes of values: the same bytes on every machine."""
+    return _environment().get_template(name).render(**values)
 
 
 def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
@@ -57,6 +63,35 @@ def render(plan: Kernel, *, spec_name: str, spec_sha256: str) -> str:
             view=VIEWS[instruction](plan),
             module_format=MODULE_FORMAT,
             spec_name=spec_name,
+            stem=PurePath(spec_name).stem,
             spec_sha256=spec_sha256,
         )
     )
+
+
+def render_launcher(launcher: Launcher, *, spec_name: str, spec_sha256: str) -> dict[str, str]:
+    """Return what lets C programs use a kernel's cubin, by the names of the files."""
+    names = {
+        f"{launcher.stem}.h": "header.h",
+        f"{launcher.stem}.c": "launcher.c",
+        f"{launcher.stem}_test.c": "test.c",
+        "Makefile": "Makefile",
+    }
+    return {
+        name: _environment()
+        .get_template(f"aot/{template}.j2")
+        .render(
+            plan=launcher.plan,
+            view=launcher,
+            stem=launcher.stem,
+            module_format=MODULE_FORMAT,
+            spec_name=spec_name,
+            spec_sha256=spec_sha256,
+        )
+        for name, template in names.items()
+    }
+
+
+def render_page(template: str, page: object) -> str:
+    """Return the text of an HTML page, in which no value is markup."""
+    return _environment(autoescape=True).get_template(f"{template}.j2").render(page=page)

@@ -12,8 +12,7 @@ from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
 from gemmgen.problem import Operand
 from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, OperandLoad
-from gemmgen.render.overview import BlackwellOverview
-from gemmgen.render.spelling import extent_name, fit
+from gemmgen.render.overview import BlackwellOverview, extent_name, fit
 
 TENSOR_MEMORY = "tensor_memory_descriptor"
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.spelling import LINE_LENGTH, fit, fit_sum
+from gemmgen.render.overview import LINE_LENGTH, fit, fit_sum
 
 
 @dataclass(frozen=True)

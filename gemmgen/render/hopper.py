@@ -18,8 +18,7 @@ from gemmgen.render.kernel import (
     KernelView,
     OperandLoad,
 )
-from gemmgen.render.overview import HopperOverview
-from gemmgen.render.spelling import argument_name, extent_name, fit, fit_sum
+from gemmgen.render.overview import HopperOverview, argument_name, extent_name, fit, fit_sum
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer
 from gemmgen.render.epilogue import EpilogueView
-from gemmgen.render.overview import KernelOverview
-from gemmgen.render.spelling import (
+from gemmgen.render.overview import (
     MEASURES,
     RING_INDICES,
+    KernelOverview,
     argument_name,
     arrivals_name,
     extent_name,

@@ -12,8 +12,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.overview import formula
-from gemmgen.render.spelling import LINE_LENGTH, extent_name, fit, layout_name
+from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
 
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of these; addresses and row strides are multiples of it."""
@@ -222,6 +221,50 @@ class Wrapper:
     def inputs(self) -> str:
         """What `matmul` checks first, as a tuple's text."""
         return f"({', '.join(('a', 'b', *map(tensor_of, self.further_parts), *self.extras))})"
+
+    @property
+    def replays(self) -> bool:
+        """Whether later calls replay the launch of an earlier one: of kernels that take A, B and D alone."""
+        problem = self.plan.problem
+        return not (self.extras or self.workspace or problem.copies_misaligned)
+
+    @property
+    def style(self) -> str:
+        """The part that has all behind the tables."""
+        return "replayed.py.j2" if self.replays else "checked.py.j2"
+
+    @property
+    def imported(self) -> str:
+        """The part with the imports."""
+        return f"imports_{'replayed' if self.replays else 'checked'}.py.j2"
+
+    @property
+    def given(self) -> str:
+        """What the operator takes but for `out`."""
+        return ", ".join(("a", "b", *self.extras))
+
+    @property
+    def schema(self) -> str:
+        """The same as torch's schemas have it."""
+        return ", ".join(f"Tensor {name}" for name in ("a", "b", *self.extras))
+
+    @property
+    def d_dtype(self) -> str:
+        """The dtype of D as a further argument of what allocates it like A, where it is another one."""
+        problem = self.plan.problem
+        return f", dtype={problem.d.torch}" * (problem.d.torch != problem.a.dtype.torch)
+
+    @property
+    def replayed_map(self) -> str:
+        """The part that makes a tensor map of A, B or D."""
+        return f"replayed_{'tf32' if self.rounds else 'matrix'}.py.j2"
+
+    @property
+    def replayed_grid(self) -> str:
+        """The statement that says how many programs run."""
+        programs = self.programs if self.plan.persistent else "tiles"
+        sm_count = "torch.cuda.get_device_properties(device).multi_processor_count"
+        return f"{self.residency_comment}    grid = {programs.replace('sm_count', sm_count)}, 1, 1"
 
     @property
     def known(self) -> str:
@@ -503,6 +546,14 @@ class Wrapper:
             options["launch_pdl"] = True
         options["enable_fp_fusion"] = True
         return str(options).replace("'", '"')
+
+    @property
+    def define_launch_options(self) -> str:
+        """The constant that holds them, and what they are."""
+        line = f"LAUNCH_OPTIONS = {self.launch_options}"
+        meaning = self.launch_options_meaning
+        short = f"{line}  # Triton warns of unset FP fusion"
+        return short if self.replays and len(short) <= LINE_LENGTH else f"# {meaning}\n{line}"
 
     @property
     def launch_options_meaning(self) -> str:

@@ -19,9 +19,9 @@ from gemmgen.hardware.gpus import gpu_named
 from gemmgen.simulate.execution import described, is_dependent, run, run_lowered
 from gemmgen.simulate.findings import Finding, Findings, Kind, Severity, refusal
 from gemmgen.simulate.global_memory import differing
+from gemmgen.simulate.picture import Trace
 from gemmgen.simulate.policies import DEFAULT_SCHEDULES, POLICIES
 from gemmgen.simulate.result import Result
-from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import lower_kernel
 
 __all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "run", "simulate"]

@@ -40,7 +40,8 @@ from gemmgen.simulate.operations import (
 )
 from gemmgen.simulate.operations.control import GDC_WAIT, only_looks
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.parse import Block, Operation, parse, walk
+from gemmgen.simulate.parse import Block, DescriptorType, Operation, parse, walk
+from gemmgen.simulate.picture import Trace
 from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
 from gemmgen.simulate.policies import (
     DEFAULT_SCHEDULES,
@@ -52,9 +53,7 @@ from gemmgen.simulate.policies import (
 )
 from gemmgen.simulate.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
 from gemmgen.simulate.result import Result
-from gemmgen.simulate.timeline import Trace
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
-from gemmgen.simulate.types import DescriptorType
 from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 
 FAMILIES = (arith, atomics, control, loads_stores, tensor_cores, tensors, transfers)

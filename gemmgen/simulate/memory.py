@@ -12,9 +12,8 @@ from torch import Tensor
 
 from gemmgen.simulate.clocks import NUMBER_MASK, Clock, Component, Tick, reached
 from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusal
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import MemDescType, Operation, Type
 from gemmgen.simulate.places import Layout, Place, apply_view
-from gemmgen.simulate.types import MemDescType, Type
 
 POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""

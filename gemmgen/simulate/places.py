@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.parse import Operation
-from gemmgen.simulate.types import Encoding, MemDescType, Type
+from gemmgen.simulate.parse import Encoding, MemDescType, Operation, Type
 
 GRANULE_BYTES = 4
 """Accesses are told apart down to this size: a bank of shared memory."""

@@ -20,9 +20,9 @@ from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severit
 from gemmgen.simulate.global_memory import GlobalMemory
 from gemmgen.simulate.memory import Access, Memory, Proxy
 from gemmgen.simulate.parse import Block, Operation
+from gemmgen.simulate.picture import Trace
 from gemmgen.simulate.places import Layout, Place
 from gemmgen.simulate.policies import Grid
-from gemmgen.simulate.timeline import Trace
 
 
 class Components:

@@ -12,7 +12,7 @@ from gemmgen import __version__
 from gemmgen.errors import GemmgenError
 from gemmgen.simulate import picture
 from gemmgen.simulate.findings import Finding, Frame, Severity
-from gemmgen.simulate.timeline import Trace
+from gemmgen.simulate.picture import Trace
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from gemmgen.hardware import GPUS, Architecture
 from gemmgen.simulate.clocks import Clock, join, reached
 from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity
-from gemmgen.simulate.parse import Block, Operation, walk
+from gemmgen.simulate.parse import Block, MemDescType, Operation, walk
 from gemmgen.simulate.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
-from gemmgen.simulate.types import MemDescType
 
 
 def check_budget(module: Operation, function: Operation, machine: Architecture, findings: Findings) -> None:

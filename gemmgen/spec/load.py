@@ -39,8 +39,7 @@ from gemmgen.spec.diagnostics import (
     meant,
     quoted,
 )
-from gemmgen.spec.model import SIZE_LIMIT, Spec
-from gemmgen.spec.names import OneOf
+from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 64 * 1024
@@ -105,11 +104,11 @@ def _similar_file(path: Path) -> str:
 
 def check_module_name(path: Path, report: Report) -> None:
     """Report a stem that Python could not import, or that would stand in another module's way."""
-    problem = _module_name_problem(path.stem)
+    problem = module_name_problem(path.stem)
     if not problem:
         return
     fixed = re.sub("[^A-Za-z0-9]+", "_", path.stem).strip("_")
-    if _module_name_problem(fixed):
+    if module_name_problem(fixed):
         fixed = f"matmul_{fixed}".rstrip("_")
     report.add(
         "module-name",
@@ -118,7 +117,8 @@ def check_module_name(path: Path, report: Report) -> None:
     )
 
 
-def _module_name_problem(name: str) -> str | None:
+def module_name_problem(name: str) -> str | None:
+    """Return why a module should not have this name: Python cannot import it, or would miss another one."""
     # `match` and other soft keywords can be imported; which words are soft depends on Python's version.
     if not (name.isascii() and name.isidentifier()):
         return "is not made of ASCII letters, digits and underscores with no digit first"

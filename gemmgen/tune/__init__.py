@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
-from gemmgen.product import replace_files
+from gemmgen.product import write_files
 
 TABLE: Final = "gemmgen tune"
 """What every line of a table says that it is of."""
@@ -133,7 +133,7 @@ def add_to_table(path: Path, rows: Iterable[Row]) -> None:
     before = read_table(path, gpu) if path.exists() and path.stat().st_size else ()
     merged = {**{row.spec: row for row in before}, **new}
     in_order = sorted(merged.values(), key=lambda row: (row.problem, row.n, row.k, row.m, row.spec))
-    replace_files({path: "".join(row.as_line() for row in in_order).encode()})
+    write_files({path: "".join(row.as_line() for row in in_order).encode()})
 
 
 def _bad_table(path: Path, message: str, line: int | None = None) -> GemmgenError:

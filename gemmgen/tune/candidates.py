@@ -17,8 +17,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_of
-from gemmgen.plan.ranking import rank
+from gemmgen.plan.planner import family_of, rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked

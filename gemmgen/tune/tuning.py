@@ -22,7 +22,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.rule import counted
 from gemmgen.problem import Shape, shape_text
-from gemmgen.product import make, replace_files
+from gemmgen.product import make, write_files
 from gemmgen.scratch import scratch, usable_cores
 from gemmgen.spec import load_spec
 from gemmgen.tune import Row, add_to_table, read_table
@@ -535,7 +535,7 @@ def _write_winner(outcome: Outcome, study: Study) -> None:
     if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
         message = "exists and is not of `gemmgen tune`: move it, or choose another --out"
         raise GemmgenError([Diagnostic(path.as_posix(), "foreign-file", message)])
-    replace_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
+    write_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
     if kernel_sha256(make(path).module) != outcome.winner.kernel:
         raise AssertionError(f"{path}: does not make the kernel that was measured")
 

@@ -422,10 +422,10 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     ctas = min(plan.occupancy, per_sm)
     rounds = math.ceil(per_sm / ctas)
     k_steps = math.ceil(k / (plan.cta_tile_k * plan.splits))
-    busiest = rounds * k_steps * _streamed_step(plan, ctas)
+    busiest = rounds * k_steps * streamed_step_ns(plan, ctas)
     if plan.occupancy == 1:
         neighbours = math.ceil(2 * programs * plan.cluster_size / gpu.sm_count)
-        busiest = max(busiest, neighbours * k_steps * _bytes_of_neighbours(plan) / 2 / TPC_BYTES_PER_NS)
+        busiest = max(busiest, neighbours * k_steps * bytes_of_neighbours(plan) / 2 / TPC_BYTES_PER_NS)
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
     delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
     dram = moved / (DRAM_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
@@ -436,7 +436,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         "DRAM": dram,
         "busiest SM": together - dram,
         "start": start + (rounds - 1) * STREAM_ROUND_NS,
-        "splits": _splits_ns(plan),
+        "splits": splits_ns(plan),
     }
     taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if _overlaps(plan):
@@ -449,13 +449,13 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     return terms
 
 
-def _bytes_of_neighbours(plan: WgmmaKernel) -> int:
+def bytes_of_neighbours(plan: WgmmaKernel) -> int:
     """Return the bytes of a K step of two CTAs side by side: what one load brings to both counts once."""
     shared = plan.b_tile_bytes if plan.cluster_m > 1 else plan.a_tile_bytes if plan.cluster_n > 1 else 0
     return 2 * plan.stage_bytes - shared
 
 
-def _splits_ns(plan: WgmmaKernel) -> float:
+def splits_ns(plan: WgmmaKernel) -> float:
     """Return what it takes to add up the sums of a tile's parts, beside a program that has a tile alone."""
     if plan.splits == 1:
         return 0.0
@@ -473,7 +473,7 @@ def _sums_ns(plan: WgmmaKernel, parts: int) -> float:
     return ROLES_SPLIT_NS + parts * tile_bytes / ROLES_SPLIT_BYTES_PER_NS
 
 
-def _streamed_step(plan: WgmmaKernel, ctas: int) -> float:
+def streamed_step_ns(plan: WgmmaKernel, ctas: int) -> float:
     """Return the nanoseconds that one K step of as many CTAs on an SM cannot be shorter than."""
     warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
     if plan.exchanged:

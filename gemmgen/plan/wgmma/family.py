@@ -388,13 +388,21 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
     return tuple(dict.fromkeys(rows for shape in problem.planned_shapes for rows in _rows_for(shape, stated)))
 
 
-def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
+def tried_rows(shape: Shape) -> tuple[str, ...]:
     """Return the dimensions to try along the instruction's rows for a problem [M, N, K]."""
     if shape[0] <= FEW_ROWS:
         return ("n",)
-    if not _has_few_tiles(shape) or stated.get("reduction") == "atomic":
-        return ("m",)  # exchanged ones were not measured with atomics; without roles others were no faster
-    return ("n",) if stated.get("schedule_kind") == "tiled" else ("n", "m")
+    return ("n", "m") if _has_few_tiles(shape) else ("m",)
+
+
+def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
+    """Return the same beside what a spec states."""
+    tried = tried_rows(shape)
+    if len(tried) > 1 and stated.get("reduction") == "atomic":
+        return ("m",)  # exchanged ones were not measured with atomics
+    if len(tried) > 1 and stated.get("schedule_kind") == "tiled":
+        return ("n",)  # without roles others were no faster
+    return tried
 
 
 def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from gemmgen.hardware import WGMMA
 from gemmgen.hardware.elements import DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
-from gemmgen.spec.names import EarlyOperand, LastWave, MmaRows, Reduction, Source, Specialization, Trigger
+from gemmgen.spec.model import EarlyOperand, LastWave, MmaRows, Reduction, Source, Specialization, Trigger
 
 LEAST_STEP_BYTES = 1024
 """Of a row of A, that a program multiplies at least of a tile which it shares with others.

@@ -33,7 +33,7 @@ from gemmgen.plan.shared_rules import (
 )
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_consumers, needed_registers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.spec.names import MmaRows
+from gemmgen.spec.model import MmaRows
 
 
 @rule("operand-dtypes", subject="problem")

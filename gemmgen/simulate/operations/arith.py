@@ -14,9 +14,8 @@ from torch import Tensor
 
 from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.operations import computation, resolved
-from gemmgen.simulate.parse import Dense, Operation
+from gemmgen.simulate.parse import Dense, Distributed, Operation, TensorType, Type, dtype_of
 from gemmgen.simulate.program import Agent, Handler, Undefined
-from gemmgen.simulate.types import Distributed, TensorType, Type, dtype_of
 
 Number = Any
 """A Python number for a scalar, or a torch tensor."""

@@ -15,9 +15,8 @@ from gemmgen.simulate.global_memory import Scope, Strength
 from gemmgen.simulate.operations import operation
 from gemmgen.simulate.operations.control import meet
 from gemmgen.simulate.operations.loads_stores import Pointer, elements, mask_of
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import Distributed, Operation
 from gemmgen.simulate.program import Agent, PollWait, Steps, Watch
-from gemmgen.simulate.types import Distributed
 
 _ORDERS = {1: "relaxed", 2: "acquire", 3: "release", 4: "acq_rel"}
 _SCOPES = {1: Scope.GPU, 2: Scope.CTA, 3: Scope.SYSTEM}

@@ -15,10 +15,9 @@ from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.global_memory import AHEAD
 from gemmgen.simulate.memory import Proxy, View
 from gemmgen.simulate.operations import operation, resolved
-from gemmgen.simulate.parse import Block, Operation, walk
+from gemmgen.simulate.parse import Block, MemDescType, Operation, walk
+from gemmgen.simulate.picture import Span
 from gemmgen.simulate.program import Agent, BarrierWait, Handler, JoinWait, Rendezvous, SpinWait, Steps
-from gemmgen.simulate.timeline import Span
-from gemmgen.simulate.types import MemDescType
 
 GDC_WAIT = "tt.grid_dependency_wait"
 

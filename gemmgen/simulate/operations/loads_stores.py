@@ -16,10 +16,9 @@ from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Elements, Region, sa
 from gemmgen.simulate.memory import View
 from gemmgen.simulate.operations import computation, operation, resolved
 from gemmgen.simulate.operations.control import find, owner
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import SHARED_MEMORY, Distributed, MemDescType, Operation
 from gemmgen.simulate.places import REINTERPRET
 from gemmgen.simulate.program import Agent, Event, Handler, Steps, Undefined, Watch
-from gemmgen.simulate.types import SHARED_MEMORY, Distributed, MemDescType
 
 TOKEN = None
 """Orders operations for the compiler; here the order is that of the program."""

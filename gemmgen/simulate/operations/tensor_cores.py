@@ -24,10 +24,9 @@ from gemmgen.simulate.operations import computation, operation
 from gemmgen.simulate.operations.arith import as_float16
 from gemmgen.simulate.operations.control import find, owner, report_overflow
 from gemmgen.simulate.operations.loads_stores import TOKEN, loaded
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, Operation, TensorType
+from gemmgen.simulate.picture import Span
 from gemmgen.simulate.program import Accumulator, Agent, Event, Known, Lane, Steps
-from gemmgen.simulate.timeline import Span
-from gemmgen.simulate.types import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, TensorType
 
 
 @operation(

@@ -29,9 +29,8 @@ from gemmgen.simulate.operations.arith import (
     wrap,
 )
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import Distributed, Operation, TensorType, dtype_of
 from gemmgen.simulate.program import Agent
-from gemmgen.simulate.types import Distributed, TensorType, dtype_of
 
 
 @computation("arith.extsi")

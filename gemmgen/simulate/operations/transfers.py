@@ -20,11 +20,10 @@ from gemmgen.simulate.memory import POISON_INTEGER, View
 from gemmgen.simulate.operations import operation, resolved
 from gemmgen.simulate.operations.control import find, owner
 from gemmgen.simulate.operations.loads_stores import Pointer, loaded
-from gemmgen.simulate.parse import Operation
+from gemmgen.simulate.parse import MemDescType, Operation
+from gemmgen.simulate.picture import Span
 from gemmgen.simulate.policies import Pending, program_at
 from gemmgen.simulate.program import Agent, Event, Handler, Steps
-from gemmgen.simulate.timeline import Span
-from gemmgen.simulate.types import MemDescType
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""

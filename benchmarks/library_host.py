@@ -1,0 +1,69 @@
+"""What an eager call of a library costs the host, beside its kernel's own and torch's: prints JSON.
+
+Run on a Hopper GPU: ``PYTHONPATH=libraries python -m benchmarks.library_host``. Each figure is a median time
+from a call to its return, of rounds of calls by turns; the GPU is idle before each round, and the shapes are
+so small that the queue never fills.
+"""
+
+import importlib
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import triton
+
+ROUNDS, CALLS = 60, 50
+SHAPES = ((1, 4096, 4096), (16, 6144, 4096), (256, 4096, 4096), (1000, 4096, 4096))
+"""The last one is tuned for no M of its own."""
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Return the host's time of a call: of so many, the median."""
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(CALLS):
+        start = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - start)
+    torch.cuda.synchronize()
+    return statistics.median(found)
+
+
+def measured(m: int, n: int, k: int) -> dict[str, float]:
+    """Return microseconds by arm, with and without ``out``."""
+    library = importlib.import_module("h200_bf16")
+    kernel = importlib.import_module(f"h200_bf16.{library.choose(m, n, k).kernel}")
+    a = torch.randn(m, k, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(n, k, device="cuda", dtype=torch.bfloat16).T
+    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
+    calls: dict[str, Callable[[], object]] = {
+        "torch out": lambda: torch.matmul(a, b, out=out),
+        "kernel out": lambda: kernel.matmul(a, b, out=out),
+        "library out": lambda: library.matmul(a, b, out=out),
+        "operator out": lambda: library.OPERATOR.out(a, b, out=out),
+        "torch": lambda: torch.matmul(a, b),
+        "kernel": lambda: kernel.matmul(a, b),
+        "library": lambda: library.matmul(a, b),
+        "operator": lambda: library.OPERATOR(a, b),
+    }
+    rounds: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        seconds(call)  # compiles, chooses
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            rounds[name].append(seconds(call))
+    return {name: round(statistics.median(found) * 1e6, 3) for name, found in rounds.items()}
+
+
+if __name__ == "__main__":
+    record = {
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "rounds": ROUNDS,
+        "calls": CALLS,
+        "microseconds": {"x".join(map(str, shape)): measured(*shape) for shape in SHAPES},
+    }
+    print(json.dumps(record, indent=2))

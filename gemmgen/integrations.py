@@ -1,0 +1,242 @@
+"""Generated kernels where torch has a place for them: layers, Inductor's choices, and a question beforehand.
+
+A kernel is a generated module, or anything else with a ``matmul(a, b, *, out=None)`` that refuses what it
+does not take with a TypeError or a ValueError, in words and before anything is launched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+BIAS = "column_bias"
+"""What modules call a summand for each column."""
+PRODUCT = "Return a @ b."
+"""What the ``matmul`` of a kernel says first that computes no more than that."""
+EPILOGUE = "Return epilogue(a @ b), as the module's docstring has it."
+BIAS_ALONE = "The epilogue: plus a bias for each column."
+"""What one says, and its module, that adds a bias."""
+
+CHECKS: Final = ("_describe", "_argument")
+"""What modules call the function that checks an argument: the first in those of A, B and D alone."""
+Kernel: TypeAlias = Any
+"""A generated module, or what else has such a ``matmul``."""
+
+
+def can_implement(
+    kernel: Kernel, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor
+) -> tuple[bool, str]:
+    """Return whether a generated module's ``matmul`` takes these tensors, and what it would say if not.
+
+    Nothing is launched. A [M, K], B [K, N] and `out` [M, N] are as ``matmul`` takes them, `extras` what else
+    its spec asks for, by name. The module's own checks of each argument in its table are made, and those of
+    the problem as a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
+    """
+    table: Mapping[str, tuple[Any, ...]] | None = getattr(kernel, "ARGUMENTS", None)
+    check = next((found for name in CHECKS if (found := getattr(kernel, name, None))), None)
+    if table is None or check is None:
+        return False, f"{_name(kernel)} has no table of arguments: it is no generated module"
+    given = {"a": a, "b": b, **extras} | ({} if out is None else {"out": out})
+    wanted = {name for name, (_, axes, *_) in table.items() if axes and _tensor(name) != "out"}
+    if unknown := given.keys() - wanted.union(("out",)):
+        return False, f"{_name(kernel)} takes no {', '.join(sorted(unknown))}"
+    if missing := {_tensor(name) for name in wanted} - given.keys():
+        return False, f"{_name(kernel)} needs {', '.join(sorted(missing))}"
+    known: dict[str, Any] = {"1": 1, "copies": {}}  # as `matmul` begins; few modules have scalars, or copy
+    for name in table:
+        if (tensor := given.get(_tensor(name))) is not None:
+            try:
+                check(name, tensor, known)
+            except (TypeError, ValueError) as error:
+                return False, str(error)
+    reason = _problem(kernel, a, b, out)
+    return not reason, reason
+
+
+def _problem(kernel: Kernel, a: Tensor, b: Tensor, out: Tensor | None) -> str:
+    """Return what is against a problem whose tensors are right one by one; nothing if nothing is."""
+    header = str(getattr(kernel, "__doc__", ""))
+    (m, k), n = a.shape, b.shape[1]
+    needed = re.search(r"\(sm_(\d)(\d)a\)|\(sm_(\d\d)(\d)a\)", header)
+    if needed and a.is_cuda:
+        capability = tuple(int(digit) for digit in needed.groups() if digit)
+        if (has := torch.cuda.get_device_capability(a.device)) != capability:
+            found = f"{torch.cuda.get_device_name(a.device)} with {has}"
+            return f"this kernel needs compute capability {capability}, found {found}"
+    if "computes the single tile of D" in header:
+        most = [_constant(kernel, f"PROGRAM_TILE_{axis}") for axis in "MNK"]
+        if m > most[0] or n > most[1] or k > most[2]:
+            limits = f"M, N and K up to {most[0]}, {most[1]} and {most[2]}"
+            return f"this kernel takes {limits}, found {m}, {n} and {k}"
+    copies = hasattr(kernel, "align")
+    if out is not None and m and n % (16 // out.element_size()) and not copies:
+        return f"out must have rows of whole 16-byte units, found {n} columns: call without out"
+    return ""
+
+
+def _constant(kernel: Kernel, name: str) -> int:
+    return int(getattr(kernel, name).value)
+
+
+def _tensor(argument: str) -> str:
+    """Return the tensor of an argument of the table: B is there again for each part of a tile's columns."""
+    return re.sub(r"_\d+$", "", argument)
+
+
+def _name(kernel: Kernel) -> str:
+    return str(getattr(kernel, "__name__", type(kernel).__name__))
+
+
+# --- Inductor
+
+
+def external_matmul(kernel: Kernel, name: str | None = None) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """Return an ``f(a, b, out)`` for ``torch._inductor.config.external_matmul``.
+
+    Inductor then times it beside its own choices, where it chooses by time (``max_autotune_gemm``). What the
+    kernel does not take is computed by ``torch.mm``. `name`, the kernel's by default, is what generated code
+    calls it, and no two functions of a process can have the same.
+
+    Raises ValueError if the kernel computes more than a @ b.
+    """
+    _require_plain(kernel, bias=False)
+    matmul = kernel.matmul
+
+    def function(a: Tensor, b: Tensor, out: Tensor) -> None:
+        try:
+            matmul(a, b, out=out)
+        except (TypeError, ValueError):
+            torch.mm(a, b, out=out)
+
+    function.__name__ = function.__qualname__ = f"gemmgen_{name or _name(kernel)}"
+    function.__doc__ = f"Write a @ b to out, by {_name(kernel)} where it takes the tensors."
+    return function
+
+
+# --- layers
+
+
+class Linear(nn.Linear):
+    """A ``torch.nn.Linear`` that a generated kernel computes, with the same parameters and state dict.
+
+    Where the kernel does not take a call ``torch.nn.functional.linear`` computes it, and `reason` says why:
+    something requires grad, has another type, is on a CPU. A bias is the kernel's if it has one
+    (``column_bias``), else torch adds it.
+    """
+
+    reason: str
+    """Why the last call was not the kernel's; empty if it was, or before the first."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        kernel: Kernel,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make a layer as ``torch.nn.Linear`` does.
+
+        Raises ValueError if the kernel computes something else than a @ b, or than that and a bias.
+        """
+        cast(Any, super()).__init__(in_features, out_features, bias, device, dtype)
+        self._use(kernel)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, kernel: Kernel) -> Linear:
+        """Return a layer that shares the parameters of another one; raises ValueError as the constructor."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.in_features, layer.out_features = linear.in_features, linear.out_features
+        layer.weight = linear.weight
+        layer.register_parameter("bias", linear.bias)
+        layer.train(linear.training)
+        layer._use(kernel)
+        return layer
+
+    def _use(self, kernel: Kernel) -> None:
+        self._fused = _require_plain(kernel, bias=True)
+        if self._fused and cast("Tensor | None", self.bias) is None:
+            raise ValueError(f"{_name(kernel)} needs {BIAS}, and the layer has no bias")
+        table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
+        self._dtype = table["a"][0] if table else None
+        if table and table["out"][0] != self._dtype:
+            raise ValueError(
+                f"{_name(kernel)} makes {table['out'][0]} of {self._dtype}, as no linear layer does"
+            )
+        # Not the module itself, of which no copy can be made, and so none of the layer.
+        self._matmul: Callable[..., Tensor] = kernel.matmul
+        self._kernel_name = _name(kernel)
+        self._traceable = hasattr(torch.ops.gemmgen, self._kernel_name)  # as an operator of torch
+        self.reason = ""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
+        """Return input @ weight.T + bias, for an input of any number of dimensions."""
+        if torch.compiler.is_compiling():
+            return self._traced(input)
+        if not input.ndim or input.shape[-1] != self.in_features:
+            return functional.linear(input, self.weight, self.bias)  # which says what is wrong
+        try:
+            product = self._product(input)
+        except (TypeError, ValueError) as error:
+            self.reason = str(error)
+            return functional.linear(input, self.weight, self.bias)
+        self.reason = ""
+        return product
+
+    def _product(self, input: Tensor) -> Tensor:  # noqa: A002
+        bias = cast("Tensor | None", self.bias)
+        extras = {BIAS: bias} if self._fused else {}
+        product = self._matmul(input.reshape(-1, self.in_features), self.weight.T, **extras)
+        product = product if self._fused or bias is None else product + bias
+        return product.reshape(*input.shape[:-1], self.out_features)
+
+    def _traced(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return the same under torch.compile, which sees no addresses: what is known beforehand decides."""
+        learning = torch.is_grad_enabled() and (input.requires_grad or self.weight.requires_grad)
+        whole = self.in_features * input.element_size() % 16 == 0 and self.weight.is_contiguous()
+        dtypes = input.dtype == self.weight.dtype and self._dtype in (None, input.dtype)
+        on_gpu = input.device.type in ("cuda", "meta")  # the second stands for any
+        if self._traceable and on_gpu and whole and dtypes and not learning:
+            return self._product(input)
+        return functional.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Return what is shown of the layer between its brackets."""
+        return f"{super().extra_repr()}, kernel={self._kernel_name}"
+
+
+def replace_linear(model: nn.Module, kernel: Kernel, *, only: Callable[[str], bool] | None = None) -> int:
+    """Let a kernel compute the linear layers of a model; return how many.
+
+    `only` says by the qualified name whether a layer is meant; all are without it. Parameters stay where they
+    are. Layers without a bias stay as they are if the kernel has one, and so do subclasses.
+    """
+    fused, count = _require_plain(kernel, bias=True), 0
+    modules: dict[str, nn.Module] = dict(cast(Any, model).named_modules())
+    for name, module in modules.items():
+        for child_name, child in list(module.named_children()):
+            qualified = f"{name}.{child_name}".lstrip(".")
+            bias = cast("Tensor | None", getattr(child, "bias", None))
+            meant = only is None or only(qualified)
+            if type(child) is nn.Linear and meant and not (fused and bias is None):
+                setattr(module, child_name, Linear.of(child, kernel))
+                count += 1
+    return count
+
+
+def _require_plain(kernel: Kernel, *, bias: bool) -> bool:
+    """Return whether a kernel adds a bias, as it may if `bias`; raise ValueError for one that does more."""
+    said = (kernel.matmul.__doc__ or "it does not say what").partition("\n")[0]
+    header = " ".join(str(getattr(kernel, "__doc__", "")).split())
+    adds = said == EPILOGUE and BIAS_ALONE in header
+    if said == PRODUCT or (adds and bias):
+        return adds
+    raise ValueError(f"{_name(kernel)} computes more than a @ b{' and a bias' * bias}: {said}")

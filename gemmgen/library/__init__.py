@@ -1,0 +1,428 @@
+"""Which kernels a library has, which of them each tuned shape gets, and the rule for all other shapes.
+
+A library is one package of generated modules that chooses among them by shape, and needs no gemmgen:
+``sources`` reads what was measured, here it is decided, ``package`` writes and checks.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Final
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.library.sources import Measurement, Sources
+from gemmgen.plan.decisions import LINES
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import family_for
+from gemmgen.plan.wgmma.family import tried_rows
+from gemmgen.problem import Shape, shape_text
+
+KERNELS: Final = 30
+"""Of a library, at most, where no number is given."""
+NEAR: Final = 0.02
+"""By how much a kernel may be slower than the fastest one of its shape before that weighs more."""
+LOSS_WEIGHT: Final = 4.0
+"""How often such a loss counts beside the geometric mean, as far as it is one to the baseline too."""
+LEAST: Final = 0.92
+"""Of the baseline's speed: shapes below it are named, and avoided where a kernel is known that is above."""
+SLOW_WEIGHT: Final = 20.0
+"""How often counts what a shape lacks to that."""
+UNKNOWN: Final = math.log(0.05)
+"""What a shape counts none of whose kernels was measured on it: to have one comes first."""
+NOISE: Final = 0.01
+"""Kernels of one shape whose times differ by no more than this are as good."""
+SWITCH: Final = 0.003
+"""What a further kernel for the M of one N and K has to gain, as a part of the time of one of its shapes."""
+WIDEST_GAP: Final = 8
+"""Between two tuned M of one N and K, as a factor: what lies between those farther apart is not tuned."""
+SAMPLES: Final = 24
+"""M between two tuned ones at which their kernels are compared."""
+
+# --- the rule: the planner's time, corrected by what was measured nearby
+
+NEARBY_EXPONENT: Final = 4
+"""How fast the weight of a measurement falls with its distance d: as (1 + d) to this power, d in octaves."""
+PRIOR: Final = 1.0
+"""The weight of no correction at all: as of a measurement at the very shape."""
+
+
+def octaves(left: Shape, right: Shape) -> float:
+    """Return how far two shapes are from each other: the distance of the logarithms of M, N and K."""
+    return math.sqrt(sum(math.log2(one / other) ** 2 for one, other in zip(left, right, strict=True)))
+
+
+def predicted(kernel: Kernel, shape: Shape) -> float:
+    """Return the planner's time for a shape, in seconds."""
+    return family_for(kernel).estimate(kernel, shape).seconds
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The rule by which an untuned shape gets its kernel: the least time that is expected.
+
+    That is the planner's, times what was measured over what it predicts, of the same kernel at shapes nearby
+    (a mean of logarithms, by weights that fall with the distance), as far as that differs from all kernels'.
+    """
+
+    measurements: tuple[Measurement, ...]
+
+    @cached_property
+    def corrections(self) -> dict[Kernel, tuple[tuple[Shape, float], ...]]:
+        """By kernel, the logarithms of what was measured over what is predicted, shape by shape."""
+        found: dict[Kernel, list[tuple[Shape, float]]] = {}
+        for one in self.measurements:
+            correction = math.log(one.seconds / predicted(one.kernel, one.shape))
+            found.setdefault(one.kernel, []).append((one.shape, correction))
+        return {kernel: tuple(rows) for kernel, rows in found.items()}
+
+    @cached_property
+    def mean(self) -> float:
+        """The correction of a kernel of which nothing is known: the mean of all."""
+        every = [correction for rows in self.corrections.values() for _, correction in rows]
+        return math.fsum(every) / len(every) if every else 0.0
+
+    def seconds(self, kernel: Kernel, shape: Shape) -> float:
+        """Return the time that is expected of a kernel on a shape."""
+        weights, weighted = PRIOR, 0.0
+        for place, correction in self.corrections.get(kernel, ()):
+            weight = (1 + octaves(place, shape)) ** -NEARBY_EXPONENT
+            weights += weight
+            weighted += weight * (correction - self.mean)
+        return predicted(kernel, shape) * math.exp(self.mean + weighted / weights)
+
+    def best(self, kernels: Iterable[Kernel], shape: Shape) -> Kernel:
+        """Return the candidate of which the least time is expected, the first of equals."""
+        return min(candidates(kernels, shape), key=lambda kernel: self.seconds(kernel, shape))
+
+
+LONGEST_LINE: Final = 32
+"""Tiles of a line that several waves walk without losing L2: as many were measured at 4096 x 4096 x 4096."""
+
+
+def candidates(kernels: Iterable[Kernel], shape: Shape) -> list[Kernel]:
+    """Return the kernels that the planner would consider for a shape, or all where it would none.
+
+    Operands are exchanged for few rows; tiles that are walked line by line all run at the same time, or their
+    lines are short. Of what it does not consider, its times are no guide.
+    """
+    every = list(kernels)
+    kinds = tried_rows(shape)
+    considered = [kernel for kernel in every if getattr(kernel, "mma_rows", kinds[0]) in kinds] or every
+    return [kernel for kernel in considered if _walks_well(kernel, shape)] or considered
+
+
+def _walks_well(kernel: Kernel, shape: Shape) -> bool:
+    """Whether a kernel's order is one that the planner takes for a shape."""
+    tiles = kernel.tiles(shape)
+    line = tiles[0] if kernel.minor == "m" else tiles[1]
+    most = most_tiles(kernel)
+    return not most or math.prod(tiles) <= most or line <= LONGEST_LINE
+
+
+def most_tiles(kernel: Kernel) -> int:
+    """Return how many tiles run at once of a kernel that walks them line by line; 0 of other orders."""
+    by_lines = kernel.order in LINES and not getattr(kernel, "exchanged", False)
+    return kernel.resident_programs // kernel.splits_per_tile if by_lines else 0
+
+
+# --- the kernels
+
+Ratios = Mapping[Shape, Mapping[Kernel, float]]
+"""By shape and kernel, the baseline's time over the kernel's."""
+
+
+def ratios_of(measurements: Iterable[Measurement]) -> dict[Shape, dict[Kernel, float]]:
+    """Return what was measured, by shape and kernel."""
+    found: dict[Shape, dict[Kernel, float]] = {}
+    for one in measurements:
+        found.setdefault(one.shape, {})[one.kernel] = one.ratio
+    return found
+
+
+def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
+    """Return at most so many kernels that together do best, those that serve most first.
+
+    They are taken one by one, each the one that raises the score most, and then exchanged one by one as long
+    as that raises it. The score is the geometric mean of the best of them on every shape, less what shapes
+    lose that fall behind the best measured there by more than ``NEAR``, and behind the baseline; most of all
+    those below ``LEAST``.
+    """
+    worth: dict[Kernel, dict[Shape, float]] = {}
+    for shape, found in ratios.items():
+        best = max(found.values())
+        for kernel, ratio in found.items():
+            lost = max(0.0, math.log(min(best, 1.0) / ratio) - NEAR)
+            slow = max(0.0, math.log(min(best, LEAST) / ratio))
+            worth.setdefault(kernel, {})[shape] = math.log(ratio) - LOSS_WEIGHT * lost - SLOW_WEIGHT * slow
+
+    def without(kernels: Iterable[Kernel]) -> dict[Shape, float]:
+        """Return what each shape is worth with these."""
+        reached = dict.fromkeys(ratios, UNKNOWN)
+        for kernel in kernels:
+            for shape, value in worth[kernel].items():
+                reached[shape] = max(reached[shape], value)
+        return reached
+
+    def gain(kernel: Kernel, reached: Mapping[Shape, float]) -> float:
+        return math.fsum(max(0.0, value - reached[shape]) for shape, value in worth[kernel].items())
+
+    chosen: list[Kernel] = []
+    while len(chosen) < min(limit, len(worth)):
+        reached = without(chosen)
+        best = max(worth, key=lambda kernel: gain(kernel, reached))
+        if gain(best, reached) == 0:
+            break
+        chosen.append(best)
+    exchanged = True
+    while exchanged:
+        exchanged = False
+        for place, kernel in enumerate(chosen):
+            reached = without(chosen[:place] + chosen[place + 1 :])
+            best = max(worth, key=lambda other: gain(other, reached))
+            if gain(best, reached) > gain(kernel, reached) + 1e-12:
+                chosen[place], exchanged = best, True
+    serves = dict.fromkeys(chosen, 0)
+    for found in ratios.values():
+        able = [kernel for kernel in chosen if kernel in found]
+        if able:
+            serves[max(able, key=lambda kernel: found[kernel])] += 1
+    return tuple(sorted((kernel for kernel in chosen if serves[kernel]), key=lambda kernel: -serves[kernel]))
+
+
+# --- the table
+
+
+@dataclass(frozen=True)
+class Range:
+    """The M of one N and K, from and to, that get one kernel."""
+
+    least: int
+    most: int
+    kernel: Kernel
+    tuned: tuple[int, ...]
+    """The M that were measured, of these."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernels of a library, and which of them the tuned shapes get."""
+
+    kernels: tuple[Kernel, ...]
+    table: Mapping[tuple[int, int], tuple[Range, ...]] = field(
+        default_factory=dict[tuple[int, int], tuple[Range, ...]]
+    )
+    """By N and K."""
+    measurements: tuple[Measurement, ...] = ()
+    """Those of its kernels."""
+
+    def kernel(self, shape: Shape) -> Kernel | None:
+        """Return what the table has for a shape, None for one that is not tuned."""
+        m, *layer = shape
+        ranges = self.table.get((layer[0], layer[1]), ())
+        return next((found.kernel for found in ranges if found.least <= m <= found.most), None)
+
+
+def choose(sources: Sources, limit: int = KERNELS) -> Choice:
+    """Return the kernels of a library and its table; without measurements all kernels, and no table.
+
+    Raises GemmgenError (``too-many-kernels``) for more specs than the limit: only measurements say which to
+    leave out.
+    """
+    ratios = ratios_of(sources.measurements)
+    measured = {one.kernel for one in sources.measurements}
+    spare = tuple(kernel for kernel in sources.specs if kernel not in measured)
+    if len(spare) > limit:
+        message = (
+            f"{len(spare)} specs were not measured, a library has at most {limit} kernels: raise --kernels"
+        )
+        raise GemmgenError([Diagnostic("--from", "too-many-kernels", message)])
+    kernels = (*select(ratios, limit - len(spare)), *spare)
+    own = tuple(one for one in sources.measurements if one.kernel in set(kernels))
+    return Choice(kernels, _table(kernels, own), own)
+
+
+def _table(
+    kernels: Sequence[Kernel], measurements: tuple[Measurement, ...]
+) -> dict[tuple[int, int], tuple[Range, ...]]:
+    """Return the ranges of M of every N and K."""
+    forecast, ratios = Forecast(measurements), ratios_of(measurements)
+    layers: dict[tuple[int, int], list[int]] = {}
+    for m, n, k in sorted(ratios):
+        layers.setdefault((n, k), []).append(m)
+    found: dict[tuple[int, int], tuple[Range, ...]] = {}
+    for layer, rows in sorted(layers.items()):
+        ways = _cheapest(kernels, [ratios[m, *layer] for m in rows])
+        ranges: list[Range] = []
+        for m, kernel in zip(rows, ways, strict=True):
+            last = ranges[-1] if ranges else None
+            if last and m <= WIDEST_GAP * last.tuned[-1]:
+                if last.kernel == kernel:
+                    ranges[-1] = Range(last.least, m, kernel, (*last.tuned, m))
+                    continue
+                until = _until(forecast, last, kernel, (m, *layer))
+                ranges[-1] = Range(last.least, until, last.kernel, last.tuned)
+                ranges.append(Range(until + 1, m, kernel, (m,)))
+            else:
+                ranges.append(Range(m, m, kernel, (m,)))
+        found[layer] = tuple(ranges)
+    return found
+
+
+def _cheapest(kernels: Sequence[Kernel], ratios: Sequence[Mapping[Kernel, float]]) -> list[Kernel]:
+    """Return a kernel for each M of one N and K: of those within the noise, so that few are needed."""
+    ways: dict[Kernel, tuple[float, list[Kernel]]] = {}
+    for found in ratios:
+        able = {kernel: found[kernel] for kernel in kernels if kernel in found}
+        best = max(able.values())
+        near = {kernel: best / ratio for kernel, ratio in able.items() if ratio >= best * (1 - NOISE)}
+        stepped: dict[Kernel, tuple[float, list[Kernel]]] = {}
+        for kernel, slower in near.items():
+            before = [
+                (cost + (0.0 if last == kernel else SWITCH), way) for last, (cost, way) in ways.items()
+            ] or [(0.0, [])]
+            cost, way = min(before, key=lambda each: each[0])
+            stepped[kernel] = cost + math.log(slower), [*way, kernel]
+        ways = stepped
+    return min(ways.values(), key=lambda each: each[0])[1]
+
+
+def _until(forecast: Forecast, last: Range, kernel: Kernel, shape: Shape) -> int:
+    """Return the last M that a range's kernel is still expected to be the faster one at, of two tuned M."""
+    low, high = last.tuned[-1], shape[0]
+    between = sorted({round(low * (high / low) ** (step / SAMPLES)) for step in range(1, SAMPLES)})
+    sampled = [m for m in between if low < m < high]
+    gains = [
+        math.log(forecast.seconds(kernel, (m, *shape[1:])) / forecast.seconds(last.kernel, (m, *shape[1:])))
+        for m in sampled
+    ]
+    sums = [math.fsum(gains[:count]) for count in range(len(sampled) + 1)]
+    best = max(range(len(sums)), key=lambda count: sums[count])
+    return sampled[best - 1] if best else low
+
+
+# --- how good it is
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How kernels that were chosen compare with the baseline, and with the best that was measured."""
+
+    shapes: int
+    geomean: float
+    minimum: float
+    worst: Shape
+    of_best: float
+    """Geometric mean of their speed over that of the best kernel of all on each shape."""
+    best_geomean: float
+    """Of these."""
+    below: tuple[tuple[float, Shape], ...]
+    """The shapes below 0.92 of the baseline's speed, slowest first."""
+
+    def text(self, what: str) -> str:
+        """Return them in a line."""
+        return (
+            f"{what}: {self.shapes} shapes, {self.geomean:.3f} of the baseline's speed in geometric mean,"
+            f" least {self.minimum:.3f} at {shape_text(self.worst)}; {self.of_best:.3f} of the best kernel's"
+        )
+
+
+def figures(ratios: Ratios, chosen: Mapping[Shape, Kernel]) -> Figures | None:
+    """Return how choices did by what was measured; None without one that was."""
+    known = {shape: found[chosen[shape]] for shape, found in ratios.items() if chosen.get(shape) in found}
+    if not known:
+        return None
+    best = {shape: max(ratios[shape].values()) for shape in known}
+    worst = min(known, key=lambda shape: known[shape])
+    geomean, best_geomean = _geomean(known.values()), _geomean(best.values())
+    below = sorted((ratio, shape) for shape, ratio in known.items() if ratio < LEAST)
+    return Figures(
+        len(known), geomean, known[worst], worst, geomean / best_geomean, best_geomean, tuple(below)
+    )
+
+
+def _geomean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(math.fsum(logs) / len(logs))
+
+
+def tuned(sources: Sources, choice: Choice) -> Figures | None:
+    """Return how the table does on the shapes that it was made from."""
+    ratios = ratios_of(sources.measurements)
+    found = {shape: choice.kernel(shape) for shape in ratios}
+    return figures(ratios, {shape: kernel for shape, kernel in found.items() if kernel})
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How the rule does on N and K that it knows nothing of."""
+
+    figures: Figures
+    shapes: int
+    """That were left out; on the others no kernel of the library was measured."""
+    able: float
+    """Kernels of the library that were measured on such a shape, in the mean: the rule had to take one."""
+
+
+def left_out(sources: Sources, limit: int = KERNELS, *, share: float = 0.1, seed: int = 0) -> LeftOut | None:
+    """Return how well libraries choose for shapes whose N and K they were made without, a share at a time.
+
+    The pairs of N and K are drawn by a seed into parts; for each a library is made of the rest. What a kernel
+    takes that was not measured on a shape is not known: the rule takes one of those that were.
+    """
+    layers = sorted({one.shape[1:] for one in sources.measurements})
+    random.Random(seed).shuffle(layers)
+    parts = max(1, round(1 / share))
+    ratios, chosen, able = ratios_of(sources.measurements), dict[Shape, Kernel](), list[int]()
+    for part in range(parts):
+        held = set(layers[part::parts])
+        known = tuple(one for one in sources.measurements if one.shape[1:] not in held)
+        kernels = select(ratios_of(known), limit)
+        forecast = Forecast(tuple(one for one in known if one.kernel in set(kernels)))
+        for shape in (shape for shape in ratios if shape[1:] in held):
+            measured = [kernel for kernel in kernels if kernel in ratios[shape]]
+            able.append(len(measured))
+            if measured:
+                chosen[shape] = forecast.best(measured, shape)
+    found = figures(ratios, chosen)
+    return found and LeftOut(found, len(able), sum(able) / len(able))
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a choice does, as far as that is known."""
+
+    tuned: Figures | None = None
+    left_out: LeftOut | None = None
+
+    @classmethod
+    def of(cls, sources: Sources, choice: Choice, limit: int | None = None) -> Report:
+        """Return the figures of a choice; with a limit also those of leaving out, for so many kernels."""
+        return cls(tuned(sources, choice), left_out(sources, limit) if limit else None)
+
+    def lines(self) -> list[str]:
+        """Return them for people."""
+        found: list[str] = []
+        if self.tuned:
+            found.append(self.tuned.text("tuned"))
+            below = ", ".join(f"{shape_text(shape)} {ratio:.3f}" for ratio, shape in self.tuned.below)
+            if below:
+                found.append(f"  below {LEAST}: {below}")
+        if self.left_out:
+            of_all = (
+                f"of {self.left_out.shapes}, {self.left_out.able:.1f} kernels of the library measured on each"
+            )
+            found.append(f"{self.left_out.figures.text('N and K left out')} ({of_all})")
+        return found
+
+    def as_dict(self) -> dict[str, object]:
+        """Return them as plain data for JSON."""
+        left = self.left_out
+        return {
+            "tuned": self.tuned and asdict(self.tuned),
+            "left_out": left
+            and {**asdict(left.figures), "of_shapes": left.shapes, "kernels_each": left.able},
+        }

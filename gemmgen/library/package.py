@@ -1,0 +1,902 @@
+"""A library as files: one package of generated modules, its table and its rule; written, and checked."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import math
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from functools import cached_property
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, cast
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware.architecture import is_power_of_two
+from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
+from gemmgen.library.sources import Sources, family_label, pinned_text
+from gemmgen.lower import lower
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.search import dram_bytes
+from gemmgen.plan.wgmma import WgmmaKernel, cost, family
+from gemmgen.problem import Shape
+from gemmgen.product import Finding, Product, make, write_files
+from gemmgen.render import render_template
+from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
+from gemmgen.scratch import scratch
+from gemmgen.spec.load import module_name_problem
+from gemmgen.spec.model import TITLE_LIMIT
+
+LIBRARY_FORMAT: Final = 1
+"""Of the files of a library: what a later gemmgen reads, and what its package offers."""
+MANIFEST: Final = "library.json"
+SPECS: Final = "specs"
+"""The folder of the kernels' specs."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A kernel of a library: its spec, and what follows from it."""
+
+    stem: str
+    spec: str
+    """The text of its spec."""
+    product: Product
+
+    def __str__(self) -> str:
+        return self.stem
+
+
+@dataclass(frozen=True)
+class TableRange:
+    """The M of one N and K, from and to, that get the kernel of a name."""
+
+    least: int
+    most: int
+    stem: str
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """The ranges of one N and K."""
+
+    n: int
+    k: int
+    ranges: tuple[TableRange, ...]
+
+
+MeasuredRow = tuple[int, int, int, float, float]
+"""M, N, K, and microseconds: the kernel's, the baseline's."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """All that its files say."""
+
+    name: str
+    problem: str
+    gpu: str | None
+    """That was measured."""
+    baseline: str
+    sources: tuple[tuple[str, str], ...]
+    """The names of the files that it was made from, and the SHA-256 of each."""
+    members: tuple[Member, ...]
+    table: tuple[TableRow, ...]
+    measured: Mapping[str, tuple[MeasuredRow, ...]]
+
+    def __str__(self) -> str:
+        ranges = sum(len(row.ranges) for row in self.table)
+        tuned = f"{ranges} ranges of M at {len(self.table)} pairs of N and K, measured on {self.gpu}"
+        return f"{len(self.members)} kernels; {tuned if self.table else 'nothing tuned: the rule decides'}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what it has as plain data for JSON."""
+        return {
+            "problem": self.problem,
+            "gpu": self.gpu,
+            "kernels": [member.stem for member in self.members],
+            "table": [asdict(row) for row in self.table],
+        }
+
+    def files(self) -> dict[str, str]:
+        """Return the package by the names of its files; the manifest, which has the hashes, comes last."""
+        values: dict[str, object] = {
+            "library": self,
+            "view": LibraryView(self),
+            "library_format": LIBRARY_FORMAT,
+        }
+        found = {
+            "__init__.py": render_template("library/init.py.j2", **values),
+            "rule.py": render_template("library/rule.py.j2", **values),
+            "measured.py": render_template("library/measured.py.j2", **values),
+        }
+        for member in self.members:
+            found[f"{member.stem}.py"] = member.product.module
+            found[f"{SPECS}/{member.stem}.yaml"] = member.spec
+        return found | {MANIFEST: self._manifest(found)}
+
+    def _manifest(self, files: Mapping[str, str]) -> str:
+        """Return the text of the manifest: a line for each row, so that a difference can be read."""
+        sections: dict[str, object] = {
+            "gemmgen": {"library_format": LIBRARY_FORMAT},
+            "name": self.name,
+            "problem": self.problem,
+            "gpu": self.gpu,
+            "baseline": self.baseline,
+            "sources": [list(source) for source in self.sources],
+            "kernels": [member.stem for member in self.members],
+            "table": [[row.n, row.k, [list(astuple(found)) for found in row.ranges]] for row in self.table],
+            "sha256": {name: _sha256(text) for name, text in files.items()},
+        }
+        lines = [f"  {json.dumps(name)}: {_rows(value)}" for name, value in sections.items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _rows(value: object) -> str:
+    """Return a list or a mapping as JSON, a line for each item."""
+    if isinstance(value, list) and value:
+        items = [json.dumps(item) for item in cast("list[object]", value)]
+        return "[\n    " + ",\n    ".join(items) + "\n  ]"
+    if isinstance(value, dict) and len(cast("dict[str, object]", value)) > 1:
+        named = cast("dict[str, object]", value).items()
+        return "{\n    " + ",\n    ".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in named) + "\n  }"
+    return json.dumps(value)
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def lowered(member: Member) -> None:
+    """Compile a kernel, and hold it against its plan.
+
+    Raises GemmgenError where the compiler refuses it, or measures something else than is planned.
+    """
+    product = member.product
+    lower(product.module, product.plan, path=f"{member.stem}.yaml", stem=member.stem)
+
+
+# --- from a choice to a library
+
+
+def assemble(name: str, sources: Sources, choice: Choice) -> Library:
+    """Return the library of a name with the kernels that were chosen.
+
+    Raises GemmgenError (``module-name``) for what cannot be a package's name, ``library-rule`` where nothing
+    is tuned and there is no rule for the kernels.
+    """
+    if problem := module_name_problem(name):
+        raise GemmgenError([Diagnostic(name, "module-name", f"{name} {problem}: choose another name")])
+    stems = _stems(name, sources, choice.kernels)
+    members = tuple(_members(sources, choice.kernels, stems))
+    if name in stems.values():
+        message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
+        raise GemmgenError([Diagnostic(name, "module-name", message)])
+    measured: dict[str, list[MeasuredRow]] = {stems[kernel]: [] for kernel in choice.kernels}
+    for one in choice.measurements:
+        times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
+        measured[stems[one.kernel]].append((*one.shape, *times))  # pyright: ignore[reportArgumentType]
+    table = tuple(
+        TableRow(n, k, tuple(TableRange(r.least, r.most, stems[r.kernel]) for r in ranges))
+        for (n, k), ranges in choice.table.items()
+    )
+    if not any(formula_of(kernel) for kernel in choice.kernels):
+        message = (
+            "has no kernel with a rule for shapes that were not tuned: those of Hopper with whole waves do"
+        )
+        raise GemmgenError([Diagnostic(name, "library-rule", message)])
+    return Library(
+        name,
+        sources.problem,
+        sources.gpu,
+        sources.baseline,
+        sources.files,
+        members,
+        table,
+        {stem: tuple(rows) for stem, rows in measured.items() if rows},
+    )
+
+
+def _stems(name: str, sources: Sources, kernels: Sequence[Kernel]) -> dict[Kernel, str]:
+    """Return the name of each kernel's module: its spec's, or what tells it from the library's others."""
+    found: dict[Kernel, str] = {}
+    taken: set[str] = set()
+    for kernel in kernels:
+        if kernel in sources.specs:
+            found[kernel] = sources.specs[kernel].stem
+        else:
+            words = f"{name}_{slug(family_label(kernel))}"
+            found[kernel] = next(stem for stem in _to_try(words, kernel) if stem not in taken)
+        taken.add(found[kernel])
+    return found
+
+
+def _to_try(words: str, kernel: Kernel) -> Iterator[str]:
+    """Yield names: the words, with the order of tiles, and then with a number."""
+    yield words
+    yield f"{words}_{kernel.order}"
+    yield from (f"{words}_{number}" for number in count(2))
+
+
+def slug(label: str) -> str:
+    """Return the label of a kernel as a part of a module's name: ``cooperative_128x256x64_cluster2x1``."""
+    kind, tile, *others = label.split(", ")
+    kind = {"ping-pong": "ping_pong"}.get(kind, re.sub(r"\W+", "_", kind))
+    words = [kind, tile.replace(" x ", "x")]
+    for other in others:
+        if other == "2 consumers":
+            continue  # as cooperative ones have without a word
+        other = re.sub(r"K split by (\d+)", r"split\1", other)
+        other = re.sub(r"(\d+) outstanding", r"q\1", other).replace(" x ", "x")
+        words.append(re.sub(r"\W+", "_", re.sub(r"([a-z]) (\d)", r"\1\2", other)))
+    usual = "q0" if kind == "cooperative" and "1_consumer" not in words else "q1"
+    return "_".join(word for word in words if word != usual)
+
+
+def _members(sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel, str]) -> Iterator[Member]:
+    """Yield the kernels with specs that leave nothing open, and their modules."""
+    with scratch() as directory:
+        for kernel in kernels:
+            stem, path = stems[kernel], Path(directory) / f"{stems[kernel]}.yaml"
+            if kernel in sources.specs:
+                text = Path(sources.specs[kernel].path).read_text(encoding="utf-8")
+            else:
+                title = f"{sources.problem} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
+                text = pinned_text(kernel, sources.spec, title)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            yield Member(stem, text, make(path))
+
+
+# --- the rule's numbers
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What the generated ``rule.Tiles`` has; there the fields are explained."""
+
+    exchanged: bool
+    most_tiles: int
+    minor: str
+    rows: int
+    columns: int
+    depth: int
+    ctas: int
+    programs: int
+    occupancy: int
+    tensor_cycles: float
+    smem_cycles: float
+    exposed: float
+    exposed_of_all: float
+    refill: float
+    refill_cover: float
+    shares: int
+    held: float
+    short: float
+    latency: float
+    loading: float
+    stages: int
+    outstanding: int
+    cluster_share: float
+    epilogue: float
+    ping_pong: bool
+    stage_bytes: int
+    start: float
+    round: float
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What the generated ``rule.Stream`` has; there the fields are explained."""
+
+    exchanged: bool
+    most_tiles: int
+    minor: str
+    rows: int
+    columns: int
+    depth: int
+    ctas: int
+    programs: int
+    occupancy: int
+    splits: int
+    steps: tuple[float, ...]
+    neighbours: float
+    loaded: float
+    start: float
+    round: float
+    sums: float
+
+
+def formula_of(kernel: Kernel) -> Tiles | Stream | None:
+    """Return the numbers by which a library predicts a kernel's time as the planner does.
+
+    None of a kernel that it does not predict: of Blackwell, and one that divides its last wave.
+    """
+    if not isinstance(kernel, WgmmaKernel) or kernel.divides_last_wave:
+        return None
+    if kernel.splits > 1 or (kernel.exchanged and kernel.schedule_kind == "tiled"):
+        return _stream(kernel)
+    return _tiles(kernel)
+
+
+def _tiles(kernel: WgmmaKernel) -> Tiles:
+    covered = math.inf if kernel.outstanding_mmas else 0.0
+    idle, busy = (cost.exposed_ns(kernel, covered, share) for share in (0.0, 1.0))
+    # Without an MMA in flight the refill is among what is exposed already.
+    fills = bool(kernel.outstanding_mmas) and not (kernel.specialized or kernel.synchronous)
+    through = kernel.specialized and kernel.a_source == "registers" and not kernel.outstanding_mmas
+    apart = kernel.row_shares > 1 and not (kernel.outstanding_mmas or kernel.ping_pong)
+    written = kernel.stage_bytes / kernel.architecture.smem_bytes_per_cycle
+    clusters = kernel.cluster_size > 1
+    return Tiles(
+        exchanged=kernel.exchanged,
+        most_tiles=most_tiles(kernel),
+        minor=kernel.minor,
+        rows=kernel.program_tile_m,
+        columns=kernel.program_tile_n,
+        depth=kernel.cta_tile_k,
+        ctas=kernel.cluster_size,
+        programs=kernel.problem.gpu.clusters(kernel.cluster_size),
+        occupancy=kernel.occupancy,
+        tensor_cycles=cost.mma_cycles(kernel),
+        smem_cycles=cost.smem_cycles(kernel) + cost.SMEM_WRITE_SHARE * written,
+        exposed=idle,
+        exposed_of_all=busy - idle,
+        refill=cost.REFILL_NS[kernel.schedule_kind] if fills else 0,
+        refill_cover=cost.REFILL_COVER[kernel.schedule_kind] if fills else 0,
+        shares=kernel.row_shares,
+        held=cost.held_a_ns(kernel) if through else 0,
+        short=cost.SHORT_STEP_NS if cost.row_share(kernel) < 1 else 0,
+        latency=cost.LOAD_LATENCY_NS + cost.CLUSTER_LATENCY_NS * clusters,
+        loading=cost.loaded_bytes(kernel) / cost.LOAD_BYTES_PER_NS,
+        stages=kernel.stages,
+        outstanding=kernel.outstanding_mmas,
+        cluster_share=cost.CLUSTER_SHARE * clusters,
+        epilogue=cost.epilogue_ns(kernel) * (cost.EPILOGUE_SHARE_OF_CONSUMERS_APART if apart else 1),
+        ping_pong=kernel.ping_pong,
+        stage_bytes=kernel.stage_bytes,
+        start=cost.START_NS + cost.CLUSTER_START_NS * clusters,
+        round=0 if kernel.persistent else cost.ROUND_NS,
+    )
+
+
+def _stream(kernel: WgmmaKernel) -> Stream:
+    alone = kernel.occupancy == 1
+    return Stream(
+        exchanged=kernel.exchanged,
+        most_tiles=most_tiles(kernel),
+        minor=kernel.minor,
+        rows=kernel.program_tile_m,
+        columns=kernel.program_tile_n,
+        depth=kernel.cta_tile_k,
+        ctas=kernel.cluster_size,
+        programs=kernel.problem.gpu.clusters(kernel.cluster_size),
+        occupancy=kernel.occupancy,
+        splits=kernel.splits,
+        steps=tuple(cost.streamed_step_ns(kernel, ctas) for ctas in range(1, kernel.occupancy + 1)),
+        neighbours=cost.bytes_of_neighbours(kernel) / 2 / cost.TPC_BYTES_PER_NS if alone else 0,
+        loaded=kernel.cluster_size * cost.loaded_bytes(kernel) / cost.ALL_SMS_BYTES_PER_NS,
+        start=cost.STREAM_START_NS + (cost.ROLES_START_NS if kernel.specialized else 0),
+        round=cost.STREAM_ROUND_NS,
+        sums=cost.splits_ns(kernel),
+    )
+
+
+# --- what the templates see
+
+
+@dataclass(frozen=True)
+class LibraryView:
+    """A library as its templates see it."""
+
+    library: Library
+
+    cost = cost
+    family = family
+    prior = PRIOR
+    nearby_exponent = NEARBY_EXPONENT
+    longest_line = LONGEST_LINE
+
+    @property
+    def plan(self) -> Kernel:
+        """The plan of the first kernel, which computes what all do."""
+        return self.library.members[0].product.plan
+
+    @cached_property
+    def wrapper(self) -> Wrapper:
+        """The public function of its module."""
+        return Wrapper(self.plan)
+
+    @property
+    def gpu(self) -> object:
+        """The GPU that its kernels are planned for."""
+        return self.plan.problem.gpu
+
+    @property
+    def gpu_text(self) -> str:
+        """The product that was measured, as a literal of Python."""
+        return f'"{self.library.gpu}"' if self.library.gpu else "None"
+
+    @property
+    def title(self) -> str:
+        """The first line of the docstring."""
+        return f"{self.library.problem} matmuls of all shapes."
+
+    @property
+    def formula(self) -> str:
+        """What is computed, from which types."""
+        from gemmgen.render.overview import formula
+
+        problem = self.plan.problem
+        product = formula(problem, "A[M, K]", "B[K, N]", "C[M, N]")
+        text = f"D[M, N] = {product}: A {problem.a.dtype.name}, B {problem.b.dtype.name}, D {problem.d.name}."
+        if ops := problem.operations:
+            text += (
+                f" The epilogue{', in order' if len(ops) > 1 else ''}: {', '.join(op.text for op in ops)}."
+            )
+        return textwrap.fill(text, width=LINE_LENGTH - 5)
+
+    @property
+    def what(self) -> str:
+        """What it does, and what the choice rests on."""
+        shapes = {row[:3] for rows in self.library.measured.values() for row in rows}
+        kernels = (
+            f"one of {len(self.library.members)} kernels" if len(self.library.members) > 1 else "its kernel"
+        )
+        text = f"`matmul` takes for each shape {kernels}, each a module that the spec of its name generates."
+        if shapes:
+            text += f" They were chosen by what was measured on {self.library.gpu} at {len(shapes)} shapes."
+        else:
+            text += " Nothing was measured: the planner's rule chooses."
+        return textwrap.fill(text, width=LINE_LENGTH - 5)
+
+    def _define(self, name: str, *, keywords: bool, returns: str = "Tensor") -> str:
+        extras = [f"{extra}: Tensor" for extra in self.wrapper.extras]
+        star = ["*", *extras] if keywords else [*extras, "*"]
+        arguments = ["a: Tensor", "b: Tensor", *star, "out: Tensor | None = None"]
+        return fit(f"def {name}(", arguments, f") -> {returns}:")
+
+    @property
+    def define(self) -> str:
+        """The head of `matmul`."""
+        return self._define("matmul", keywords=True)
+
+    @property
+    def define_traced(self) -> str:
+        """The head of what calls the operator, with the arguments of `matmul`."""
+        return self._define("_traced", keywords=True)
+
+    @property
+    def define_run(self) -> str:
+        """The head of what the operator does."""
+        return self._define("_run", keywords=False, returns="Tensor | None")
+
+    @property
+    def define_shaped(self) -> str:
+        """The head of what it does for tensors without memory."""
+        return self._define("_shaped", keywords=False, returns="Tensor | None")
+
+    @property
+    def inputs(self) -> str:
+        """All that it reads, in the order of the operator."""
+        return ", ".join(("a", "b", *self.wrapper.extras))
+
+    @property
+    def schema(self) -> str:
+        """The same, as the operator's schema has it."""
+        return ", ".join(f"Tensor {name}" for name in ("a", "b", *self.wrapper.extras))
+
+    @property
+    def passing(self) -> str:
+        """How its keywords are passed on."""
+        return ", ".join(f"{name}={name}" for name in (*self.wrapper.extras, "out"))
+
+    @property
+    def summary(self) -> str:
+        """What it returns."""
+        return self.wrapper.summary
+
+    @property
+    def argument_docs(self) -> str:
+        """What its arguments are: those of the kernels, less memory for the parts of a divided K."""
+        return re.sub(r"(?m)^        workspace:.*\n(            .*\n)*", "", self.wrapper.argument_docs)
+
+    @property
+    def a_torch(self) -> str:
+        """The element type of A."""
+        return self.plan.problem.a.dtype.torch
+
+    @property
+    def b_torch(self) -> str:
+        """The element type of B."""
+        return self.plan.problem.b.dtype.torch
+
+    @property
+    def rows_of_units(self) -> Iterator[tuple[str, str, str, int]]:
+        """Yield whose rows must be whole units: operand, the extent along them, its variable, the unit."""
+        problem = self.plan.problem
+        if problem.copies_misaligned:
+            return
+        found: dict[tuple[str, int], list[str]] = {}
+        for name, operand, other in (("a", problem.a, "m"), ("b", problem.b, "n")):
+            extent = "k" if operand.major == "k" else other
+            found.setdefault((extent, 16 * 8 // operand.dtype.bits), []).append(name)
+        for (extent, unit), names in found.items():
+            yield " and ".join(names), extent.upper(), extent, unit
+
+    @property
+    def table(self) -> Iterator[str]:
+        """Yield the ranges of M of each N and K."""
+        for row in self.library.table:
+            ranges = [f'({found.least}, {found.most}, "{found.stem}")' for found in row.ranges]
+            yield _entry(f"({row.n}, {row.k})", ranges)
+
+    # --- the rule
+
+    @property
+    def formulas(self) -> Iterator[tuple[str, str]]:
+        """Yield what the rule knows of each kernel, as a call."""
+        for member in self.library.members:
+            found = formula_of(member.product.plan)
+            if found:
+                head = f"{type(found).__name__}("
+                items = [f"{name}={_number(value)}" for name, value in asdict(found).items()]
+                place = f'    "{member.stem}": {head}'
+                yield member.stem, fit(head, items, ")", indent=len(place) - len(head), margin=4)
+
+    @property
+    def most_of_few_tiles(self) -> int:
+        """The elements of a D of few tiles."""
+        return family.FEW_TILES * family.FEW_ROWS**2
+
+    @property
+    def a_bytes(self) -> str:
+        """Of an element of A."""
+        return _number(self.plan.problem.a.dtype.bits / 8)
+
+    @property
+    def b_bytes(self) -> str:
+        """Of an element of B."""
+        return _number(self.plan.problem.b.dtype.bits / 8)
+
+    @property
+    def plain_d_bytes(self) -> int:
+        """Of an element of D."""
+        return self.plan.problem.d.bytes
+
+    @property
+    def d_bytes(self) -> int:
+        """The same, and of one of C."""
+        return self.plan.problem.d.bytes + (self.plan.problem.c.bytes if self.plan.problem.c else 0)
+
+    @property
+    def with_c(self) -> str:
+        """What D_BYTES has besides."""
+        return ", with C's" if self.plan.problem.c else ""
+
+    @property
+    def row_bytes(self) -> int:
+        """Of all vectors along M, an element each."""
+        return self._vector_bytes((2, 1, 1), (1, 1, 1)) - self._matrix_bytes((2, 1, 1), (1, 1, 1))
+
+    @property
+    def column_bytes(self) -> int:
+        """Of all vectors along N, an element each."""
+        return self._vector_bytes((1, 2, 1), (1, 1, 1)) - self._matrix_bytes((1, 2, 1), (1, 1, 1))
+
+    def _vector_bytes(self, more: tuple[int, int, int], less: tuple[int, int, int]) -> int:
+        problem = self.plan.problem
+        return dram_bytes(problem, more) - dram_bytes(problem, less)
+
+    def _matrix_bytes(self, more: tuple[int, int, int], less: tuple[int, int, int]) -> int:
+        def total(m: int, n: int, k: int) -> int:
+            problem = self.plan.problem
+            return m * n * self.d_bytes + m * k * problem.a.dtype.bytes + n * k * problem.b.dtype.bytes
+
+        return total(*more) - total(*less)
+
+    @property
+    def dram_bytes_per_ns(self) -> str:
+        """What DRAM delivers to kernels of tiles."""
+        return _number(cost.DRAM_BYTES_SHARE * self.plan.problem.gpu.dram_bytes_per_second / 1e9)
+
+    @property
+    def stream_bytes_per_ns(self) -> str:
+        """What DRAM delivers to kernels that stream."""
+        return _number(cost.DRAM_SHARE * self.plan.problem.gpu.dram_bytes_per_second / 1e9)
+
+    # --- what was measured
+
+    @property
+    def measured_on(self) -> str:
+        """Where."""
+        return f" on {self.library.gpu}" if self.library.gpu else ""
+
+    @property
+    def baseline(self) -> str:
+        """What is beside it, in lines that fit."""
+        return textwrap.fill(self.library.baseline, width=LINE_LENGTH - 5, initial_indent=" " * 16).lstrip()
+
+    @property
+    def measured(self) -> Iterator[str]:
+        """Yield the rows of each kernel."""
+        for stem, rows in self.library.measured.items():
+            yield _entry(f'"{stem}"', [f"({', '.join(map(_number, row))})" for row in rows])
+
+
+def _entry(key: str, items: Sequence[str]) -> str:
+    """Return a tuple in a dict of a module, as the formatter breaks it."""
+    line = f"    {key}: ({items[0]},),"
+    if len(items) == 1 and len(line) <= LINE_LENGTH:
+        return line
+    return f"    {key}: (\n" + "".join(f"        {item},\n" for item in items) + "    ),"
+
+
+def _number(value: object) -> str:
+    """Return a number as Python reads it, to nine digits."""
+    if isinstance(value, tuple):
+        items = [_number(item) for item in cast("tuple[object, ...]", value)]
+        return f"({', '.join(items)}{',' * (len(items) == 1)})"
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+# --- files
+
+
+def write(library: Library, directory: Path) -> Path:
+    """Write a library's package below a directory, without what it had before; return the package.
+
+    Raises GemmgenError (``foreign-file``) for a directory of that name that is no library of gemmgen's.
+    """
+    package = directory / library.name
+    before = _listed(package)
+    if before is None:
+        message = "exists and is no library that gemmgen has made: move it, or choose another --out"
+        raise GemmgenError([Diagnostic(package.as_posix(), "foreign-file", message)])
+    files = library.files()
+    write_files({package / name: text.encode() for name, text in files.items()})
+    for name in sorted(before - files.keys()):
+        (package / name).unlink(missing_ok=True)
+    return package
+
+
+def _listed(package: Path) -> set[str] | None:
+    """Return the files that a library has by its manifest; none of a new one, None of what is no library."""
+    if not package.exists() or (package.is_dir() and not any(package.iterdir())):
+        return set()
+    try:
+        return set(read_manifest(package)["sha256"])
+    except GemmgenError:
+        return None
+
+
+def read_manifest(package: Path) -> dict[str, Any]:
+    """Return what the manifest of a library says.
+
+    Raises GemmgenError (``no-library``, ``bad-library``).
+    """
+    path = package / MANIFEST
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        stated = found["gemmgen"]["library_format"]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"is no library: there is no {MANIFEST} in it"
+        raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)]) from error
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        message = "is not what `gemmgen library` writes"
+        raise GemmgenError([Diagnostic(path.as_posix(), "bad-library", message)]) from error
+    if stated != LIBRARY_FORMAT:
+        message = f"library_format is {stated}; this gemmgen reads format {LIBRARY_FORMAT}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "bad-library", message)])
+    return found
+
+
+def read_library(package: Path) -> Library:
+    """Return the library that the manifest, the specs and the measurements of a package say.
+
+    Raises GemmgenError: ``no-library``, ``bad-library``, and what is wrong with a spec.
+    """
+    manifest = read_manifest(package)
+    try:
+        members = tuple(_member(package, stem) for stem in manifest["kernels"])
+        table = tuple(
+            TableRow(n, k, tuple(TableRange(*found) for found in ranges))
+            for n, k, ranges in manifest["table"]
+        )
+        return Library(
+            manifest["name"],
+            manifest["problem"],
+            manifest["gpu"],
+            manifest["baseline"],
+            tuple((name, digest) for name, digest in manifest["sources"]),
+            members,
+            table,
+            _literal(package / "measured.py", "MEASURED"),
+        )
+    except (KeyError, TypeError, ValueError, SyntaxError, OSError) as error:
+        message = "is not what `gemmgen library` writes"
+        raise GemmgenError([Diagnostic((package / MANIFEST).as_posix(), "bad-library", message)]) from error
+
+
+def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
+    """Return the specs of a library's kernels, and what says which of them it takes for a shape.
+
+    That is the package itself, as its users import it, on the GPU that its table was made on.
+
+    Raises GemmgenError: ``no-library``, ``bad-library``.
+    """
+    manifest = read_manifest(package)
+    place = package / "__init__.py"
+    spec = spec_from_file_location(manifest["name"], place, submodule_search_locations=[str(package)])
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its own imports look
+    spec.loader.exec_module(module)
+    specs = [package / SPECS / f"{stem}.yaml" for stem in manifest["kernels"]]
+    return specs, lambda shape: module.choose(*shape).kernel
+
+
+def _member(package: Path, stem: str) -> Member:
+    path = package / SPECS / f"{stem}.yaml"
+    product = make(path)
+    return Member(stem, path.read_text(encoding="utf-8"), product)
+
+
+def _literal(path: Path, name: str) -> Any:
+    """Return the value of a constant in a module, which is not run."""
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
+            return ast.literal_eval(statement.value)
+    raise ValueError(name)
+
+
+def check(package: Path) -> tuple[Finding, ...]:
+    """Return what is missing, edited by hand, stale or orphaned in a library, byte for byte.
+
+    A kernel is stale that its spec does not generate any more; the package around the kernels is made anew
+    from the manifest.
+
+    Raises GemmgenError: ``no-library``, ``bad-library``, and what is wrong with a spec.
+    """
+    manifest = read_manifest(package)
+    digests: Mapping[str, str] = manifest["sha256"]
+    found = tuple(_edits(package, digests))
+    if found:
+        return found
+    expected = read_library(package).files()
+    stale = [
+        name
+        for name, text in expected.items()
+        if name != MANIFEST and (package / name).read_bytes() != text.encode()
+    ]
+    remedy = f"`gemmgen library {package.as_posix()} --refresh` rewrites it"
+    return tuple(
+        Finding(Diagnostic((package / name).as_posix(), "stale", f"{_stale(name)}: {remedy}"))
+        for name in stale
+    )
+
+
+def _stale(name: str) -> str:
+    if name in ("__init__.py", "rule.py", "measured.py"):
+        return "not what this gemmgen makes of the library"
+    return "not what its spec and this gemmgen generate"
+
+
+def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the files that are not as they were written."""
+    remedy = "write the library again, from its sources"
+    for name, digest in digests.items():
+        path = package / name
+        try:
+            data = path.read_bytes()
+        except OSError:
+            yield Finding(Diagnostic(path.as_posix(), "missing", remedy))
+            continue
+        if hashlib.sha256(data).hexdigest() != digest:
+            yield Finding(Diagnostic(path.as_posix(), "hand-edited", f"edited by hand: {remedy}"))
+    known = {package / name for name in digests}
+    for path in sorted([*package.glob("*.py"), *(package / SPECS).glob("*.yaml")]):
+        if path not in known:
+            message = "the library does not name it: delete it"
+            yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
+
+
+# --- for others: a repository of the Hugging Face hub, and tables of tiles
+
+HUB_NAME: Final = re.compile(r"[a-z][-a-z0-9]*[a-z0-9]")
+BUILD_TOML: Final = """\
+# Generated by gemmgen (library format {format}): a kernel without code to compile, for kernel-builder.
+[general]
+name = "{name}"
+version = 1
+edition = 5
+license = "Apache-2.0"
+backends = ["cuda"]
+
+[torch-noarch]
+pyext = ["json", "py", "yaml"]
+"""
+
+
+def write_hub(library: Library, directory: Path) -> Path:
+    """Write the sources of a repository for the `kernels` hub, for kernel-builder; return the directory.
+
+    Raises GemmgenError (``hub-name``) for a name that the hub does not take.
+    """
+    name = library.name.replace("_", "-")
+    if not HUB_NAME.fullmatch(name):
+        message = "the hub takes names of small letters, digits and dashes that begin with a letter"
+        raise GemmgenError([Diagnostic(library.name, "hub-name", message)])
+    files = {f"torch-ext/{library.name}/{file}": text for file, text in library.files().items()}
+    files["build.toml"] = BUILD_TOML.format(format=LIBRARY_FORMAT, name=name)
+    write_files({directory / file: text.encode() for file, text in files.items()})
+    return directory
+
+
+CONFIG_DTYPES: Final = {"e4m3": ",dtype=fp8_w8a8", "e5m2": ",dtype=fp8_w8a8", "int8": ",dtype=int8_w8a8"}
+"""What the names of such tables say of the operands, where these are not of 16 bits or more."""
+
+
+def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
+    """Return the tuned shapes as tables of tiles by the names of their files, as vLLM and others read them.
+
+    Each is of one N and K, and has by M what a kernel of Triton takes as its tile, warps and stages. Behind
+    them is how many shapes are in them, and how many are not: fewer than 16 rows, or columns that are no
+    power of two, is what no such kernel can have.
+    """
+    plans = {member.stem: member.product.plan for member in library.members}
+    tuned = {row[:3] for rows in library.measured.values() for row in rows}
+    files: dict[str, str] = {}
+    left_out = 0
+    gpu = re.sub(r"\s", "_", library.gpu or "")
+    for row in library.table:
+        found: dict[str, dict[str, int]] = {}
+        for each in row.ranges:
+            rows = sorted(m for m, n, k in tuned if (n, k) == (row.n, row.k) and each.least <= m <= each.most)
+            config = _config(plans[each.stem])
+            found |= {str(m): config for m in rows if config}
+            left_out += 0 if config else len(rows)
+        if found:
+            dtype = CONFIG_DTYPES.get(plans[row.ranges[0].stem].problem.a.dtype.name, "")
+            name = f"N={row.n},K={row.k},device_name={gpu}{dtype}.json"
+            files[name] = json.dumps(found, indent=4) + "\n"
+    return files, sum(len(json.loads(text)) for text in files.values()), left_out
+
+
+def _config(plan: Kernel) -> dict[str, int] | None:
+    """Return a tile as Triton's kernels are told of it, None for one that they cannot have."""
+    tile = plan.cta_tile_m, plan.cta_tile_n
+    if not (
+        isinstance(plan, WgmmaKernel) and all(is_power_of_two(extent) for extent in tile) and min(tile) >= 16
+    ):
+        return None
+    return {
+        "BLOCK_SIZE_M": plan.cta_tile_m,
+        "BLOCK_SIZE_N": plan.cta_tile_n,
+        "BLOCK_SIZE_K": plan.cta_tile_k,
+        "GROUP_SIZE_M": plan.width if plan.minor == "m" else 1,
+        "num_warps": plan.consumer_warps * plan.row_shares,
+        "num_stages": plan.stages,
+    }
+
+
+def write_configs(library: Library, directory: Path) -> str:
+    """Write these tables into a directory; return what was written, and what was not, in words.
+
+    Raises GemmgenError (``no-kernels``) where no tuned shape has such a tile.
+    """
+    files, count, left_out = configs_of(library)
+    if not files:
+        message = "no tuned shape has a tile that a kernel of Triton can have"
+        raise GemmgenError([Diagnostic(library.name, "no-kernels", message)])
+    write_files({directory / name: text.encode() for name, text in files.items()})
+    lacking = f"; {left_out} have tiles that no kernel of Triton can have" if left_out else ""
+    return f"{len(files)} tables of {count} tuned shapes{lacking}"

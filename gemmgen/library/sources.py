@@ -1,0 +1,427 @@
+"""What a library is made from: specs, records of suites, tables of ``gemmgen tune``; as measurements."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, cast
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan import plan_spec
+from gemmgen.plan.decisions import FIELDS
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import family_for
+from gemmgen.problem import Shape
+from gemmgen.render import render
+from gemmgen.spec import Spec, SpecFile, load_spec
+from gemmgen.spec.diagnostics import listing, quoted
+from gemmgen.spec.model import spec_of
+from gemmgen.tune import TABLE, Row, read_table
+from gemmgen.tune.candidates import kernel_sha256, spec_text
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a kernel and the baseline beside it took on a shape: medians, per call."""
+
+    shape: Shape
+    kernel: Kernel
+    """Without a title and shapes, so that one kernel of two specs is one."""
+    seconds: float
+    baseline_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """The baseline's time over the kernel's: above 1, the kernel is faster."""
+        return self.baseline_seconds / self.seconds
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All that a library is chosen from."""
+
+    problem: str
+    """What its kernels compute, in words."""
+    spec: Spec
+    """One that says it exactly."""
+    gpu: str | None
+    """The product that was measured, as CUDA names it; None where nothing was."""
+    baseline: str
+    """What was measured beside the kernels, in words; empty where nothing was."""
+    measurements: tuple[Measurement, ...] = ()
+    specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
+    """Kernels that a file of their own specifies: it is taken as it is."""
+    files: tuple[tuple[str, str], ...] = ()
+    """The names of the files that were read, and the SHA-256 of each."""
+    warnings: tuple[Diagnostic, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Each once, in the order of the sources."""
+        return tuple(dict.fromkeys((*self.specs, *(found.kernel for found in self.measurements))))
+
+
+def anonymous(kernel: Kernel) -> Kernel:
+    """Return a kernel without what its spec says beside it: title, shapes, and whom it is planned for."""
+    plain = replace(kernel.problem, title="", check_shapes=(), bench_shapes=(), ranges=None)
+    return replace(kernel, problem=plain)
+
+
+# --- reading
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one file has of one problem."""
+
+    path: str
+    problem: str
+    spec: Spec
+    gpu: str | None = None
+    baseline: str = ""
+    date: str = ""
+    measurements: tuple[Measurement, ...] = ()
+    specs: Mapping[Kernel, SpecFile] = field(default_factory=dict[Kernel, SpecFile])
+    changed: int = 0
+    """Kernels that were measured as modules which this gemmgen does not make of their specs."""
+
+
+def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
+    """Return what files say of one problem; of several measurements of a kernel on a shape the latest counts.
+
+    A kernel that starts before the one ahead of it has ended is left out of records: not every caller may
+    use it.
+
+    Raises GemmgenError: ``bad-source``, ``bad-table`` and ``bad-record`` for what cannot be read,
+    ``mixed-problems``, ``mixed-gpus``, ``no-kernels``, ``source-spec`` for a spec that was measured and is
+    not there as it was, and what is wrong with specs.
+    """
+    parts = [part for path in paths for part in _parts(path)]
+    if problem is not None:
+        known = dict.fromkeys(part.problem for part in parts)
+        parts = [part for part in parts if part.problem == problem]
+        if not parts:
+            found = listing([quoted(name) for name in known], "and") or "no kernel"
+            message = f"has no kernel of {quoted(problem)}; there is {found}"
+            raise GemmgenError([Diagnostic(_names(paths), "no-kernels", message)])
+    _refuse_mixture(parts, paths)
+    measured = [part for part in sorted(parts, key=lambda part: part.date) if part.measurements]
+    latest = {(one.shape, one.kernel): one for part in measured for one in part.measurements}
+    specs = {kernel: source for part in parts for kernel, source in part.specs.items()}
+    changed = sum(part.changed for part in parts)
+    warnings = []
+    if changed:
+        message = (
+            f"{changed} of the kernels were measured as other modules than this gemmgen makes of them:"
+            " the choice rests on what those took"
+        )
+        warnings = [Diagnostic(_names(paths), "stale-measurements", message, severity="warning")]
+    return Sources(
+        problem=parts[0].problem,
+        spec=parts[0].spec,
+        gpu=measured[0].gpu if measured else None,
+        baseline=measured[-1].baseline if measured else "",
+        measurements=tuple(sorted(latest.values(), key=lambda one: (one.shape, family_label(one.kernel)))),
+        specs=specs,
+        files=tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths),
+        warnings=tuple(warnings),
+    )
+
+
+def family_label(kernel: Kernel) -> str:
+    """Return the decisions of a kernel in one line, by the family that made it."""
+    return family_for(kernel).label(kernel)
+
+
+def _names(paths: Iterable[Path]) -> str:
+    return ", ".join(path.as_posix() for path in paths)
+
+
+def _refuse_mixture(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
+    """Raise where the parts do not belong in one library."""
+    if not parts:
+        raise GemmgenError([Diagnostic(_names(paths), "no-kernels", "there is no kernel in it")])
+    problems = dict.fromkeys(part.problem for part in parts)
+    if len(problems) > 1:
+        found = listing([quoted(name) for name in problems], "and")
+        message = f"a library has one problem, here are {found}; choose one with --problem"
+        raise GemmgenError([Diagnostic(_names(paths), "mixed-problems", message)])
+    gpus = dict.fromkeys(part.gpu for part in parts if part.gpu)
+    if len(gpus) > 1:
+        message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
+        raise GemmgenError([Diagnostic(_names(paths), "mixed-gpus", message)])
+
+
+def _parts(path: Path) -> Iterator[_Part]:
+    """Yield what a file has, problem by problem."""
+    if path.suffix in (".yaml", ".yml"):
+        yield _spec_part(path)
+        return
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(file.readline() or "null")
+    except FileNotFoundError as error:
+        raise _refused(path, "file-missing", "there is no such file") from error
+    except (OSError, ValueError, RecursionError):
+        first = None
+    known = cast("dict[str, object]", first) if isinstance(first, dict) else {}
+    if known.get("table") == TABLE:
+        yield from (_row_part(path, number, row) for number, row in enumerate(read_table(path), 1))
+    elif known.get("line") == "session":
+        yield from _record_parts(path)
+    else:
+        message = "is no spec (.yaml), no record of a suite and no table of `gemmgen tune` (both .jsonl)"
+        raise _refused(path, "bad-source", message)
+
+
+def _refused(path: Path, code: str, message: str, line: int | None = None) -> GemmgenError:
+    return GemmgenError([Diagnostic(path.as_posix(), code, message, line=line)])
+
+
+def _words(spec: Spec) -> str:
+    """Return what a spec computes: kernels of the same words can stand for each other."""
+    from gemmgen.bench.contest import contest_of  # needs torch
+
+    return contest_of(spec)
+
+
+@cache
+def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
+    """Return a spec that may stand in a library, and its kernel."""
+    source = load_spec(path)
+    kernel = plan_spec(source)
+    if kernel.problem.block_scaled:
+        why = "its scales are packed for one kernel"
+    elif kernel.schedule_kind == "single_tile":
+        why = "its kernel computes no more than a tile"
+    else:
+        return source, anonymous(kernel)
+    raise _refused(path, "library-kernel", f"cannot be in a library: {why}")
+
+
+def _spec_part(path: Path) -> _Part:
+    source, kernel = _known_spec(path)
+    return _Part(path.as_posix(), _words(source.spec), source.spec, specs={kernel: source})
+
+
+# --- tables of ``gemmgen tune``
+
+
+def _row_part(path: Path, number: int, row: Row) -> _Part:
+    """Return what a row of a table has."""
+    where = path.parent / row.spec
+    try:
+        source, kernel = _known_spec(where)
+    except GemmgenError as error:
+        if any(found.code == "file-missing" for found in error.diagnostics):
+            message = f"the spec {row.spec} is not there: tables and specs of `gemmgen tune` go together"
+            raise _refused(path, "source-spec", message, number) from error
+        raise
+    module = render(plan_spec(source), spec_name=where.name, spec_sha256=source.sha256)
+    try:
+        pinned_text(kernel, source.spec, source.spec.title)
+    except ValueError:
+        specs = {kernel: source}  # which states what no pinned spec does: it is taken as it is
+    else:
+        specs = {}
+    return _Part(
+        path.as_posix(),
+        row.problem,
+        source.spec,
+        specs=specs,
+        gpu=row.gpu,
+        baseline="cuBLAS",
+        date=row.date,
+        measurements=(Measurement(row.shape, kernel, row.seconds, row.baseline_seconds),),
+        changed=kernel_sha256(module) != row.kernel_sha256,
+    )
+
+
+# --- records of suites
+
+
+def _record_parts(path: Path) -> Iterator[_Part]:
+    """Yield what a record has of each contest."""
+    from gemmgen.bench.suite import Book, Result  # needs torch
+
+    book = Book.opened(path)
+    gpus = dict.fromkeys(session.environment.gpu for session in book.sessions)
+    if len(gpus) > 1:
+        message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
+        raise _refused(path, "mixed-gpus", message)
+    results = [line for line in book.current() if isinstance(line, Result)]
+    for name, contest in book.contests.items():
+        kernels: dict[str, Kernel] = {}
+        found: list[Measurement] = []
+        spec: Spec | None = None
+        changed = 0
+        for result in (result for result in results if result.contest == name):
+            for arm in result.kernels:
+                if arm.kernel not in kernels:
+                    entry = book.kernels[arm.kernel].subject
+                    source = _spec_of(path, entry.spec_path, entry.spec_sha256)
+                    kernel = labelled(source, arm.kernel.partition(": ")[2], result.shape)
+                    module = render(
+                        kernel, spec_name=Path(entry.spec_path).name, spec_sha256=entry.spec_sha256
+                    )
+                    changed += hashlib.sha256(module.encode()).hexdigest() != entry.module_sha256
+                    kernels[arm.kernel] = anonymous(kernel)
+                    spec = spec or source.spec
+                kernel = kernels[arm.kernel]
+                if getattr(kernel, "early_operand", "none") == "none":
+                    # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
+                    baseline = median(result.baseline.seconds)
+                    seconds = baseline / result.ratio(arm).median
+                    found.append(Measurement(result.shape, kernel, seconds, baseline))
+        if spec and found:
+            yield _Part(
+                path.as_posix(),
+                name,
+                spec,
+                gpu=next(iter(gpus)),
+                baseline=contest.baseline,
+                date=book.sessions[-1].date,
+                measurements=tuple(found),
+                changed=changed,
+            )
+
+
+@cache
+def _spec_of(record: Path, spec_path: str, sha256: str) -> SpecFile:
+    """Return the spec that a record names: at that path, or under ``specs`` beside the record.
+
+    Raises GemmgenError (``source-spec``) where there is none that has the hash.
+    """
+    places = (Path(spec_path), record.parent / "specs" / Path(spec_path).name)
+    for place in places:
+        if place.is_file() and hashlib.sha256(place.read_bytes()).hexdigest() == sha256:
+            return load_spec(place)
+    message = (
+        f"its kernels are of {spec_path} with SHA-256 {sha256[:8]}…, which is neither there nor at"
+        f" {places[1].as_posix()}"
+    )
+    raise _refused(record, "source-spec", message)
+
+
+def labelled(source: SpecFile, label: str, shape: Shape | None = None) -> Kernel:
+    """Return the kernel of a spec, or that with the decisions that a label of a Hopper kernel says.
+
+    What the label does not say is planned for the shape, as it was when the kernel was chosen for it.
+
+    Raises ValueError for a kernel that is not planned as its label says.
+    """
+    if not label:
+        return plan_spec(source)
+    label = re.sub(r" \([0-9a-f]{8}\)$", "", label)
+    data = source.spec.model_dump(exclude_none=True, exclude={"bench", "check", "problem"})
+    bench = {"bench": {"shapes": [shape]}} if shape else {}
+    spec = Spec.model_validate(merged(data, decisions_of(label) | bench))
+    kernel = plan_spec(replace(source, spec=spec, sha256="", positions={}, key_positions={}))
+    if (found := family_label(kernel)) != label:
+        raise ValueError(f"{source.stem}: {label!r} is planned as {found!r}")
+    return kernel
+
+
+def decisions_of(label: str) -> dict[str, object]:
+    """Return the sections of a spec that pin what the label of a Hopper kernel says."""
+    name, tile, *others = label.split(", ")
+    m, n, k = map(int, tile.split(" x "))
+    numbers = {
+        re.sub(r"\d+", "#", other): [int(each) for each in re.findall(r"\d+", other)] for other in others
+    }
+    cluster_m, cluster_n = numbers.get("cluster # x #", [1, 1])
+    (occupancy,) = numbers.get("occupancy #", [1])
+    (splits,) = numbers.get("K split by #", [1])
+    (outstanding,) = numbers["# outstanding"]
+    pinned: dict[str, object] = {
+        "tile": {"m": m, "n": n, "k": k},
+        "cluster": {"m": cluster_m, "n": cluster_n},
+        "buffering": {"outstanding_mmas": outstanding},
+        "occupancy": occupancy,
+        "mma": {"rows": "n" if name == "exchanged" else "m"},
+    }
+    if name in ("exchanged", "pipelined"):
+        order = {"order": "row"} if name == "exchanged" else {}
+        return pinned | {"schedule": {"kind": "tiled", "splits": splits, **order}}
+    consumers = numbers.get("# consumers") or numbers.get("# consumer") or [2]
+    kind = name.replace("-", "_")
+    schedule: dict[str, object] = {"splits": splits} if splits > 1 else {}
+    schedule |= {"last_wave": "stream_k"} if "stream-K" in others else {}
+    roles: dict[str, object] = {"warp_specialization": {"kind": kind, "consumers": consumers[0]}}
+    return pinned | roles | ({"schedule": schedule} if schedule else {})
+
+
+def merged(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, object]:
+    """Return both mappings as one, sections within sections."""
+    found = dict(left)
+    for name, value in right.items():
+        own = found.get(name)
+        if isinstance(own, dict) and isinstance(value, dict):
+            found[name] = merged(cast("dict[str, object]", own), cast("dict[str, object]", value))
+        else:
+            found[name] = value
+    return found
+
+
+# --- a spec that leaves nothing open
+
+DEFAULTS: Final[Mapping[str, object]] = {
+    "mma.rows": "m",
+    "mma.promote_k": 0,
+    "schedule.splits": 1,
+    "schedule.reduction": "ordered",
+    "schedule.last_wave": "whole",
+    "dependent_launch.early": "none",
+}
+"""Decisions that are left out of a spec where they are this: it then has no other."""
+DERIVED: Final = ("mma.n", "operands.a.swizzle", "operands.b.swizzle")
+"""Decisions that follow from the tile alone, wherever the planner chose them."""
+
+
+def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:
+    """Return the text of a spec of a kernel: what `spec` computes, and every decision of a Hopper kernel.
+
+    Raises ValueError where the planner would not make the same kernel of it.
+    """
+    data: dict[str, Any] = spec.model_dump(exclude_none=True, exclude={"bench", "check", "problem", "search"})
+    data["title"] = title
+    for path, name in FIELDS.items():
+        *parents, last = path.split(".")
+        section = data
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section.pop(last, None)
+        value = getattr(kernel, name, None)
+        if value is not None and _is_stated(kernel, path, value):
+            section[last] = value
+    found = spec_of({name: value for name, value in data.items() if value != {}})
+    if found is None or anonymous(plan_spec(_file_of(found, title))) != kernel:
+        raise ValueError(f"{title} is not planned as it was")
+    return spec_text(found)
+
+
+def _file_of(spec: Spec, title: str) -> SpecFile:
+    """Return a spec as if it came from a file."""
+    return SpecFile(spec, title, title, "", positions={}, key_positions={})
+
+
+def _is_stated(kernel: Kernel, path: str, value: object) -> bool:
+    """Whether a decision belongs in the spec of a kernel."""
+    section = path.partition(".")[0]
+    roles = getattr(kernel, "specialization", "none") != "none"
+    early = getattr(kernel, "early_operand", "none") != "none"
+    if path in DERIVED or DEFAULTS.get(path) == value:
+        return False
+    if path == "operands.a.source":  # of composed tiles the planner takes either, by their columns
+        return value != "shared" or getattr(kernel, "composed", False)
+    if section in ("warp_specialization", "cluster"):
+        return roles
+    if section in ("warps", "occupancy"):
+        return not roles
+    return early if section == "dependent_launch" else True

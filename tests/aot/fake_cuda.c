@@ -1,0 +1,269 @@
+/* A CUDA driver that there is not: its memory is the host's, and it writes down what it is asked for.
+ *
+ * FAKE_CUDA_LOG is the file of the log, FAKE_CUDA_FAIL a function that fails, FAKE_CUDA_CAPABILITY the GPU's
+ * compute capability (90). FAKE_CUDA_PARAMETERS has a letter for each tensor of the kernel: `m` a matrix, `v` a
+ * vector, `p` an address. With FAKE_CUDA_MULTIPLY a launch multiplies: bf16, both operands K-major, no epilogue;
+ * with the value `wrong` it forgets the last column.
+ */
+#include <cuda.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *setting(const char *name)
+{
+    const char *value = getenv(name);
+    return value ? value : "";
+}
+
+/* Write down a call; return what it is to return. */
+__attribute__((format(printf, 2, 3))) static CUresult called(const char *name, const char *format, ...)
+{
+    FILE *log = fopen(setting("FAKE_CUDA_LOG"), "a");
+    if (log) {
+        va_list values;
+        va_start(values, format);
+        fprintf(log, "%s", name);
+        vfprintf(log, format, values);
+        fprintf(log, "\n");
+        va_end(values);
+        fclose(log);
+    }
+    return strcmp(setting("FAKE_CUDA_FAIL"), name) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuInit(unsigned flags)
+{
+    return called("cuInit", " %u", flags);
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+    *device = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
+{
+    snprintf(name, (size_t)bytes, "fake GPU %d", device);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    *context = (CUcontext)(uintptr_t)(device + 1);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return called("cuDevicePrimaryCtxRelease", " %d", device);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    *device = 0;
+    return called("cuCtxGetDevice", "%s", "");
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return called("cuDriverGetVersion", "%s", "");
+}
+
+CUresult cuGetErrorString(CUresult result, const char **text)
+{
+    *text = result == CUDA_ERROR_INVALID_VALUE ? "invalid argument" : NULL;
+    return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device)
+{
+    const int capability = *setting("FAKE_CUDA_CAPABILITY") ? atoi(setting("FAKE_CUDA_CAPABILITY")) : 90;
+    const int answers[][2] = {
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, capability / 10},
+        {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, capability % 10},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132},
+    };
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
+        if ((int)attribute == answers[i][0])
+            *value = answers[i][1];
+    return called("cuDeviceGetAttribute", " %d of %d", (int)attribute, device);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    *module = (CUmodule)(uintptr_t)16;
+    return called("cuModuleLoadData", " ELF %d", memcmp(image, "\177ELF", 4) == 0);
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+    return called("cuModuleUnload", " %d", (int)(uintptr_t)module);
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    *function = (CUfunction)(uintptr_t)32;
+    return called("cuModuleGetFunction", " %d %s", (int)(uintptr_t)module, name);
+}
+
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value)
+{
+    const int known = attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    return called("cuFuncSetAttribute", " %d %s %d", (int)(uintptr_t)function, known ? "dynamic" : "?", value);
+}
+
+CUresult cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config)
+{
+    return called("cuFuncSetCacheConfig", " %d %d", (int)(uintptr_t)function, (int)config);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    *address = (CUdeviceptr)(uintptr_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    free((void *)(uintptr_t)address);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+    memcpy(to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream stream)
+{
+    memset((void *)(uintptr_t)address, value, count);
+    return called("cuMemsetD8Async", " %d %zu on %p", value, count, (void *)stream);
+}
+
+CUresult cuMemsetD2D8Async(CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height,
+                           CUstream stream)
+{
+    for (size_t row = 0; row < height; row++)
+        memset((char *)(uintptr_t)address + row * pitch, value, width);
+    return called("cuMemsetD2D8Async", " %zu %d %zu %zu on %p", pitch, value, width, height, (void *)stream);
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    return stream ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+/* What a tensor map holds here: the address, a bit that some drivers set wrongly, extents and a stride. */
+enum { ADDRESS, BITS, COLUMNS, ROWS, STRIDE_BYTES };
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                const cuuint64_t *extents, const cuuint64_t *strides, const cuuint32_t *box,
+                                const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill)
+{
+    memset(map, 0, sizeof *map);
+    map->opaque[ADDRESS] = (cuuint64_t)(uintptr_t)address;
+    map->opaque[BITS] = UINT64_C(1) << 21;
+    map->opaque[COLUMNS] = extents[0];
+    map->opaque[ROWS] = rank > 1 ? extents[1] : 1;
+    map->opaque[STRIDE_BYTES] = rank > 1 ? strides[0] : 0;
+    const int plain = steps[0] == 1 && (rank == 1 || steps[1] == 1) && interleave == 0 && fill == 0;
+    return called("cuTensorMapEncodeTiled", " type %d extents %dx%d stride %d box %dx%d swizzle %d L2 %d plain %d",
+                  (int)type, (int)map->opaque[ROWS], (int)extents[0], (int)map->opaque[STRIDE_BYTES],
+                  rank > 1 ? (int)box[1] : 1, (int)box[0], (int)swizzle, (int)promotion, plain);
+}
+
+static float number_at(const CUtensorMap *map, uint64_t row, uint64_t column)
+{
+    const unsigned char *place = (void *)(uintptr_t)map->opaque[ADDRESS];
+    uint16_t half;
+    uint32_t bits;
+    float number;
+    memcpy(&half, place + row * map->opaque[STRIDE_BYTES] + 2 * column, sizeof half);
+    bits = (uint32_t)half << 16;
+    memcpy(&number, &bits, sizeof number);
+    return number;
+}
+
+static void multiply(const CUtensorMap *a, const CUtensorMap *b, const CUtensorMap *d)
+{
+    const int forgotten = strcmp(setting("FAKE_CUDA_MULTIPLY"), "wrong") == 0;
+    for (uint64_t row = 0; row < d->opaque[ROWS]; row++) {
+        for (uint64_t column = 0; column + forgotten < d->opaque[COLUMNS]; column++) {
+            float sum = 0;
+            uint32_t bits;
+            for (uint64_t k = 0; k < a->opaque[COLUMNS]; k++)
+                sum += number_at(a, row, k) * number_at(b, column, k);
+            memcpy(&bits, &sum, sizeof bits);
+            const uint16_t half = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+            memcpy((char *)(uintptr_t)d->opaque[ADDRESS] + row * d->opaque[STRIDE_BYTES] + 2 * column, &half,
+                   sizeof half);
+        }
+    }
+}
+
+static void log_attribute(const CUlaunchAttribute *attribute)
+{
+    if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+        called("  cluster", " %u %u %u", attribute->value.clusterDim.x, attribute->value.clusterDim.y,
+               attribute->value.clusterDim.z);
+    else if (attribute->id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE)
+        called("  policy", " %d", (int)attribute->value.clusterSchedulingPolicyPreference);
+    else if (attribute->id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        called("  dependent", " %d", attribute->value.programmaticStreamSerializationAllowed);
+    else
+        called("  attribute", " %d", (int)attribute->id);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+    const char *kinds = setting("FAKE_CUDA_PARAMETERS");
+    const CUtensorMap *maps[8] = {NULL};
+    int next = 0, count = 0;
+    const CUresult result = called(
+        "cuLaunchKernelEx", " %d grid %ux%ux%u block %ux%ux%u smem %u on %p extra %d",
+        (int)(uintptr_t)function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+        config->blockDimY, config->blockDimZ, config->sharedMemBytes, (void *)config->hStream, extra != NULL);
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        log_attribute(&config->attrs[i]);
+    for (const char *kind = kinds; *kind; kind++) {
+        void **values = parameters + next;
+        if (*kind == 'p') {
+            called("  address", " %s", *(CUdeviceptr *)values[0] ? "given" : "none");
+            next += 1;
+            continue;
+        }
+        maps[count++] = values[0];
+        const int small = (((const CUtensorMap *)values[0])->opaque[BITS] >> 21 & 1) == 0;
+        if (*kind == 'm') {
+            called("  matrix", " %dx%d strides %lld %lld small %d", *(int32_t *)values[1], *(int32_t *)values[2],
+                   (long long)*(int64_t *)values[3], (long long)*(int64_t *)values[4], small);
+            next += 5;
+        } else {
+            called("  vector", " %d stride %lld small %d", *(int32_t *)values[1],
+                   (long long)*(int64_t *)values[2], small);
+            next += 3;
+        }
+    }
+    if (result == CUDA_SUCCESS && *setting("FAKE_CUDA_MULTIPLY"))
+        multiply(maps[0], maps[1], maps[2]);
+    return result;
+}

@@ -1,0 +1,94 @@
+"""Triton's launcher on a GPU that there is not: what it would launch, as its driver is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import triton  # pyright: ignore[reportMissingTypeStubs]
+from torch import _C
+
+nvidia: Any = cast(Any, triton).backends.nvidia.driver
+
+
+@dataclass
+class FakeDriver:
+    """What a module launches on it, through Triton's JIT and past it, and the tensor maps it encodes."""
+
+    jit: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    direct: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    encoded: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    device: int = 0
+    stream: int = 77
+    scratch: int = 0
+
+    def kernel(self, descriptors: Sequence[Any]) -> Any:
+        """Return what Triton would have compiled for these descriptors."""
+        run = object.__new__(nvidia.CudaLauncher)
+        run.gsan_enabled, run.launch_cooperative_grid, run.launch_pdl = False, False, True
+        run.global_scratch_size, run.profile_scratch_size = self.scratch, 0
+        run.arg_annotations, run.kernel_signature = ["annotations"], b"signature"
+        signature = {i: f"tensordesc<bf16{d.block_shape}>" for i, d in enumerate(descriptors)}
+        meta = [
+            {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": d.block_shape, "fp4_padded": False}
+            for d in descriptors
+        ]
+        return SimpleNamespace(
+            run=run,
+            src=SimpleNamespace(signature=signature),
+            metadata=SimpleNamespace(tensordesc_meta=meta),
+            function=4711,
+            packed_metadata=(4, 1, 1000),
+        )
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        """Return the launch of a kernel through the JIT."""
+
+        def launch(*descriptors: Any, **options: Any) -> Any:
+            self.jit.append((grid, self.device, descriptors, options))
+            return self.kernel(descriptors)
+
+        return launch
+
+    def launch(self, *arguments: Any) -> None:
+        self.direct.append(arguments)
+
+    def fill(self, *arguments: Any) -> tuple[Any, ...]:
+        self.encoded.append(arguments)
+        return ("map", *arguments)
+
+
+def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Let a module find a driver, a GPU and a stream that are not there."""
+    driver = FakeDriver()
+    utils = SimpleNamespace(launch=driver.launch, fill_tma_descriptor_tiled=driver.fill)
+    runtime: Any = cast(Any, triton).runtime
+    monkeypatch.setattr(runtime.driver, "_active", SimpleNamespace(utils=utils))
+    monkeypatch.setattr(module, "matmul_kernel", driver)
+    monkeypatch.setattr(_C, "_cuda_getDevice", lambda: driver.device, raising=False)
+    monkeypatch.setattr(_C, "_cuda_getCurrentRawStream", lambda _: driver.stream, raising=False)  # pyright: ignore
+
+    def properties(_: object) -> SimpleNamespace:
+        return SimpleNamespace(multi_processor_count=132)
+
+    def capability(_: object) -> tuple[int, int]:
+        return 9, 0
+
+    class Device:
+        def __init__(self, index: int) -> None:
+            self.index, self.before = index, driver.device
+
+        def __enter__(self) -> None:
+            driver.device = self.index
+
+        def __exit__(self, *_: object) -> None:
+            driver.device = self.before
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    return driver

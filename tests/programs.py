@@ -1,0 +1,19 @@
+"""Programs that tests need and that pip does not bring."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+def program(*names: str) -> str:
+    """Return the first of these programs that is there; without one, skip the test, or fail where CI runs."""
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        message = f"needs {' or '.join(names)}, and finds none"
+        if os.environ.get("CI") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    return found

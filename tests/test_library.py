@@ -1,0 +1,783 @@
+"""A library: what it is made from, which kernel a shape gets, and what is said where something is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import itertools
+import json
+import math
+import random
+import re
+import shutil
+import subprocess
+import sys
+import timeit
+import tomllib
+import warnings
+from collections.abc import Callable, Generator, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from modules import ROOT
+
+from gemmgen import library
+from gemmgen.bench.suite import load_suite
+from gemmgen.cli import main
+from gemmgen.errors import GemmgenError
+from gemmgen.library import Report, package, sources
+from gemmgen.library.sources import Measurement, Sources, read
+from gemmgen.plan.planner import family_for
+from gemmgen.product import make
+from gemmgen.tune.candidates import kernel_sha256
+
+RECORDS, SPECS = ROOT / "benchmarks", ROOT / "specs"
+LIBRARIES = {
+    "h200_bf16": (
+        "bf16",
+        "suites/h200_few_rows",
+        "suites/h200_many_rows",
+        "suites/h200_split_k",
+        "fit/h200_first_choices",
+        "fit/h200_unfilled_waves",
+    ),
+    "h200_e4m3": ("e4m3 + tensor_scale", "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
+}
+"""The committed libraries: the problem of each, and the records that it is made from."""
+CARD = "NVIDIA H200"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process; return its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code
+        out, err = capsys.readouterr()
+        return code or 0, out, err
+
+    return run
+
+
+def row(spec: str, shape: Sequence[int], seconds: float, **other: object) -> dict[str, object]:
+    """Return a row of a table of `gemmgen tune` for a committed spec that lies beside it."""
+    module = make(SPECS / spec).module
+    m, n, k = shape
+    return {
+        "table": "gemmgen tune",
+        "format": 1,
+        "gpu": CARD,
+        "m": m,
+        "n": n,
+        "k": k,
+        "dtypes": {"a": "bf16", "b": "bf16", "d": "bf16"},
+        "problem": "bf16",
+        "spec": spec,
+        "kernel_sha256": kernel_sha256(module),
+        "seconds": seconds,
+        "baseline_seconds": 5e-5,
+        "first_seconds": 6e-5,
+        "tried": 3,
+        "date": "2026-11-22T23:30:00Z",
+        "gemmgen": "0.1.0",
+        "torch": "2.11.0",
+        "triton": "3.9.0",
+        **other,
+    }
+
+
+def table(path: Path, *rows: dict[str, object]) -> Path:
+    """Write a table, and the specs that it names beside it."""
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    for each in rows:
+        spec = SPECS / str(each["spec"])
+        if spec.exists():
+            shutil.copy(spec, path.parent)
+    return path
+
+
+ROWS8, SQUARE, WIDE = "h100_bf16_rows8.yaml", "h100_bf16_128x128.yaml", "h100_bf16.yaml"
+FEW, SOME, MANY = "tiny_exchanged_8x64x256", "tiny_cooperative_128x128x64", "tiny_cooperative_128x256x64"
+"""What a library calls the kernels of these specs, in this order."""
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    """A table of three kernels: of few rows, of some, of many."""
+    return table(
+        tmp_path / "table.jsonl",
+        row(ROWS8, (8, 4096, 4096), 1e-5),
+        row(SQUARE, (64, 4096, 4096), 2e-5),
+        row(WIDE, (512, 4096, 4096), 3e-5),
+        row(WIDE, (4096, 4096, 4096), 2e-4),
+    )
+
+
+@pytest.fixture
+def made(tuned: Path, tmp_path: Path) -> Generator[ModuleType]:
+    """The library of that table, imported."""
+    found = read([tuned])
+    assert found.warnings == ()
+    package.write(package.assemble("tiny", found, library.choose(found)), tmp_path)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        yield importlib.import_module("tiny")
+    finally:
+        sys.path.remove(str(tmp_path))
+        for name in [name for name in sys.modules if name.split(".")[0] == "tiny"]:
+            del sys.modules[name]
+
+
+def refusal(function: Callable[[], object]) -> str:
+    """Return the one diagnostic that a call ends with, less the directory that the test lives in."""
+    with pytest.raises(GemmgenError) as error:
+        function()
+    (found,) = error.value.diagnostics
+    return re.sub(r"/\S*/(?=[\w.]+[:, ])", "", str(found))
+
+
+# --- which kernel
+
+
+def test_a_tuned_shape_gets_the_kernel_that_was_the_fastest(made: ModuleType) -> None:
+    least = first_of(made, MANY)
+    assert 64 < least <= 512
+    assert made.explain(512, 4096, 4096, gpu=CARD) == (
+        f"{MANY}: tuned on NVIDIA H200 for N = 4096, K = 4096, M from {least} to 4096; 30.0 us measured, the"
+        " baseline 50.0"
+    )
+    assert made.explain(600, 4096, 4096) == (
+        f"{MANY}: tuned on NVIDIA H200 for N = 4096, K = 4096, M from {least} to 4096"
+    )
+
+
+def first_of(made: ModuleType, kernel: str) -> int:
+    """Return the least M of a kernel at the N and K that the table has."""
+    return next(least for least, _, name in made.TABLE[4096, 4096] if name == kernel)
+
+
+def test_ranges_of_m_leave_no_gap_between_tuned_ones(made: ModuleType) -> None:
+    ranges = made.TABLE[4096, 4096]
+    assert [name for _, _, name in ranges] == [FEW, SOME, MANY]
+    assert (ranges[0][0], ranges[-1][1]) == (8, 4096)
+    assert all(before[1] + 1 == after[0] for before, after in itertools.pairwise(ranges))
+    assert all(least <= m <= most for (least, most, _), m in zip(ranges, (8, 64, 512), strict=True))
+
+
+def test_another_shape_gets_its_kernel_by_the_rule_and_says_what_is_nearest(made: ModuleType) -> None:
+    found = made.explain(1024, 2048, 2048, gpu=CARD)
+    assert re.fullmatch(
+        r"tiny_\w+: not tuned: by the planner's rule, [\d.]+ us predicted, [\d.]+ as corrected by what was"
+        r" measured on NVIDIA H200, nearest at \d+ x 4096 x 4096",
+        found,
+    )
+    assert made.choose(4, 1024, 1024).kernel == FEW
+
+
+def test_a_table_of_another_card_is_not_used_and_that_is_said_once(made: ModuleType) -> None:
+    other = "NVIDIA H100 80GB HBM3"
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = made.explain(64, 4096, 4096, gpu=other)
+        made.explain(65, 4096, 4096, gpu=other)
+    (only,) = said
+    assert str(only.message) == (
+        "tiny: the table of kernels was made on NVIDIA H200, this is NVIDIA H100 80GB HBM3: the planner's"
+        " rule chooses; accept_table() or GEMMGEN_ACCEPT_TABLE=1 takes the table all the same"
+    )
+    assert re.search(r": not tuned: by the planner's rule, [\d.]+ us predicted$", found)
+    made.CHOSEN["before"] = None
+    made.accept_table()
+    assert not made.CHOSEN
+    assert "tuned on NVIDIA H200 for" in made.explain(64, 4096, 4096, gpu=other)
+
+
+def test_a_choice_is_kept_and_a_kernel_is_imported_for_its_first_call(
+    made: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any(name.startswith("tiny.tiny") for name in sys.modules)
+    called: list[tuple[str, Any]] = []
+
+    def matmul_of(name: str) -> Callable[..., str]:
+        def matmul(a: object, b: object, *, out: object = None) -> str:
+            called.append((name, out))
+            return name
+
+        return matmul
+
+    monkeypatch.setattr(made, "_matmul_of", cache(matmul_of))
+    monkeypatch.setattr(made, "MOST_CHOSEN", 2)
+    b = torch.empty(4096, 4096, dtype=torch.bfloat16).T
+    for m in (8, 8, 64, 512):
+        a, out = torch.empty(m, 4096, dtype=torch.bfloat16), torch.empty(0)
+        assert made.matmul(a, b, out=out) == called[-1][0]
+        assert called[-1][1] is out
+        assert len(made.CHOSEN) <= 2
+    assert [name for name, _ in called] == [FEW, FEW, SOME, MANY]
+
+
+def test_what_is_no_pair_of_matrices_is_named_by_a_kernel(made: ModuleType) -> None:
+    a = torch.empty(8, 4096, dtype=torch.bfloat16)
+    with pytest.raises(TypeError, match=r"a must be a torch\.Tensor, found int"):
+        made.matmul(1, a)
+    with pytest.raises((TypeError, ValueError), match="must"):
+        made.matmul(a, torch.empty(3, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match="a must be on a CUDA device, found cpu"):
+        made.matmul(a, torch.empty(4096, 4096, dtype=torch.bfloat16).T)
+    assert f"tiny.{FEW}" in sys.modules
+
+
+def test_choosing_again_costs_a_microsecond_at_most(
+    made: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def matmul(a: object, b: object, *, out: object = None) -> object:
+        return out
+
+    def matmul_of(_: str) -> Callable[..., object]:
+        return matmul
+
+    monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    a, b = torch.empty(8, 4096), torch.empty(4096, 4096)
+    made.matmul(a, b, out=a)
+    ours, alone = (
+        min(timeit.repeat(lambda: call(a, b, out=a), number=2000, repeat=20)) / 2000  # noqa: B023 at once
+        for call in (made.matmul, matmul)
+    )
+    assert ours - alone <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dtype", "said"),
+    [
+        (
+            (4, 7),
+            (7, 8),
+            torch.bfloat16,
+            "K must be a multiple of 8, as rows of a and b have whole 16-byte units, found 7",
+        ),
+        ((4, 8), (8, 8), torch.float16, "a must be torch.bfloat16, found torch.float16"),
+        ((4, 8), (16, 8), torch.bfloat16, "b must have 8 rows, as many as a has columns, found 16"),
+        ((4,), (8, 8), torch.bfloat16, "a must be a matrix with elements, found shape [4]"),
+        ((4, 0), (0, 8), torch.bfloat16, "a must be a matrix with elements, found shape [4, 0]"),
+        (
+            (2**31, 8),
+            (8, 8),
+            torch.bfloat16,
+            "a must have extents up to 2147483392, found 2147483648",
+        ),
+    ],
+)
+def test_what_a_library_cannot_do_it_says(
+    made: ModuleType, a: tuple[int, ...], b: tuple[int, ...], dtype: torch.dtype, said: str
+) -> None:
+    assert made.can_implement(a, b, dtype) == (False, said)
+
+
+def test_what_it_can_do_comes_with_the_kernel(made: ModuleType) -> None:
+    able, why = made.can_implement((8, 4096), (4096, 4096))
+    assert able
+    assert why.startswith(f"{FEW}: tuned on NVIDIA H200")
+
+
+def test_importing_a_library_is_fast_and_needs_neither_gpu_nor_triton(
+    made: ModuleType, tmp_path: Path
+) -> None:
+    code = (
+        "import sys, time, torch; start = time.perf_counter(); import tiny;"
+        "assert time.perf_counter() - start < 0.3;"
+        "assert 'tuned on' in tiny.explain(8, 4096, 4096, gpu=tiny.GPU);"
+        "assert not {'triton', 'gemmgen'} & set(sys.modules) - before"
+    ).replace("start =", "before = {'triton'} & set(sys.modules); start =", 1)
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={"PATH": ""})
+
+
+def test_specs_alone_make_a_library_that_the_rule_decides(tmp_path: Path) -> None:
+    found = read([SPECS / ROWS8, SPECS / WIDE])
+    written = package.assemble("untuned", found, library.choose(found))
+    assert str(written) == "2 kernels; nothing tuned: the rule decides"
+    assert "Nothing was measured: the planner's rule chooses." in written.files()["__init__.py"]
+    path = package.write(written, tmp_path)
+    specs, choose = package.contestants(path)
+    assert [path.name for path in specs] == [ROWS8, WIDE]
+    assert (choose((8, 4096, 4096)), choose((4096, 4096, 4096))) == ("h100_bf16_rows8", "h100_bf16")
+    del sys.modules["untuned"], sys.modules["untuned.rule"], sys.modules["untuned.measured"]
+
+
+def test_every_kernel_is_the_module_of_its_spec(made: ModuleType, tmp_path: Path) -> None:
+    for name, own in {FEW: ROWS8, SOME: SQUARE, MANY: WIDE}.items():
+        spec, module = tmp_path / "tiny" / "specs" / f"{name}.yaml", tmp_path / "tiny" / f"{name}.py"
+        assert module.read_text() == make(spec).module
+        # But for what the specs say of themselves, and the operators' names, both modules are the same.
+        ours, theirs = (make(path).module.partition('"""\n\nimport')[2] for path in (spec, SPECS / own))
+        assert ours == theirs.replace(Path(own).stem, name)
+
+
+def test_a_kernel_that_a_spec_specifies_is_the_one_that_build_makes(tmp_path: Path) -> None:
+    found = read([SPECS / WIDE])
+    files = package.assemble("own", found, library.choose(found)).files()
+    assert files["h100_bf16.py"] == (ROOT / "generated" / "h100_bf16.py").read_text()
+    assert files["specs/h100_bf16.yaml"] == (SPECS / WIDE).read_text()
+
+
+# --- the choice
+
+
+def measurement(kernel: str, shape: tuple[int, int, int], ratio: float) -> Measurement:
+    (found,) = read([SPECS / kernel]).specs
+    return Measurement(shape, found, 1e-5 / ratio, 1e-5)
+
+
+def chosen(*found: Measurement, limit: int = 30) -> library.Choice:
+    spec = read([SPECS / WIDE]).spec
+    return library.choose(Sources("bf16", spec, CARD, "cuBLAS", tuple(found)), limit)
+
+
+def test_few_kernels_are_those_that_lose_least() -> None:
+    shapes = [(m, 4096, 4096) for m in (128, 256, 512, 1024)]
+    some = [
+        measurement(SQUARE, shape, ratio) for shape, ratio in zip(shapes, (1.2, 1.0, 0.9, 0.5), strict=True)
+    ]
+    others = [
+        measurement(WIDE, shape, ratio) for shape, ratio in zip(shapes, (1.1, 1.1, 1.1, 1.1), strict=True)
+    ]
+    assert chosen(*some, *others, limit=1).kernels == (others[0].kernel,)
+    both = chosen(*some, *others, limit=2)
+    assert both.kernels == (others[0].kernel, some[0].kernel)
+    assert [found.kernel for found in both.table[4096, 4096]] == [some[0].kernel, others[0].kernel]
+
+
+def test_kernels_within_the_noise_are_joined_to_one_range() -> None:
+    shapes = [(m, 4096, 4096) for m in (128, 256, 512)]
+    square = [measurement(SQUARE, shape, ratio) for shape, ratio in zip(shapes, (1.1, 1.0, 1.1), strict=True)]
+    wide = measurement(WIDE, shapes[1], 1.005)
+    (only,) = chosen(*square, wide).table[4096, 4096]
+    assert (only.least, only.most, only.tuned, only.kernel) == (128, 512, (128, 256, 512), square[0].kernel)
+
+
+def test_m_far_apart_are_two_ranges() -> None:
+    square = [measurement(SQUARE, (m, 4096, 4096), 1.1) for m in (128, 2048)]
+    assert [(found.least, found.most) for found in chosen(*square).table[4096, 4096]] == [
+        (128, 128),
+        (2048, 2048),
+    ]
+
+
+def test_what_was_measured_nearby_corrects_what_is_predicted() -> None:
+    near, far = (1024, 4096, 4096), (64, 512, 32768)
+    (kernel,) = {measurement(WIDE, near, 1).kernel}
+    plain = library.predicted(kernel, near)
+    slow = Measurement(near, kernel, 2 * plain, plain)
+    (other,) = read([SPECS / SQUARE]).specs
+    usual = Measurement(near, other, library.predicted(other, near), plain)
+    forecast = library.Forecast((slow, usual))
+    # At the shape itself half of what it is beside the mean of both (which is the square root of 2) counts.
+    assert forecast.seconds(kernel, near) == pytest.approx(plain * 2**0.75)
+    assert forecast.seconds(kernel, far) == pytest.approx(library.predicted(kernel, far) * 2**0.5, rel=1e-2)
+
+
+# --- the committed libraries
+
+
+@cache
+def measured(name: str) -> tuple[Sources, library.Choice]:
+    problem, *records = LIBRARIES[name]
+    found = read([RECORDS / f"{record}.jsonl" for record in records], problem)
+    return found, library.choose(found)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_committed_library_follows_from_its_records_byte_for_byte(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    found, choice = measured(name)
+    for file, text in package.assemble(name, found, choice).files().items():
+        assert (ROOT / "libraries" / name / file).read_bytes() == text.encode(), file
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_page_has_the_figures_of_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    found, choice = measured(name)
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    for line in Report.of(found, choice, library.KERNELS).lines():
+        assert line in page.splitlines()
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_predicts_what_the_planner_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    rule = importlib.import_module(f"{name}.rule")
+    draw = random.Random(7)
+    for member in package.read_library(ROOT / "libraries" / name).members:
+        plan = member.product.plan
+        for _ in range(20):
+            shape = tuple(round(2 ** draw.uniform(*ends)) for ends in ((0, 14), (4, 16), (5, 15)))
+            expected = family_for(plan).estimate(plan, shape).seconds  # pyright: ignore[reportArgumentType]
+            assert math.isclose(rule.predicted(member.stem, *shape), expected, rel_tol=1e-7)
+
+
+def test_kinds_of_kernels_that_no_library_has_are_predicted_likewise(tmp_path: Path) -> None:
+    """Tiles without roles, promotion, three on an SM, C and vectors: each with terms of its own."""
+    for stem in ("h100_bf16_pipelined", "h100_e4m3_promoted", "h100_bf16_residual", "h100_e4m3_scaled"):
+        found = read([SPECS / f"{stem}.yaml"])
+        name = f"only_{stem}"
+        specs, _ = package.contestants(
+            package.write(package.assemble(name, found, library.choose(found)), tmp_path)
+        )
+        rule = importlib.import_module(f"{name}.rule")
+        plan = make(specs[0]).plan
+        for shape in ((512, 4096, 4096), (4096, 8192, 512), (300, 776, 392)):
+            assert math.isclose(
+                rule.predicted(stem, *shape), family_for(plan).estimate(plan, shape).seconds, rel_tol=1e-7
+            )
+
+
+def test_the_untuned_shapes_are_drawn_and_new() -> None:
+    known = {
+        shape[1:]
+        for family in load_suite(RECORDS / "suites" / "h200.yaml").families
+        for shape in family.shapes
+    }
+    draw, found = random.Random(15), list[tuple[int, int, int]]()
+    while len(found) < 16:
+        m = round(2 ** draw.uniform(0, 13))
+        n, k = 64 * round(2 ** draw.uniform(3, 9)), 64 * round(2 ** draw.uniform(3, 8))
+        if (n, k) not in known:
+            found.append((m, n, k))
+    (family,) = load_suite(RECORDS / "suites" / "untuned.yaml").families
+    assert family.shapes == tuple(found)
+
+
+# --- what is wrong
+
+
+def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
+    other = tmp_path / "other.jsonl"
+    assert (
+        refusal(lambda: read([tmp_path / "no.jsonl"]))
+        == "no.jsonl: error[file-missing]: there is no such file"
+    )
+    other.write_text('{"a": 1}\n')
+    assert refusal(lambda: read([other])) == (
+        "other.jsonl: error[bad-source]: is no spec (.yaml), no record of a suite and no table of `gemmgen"
+        " tune` (both .jsonl)"
+    )
+    other.write_text(tuned.read_text() + "half a li")
+    assert refusal(lambda: read([other])) == ("other.jsonl:5: error[bad-table]: no line of JSON")
+    table(other, row(WIDE, (1, 2, 3), 1e-5, format=2))
+    assert refusal(lambda: read([other])) == (
+        "other.jsonl:1: error[bad-table]: format is 2; this gemmgen reads format 1"
+    )
+    table(other, row(WIDE, (1, 2, 3), -1e-5))
+    assert refusal(lambda: read([other])) == (
+        "other.jsonl:1: error[bad-table]: extents and times must be positive"
+    )
+    table(other, {**row(WIDE, (1, 2, 3), 1e-5), "spec": "gone.yaml"})
+    assert refusal(lambda: read([other])) == (
+        "other.jsonl:1: error[source-spec]: the spec gone.yaml is not there: tables and specs of `gemmgen"
+        " tune` go together"
+    )
+
+
+def test_two_problems_or_two_cards_in_one_library_are_refused(tmp_path: Path, tuned: Path) -> None:
+    two = [SPECS / WIDE, SPECS / "h100_fp16.yaml"]
+    assert refusal(lambda: read(two)) == (
+        'h100_bf16.yaml, h100_fp16.yaml: error[mixed-problems]: a library has one problem, here are "bf16"'
+        ' and "fp16"; choose one with --problem'
+    )
+    assert [source.stem for source in read(two, "fp16").specs.values()] == ["h100_fp16"]
+    assert refusal(lambda: read(two, "int8")) == (
+        'h100_bf16.yaml, h100_fp16.yaml: error[no-kernels]: has no kernel of "int8"; there is "bf16" and'
+        ' "fp16"'
+    )
+    other = table(tmp_path / "other.jsonl", row(WIDE, (1, 2, 3), 1e-5, gpu="NVIDIA H100 80GB HBM3"))
+    assert refusal(lambda: read([tuned, other])) == (
+        "table.jsonl, other.jsonl: error[mixed-gpus]: a library is of one GPU, these were measured on"
+        " NVIDIA H200 and NVIDIA H100 80GB HBM3"
+    )
+
+
+def test_kernels_that_no_library_can_have_are_refused() -> None:
+    assert refusal(lambda: read([SPECS / "h100_bf16_single_tile.yaml"])) == (
+        "h100_bf16_single_tile.yaml: error[library-kernel]: cannot be in a library: its kernel computes no"
+        " more than a tile"
+    )
+    assert refusal(lambda: read([SPECS / "b200_mxfp8.yaml"])) == (
+        "b200_mxfp8.yaml: error[library-kernel]: cannot be in a library: its scales are packed for one kernel"
+    )
+    own = read([SPECS / WIDE])
+    assert refusal(lambda: package.assemble("h100_bf16", own, library.choose(own))) == (
+        "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch:"
+        " choose another name"
+    )
+    blackwell = read([SPECS / "b200_bf16.yaml"])
+    assert refusal(lambda: package.assemble("x", blackwell, library.choose(blackwell))) == (
+        "x: error[library-rule]: has no kernel with a rule for shapes that were not tuned: those of Hopper"
+        " with whole waves do"
+    )
+    many = read([SPECS / WIDE, SPECS / SQUARE])
+    assert refusal(lambda: library.choose(many, 1)) == (
+        "--from: error[too-many-kernels]: 2 specs were not measured, a library has at most 1 kernels: raise"
+        " --kernels"
+    )
+
+
+def test_a_record_whose_spec_is_gone_or_changed_is_refused(tmp_path: Path) -> None:
+    record = shutil.copy(RECORDS / "suites" / "h200_split_k.jsonl", tmp_path)
+    assert refusal(lambda: read([Path(record)])).startswith(
+        "h200_split_k.jsonl: error[source-spec]: its kernels are of few/h200_bf16_few_rows.yaml with SHA-256"
+        " dd01459a…, which is neither there nor at "
+    )
+
+
+def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Path) -> None:
+    stale = table(tmp_path / "stale.jsonl", row(WIDE, (512, 4096, 4096), 1e-5, kernel_sha256="0" * 64))
+    (found,) = read([stale]).warnings
+    assert (found.code, found.severity, found.message) == (
+        "stale-measurements",
+        "warning",
+        (
+            "1 of the kernels were measured as other modules than this gemmgen makes of them: the choice"
+            " rests on what those took"
+        ),
+    )
+
+
+def test_a_library_that_is_not_as_it_was_made_is_named(made: ModuleType, tmp_path: Path) -> None:
+    place = tmp_path / "tiny"
+    assert package.check(place) == ()
+
+    def found() -> list[str]:
+        return [str(each.diagnostic).replace(f"{place}/", "") for each in package.check(place)]
+
+    kernel, spec = place / f"{MANY}.py", place / "specs" / f"{MANY}.yaml"
+    remedy = "write the library again, from its sources"
+    before = kernel.read_bytes()
+    kernel.write_bytes(before + b"\n")
+    assert found() == [f"{MANY}.py: error[hand-edited]: edited by hand: {remedy}"]
+    kernel.unlink()
+    assert found() == [f"{MANY}.py: error[missing]: {remedy}"]
+    kernel.write_bytes(before)
+    (place / "h100_old.py").write_text("")
+    assert found() == ["h100_old.py: error[orphaned]: the library does not name it: delete it"]
+    (place / "h100_old.py").unlink()
+    # As if another gemmgen had made it: the files are as its manifest says, and not what this one makes.
+    manifest = place / package.MANIFEST
+    for path, old, new in ((kernel, b"D = A @ B", b"D = A * B"), (place / "rule.py", b"octaves", b"decades")):
+        data = path.read_bytes()
+        path.write_bytes(data.replace(old, new))
+        before_it, now = (hashlib.sha256(each).hexdigest() for each in (data, path.read_bytes()))
+        manifest.write_text(manifest.read_text().replace(before_it, now))
+    refresh = f"`gemmgen library {place} --refresh` rewrites it"
+    assert [str(each.diagnostic) for each in package.check(place)] == [
+        f"{place}/rule.py: error[stale]: not what this gemmgen makes of the library: {refresh}",
+        f"{place}/{MANY}.py: error[stale]: not what its spec and this gemmgen generate: {refresh}",
+    ]
+    assert spec.exists()
+
+
+def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file.txt").write_text("mine")
+    assert refusal(lambda: package.check(tmp_path / "mine")) == (
+        "mine: error[no-library]: is no library: there is no library.json in it"
+    )
+    found = read([tuned])
+    assert refusal(
+        lambda: package.write(package.assemble("mine", found, library.choose(found)), tmp_path)
+    ) == (
+        "mine: error[foreign-file]: exists and is no library that gemmgen has made: move it, or choose"
+        " another --out"
+    )
+    manifest = tmp_path / "mine" / package.MANIFEST
+    manifest.write_text("{")
+    assert refusal(lambda: package.check(tmp_path / "mine")) == (
+        "library.json: error[bad-library]: is not what `gemmgen library` writes"
+    )
+    manifest.write_text('{"gemmgen": {"library_format": 2}}')
+    assert refusal(lambda: package.check(tmp_path / "mine")) == (
+        "library.json: error[bad-library]: library_format is 2; this gemmgen reads format 1"
+    )
+    assert refusal(lambda: package.assemble("torch", found, library.choose(found))) == (
+        "torch: error[module-name]: torch would shadow a module that Python or the kernel imports: choose"
+        " another name"
+    )
+
+
+# --- the command
+
+
+def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: Path, tmp_path: Path) -> None:
+    out = tmp_path / "libraries"
+    code, said, err = gemmgen("library", "tiny", "--from", tuned, "--out", out, "--no-lower", "--leave-out")
+    assert (code, err) == (0, "")
+    assert said.splitlines()[:2] == [
+        f"wrote {out}/tiny: 3 kernels; 3 ranges of M at 1 pairs of N and K, measured on NVIDIA H200",
+        (
+            "tuned: 4 shapes, 1.511 of the baseline's speed in geometric mean, least 0.250 at"
+            " 4096x4096x4096; 1.000 of the best kernel's"
+        ),
+    ]
+    assert gemmgen("library", out / "tiny", "--check") == (0, f"{out}/tiny: up to date\n", "")
+    (out / "tiny" / "rule.py").write_text("")
+    code, said, err = gemmgen("library", out / "tiny", "--check")
+    assert (code, said) == (1, "")
+    assert "error[hand-edited]" in err
+    code, said, err = gemmgen("library", out / "tiny", "--refresh", "--no-lower", "--json")
+    assert (code, json.loads(said)["kernels"]) == (0, [MANY, FEW, SOME])
+    assert gemmgen("library", out / "tiny", "--check")[0] == 0
+    # What a library has no more goes with the next one.
+    gemmgen("library", "tiny", "--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
+    assert [path.name for path in (out / "tiny").glob("tiny*.py")] == [f"{MANY}.py"]
+    code, _, err = gemmgen("library", "tiny")
+    assert code == 2
+    assert "give --from, or --check, or --refresh" in err
+
+
+def test_a_label_says_every_decision_of_a_kernel() -> None:
+    """What records name is pinned again: as a spec that leaves nothing open."""
+    open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
+    for label, shape in {
+        "cooperative, 128 x 144 x 64, 2 consumers, 0 outstanding": (128, 5120, 8192),
+        "ping-pong, 128 x 128 x 64, cluster 2 x 1, 1 outstanding": (4096, 4096, 4096),
+        "exchanged, 16 x 64 x 128, occupancy 2, K split by 4, 1 outstanding": (16, 2112, 7168),
+        "cooperative, 128 x 128 x 64, 2 consumers, stream-K, 0 outstanding": (1024, 2304, 4096),
+    }.items():
+        kernel = sources.anonymous(sources.labelled(open_spec, label, shape))
+        text = sources.pinned_text(kernel, open_spec.spec, f"bf16 matmul, {label}")
+        assert "null" not in text
+        assert sources.family_label(kernel) == label
+
+
+def test_a_label_that_is_planned_as_another_kernel_is_an_error() -> None:
+    open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
+    with pytest.raises(ValueError, match="is planned as"):
+        sources.labelled(open_spec, "ping-pong, 128 x 128 x 64, 2 consumers, 1 outstanding")
+
+
+# --- one operator
+
+
+@pytest.fixture
+def on_the_cpu(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, list[str]]:
+    """The library with kernels that torch computes, and which of them are called for numbers."""
+    called: list[str] = []
+
+    def matmul_of(name: str) -> Callable[..., torch.Tensor]:
+        def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+            if not a.is_meta:
+                called.append(name)
+            return torch.matmul(a, b, out=out)
+
+        return matmul
+
+    monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    return made, called
+
+
+def test_torch_compile_sees_one_operator_that_chooses_when_it_runs(
+    on_the_cpu: tuple[ModuleType, list[str]],
+) -> None:
+    made, called = on_the_cpu
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    def layer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return made.matmul(x.relu(), weight.T)
+
+    compiled: Any = torch.compile(layer, backend=backend, fullgraph=True, dynamic=True)  # pyright: ignore[reportArgumentType, reportUnknownMemberType]
+    weight = torch.randn(4096, 4096).bfloat16()
+    for m in (8, 64, 512):
+        x = torch.randn(m, 4096).bfloat16()
+        assert torch.equal(compiled(x, weight), x.relu() @ weight.T)
+    (graph,) = graphs
+    assert [node.target for node in graph.graph.nodes if "gemmgen" in str(node.target)] == [made.OPERATOR]
+    assert called == [FEW, SOME, MANY]
+
+
+def test_the_operator_is_one_as_torch_checks_them(on_the_cpu: tuple[ModuleType, list[str]]) -> None:
+    made, _ = on_the_cpu
+    opcheck: Any = vars(torch.library)["opcheck"]  # of unknown types
+    a, b = torch.randn(8, 4096).bfloat16(), torch.randn(4096, 64).bfloat16()
+    opcheck(made.OPERATOR.default, (a, b))
+    out = torch.empty(8, 64, dtype=torch.bfloat16)
+    opcheck(made.OPERATOR.out, (a, b), {"out": out}, test_utils=("test_schema", "test_faketensor"))
+    assert made.OPERATOR.out(a, b, out=out) is None
+    assert torch.equal(out, a @ b)
+
+
+# --- for others
+
+
+def test_a_repository_for_the_hub_has_the_package_below_torch_ext(
+    gemmgen: Run, tuned: Path, tmp_path: Path
+) -> None:
+    hub, out = tmp_path / "hub", tmp_path / "out"
+    _, said, _ = gemmgen("library", "tiny_mm", "--from", tuned, "--no-lower", "--out", out, "--hub", hub)
+    assert said.splitlines()[-1] == f"wrote {hub}: its sources for the hub"
+    build = tomllib.loads((hub / "build.toml").read_text())
+    assert build == {
+        "general": {
+            "name": "tiny-mm",
+            "version": 1,
+            "edition": 5,
+            "license": "Apache-2.0",
+            "backends": ["cuda"],
+        },
+        "torch-noarch": {"pyext": ["json", "py", "yaml"]},
+    }
+    package_files, written = hub / "torch-ext" / "tiny_mm", out / "tiny_mm"
+    for path in (path for path in written.rglob("*") if path.is_file()):
+        assert (package_files / path.relative_to(written)).read_bytes() == path.read_bytes()
+        assert path.suffix[1:] in build["torch-noarch"]["pyext"]
+    found = read([tuned])
+    assert refusal(
+        lambda: package.write_hub(package.assemble("Tiny", found, library.choose(found)), hub)
+    ) == (
+        "Tiny: error[hub-name]: the hub takes names of small letters, digits and dashes that begin with a"
+        " letter"
+    )
+
+
+def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path: Path) -> None:
+    configs = tmp_path / "configs"
+    _, said, _ = gemmgen(
+        "library", "tiny", "--from", tuned, "--no-lower", "--out", tmp_path, "--vllm", configs
+    )
+    assert said.splitlines()[-1] == (
+        f"wrote {configs}: 1 tables of 3 tuned shapes; 1 have tiles that no kernel of Triton can have"
+    )
+    (path,) = configs.iterdir()
+    assert path.name == "N=4096,K=4096,device_name=NVIDIA_H200.json"
+    wide = {
+        "BLOCK_SIZE_M": 128,
+        "BLOCK_SIZE_N": 256,
+        "BLOCK_SIZE_K": 64,
+        "GROUP_SIZE_M": 16,
+        "num_warps": 8,
+        "num_stages": 4,
+    }
+    assert json.loads(path.read_text()) == {
+        "64": {**wide, "BLOCK_SIZE_N": 128, "GROUP_SIZE_M": 8, "num_stages": 6},
+        "512": wide,
+        "4096": wide,
+    }
+    few = read([table(tmp_path / "few.jsonl", row(ROWS8, (8, 4096, 4096), 1e-5))])
+    made = package.assemble("few", few, library.choose(few))
+    assert refusal(lambda: package.write_configs(made, configs)) == (
+        "few: error[no-kernels]: no tuned shape has a tile that a kernel of Triton can have"
+    )

@@ -1,0 +1,434 @@
+"""The operator of a generated module: what torch's compilers, tracers and transforms find in its place.
+
+All but the launch is tested without a GPU, on fake tensors; the tests of the last section need one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+import torch
+import triton  # pyright: ignore[reportMissingTypeStubs]
+from fake_gpu import Cuda
+from fake_triton import FakeDriver, on_a_fake_driver
+from modules import SPECS, made, module_file
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gemmgen.device import captured_graph
+from gemmgen.module import import_generated, matmul_of
+
+ROOT = Path(__file__).parent.parent
+STEM = "h100_bf16"
+BF16 = torch.bfloat16
+dynamo: Any = cast(Any, torch)._dynamo
+compiled: Any = cast(Any, torch).compile
+export: Any = cast(Any, torch).export.export
+opcheck: Any = cast(Any, torch).library.opcheck
+
+
+def has_operator(path: Path) -> bool:
+    """Whether a kernel takes A, B and D alone."""
+    plan = made(path).plan
+    names = {argument.name for argument in plan.arguments}
+    return names <= {"a", "b", "b_1", "b_2", "d"} and not plan.problem.copies_misaligned
+
+
+OPERATORS = [path for path in SPECS if has_operator(path)]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module that is registered as one that is imported: torch.compile looks it up."""
+    module = import_generated(module_file(STEM))
+    monkeypatch.setitem(sys.modules, STEM, module)
+    return module
+
+
+def operator_of(stem: str) -> Any:
+    return getattr(cast(Any, torch).ops.gemmgen, stem)
+
+
+def on_a_gpu(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
+    """A fake tensor; only while its mode is active."""
+    return torch.empty(shape, dtype=dtype, device="cuda:0")
+
+
+# --- what it is
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_kernel_of_a_b_and_d_alone_is_an_operator(path: Path) -> None:
+    module = import_generated(module_file(path.stem))
+    assert ("LIBRARIES" in vars(module)) == has_operator(path)
+
+
+def test_its_schema_and_tags_say_what_it_reads_and_writes(module: ModuleType) -> None:
+    operator = operator_of(STEM)
+    assert operator.overloads() == ["default", "out"]
+    assert str(operator.default._schema) == "gemmgen::h100_bf16(Tensor a, Tensor b) -> Tensor"
+    out = "gemmgen::h100_bf16.out(Tensor a, Tensor b, *, Tensor(a!) out) -> ()"
+    assert str(operator.out._schema) == out
+    tags = {torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides}
+    assert {*operator.default.tags} == {*operator.out.tags} == tags
+
+
+def test_a_module_that_is_executed_again_has_its_operator_replaced(module: ModuleType) -> None:
+    before = operator_of(STEM)
+    second = import_generated(module_file(STEM))
+    assert operator_of(STEM) is not before
+    with FakeTensorMode():
+        for matmul in (matmul_of(module), matmul_of(second)):
+            assert matmul(on_a_gpu(4, 16), on_a_gpu(24, 16).T).shape == (4, 24)
+
+
+def test_importing_takes_less_than_300_ms_and_no_gpu() -> None:
+    program = (
+        "import sys, time, torch, triton, triton.experimental.gluon.language\n"
+        "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor\n"
+        "sys.path.insert(0, 'generated')\n"
+        "start = time.perf_counter()\n"
+        "import h100_bf16\n"
+        "print(time.perf_counter() - start, torch.cuda.is_initialized())\n"
+    )
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    seconds, initialized = found.stdout.split()
+    assert float(seconds) < 0.3
+    assert initialized == "False"
+
+
+# --- what it gives without a launch
+
+
+@pytest.mark.parametrize("path", OPERATORS, ids=lambda path: path.stem)
+def test_a_fake_result_has_the_strides_of_a_real_one(path: Path) -> None:
+    plan, module = made(path).plan, import_generated(module_file(path.stem))
+    (a_dtype, *_), (b_dtype, *_), (d_dtype, *_) = (module.ARGUMENTS[name] for name in ("a", "b", "out"))
+    unit = 16 // d_dtype.itemsize
+    for n in (32, 9):
+        with torch.device("meta"):
+            a = torch.empty(4, 16, dtype=a_dtype)
+            a = a if plan.problem.a.major == "k" else torch.empty(16, 16, dtype=a_dtype)[:, :4].T
+            b = torch.empty(n, 16, dtype=b_dtype).T
+            b = b if plan.problem.b.major == "k" else torch.empty(16, 32, dtype=b_dtype)[:, :n]
+        d = matmul_of(module)(a, b)
+        assert (d.shape, d.dtype, d.stride()) == ((4, n), d_dtype, (-(-n // unit) * unit, 1))
+
+
+def test_a_fake_result_is_on_the_device_of_its_operands(module: ModuleType) -> None:
+    with FakeTensorMode():
+        d = matmul_of(module)(on_a_gpu(4, 16), on_a_gpu(9, 16).T)
+        assert (d.shape, d.stride(), d.device) == ((4, 9), (16, 1), torch.device("cuda", 0))
+
+
+def test_meta_tensors_give_a_meta_tensor(module: ModuleType) -> None:
+    a, b = torch.empty(4, 16, dtype=BF16, device="meta"), torch.empty(9, 16, dtype=BF16, device="meta").T
+    result = matmul_of(module)(a, b)
+    assert (result.shape, result.stride(), result.device.type) == ((4, 9), (16, 1), "meta")
+    out = torch.empty(4, 24, dtype=BF16, device="meta")
+    assert matmul_of(module)(a, b[:, :8], out=out[:, :8]).shape == (4, 8)
+    with pytest.raises(ValueError, match=r"^b must have shape \[16, 9\], found \[8, 9\]$"):
+        matmul_of(module)(a, b[:8])
+
+
+def mlp_of(module: ModuleType) -> torch.nn.Module:
+    """Two layers, with their weights on the device that is the default."""
+    matmul = matmul_of(module)
+
+    class Mlp(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = torch.nn.Parameter(torch.empty(256, 64, dtype=BF16))
+            self.down = torch.nn.Parameter(torch.empty(72, 256, dtype=BF16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return matmul(torch.relu(matmul(x, self.up.T)), self.down.T)
+
+    return Mlp().requires_grad_(requires_grad=False)
+
+
+def operators_in(graph: torch.fx.Graph) -> list[str]:
+    return [str(node.target) for node in graph.nodes if "gemmgen" in str(node.target)]
+
+
+TWO_LAYERS = [f"gemmgen.{STEM}.default"] * 2
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_model_is_exported_with_its_operators(module: ModuleType, strict: bool) -> None:
+    with torch.device("meta"):
+        model, x = mlp_of(module), torch.empty(128, 64, dtype=BF16)
+    rows = cast(Any, torch).export.Dim("rows", min=2, max=4096)
+    program = export(model, (x,), dynamic_shapes=({0: rows},), strict=strict)
+    assert operators_in(program.graph) == TWO_LAYERS
+    (result,) = (node for node in program.graph.nodes if node.op == "output")
+    assert str(result.args[0][0].meta["val"].shape[1]) == "72"
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_model_is_compiled_as_one_graph_for_any_rows(module: ModuleType, backend: str) -> None:
+    graphs: list[list[str]] = []
+
+    def keeping(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes if "gemmgen" in str(node.target)])
+        return dynamo.lookup_backend(backend)(graph, inputs)
+
+    with torch.device("meta"):
+        model, x = mlp_of(module), torch.empty(128, 64, dtype=BF16)
+    dynamo.reset()
+    dynamo.mark_dynamic(x, 0)
+    call = compiled(model, fullgraph=True, backend=keeping)
+    for rows in (128, 100, 3):
+        result = call(x[:rows] if rows < 128 else x)
+        assert (result.shape, result.stride()) == ((rows, 72), (72, 1))
+    assert graphs == [[f"gemmgen.{STEM}"] * 2]
+
+
+def test_tracing_records_the_operator(module: ModuleType) -> None:
+    def layer(a: Tensor, b: Tensor) -> Tensor:
+        return matmul_of(module)(a, b.T)
+
+    with FakeTensorMode():
+        fake = on_a_gpu(4, 16), on_a_gpu(24, 16)
+        graphs = [make_fx(layer)(*fake)]
+    real = torch.empty(4, 16, dtype=BF16, device="meta"), torch.empty(24, 16, dtype=BF16, device="meta")
+    graphs += [make_fx(layer, tracing_mode=mode)(*real) for mode in ("fake", "symbolic")]
+    assert [operators_in(graph.graph) for graph in graphs] == [[f"gemmgen.{STEM}.default"]] * 3
+
+
+def test_an_output_that_is_given_is_mutated_in_a_graph(module: ModuleType) -> None:
+    def layer(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        return matmul_of(module)(a, b, out=out)
+
+    with torch.device("meta"):
+        arguments = (
+            torch.empty(4, 16, dtype=BF16),
+            torch.empty(24, 16, dtype=BF16).T,
+            torch.empty(4, 24, dtype=BF16),
+        )
+    dynamo.reset()
+    result = compiled(layer, fullgraph=True, backend="aot_eager")(*arguments)
+    assert result.shape == (4, 24)
+    assert result._base is None or result._base is arguments[2]
+
+
+FAKE_CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic", "test_autograd_registration")
+
+
+@pytest.mark.parametrize("n", [24, 9])
+def test_torch_s_own_checks_of_operators_pass(module: ModuleType, n: int) -> None:
+    a, b = torch.empty(4, 16, dtype=BF16, device="meta"), torch.empty(n, 16, dtype=BF16, device="meta").T
+    assert {*opcheck(operator_of(STEM).default, (a, b), test_utils=FAKE_CHECKS).values()} == {"SUCCESS"}
+    out = {"out": torch.empty(4, 24, dtype=BF16, device="meta")}
+    if n == 24:
+        assert {*opcheck(operator_of(STEM).out, (a, b), out, test_utils=FAKE_CHECKS).values()} == {"SUCCESS"}
+
+
+# --- what it refuses
+
+
+def test_the_operator_refuses_what_the_function_refuses(module: ModuleType) -> None:
+    a, b = torch.zeros(4, 16, dtype=BF16), torch.zeros(24, 16, dtype=BF16).T
+    with pytest.raises(ValueError, match=r"^a must be on a CUDA device, found cpu$"):
+        operator_of(STEM)(a, b)
+    with pytest.raises(
+        TypeError, match=r"^b must be strided torch.bfloat16, found torch.strided torch.int8$"
+    ):
+        operator_of(STEM)(a.as_subclass(Cuda), b.char().as_subclass(Cuda))
+
+
+def test_a_compiled_call_with_a_gradient_says_that_there_is_no_backward(module: ModuleType) -> None:
+    dynamo.reset()
+    a = torch.empty(4, 16, dtype=BF16, device="meta", requires_grad=True)
+    b = torch.empty(24, 16, dtype=BF16, device="meta").T
+    text = r"a must not require grad \(no backward\): detach it"
+    with pytest.raises(Exception, match=text):
+        compiled(matmul_of(module), fullgraph=True, backend="aot_eager")(a, b)
+    with torch.no_grad():
+        assert matmul_of(module)(a, b).shape == (4, 24)
+
+
+Transform = Callable[[Callable[[Tensor], Tensor], Tensor], object]
+TRANSFORMS: dict[str, Transform] = {
+    "vmap": lambda f, x: torch.func.vmap(f)(x[None]),
+    "grad": lambda f, x: torch.func.grad(lambda y: f(y).sum())(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,)),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+def test_transforms_are_refused(module: ModuleType, name: str) -> None:
+    a = torch.zeros(4, 16, dtype=BF16, device="meta")
+    b = torch.empty(24, 16, dtype=BF16, device="meta").T
+    text = "be outside of vmap, grad and jvp|not require grad|be no forward-AD dual"
+    with pytest.raises(ValueError, match=f"^a must ({text})"):
+        TRANSFORMS[name](lambda x: matmul_of(module)(x, b), a)
+
+
+class Asked(Tensor):
+    """A tensor with a dispatch of its own, which keeps what it was asked for."""
+
+    asked: list[str]
+
+    @staticmethod
+    def __new__(cls: type[Asked], inner: Tensor) -> Asked:
+        make: Any = Tensor._make_wrapper_subclass  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportPrivateUsage]
+        return make(cls, inner.shape, strides=inner.stride(), dtype=inner.dtype, device="cuda:0")
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.asked.append(str(func))
+        return "its own answer"
+
+
+def test_a_tensor_with_a_dispatch_of_its_own_is_asked(module: ModuleType) -> None:
+    Asked.asked = []
+    b = torch.zeros(24, 16, dtype=BF16).T
+    matmul: Any = matmul_of(module)
+    with pytest.raises(RuntimeError, match="Unable to cast"):
+        matmul(Asked(torch.zeros(4, 16, dtype=BF16)), b)
+    assert Asked.asked == [f"gemmgen.{STEM}.default"]
+
+
+# --- what a launch past Triton depends on
+
+
+@pytest.fixture
+def driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    return on_a_fake_driver(module, monkeypatch)
+
+
+def matrices(n: int = 24) -> tuple[Tensor, Tensor, Tensor]:
+    """A, B and D on a GPU that is not there."""
+    a, b, d = (torch.zeros(rows, columns, dtype=BF16) for rows, columns in ((4, 16), (n, 16), (4, n)))
+    return a.as_subclass(Cuda), b.as_subclass(Cuda).T, d.as_subclass(Cuda)
+
+
+def test_another_layout_type_or_place_is_checked_again(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    for _ in range(2):
+        matmul(a, b, out=out)
+    assert (len(driver.jit), len(driver.direct)) == (1, 1)
+    for other in (a.clone(), a[:3], a[:2]):
+        matmul(other, b, out=out[: len(other)])
+    assert (len(driver.jit), len(driver.direct)) == (4, 1)
+    with pytest.raises(TypeError, match="found torch.strided torch.float16"):
+        matmul(a.view(torch.float16), b, out=out)
+    negated: Any = vars(torch)["_neg_view"]
+    with pytest.raises(ValueError, match="found a negated view"):
+        matmul(negated(a.as_subclass(Tensor)).as_subclass(Cuda), b, out=out)
+    with pytest.raises(ValueError, match="not require grad"):
+        matmul(a.requires_grad_(), b, out=out)
+    with torch.no_grad():
+        for _ in range(2):
+            matmul(a, b, out=out)
+    assert len(driver.direct) == 3  # a parameter where there are no gradients
+
+
+def test_a_result_of_its_own_is_allocated_and_described(
+    module: ModuleType, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matmul, (a, b, _) = matmul_of(module), matrices(9)
+    block = torch.zeros(64, dtype=BF16)
+
+    def new_empty(_: Tensor, shape: tuple[int, int], **__: object) -> Tensor:
+        return (
+            block[: shape[0] * shape[1]].view(shape).as_subclass(Cuda)
+        )  # as an allocator hands it out again
+
+    monkeypatch.setattr(Cuda, "new_empty", new_empty)
+    results = [matmul(a, b) for _ in range(4)]
+    assert {(*result.shape, *result.stride()) for result in results} == {(4, 9, 16, 1)}
+    assert (len(driver.jit), len(driver.direct)) == (1, 3)
+    monkeypatch.setattr(Cuda, "new_empty", lambda _, shape: torch.zeros(shape, dtype=BF16).as_subclass(Cuda))  # pyright: ignore
+    matmul(a, b)
+    assert len(driver.jit) == 2
+
+
+def test_each_launch_is_on_the_current_stream(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    for driver.stream in (1, 2, 3):
+        matmul(a, b, out=out)
+    assert [arguments[3] for arguments in driver.direct] == [2, 3]
+
+
+def test_on_another_current_device_a_call_goes_through_triton(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    matmul(a, b, out=out)
+    driver.device = 1
+    for _ in range(2):
+        matmul(a, b, out=out)
+    assert driver.direct == []
+    assert [device for _, device, *_ in driver.jit] == [0, 0, 0]  # a's
+    driver.device = 0
+    matmul(a, b, out=out)
+    assert len(driver.direct) == 1
+
+
+@pytest.mark.parametrize("name", ["launch_enter_hook", "launch_exit_hook"])
+def test_a_hook_sees_every_launch(module: ModuleType, driver: FakeDriver, name: str) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    hooks = getattr(cast(Any, triton).knobs.runtime, name)
+
+    def hook(_: object) -> None:
+        """Triton calls it."""
+
+    for _ in range(2):
+        matmul(a, b, out=out)
+    hooks.add(hook)
+    try:
+        for _ in range(2):
+            matmul(a, b, out=out)
+    finally:
+        hooks.remove(hook)
+    assert (len(driver.jit), len(driver.direct)) == (3, 1)
+    matmul(a, b, out=out)
+    assert len(driver.direct) == 2
+
+
+def test_a_kernel_that_asks_for_memory_is_launched_by_triton(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    driver.scratch = 128
+    for _ in range(3):
+        matmul(a, b, out=out)
+    assert (len(driver.jit), driver.direct, module.PREPARED) == (3, [], {})
+
+
+def test_what_is_kept_is_bounded(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    matmul(a, b, out=out)
+    module.PREPARED.update((number, None) for number in range(5000))
+    matmul(a[:3], b, out=out[:3])
+    assert len(module.PREPARED) == 2
+
+
+def test_threads_share_what_is_kept(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, calls = matmul_of(module), [matrices() for _ in range(4)]
+
+    def work() -> None:
+        for _ in range(50):
+            for a, b, out in calls:
+                assert matmul(a, b, out=out) is out
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(driver.jit) + len(driver.direct) == 4 * 50 * 4
+    outputs = {out.data_ptr() for *_, out in calls}
+    assert {arguments[-1][10][1] for arguments in driver.direct} == outputs

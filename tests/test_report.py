@@ -1,0 +1,358 @@
+"""report: a page about records, opened in a browser.
+
+A browser is there where `.ci/run` runs; elsewhere its tests are skipped with the reason.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from modules import ROOT
+from programs import program
+from typer.testing import CliRunner
+
+from gemmgen import tune
+from gemmgen.bench.record import flops, read_record
+from gemmgen.bench.suite import BEST, Book, Figures, Result, points_of
+from gemmgen.cli import app
+from gemmgen.errors import GemmgenError
+from gemmgen.report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, report
+
+SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
+"""Ten shapes, with the planner's first choices and peers."""
+TWO_CONTESTS = ROOT / "benchmarks" / "suites" / "h200_few_rows_e4m3.jsonl"
+RECORDS = [ROOT / "benchmarks" / f"{name}.json" for name in ("h100_bf16", "h100_bf16_nn", "h100_e4m3")]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+class Tables(HTMLParser):
+    """The rows of a page's tables, by the name of the table."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: dict[str, list[list[str]]] = {}
+        self._table = ""
+        self._cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self._table = dict(attrs).get("data-table") or ""
+        elif tag == "tr" and self._table:
+            self.rows.setdefault(self._table, []).append([])
+        elif tag in ("td", "th") and self._table:
+            self.rows[self._table][-1].append("")
+            self._cell = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._cell = False
+        elif tag == "table":
+            self._table = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._cell:
+            self.rows[self._table][-1][-1] += data
+
+
+# --- what is on the page
+
+
+def test_every_measurement_of_a_suite_is_on_the_page() -> None:
+    book = Book.opened(SUITE)
+    page = report([SUITE])
+    rows = Tables(page).rows
+    timed = {
+        (*map(str, line.shape), arm.kernel)
+        for line in book.current()
+        if isinstance(line, Result)
+        for arm in line.kernels
+    }
+    head, *tried = rows["tried"]
+    figures = ["ratio", "lower", "upper", "µs", "baseline µs", "TFLOP/s"]
+    assert head == ["M", "N", "K", "place", *figures, "kernel"]
+    assert {(*row[:3], row[-1]) for row in tried} == timed
+    assert len(tried) == len(timed)
+    best = {tuple(map(str, p.shape)): p for p in points_of(book) if p.kernel == BEST}
+    _, *shapes = rows["shapes"]
+    assert len(shapes) == len(best)
+    for row in shapes:
+        point = best[tuple(row[:3])]
+        spread, rate = point.ratio, flops(point.shape) / point.seconds / 1e12
+        assert row[3:6] == [f"{value:.3f}" for value in (spread.median, *spread.quartiles)]
+        assert row[6:9] == [f"{v:.1f}" for v in (point.seconds * 1e6, point.baseline_seconds * 1e6, rate)]
+        assert number(row[9]) > 0  # the planner's first choice
+        assert number(row[10]) > 0  # a peer
+    found = Figures.of(best.values())
+    assert found
+    assert f"<b>{found.geomean:.3f}</b> geometric mean" in page
+    assert f"<b>{found.minimum:.3f}</b> at the worst ({' x '.join(map(str, found.worst))})" in page
+
+
+def test_a_shape_has_a_point_in_both_drawings() -> None:
+    page = report([SUITE])
+    shapes = len({line.shape for line in Book.opened(SUITE).current()})
+    for kind, count in (("faster|slower", shapes), ("ours", shapes), ("baseline", shapes)):
+        assert len(re.findall(rf'<circle class="(?:{kind})"', page)) == count
+    for x, y in re.findall(r'<circle class="\w+" cx="([\d.]+)" cy="([\d.]+)"', page):
+        assert LEFT <= float(x) <= WIDTH - RIGHT
+        assert TOP <= float(y) <= HEIGHT - BOTTOM
+    for points in re.findall(r'<polyline class="\w+" points="([^"]+)"', page):
+        for x, y in (point.split(",") for point in points.split()):
+            assert LEFT <= float(x) <= WIDTH - RIGHT
+            assert TOP <= float(y) <= HEIGHT - BOTTOM
+
+
+def test_an_axis_is_logarithmic() -> None:
+    scale = Scale(1, 100, 0, 200)
+    assert [scale.at(value) for value in (1, 10, 100)] == [0, 100, 200]
+
+
+def test_a_ratio_far_beyond_the_axis_is_at_its_end_with_its_number() -> None:
+    page = report([ROOT / "benchmarks" / "suites" / "h200_many_rows.jsonl"])
+    far = [float(text) for text in re.findall(r'<text x="[\d.]+" y="[\d.]+">([\d.]+)</text>', page)]
+    assert far
+    assert all(ratio > 1.6 or ratio < 1 / 1.6 for ratio in far)
+
+
+def test_records_of_kernels_share_a_section_where_they_compute_the_same() -> None:
+    page = report(RECORDS)
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == [
+        html.escape("bf16 x bf16 -> bf16: h100_bf16, h100_bf16_nn"),
+        html.escape("e4m3 x e4m3 -> bf16: h100_e4m3"),
+        "Environment and method",
+    ]
+    rows = [row for name in ("tried",) for row in Tables(page).rows[name] if row[0] != "M"]
+    measured = [(record.subject.name, m) for record in map(read_record, RECORDS) for m in record.measurements]
+    assert sorted((row[-1], row[4]) for row in rows) == sorted(
+        (name, f"{m.ratio.median:.3f}") for name, m in measured
+    )
+    assert "in a process of its own, under sustained load" in page
+
+
+def test_two_contests_are_two_sections_and_each_says_its_baseline() -> None:
+    page = report([TWO_CONTESTS])
+    contests = Book.opened(TWO_CONTESTS).contests
+    assert len(contests) == 2
+    for name, contest in contests.items():
+        assert f"<h2>{html.escape(name)}</h2>" in page
+        assert html.escape(contest.baseline, quote=True).replace("&#x27;", "&#39;") in page
+
+
+def test_the_environment_and_the_ceilings_are_told() -> None:
+    page = report([SUITE])
+    session = Book.opened(SUITE).sessions[-1]
+    for value in (session.environment.gpu, session.environment.driver, session.date, SUITE.name):
+        assert value in page
+    ceilings = session.contests[0].peak
+    assert ceilings
+    assert ceilings.source in page
+
+
+def test_what_cannot_be_true_is_at_the_top_and_what_was_not_timed_has_its_reason(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in SUITE.read_text().splitlines()]
+    result = next(line for line in lines if line["line"] == "result")
+    fast = result["kernels"][0]
+    fast["seconds"] = [1e-9] * len(fast["seconds"])
+    why = {"kernel": "late", "why": "failed", "message": "it never ended"}
+    lines.append({"line": "refused", "shape": result["shape"], "contest": result["contest"], **why})
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = report([tmp_path / "x.jsonl"])
+    top = page[: page.index('<section id="section-1">')]
+    shape = "x".join(map(str, result["shape"]))
+    assert "<h2>Do not believe this</h2>" in top
+    assert re.search(rf"<li>bf16 {shape}: {re.escape(fast['kernel'])} at \d+\.\d\d of the datasheet", top)
+    assert f"<li>bf16 {shape}: late failed: it never ended</li>" in top
+    assert Tables(page).rows["refused"] == [["shape", "kernel", "why"], [shape, "late", "it never ended"]]
+    assert "Do not believe this" not in report([SUITE])
+
+
+def test_nothing_of_a_record_is_markup_and_nothing_is_loaded(tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    lines = SUITE.read_text().splitlines()
+    changed = [json.loads(line) for line in lines]
+    text = json.dumps(changed[0]["contests"][0]["baseline"])
+    renamed = "\n".join(line.replace(text, json.dumps(hostile)) for line in lines) + "\n"
+    assert renamed != SUITE.read_text()
+    (tmp_path / "x.jsonl").write_text(renamed)
+    page = report([tmp_path / "x.jsonl"])
+    assert hostile not in page
+    assert html.escape(hostile) in page
+    assert page.count("<script>") == 1
+    assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"|url\(|@import|https?:', page) == []
+
+
+def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) -> None:
+    rows = [
+        tune.Row(
+            m=m,
+            n=4096,
+            k=512,
+            dtypes={"a": "bf16", "b": "bf16", "d": "bf16"},
+            problem=problem,
+            spec=f"specs/tuned_{m}.yaml",
+            kernel_sha256="0" * 64,
+            tried=31,
+            date=f"2026-11-{m:02}T00:00:00Z",
+            seconds=10e-6,
+            baseline_seconds=12e-6,
+            first_seconds=11e-6,
+            gpu="NVIDIA H200",
+            gemmgen="0.1.0",
+            torch="2.13.0",
+            triton="3.9.0",
+        )
+        for m, problem in ((16, "bf16"), (17, "bf16"), (18, "bf16 + relu"))
+    ]
+    tune.add_to_table(tmp_path / "tuned.jsonl", rows)
+    page = report([tmp_path / "tuned.jsonl"])
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == ["bf16", "bf16 + relu", "Environment and method"]
+    shapes = [row for row in Tables(page).rows["shapes"] if row[0] != "M"]
+    assert shapes[0] == [
+        *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "31", "tuned_16")
+    ]
+    assert page.count("<li>tuned.jsonl, 2026-11-18T00:00:00Z, NVIDIA H200</li>") == 1
+    (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 2}\n')
+    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 2"):
+        report([tmp_path / "tuned.jsonl"])
+
+
+def test_what_is_no_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    (tmp_path / "empty.jsonl").write_text(SUITE.read_text().splitlines()[0] + "\n")
+    for name, message in (
+        ("x.jsonl", "x.jsonl:1: error[bad-record]: no line of a suite's record"),
+        ("absent.jsonl", "absent.jsonl: error[bad-record]: there is no such file"),
+        ("empty.jsonl", "empty.jsonl: error[empty-record]: there is no measurement in it"),
+    ):
+        with pytest.raises(GemmgenError) as error:
+            report([tmp_path / name])
+        assert str(error.value) == f"{tmp_path}/{message}"
+
+
+def test_the_command_writes_the_page(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    found = CliRunner().invoke(app, ["report", str(SUITE), "--out", str(out)])
+    assert (found.exit_code, found.stdout) == (0, f"wrote {out}\n")
+    assert out.read_text(encoding="utf-8") == report([SUITE])
+
+
+# --- in a browser
+
+HOOK = """<script>
+window.found = {errors: []};
+window.addEventListener("error", (event) => window.found.errors.push(String(event.message)));
+console.error = (...words) => window.found.errors.push(words.join(" "));
+</script>"""
+"""Runs before the page's own script."""
+LOOK = """<script>
+const found = window.found;
+const column = (table, i) => [...table.tBodies[0].rows].map((row) => row.cells[i].textContent.trim());
+found.width = innerWidth;
+found.page = document.documentElement.scrollWidth;
+found.outside = [...document.querySelectorAll("body *")].filter((e) => {
+  const box = e.getBoundingClientRect();
+  return !e.closest(".scroll > *") && (box.right > innerWidth + 1 || box.left < -1);
+}).map((e) => e.tagName + "." + e.className);
+found.circles = [...document.querySelectorAll("circle")].filter((c) => c.getBoundingClientRect().width > 0);
+found.circles = found.circles.length;
+found.paper = getComputedStyle(document.body).backgroundColor;
+found.sorted = {};
+for (const table of document.querySelectorAll("table[data-table]")) {
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, i) => {
+    head.click();
+    const first = [head.getAttribute("aria-sort"), column(table, i)];
+    head.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter"}));
+    const second = [head.getAttribute("aria-sort"), column(table, i)];
+    const key = table.dataset.table + " " + head.textContent;
+    found.sorted[key] = {text: head.classList.contains("text"), first, second};
+  });
+  found.marked = heads.filter((head) => head.hasAttribute("aria-sort")).length;
+}
+parent.document.getElementById("found").textContent = JSON.stringify(found);
+</script>"""
+"""Runs behind it: clicks every column, and tells the page around it what is there."""
+FRAME = """<!doctype html>
+<meta name="color-scheme" content="light dark">
+<pre id="found"></pre>
+<iframe srcdoc="{page}" style="width: {width}px; height: 900px; border: 0"></iframe>
+"""
+"""A window of a browser has a least width, which a frame has not."""
+
+
+def seen(page: str, directory: Path, width: int, *, dark: bool = False) -> dict[str, Any]:
+    """Open a page in a browser of this width; return what was found in it."""
+    file = directory / "page.html"
+    hooked = page.replace("<head>", f"<head>{HOOK}", 1).replace("</body>", f"{LOOK}</body>", 1)
+    file.write_text(FRAME.format(page=html.escape(hooked), width=width), encoding="utf-8")
+    command = [
+        program(*BROWSERS),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--enable-logging=stderr",
+        f"--user-data-dir={directory / 'profile'}",
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        "--hide-scrollbars",
+        "--window-size=1400,1000",
+        "--dump-dom",
+        file.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert not re.search(r":CONSOLE[:(]", done.stderr), done.stderr
+    text = re.search(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
+    assert text, done.stderr
+    return json.loads(html.unescape(text[1]))
+
+
+def number(text: str) -> float:
+    return float(text.rstrip("%").replace(",", "")) if text else -math.inf
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (400, True)])
+def test_in_a_browser_the_page_fits_and_sorts_without_an_error(
+    width: int, dark: bool, tmp_path: Path
+) -> None:
+    page = report([SUITE])
+    found = seen(page, tmp_path, width, dark=dark)
+    assert found["errors"] == []
+    assert (found["width"], found["page"]) == (width, width)
+    assert found["outside"] == []
+    assert found["paper"] == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+    assert found["circles"] == page.count("<circle")
+    assert found["marked"] == 1
+    assert len(found["sorted"]) == 13 + 7 + 11
+    for name, each in found["sorted"].items():
+        (first, once), (second, twice) = each["first"], each["second"]
+        value = str if each["text"] else number
+        ordered = sorted(once, key=value)
+        assert (first, second) == (
+            ("ascending", "descending") if each["text"] else ("descending", "ascending")
+        ), name
+        assert list(map(value, once)) == list(map(value, ordered if each["text"] else ordered[::-1])), name
+        assert list(map(value, twice)) == list(map(value, ordered[::-1] if each["text"] else ordered)), name
+
+
+def test_without_a_browser_ci_fails_and_others_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", "1")
+    message = r"^needs chromium or chromium-browser or google-chrome, and finds none$"
+    with pytest.raises(pytest.fail.Exception, match=message):
+        program(*BROWSERS)
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match=message):
+        program(*BROWSERS)
