@@ -781,3 +781,37 @@ def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path:
     assert refusal(lambda: package.write_configs(made, configs)) == (
         "few: error[no-kernels]: no tuned shape has a tile that a kernel of Triton can have"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("h200_bf16", torch.bfloat16), ("h200_e4m3", torch.float8_e4m3fn)]
+)
+def test_a_committed_library_is_exported_for_every_m(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an N that is no whole number of 16-byte units, a view of padded rows comes back."""
+    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    made = importlib.import_module(name)
+    scales: dict[str, torch.Tensor] = {}
+    if name == "h200_e4m3":
+        scales["tensor_scale"] = torch.empty(1, device="meta")
+
+    class Layer(torch.nn.Module):
+        def forward(self, a: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return made.matmul(a, weight.T, **scales)
+
+    a = torch.empty(7, 4096, dtype=dtype, device="meta")
+    weight = torch.empty(4097, 4096, dtype=dtype, device="meta")
+    m = torch.export.Dim("m", min=2, max=8192)
+    exported = torch.export.export(Layer(), (a, weight), dynamic_shapes=({0: m}, None))
+    (call,) = [node for node in exported.graph.nodes if "gemmgen" in str(node.target)]
+    assert call.target == made.OPERATOR.default
+    d = made.OPERATOR(a, weight.T, *scales.values())
+    assert (d.shape, d.stride(), d.dtype) == ((7, 4097), (4104, 1), torch.bfloat16)
+    for wrong, error, said in (
+        ((a[0], weight.T), ValueError, "a must have 2 dimensions, found shape [4096]"),
+        ((a, weight), ValueError, "b must have 4096 rows, as many as a has columns, found 4097"),
+        ((a, weight.T.to(torch.float16)), TypeError, f"b must be {dtype}, found torch.float16"),
+    ):
+        with pytest.raises(error, match=f"^{re.escape(said)}$"):
+            made.OPERATOR(*wrong, *scales.values())

@@ -307,6 +307,25 @@ def test_a_tensor_with_a_dispatch_of_its_own_is_asked(module: ModuleType) -> Non
     assert Asked.asked == [f"gemmgen.{STEM}.default"]
 
 
+def test_a_dtensor_is_refused_by_torch() -> None:
+    program = (
+        "import sys, torch, torch.distributed\n"
+        "from torch.testing._internal.distributed.fake_pg import FakeStore\n"
+        "from torch.distributed.tensor import DTensor, Replicate, init_device_mesh\n"
+        "sys.path.insert(0, 'generated')\n"
+        "import h100_bf16\n"
+        "torch.distributed.init_process_group('fake', store=FakeStore(), rank=0, world_size=2)\n"
+        "mesh = init_device_mesh('cpu', (2,))\n"
+        "a, b = (torch.zeros(n, 16, dtype=torch.bfloat16) for n in (4, 24))\n"
+        "a, b = (DTensor.from_local(tensor, mesh, [Replicate()]) for tensor in (a, b))\n"
+        "h100_bf16.matmul(a, b.T)\n"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    found = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert f"gemmgen.{STEM}.default does not have a sharding strategy" in found.stderr
+
+
 # --- what a launch past Triton depends on
 
 

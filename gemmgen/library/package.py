@@ -455,31 +455,34 @@ class LibraryView:
             text += " Nothing was measured: the planner's rule chooses."
         return textwrap.fill(text, width=LINE_LENGTH - 5)
 
-    def _define(self, name: str, *, keywords: bool, returns: str = "Tensor") -> str:
-        extras = [f"{extra}: Tensor" for extra in self.wrapper.extras]
-        star = ["*", *extras] if keywords else [*extras, "*"]
-        arguments = ["a: Tensor", "b: Tensor", *star, "out: Tensor | None = None"]
+    def _define(self, name: str, rest: list[str], returns: str = "Tensor") -> str:
+        """Return the head of a function of A and B, what else it takes, and `out`."""
+        arguments = ["a: Tensor", "b: Tensor", *rest, "out: Tensor | None = None"]
         return fit(f"def {name}(", arguments, f") -> {returns}:")
+
+    @property
+    def _extras(self) -> list[str]:
+        return [f"{extra}: Tensor" for extra in self.wrapper.extras]
 
     @property
     def define(self) -> str:
         """The head of `matmul`."""
-        return self._define("matmul", keywords=True)
+        return self._define("matmul", ["*", *self._extras])
 
     @property
     def define_traced(self) -> str:
         """The head of what calls the operator, with the arguments of `matmul`."""
-        return self._define("_traced", keywords=True)
+        return self._define("_traced", ["*", *self._extras])
 
     @property
     def define_run(self) -> str:
         """The head of what the operator does."""
-        return self._define("_run", keywords=False, returns="Tensor | None")
+        return self._define("_run", [*self._extras, "*"], "Tensor | None")
 
     @property
     def define_shaped(self) -> str:
         """The head of what it does for tensors without memory."""
-        return self._define("_shaped", keywords=False, returns="Tensor | None")
+        return self._define("_shaped", ["*_: Tensor" if self._extras else "*"], "Tensor | None")
 
     @property
     def inputs(self) -> str:
@@ -515,6 +518,11 @@ class LibraryView:
     def b_torch(self) -> str:
         """The element type of B."""
         return self.plan.problem.b.dtype.torch
+
+    @property
+    def d_torch(self) -> str:
+        """The element type of D."""
+        return self.plan.problem.d.torch
 
     @property
     def rows_of_units(self) -> Iterator[tuple[str, str, str, int]]:

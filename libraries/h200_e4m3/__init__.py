@@ -354,10 +354,18 @@ def _run(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = Non
     return None if d is out else d
 
 
-def _shaped(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = None) -> Tensor | None:
-    """Say what comes back, and what is refused, where there is no memory: a kernel's own word."""
-    d = _matmul_of(KERNELS[0])(a, b, tensor_scale=tensor_scale, out=out)
-    return None if d is out else d
+def _shaped(a: Tensor, b: Tensor, *_: Tensor, out: Tensor | None = None) -> Tensor | None:
+    """Say what comes back where there is no memory; what else is refused, a kernel says when it runs."""
+    for name, tensor, dtype in (("a", a, torch.float8_e4m3fn), ("b", b, torch.float8_e4m3fn)):
+        if tensor.dtype != dtype:
+            raise TypeError(f"{name} must be {dtype}, found {tensor.dtype}")
+        if tensor.dim() != 2:
+            raise ValueError(f"{name} must have 2 dimensions, found shape {list(tensor.shape)}")
+    (m, k), (b_rows, n) = a.shape, b.shape
+    if k != b_rows:
+        raise ValueError(f"b must have {k} rows, as many as a has columns, found {b_rows}")
+    d = a.new_empty((m, -(-n // 8) * 8), dtype=torch.bfloat16)[:, :n]
+    return d if out is None else None
 
 
 PLAIN = Tensor.__torch_dispatch__
