@@ -316,7 +316,7 @@ def test_every_kernel_is_the_module_of_its_spec(made: ModuleType, tmp_path: Path
     for name, own in {FEW: ROWS8, SOME: SQUARE, MANY: WIDE}.items():
         spec, module = tmp_path / "tiny" / "specs" / f"{name}.yaml", tmp_path / "tiny" / f"{name}.py"
         assert module.read_text() == make(spec).module
-        # But for what the specs say of themselves, and for operators' names, the modules of both are the same.
+        # But for what specs say of themselves and for operators' names, the modules of both are the same.
         ours, theirs = (make(path).module.partition('"""\n\nimport')[2] for path in (spec, SPECS / own))
         assert ours.replace(spec.stem, Path(own).stem) == theirs
 
