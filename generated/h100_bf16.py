@@ -289,7 +289,7 @@ def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Ten
         return None if d is out else d
     prepared = _launch(d.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
     if prepared and key and key[:3] == (False, -1, d.device.index):
-        if len(PREPARED) > 4096:
+        if len(PREPARED) > 16384:
             PREPARED.clear()
         PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = prepared
     return None if d is out else d

@@ -441,7 +441,7 @@ def test_a_kernel_that_asks_for_memory_is_launched_by_triton(module: ModuleType,
 def test_what_is_kept_is_bounded(module: ModuleType, driver: FakeDriver) -> None:
     matmul, (a, b, out) = matmul_of(module), matrices()
     matmul(a, b, out=out)
-    module.PREPARED.update((number, None) for number in range(5000))
+    module.PREPARED.update((number, None) for number in range(20_000))
     matmul(a[:3], b, out=out[:3])
     assert len(module.PREPARED) == 2  # of one layout, and of its one D
 
