@@ -131,6 +131,11 @@ class Tuned:
         return f"{self.source.stem}_{shape_text(self.shape)}"
 
     @property
+    def field(self) -> str:
+        """What messages name."""
+        return f"{self.source.stem} {shape_text(self.shape)}"
+
+    @property
     def digest(self) -> str:
         """The hash of all that the spec states of its kernel: the problem, and what is not left open."""
         kept = {name: value for name, value in stated(self.source.spec).items() if name not in UNTUNED}

@@ -196,33 +196,48 @@ def tune(
     if table is not None and table.exists():
         read_table(table, chosen.gpu)  # raises before anything is measured
     outcomes: list[Outcome] = []
-    pool = ThreadPoolExecutor(usable_cores())
+    tellers = [
+        _Teller(progress, each.field, number, len(tuned), budget) for number, each in enumerate(tuned, 1)
+    ]
+    tellers[0](0.0, "ranking kernels")
+    ranked = _ranked(tuned, candidates)
     with gpus(chosen.devices, machine_on, protocol) as workers:
-        ranked = [pool.submit(first_candidates, each, candidates) for each in tuned]
-        try:
-            for number, (each, found) in enumerate(zip(tuned, ranked, strict=True), 1):
-                facts = _facts(each, baselines[each.source.path], chosen)
-                if again and chosen.why_not:
-                    raise chosen.why_not
-                if again:
-                    store.forget(facts)
-                tell = _Teller(progress, facts.field, number, len(tuned), budget)
-                tell(0.0, "ranking kernels")
-                study = store.study(facts)
-                _refuse_stale(store, study, each, facts)
-                search = Search(found.result(), partial(neighbours, each))
-                run = _Run(
-                    each, study, search, workers, prepare, budget, tell, _least_seconds(each, chosen.gpu)
-                )
-                verdict, measured = run.verdict(chosen.why_not)
-                outcome = _outcome(each, facts, search, study, verdict, measured, out, table)
-                _write_winner(outcome, study)
-                if table is not None:
-                    add_to_table(table, [outcome.row])
-                outcomes.append(outcome)
-        finally:  # an interrupt does not wait for them
-            pool.shutdown(wait=False, cancel_futures=True)
+        for each, found, tell in zip(tuned, ranked, tellers, strict=True):
+            facts = _facts(each, baselines[each.source.path], chosen)
+            if again and chosen.why_not:
+                raise chosen.why_not
+            if again:
+                store.forget(facts)
+            study = store.study(facts)
+            _refuse_stale(store, study, each, facts)
+            search = Search(found, partial(neighbours, each))
+            least_seconds = _least_seconds(each, chosen.gpu)
+            run = _Run(each, study, search, workers, prepare, budget, tell, least_seconds)
+            verdict, measured = run.verdict(chosen.why_not)
+            outcome = _outcome(each, facts, search, study, verdict, measured, out, table)
+            _write_winner(outcome, study)
+            if table is not None:
+                add_to_table(table, [outcome.row])
+            outcomes.append(outcome)
     return outcomes
+
+
+def _ranked(tuned: Sequence[Tuned], count: int) -> list[list[Candidate]]:
+    """Return the first candidates of each, found in processes beside each other.
+
+    Nothing else goes on meanwhile: a process that is forked has the locks that other threads hold, for good.
+    """
+    pool = ThreadPoolExecutor(usable_cores())
+    found = [pool.submit(first_candidates, each, count) for each in tuned]
+    left = {*found}
+    try:
+        while left:
+            done, left = wait(left, WAITING_SECONDS)  # wakes: a signal may come as it falls asleep
+            for each in done:
+                each.result()
+    finally:  # an interrupt does not wait for them
+        pool.shutdown(wait=False, cancel_futures=True)
+    return [each.result() for each in found]
 
 
 # --- what is tuned, and where
@@ -450,6 +465,8 @@ class _Run:
             self.study.fail(number, "failed", failure, 0.0, utc_now())
             return
         self.running.add(number)
+        with self.lock:  # nobody plans meanwhile: the process would have the locks of that for good
+            gpu.start()
         answer = gpu.measure(
             Request(
                 spec=self.tuned.source.spec,

@@ -211,14 +211,19 @@ class Gpu:
         self, device: int, machine_on: MachineOn = cuda_machine, protocol: Rounds = PROTOCOL
     ) -> None:
         self.device = device
-        self._start = partial(Worker, device, machine_on, protocol)
+        self._made = partial(Worker, device, machine_on, protocol)
         self._stack = ExitStack()
         self._ask: Callable[[Request, float], Answer] | None = None
 
+    def start(self) -> None:
+        """Start the process, unless there is one."""
+        if self._ask is None:
+            self._ask = self._stack.enter_context(serving(self._made))
+
     def measure(self, request: Request) -> Answer:
         """Have a kernel measured; where that ended the process or took too long, the answer says so."""
-        if self._ask is None:
-            self._ask = self._stack.enter_context(serving(self._start))
+        self.start()
+        assert self._ask
         began = time.monotonic()
         try:
             answer = self._ask(request, ANSWER_SECONDS)
