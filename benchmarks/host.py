@@ -64,8 +64,8 @@ def calls(stem: str) -> dict[str, Call]:
         timed["operator"] = lambda: operator(a, b)
         timed["operator out="] = lambda: operator.out(a, b, out=out)
     for name, call in timed.items():
-        found = call()
-        found = out if found is None else found  # an operator that writes into `out` returns nothing
+        result = call()
+        found = out if result is None else result  # the operator that writes into `out` returns nothing
         torch.testing.assert_close(found, a @ b, rtol=2e-2, atol=2e-1, msg=f"{stem}: {name}")
     return timed
 

@@ -22,6 +22,7 @@ class FakeDriver:
     jit: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     direct: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     encoded: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
+    compiled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     device: int = 0
     stream: int = 77
     scratch: int = 0
@@ -37,7 +38,8 @@ class FakeDriver:
             {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": d.block_shape, "fp4_padded": False}
             for d in descriptors
         ]
-        return SimpleNamespace(
+        return FakeKernel(
+            self,
             run=run,
             src=SimpleNamespace(signature=signature),
             metadata=SimpleNamespace(tensordesc_meta=meta),
@@ -45,14 +47,10 @@ class FakeDriver:
             packed_metadata=(4, 1, 1000),
         )
 
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        """Return the launch of a kernel through the JIT."""
-
-        def launch(*descriptors: Any, **options: Any) -> Any:
-            self.jit.append((grid, self.device, descriptors, options))
-            return self.kernel(descriptors)
-
-        return launch
+    def warmup(self, *descriptors: Any, grid: tuple[int, ...], **options: Any) -> Any:
+        """Return a kernel, as the JIT compiles it."""
+        self.compiled.append(options)
+        return self.kernel(descriptors)
 
     def launch(self, *arguments: Any) -> None:
         self.direct.append(arguments)
@@ -60,6 +58,20 @@ class FakeDriver:
     def fill(self, *arguments: Any) -> tuple[Any, ...]:
         self.encoded.append(arguments)
         return ("map", *arguments)
+
+
+class FakeKernel(SimpleNamespace):
+    """A compiled kernel, which Triton's Python launches."""
+
+    def __init__(self, driver: FakeDriver, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.driver = driver
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*descriptors: Any) -> None:
+            self.driver.jit.append((grid, self.driver.device, descriptors))
+
+        return launch
 
 
 def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:

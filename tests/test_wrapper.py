@@ -554,7 +554,7 @@ def test_a_second_call_is_launched_past_triton_with_the_same_maps(
     a, b, out = operands.a(), operands.b(), operands.out()
     for _ in range(3):
         assert matmul(a, b, out=out) is out
-    ((grid, _, descriptors, _),) = driver.jit
+    ((grid, _, descriptors),) = driver.jit
     assert len(descriptors) == len(driver.encoded) == 2 + len(product.plan.column_parts)
     first, second = driver.direct
     assert first == second
@@ -606,12 +606,11 @@ def test_no_cache_keeps_a_tensor_alive(
 
 
 class FakeKernel:
-    """Stands for the compiled kernel, and for the function that compiles and launches it."""
+    """Stands for the compiled kernel, and for the function that compiles it."""
 
     def __init__(self, arguments: int) -> None:
         self.arguments = arguments
         self.compiled: list[dict[str, object]] = []
-        self.options: list[dict[str, object]] = []
         self.grids: list[tuple[int, ...]] = []
         self.devices: list[int] = []
 
@@ -624,9 +623,8 @@ class FakeKernel:
         self.grids.append(grid)
         self.devices.append(torch.cuda.current_device())
 
-        def launch(*descriptors: object, **options: object) -> None:
+        def launch(*descriptors: object) -> None:
             assert len(descriptors) == self.arguments
-            self.options.append(options)
 
         return launch
 
@@ -687,9 +685,9 @@ def test_the_kernel_has_the_warps_and_the_cluster_of_the_plan(
     matmul(operands.a(), operands.b())
     matmul(operands.a(300, 80), operands.b(80, 500))
     plan = hopper(product.plan)
-    first, second = kernel.options
-    assert (first["num_warps"], first["num_ctas"]) == (plan.consumer_warps, plan.cluster_size)
-    assert first == second
+    (options,) = kernel.compiled  # once
+    assert (options["num_warps"], options["num_ctas"]) == (plan.consumer_warps, plan.cluster_size)
+    assert len(kernel.grids) == 2
 
 
 def test_the_first_call_gives_triton_nothing_to_warn_of(
@@ -707,6 +705,7 @@ def test_the_operands_device_is_current_while_the_kernel_is_launched(
     assert matmul(second.a(), second.b()).device == torch.device("cuda", 1)
     matmul(operands.a(), operands.b())
     assert kernel.devices == [1, 0]
+    assert len(kernel.compiled) == 2  # once per device
     assert torch.cuda.current_device() == 0
 
 

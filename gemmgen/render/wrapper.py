@@ -466,6 +466,11 @@ class Wrapper:
         return f"-(-n // {self.out_unit}) * {self.out_unit}"
 
     @property
+    def padded_known_n(self) -> str:
+        """The same, of an N that has no name yet."""
+        return self.padded_n.replace("n", 'known["N"]')
+
+    @property
     def triton(self) -> str:
         """The versions of Triton that a module takes."""
         return triton_api.SUPPORTED
