@@ -356,7 +356,7 @@ ARGUMENTS = {
 }
 MAX_EXTENT = 2**31 - 272  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 2, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-PREPARED, HOOKS = {}, triton.knobs.runtime  # how a call is launched again, by what is checked of it
+COMPILED, PREPARED, HOOKS = {}, {}, triton.knobs.runtime  # kernels by device, launches by what is checked
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -390,7 +390,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        launch, device, rest, _ = PREPARED[token, d.data_ptr()]
+        launch, device, rest = PREPARED[token, d.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
         return _first(key, *inputs, out=out)
@@ -403,8 +403,7 @@ def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Ten
     known = {}  # the extent of each axis, and a's device
     inputs = (inputs[0], *inputs[1:] * 2)
     arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
-    m, n, k = known["M"], known["N"], known["K"]
-    columns = -(-n // 8) * 8
+    m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
@@ -464,7 +463,8 @@ def _launch(device: torch.device, tiles: int, arguments: list) -> tuple | None:
         raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
     grid = min(tiles, torch.cuda.get_device_properties(device).multi_processor_count // 2), 1, 1
     with torch.cuda.device(device.index):
-        kernel = matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS)
+        kernel = COMPILED.get(device) or matmul_kernel.warmup(*arguments, grid=grid, **LAUNCH_OPTIONS)
+        (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
     run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
     memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
     if memory or type(run) is not nvidia.CudaLauncher:
@@ -472,7 +472,7 @@ def _launch(device: torch.device, tiles: int, arguments: list) -> tuple | None:
     encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, kernel.metadata.tensordesc_meta)
     options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
     rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
-    return functools.partial(triton.runtime.driver.active.utils.launch, *grid), device.index, rest, kernel
+    return functools.partial(triton.runtime.driver.active.utils.launch, *grid), device.index, rest
 
 
 NAME, PLAIN = "h200_bf16_cooperative_128x272x64_cluster2x1", Tensor.__torch_dispatch__
