@@ -145,10 +145,11 @@ def fastest(shape: tuple[int, int, int], kernels: list[tuple[str, str, Any]]) ->
         for _ in range(count)
     ]
     graphs: dict[int, torch.cuda.CUDAGraph] = {}
+    kept: list[list[Call]] = []  # calls hold workspaces, which graphs read
     for number, (_, label, matmul) in enumerate(kernels):
-        calls = [bind(matmul, *each) for each in sets]
-        check(calls[0], *sets[0], label)
-        graphs[number] = graph_of(calls)
+        kept.append([bind(matmul, *each) for each in sets])
+        check(kept[-1][0], *sets[0], label)
+        graphs[number] = graph_of(kept[-1])
     medians = {number: statistics.median(times) for number, times in by_turns(graphs, CHOICE_ROUNDS).items()}
     chosen: dict[str, tuple[str, Any]] = {}
     for arm in ARMS:
