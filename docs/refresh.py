@@ -17,6 +17,8 @@ rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and e
 ``<!-- gemv -->``                    modules beside a kernel without tensor cores, from GEMV
 ``<!-- misaligned -->``              copies of misaligned operands beside loads without TMA, from MISALIGNED
 ``<!-- tuned -->``                   what tuning found beside every kernel of a set, from TUNED
+``<!-- host -->``                    what an eager call costs the host, from HOST and LIBRARY_HOST
+``<!-- chain -->``                   the matmuls of a transformer's layers in a graph, from CHAIN
 ``<!-- ragged -->``                  rows that end within a line of memory, from RAGGED
 """
 
@@ -51,7 +53,7 @@ from gemmgen.product import make
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "performance", "tuning")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "library", "performance", "tuning")),
 )
 PICTURE = ROOT / "docs" / "speed.svg"
 PIPELINE = ROOT / "docs" / "pipeline.svg"
@@ -76,6 +78,9 @@ READING = ROOT / "benchmarks" / "reading" / "h200.json"
 GEMV = ROOT / "benchmarks" / "reading" / "gemv.json"
 MISALIGNED = ROOT / "benchmarks" / "reading" / "misaligned.json"
 RAGGED = ROOT / "benchmarks" / "reading" / "ragged.json"
+HOST = ROOT / "benchmarks" / "reading" / "host.json"
+LIBRARY_HOST = ROOT / "benchmarks" / "reading" / "library_host.json"
+CHAIN = ROOT / "benchmarks" / "chain" / "h200.json"
 MISALIGNED_ARMS = ("", ", B aligned before", ", A and B aligned before", ", into an out of such rows")
 TUNED = ROOT / "benchmarks" / "tune" / "h200.jsonl"
 FEW_ROWS = SUITES / "h200_few_rows.jsonl"
@@ -124,7 +129,7 @@ def refreshed(text: str) -> str:
             flags=re.DOTALL,
         )
     return re.sub(
-        r"(<!-- (speed|benchmarks|few rows|reading|gemv|tuned|misaligned|ragged) -->\n).*?(<!-- end -->)",
+        rf"(<!-- ({'|'.join(PLAIN_BLOCKS)}) -->\n).*?(<!-- end -->)",
         lambda match: f"{match[1]}{PLAIN_BLOCKS[match[2]]()}{match[3]}",
         text,
         flags=re.DOTALL,
@@ -597,6 +602,48 @@ def _tuned() -> str:
     )
 
 
+def _host() -> str:
+    """Return what calls cost the host, in us and over torch.matmul's: modules from HOST, a library behind."""
+
+    def row(name: str, costs: Mapping[str, float], keys: Sequence[str]) -> tuple[str, ...]:
+        torch, torch_out = (costs[key] for key in keys[:2])
+        ratios = (
+            f"{costs[key]:.1f} ({costs[key] / (torch_out if number % 2 else torch):.2f})"
+            if key in costs
+            else ""
+            for number, key in enumerate(keys[2:])
+        )
+        return name, f"{torch:.1f}", f"{torch_out:.1f}", *ratios
+
+    own = ("torch.matmul", "torch.matmul out=", "module", "module out=", "operator", "operator out=")
+    modules: Mapping[str, Mapping[str, list[float]]] = json.loads(HOST.read_text())["microseconds"]
+    rows = [
+        row(f"`{name}`", {key: statistics.median(each) for key, each in costs.items()}, own)
+        for name, costs in modules.items()
+    ]
+    library = ("torch", "torch out", "library", "library out", "operator", "operator out")
+    calls: Mapping[str, Mapping[str, float]] = json.loads(LIBRARY_HOST.read_text())["microseconds"]
+    rows += [row(f"`h200_bf16` at {shape}", costs, library) for shape, costs in calls.items()]
+    heads = ["", "torch.matmul, us", "with `out=`", "matmul", "with `out=`", "operator", "with `out=`"]
+    return _table(heads, iter(rows))
+
+
+def _chain() -> str:
+    """Return the rows of CHAIN: a layer's time, and torch's over it."""
+
+    def over(found: Mapping[str, Any], arm: str) -> str:
+        low, middle, high = found["over_torch_quartiles"][arm]
+        return f"{middle:.3f} [{low:.3f}, {high:.3f}]"
+
+    def row(found: Mapping[str, Any]) -> tuple[str, ...]:
+        times = found["seconds_per_layer"]
+        us = (f"{times[arm] * 1e6:.1f}" for arm in ("torch", "plain", "dependent"))
+        return f"{found['rows']}", *us, over(found, "plain"), over(found, "dependent")
+
+    heads = ["M", "torch, us a layer", "gemmgen, us", "with dependent launch, us", "over torch", "with it"]
+    return _table(heads, map(row, json.loads(CHAIN.read_text())["rows"]))
+
+
 BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
     "suite": _suite,
     "specs": _specs,
@@ -617,6 +664,8 @@ PLAIN_BLOCKS: Mapping[str, Callable[[], str]] = {
     "misaligned": _misaligned,
     "tuned": _tuned,
     "ragged": _ragged,
+    "host": _host,
+    "chain": _chain,
 }
 
 
