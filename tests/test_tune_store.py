@@ -21,6 +21,7 @@ from types import MappingProxyType
 import optuna
 import psycopg
 import pytest
+import sqlalchemy.event
 
 from gemmgen import __version__
 from gemmgen.bench.record import Environment
@@ -28,7 +29,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.scratch import forked
 from gemmgen.tune import require_optuna
 from gemmgen.tune.candidates import Candidate
-from gemmgen.tune.store import LEASE_SECONDS, Evidence, Facts, Job, Store, Study, is_gone
+from gemmgen.tune.store import LEASE_SECONDS, TABLES, Evidence, Facts, Job, Store, Study, Trial, is_gone
 
 ENVIRONMENT = Environment("0", "2.11", "3.9", "13", "13", "580", "NVIDIA H200", 132, 1 << 26)
 FACTS = Facts("open", "d" * 64, "bf16", (8, 16, 32), "NVIDIA H200", "a baseline", ENVIRONMENT)
@@ -145,6 +146,32 @@ def test_processes_that_open_a_new_store_at_once_do_no_job_twice(place: str) -> 
     assert all(trial.state == "done" for trial in trials)
 
 
+def test_a_database_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    """Its tables come one by one: a reader must not take it for another program's meanwhile."""
+    path = tmp_path / "tune.db"
+
+    def slowly(connection: object, cursor: object, statement: str, *others: object) -> None:
+        if statement.lstrip().startswith("CREATE TABLE"):
+            time.sleep(0.05)
+
+    def make() -> list[Trial]:
+        sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", slowly)
+        return Store(str(path)).study(FACTS).trials()
+
+    with forked(make) as other:
+        tables: list[str] = []
+        while not tables:
+            with contextlib.closing(sqlite3.connect(path)) as connection:
+                rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+            tables = [name for (name,) in rows]
+        assert len(tables) < len(TABLES)
+        assert Store(str(path)).study(FACTS).claim(JOB, CANDIDATE) == 0
+        assert [trial.job for trial in other()] in ([], [JOB])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    assert {name for (name,) in rows} == TABLES
+
+
 def test_a_job_is_taken_once(study: Study) -> None:
     assert study.claim(JOB, CANDIDATE) == 0
     assert study.claim(JOB, CANDIDATE) is None
@@ -174,6 +201,20 @@ def test_the_trial_of_a_killed_process_is_taken_up_again(place: str) -> None:
     assert study.claim(JOB, CANDIDATE) == 1
     assert not study.finish(0, EVIDENCE, 1.0, DATE)  # it would be too late
     assert study.finish(1, EVIDENCE, 1.0, DATE)
+
+
+def test_a_trial_that_ends_with_its_process_while_others_look_counts(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, other = Store(place).study(FACTS), Store(place).study(FACTS)
+    assert other.claim(JOB, CANDIDATE) == 0
+
+    def ends(owner: object) -> bool:
+        return other.finish(0, EVIDENCE, 1.0, DATE)
+
+    monkeypatch.setattr("gemmgen.tune.store.is_gone", ends)
+    assert [trial.state for trial in study.trials()] == ["done"]
+    assert study.claim(JOB, CANDIDATE) is None
 
 
 def test_another_machine_s_trial_is_its_own_until_the_lease_has_ended() -> None:

@@ -48,6 +48,27 @@ LEASE_SECONDS: Final = 900.0
 """A trial takes seconds: one that another machine began so long ago has lost its process."""
 BUSY_SECONDS: Final = 60
 """How long a writer waits for another one of the same SQLite file."""
+NEEDED_TABLES: Final = frozenset(
+    (
+        "studies",
+        "study_directions",
+        "study_user_attributes",
+        "trials",
+        "trial_user_attributes",
+        "trial_values",
+        "version_info",
+    )
+)
+"""Of Optuna's, what is used here."""
+TABLES: Final = NEEDED_TABLES | {
+    "alembic_version",
+    "study_system_attributes",
+    "trial_heartbeats",
+    "trial_intermediate_values",
+    "trial_params",
+    "trial_system_attributes",
+}
+"""All of Optuna's, version 5. It makes them one by one, so that others see a part of them meanwhile."""
 OPENINGS: Final = 20
 """How often a store is opened that others are just making."""
 
@@ -195,7 +216,8 @@ class Store:
     def _file(self, path: Path) -> BaseStorage:
         if path.exists() and path.stat().st_size:
             try:
-                with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+                reader = sqlite3.connect(f"{path.as_uri()}?mode=ro", BUSY_SECONDS, uri=True)
+                with closing(reader) as connection:
                     rows = connection.execute(
                         "SELECT name FROM sqlite_master WHERE type = 'table'"
                     ).fetchall()
@@ -215,7 +237,8 @@ class Store:
         return self._tables(url, {})
 
     def _refuse_foreign(self, tables: Sequence[str]) -> None:
-        if tables and not {"studies", "trials", "trial_user_attributes"} <= {*tables}:
+        """Refuse a database that has other tables than Optuna's; it has a part of them while it is made."""
+        if not {*tables} <= TABLES and not {*tables} >= NEEDED_TABLES:
             named = ", ".join(sorted(tables)[:3]) + ", …" * (len(tables) > 3)
             raise self._error(f"is a database of another program (its tables: {named}): name another --store")
 
@@ -346,12 +369,12 @@ class Study:
         found: list[Trial] = []
         for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
             trial = _trial(frozen)
-            if trial is None or trial.why in UNDONE:
-                continue
-            if trial.state == "running" and is_gone(trial.owner):
+            if trial is not None and trial.state == "running" and is_gone(trial.owner):
+                # It may have ended, and its process with it, since it was read.
                 self._end(frozen.number, TrialState.FAIL, {"why": "lost", "message": "its process is gone"})
-                continue
-            found.append(trial)
+                trial = _trial(self.storage.get_trial(self._trial_id(frozen.number)))
+            if trial is not None and trial.why not in UNDONE:
+                found.append(trial)
         first: dict[Job, Trial] = {}
         for trial in sorted(found, key=lambda trial: trial.number):
             first.setdefault(trial.job, trial)
@@ -404,7 +427,7 @@ class Study:
         attributes: Mapping[str, Any],
         values: Sequence[float] | None = None,
     ) -> bool:
-        trial_id = self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
+        trial_id = self._trial_id(number)
         try:
             for name, value in attributes.items():
                 self.storage.set_trial_user_attr(trial_id, name, value)
@@ -412,6 +435,9 @@ class Study:
         except UpdateFinishedTrialError:
             return False
         return True
+
+    def _trial_id(self, number: int) -> int:
+        return self.storage.get_trial_id_from_study_id_trial_number(self.study_id, number)
 
 
 STATES: Final[Mapping[TrialState, Literal["running", "done", "failed"]]] = {
