@@ -293,8 +293,9 @@ def test_importing_a_library_is_fast_and_needs_neither_gpu_nor_triton(
     made: ModuleType, tmp_path: Path
 ) -> None:
     code = (
-        "import sys, time, torch; start = time.perf_counter(); import tiny;"
-        "assert time.perf_counter() - start < 0.3;"
+        # Processor time: other processes share the machine.
+        "import sys, time, torch; start = time.process_time(); import tiny;"
+        "assert time.process_time() - start < 0.3;"
         "assert 'tuned on' in tiny.explain(8, 4096, 4096, gpu=tiny.GPU);"
         "assert not {'triton', 'gemmgen'} & set(sys.modules) - before"
     ).replace("start =", "before = {'triton'} & set(sys.modules); start =", 1)

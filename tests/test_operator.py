@@ -98,9 +98,10 @@ def test_importing_takes_less_than_300_ms_and_no_gpu() -> None:
         "import sys, time, torch, triton, triton.experimental.gluon.language\n"
         "from triton.experimental.gluon.nvidia.hopper import TensorDescriptor\n"
         "sys.path.insert(0, 'generated')\n"
-        "start = time.perf_counter()\n"
+        # Processor time: other processes share the machine.
+        "start = time.process_time()\n"
         "import h100_bf16\n"
-        "print(time.perf_counter() - start, torch.cuda.is_initialized())\n"
+        "print(time.process_time() - start, torch.cuda.is_initialized())\n"
     )
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-c", program]
