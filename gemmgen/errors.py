@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning"]
+Value = bool | int | float | str | tuple["Value", ...] | None
+"""Of a field of a spec, as YAML has it; None where the field is to be left out."""
+Advice = tuple[tuple[str, Value], ...]
+"""Fields by their dotted paths, each with the value that it is to have: applied together, they end a fault."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,8 @@ class Violation:
     """What the hardware or the compiler allows: ``the limit is 232,448``."""
     fix: str
     """The nearest legal value, as an instruction: ``use at most 4``."""
+    advice: Advice = ()
+    """The same for a machine: what its first alternative changes."""
 
     def __str__(self) -> str:
         return f"{self.found}, {self.limit}; {self.fix}"
@@ -45,6 +51,8 @@ class Diagnostic:
     column: int | None = None
     """1-based."""
     severity: Severity = "error"
+    advice: Advice = ()
+    """What the message advises, for a machine; empty where it advises nothing that one could apply."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)

@@ -192,6 +192,7 @@ class SpecFile:
             field=violation.field or None,
             line=line,
             column=column,
+            advice=violation.advice,
         )
 
 
