@@ -61,7 +61,7 @@ from gemmgen.bench.suite import (
 from gemmgen.cli import main, range_of
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
-from gemmgen.hardware.architecture import HOPPER
+from gemmgen.hardware.gpus import HOPPER
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.planner import Candidate, rank
 from gemmgen.problem import Shape
