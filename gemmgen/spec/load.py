@@ -15,9 +15,10 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -63,9 +64,26 @@ _UNPRINTABLE = re.compile(
 )
 
 
+STDIN = "<stdin>"
+"""What diagnostics call the spec that ``-`` names."""
+STDIN_STEM = "matmul"
+"""Of the module of a spec that has no file, as of the one that ``gemmgen init`` writes."""
+
+
+@lru_cache(maxsize=1)
+def stdin_bytes(stream: TextIO | None) -> bytes:
+    """Return what a stream holds up to the limit of a spec, and one byte more; it can be read only once."""
+    return stream.buffer.read(MAX_BYTES + 1) if stream else b""
+
+
 def read_bytes(path: Path, report: Report) -> bytes:
-    """Return the bytes of the file; its kind and size are judged before it is opened."""
+    """Return the bytes of the file; its kind and size are judged before it is opened. ``-`` is stdin."""
     try:
+        if str(path) == "-":
+            data = stdin_bytes(sys.stdin)
+            if len(data) > MAX_BYTES:
+                report.stop("file-size", f"more than {MAX_BYTES:,} bytes, the limit for a spec")
+            return data
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             report.stop("file-type", "this is a directory, a spec is a file")
@@ -157,7 +175,7 @@ class SpecFile:
 
     spec: Spec
     path: str
-    """As the user gave it, with forward slashes."""
+    """As the user gave it, with forward slashes; ``<stdin>`` for ``-``."""
     stem: str
     """The name of the module to generate."""
     sha256: str
@@ -197,20 +215,23 @@ class SpecFile:
 
 
 def load_spec(path: Path) -> SpecFile:
-    """Return the spec in a YAML file, with the place of each value.
+    """Return the spec in a YAML file, or with ``-`` on stdin, with the place of each value.
 
     Raises GemmgenError with one diagnostic per bad field, in the order of the file.
     """
-    report = Report(path.as_posix())
+    given = str(path) == "-"
+    name, stem = (STDIN, STDIN_STEM) if given else (path.as_posix(), path.stem)
+    report = Report(name)
     data = read_bytes(path, report)
-    check_module_name(path, report)
+    if not given:
+        check_module_name(path, report)
     root = compose(decode(data, report), report)
     spec = _validate(root, report)
     places = dict(fields(root, ()))
     return SpecFile(
         spec=spec,
-        path=path.as_posix(),
-        stem=path.stem,
+        path=name,
+        stem=stem,
         sha256=hashlib.sha256(data).hexdigest(),
         positions={field: node.place for field, node in places.items()},
         key_positions={field: node.key_place for field, node in places.items()},
