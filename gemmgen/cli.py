@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -126,7 +126,13 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line and end the process; what a user can cause is told, never a traceback."""
-    sys.exit(run_command(app, sys.argv[1:]))
+    sys.exit(run_command(_command(), sys.argv[1:]))
+
+
+@cache
+def _command() -> Callable[..., object]:
+    """The application as Click has it: a process that runs many commands makes it once."""
+    return typer.main.get_command(app)
 
 
 def _print_version(asked: bool) -> None:
@@ -693,9 +699,9 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a spec, for editors."""
-    from gemmgen.spec import Spec
+    from gemmgen.spec.model import json_schema
 
-    print(json.dumps(Spec.model_json_schema(), indent=2))
+    print(json.dumps(json_schema(), indent=2))
 
 
 @app.command(name="list")
