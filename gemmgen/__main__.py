@@ -17,8 +17,22 @@ GARBAGE_THRESHOLDS = (50_000, 20, 20)
 that as often as Python does takes a fifth of the time to import torch."""
 
 
+def _open_streams() -> None:
+    """Open the standard streams that whoever started this process has closed, on nothing.
+
+    Else the next file that is opened would take their numbers, and be printed into.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, which is this one
+            setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
+
+
 def run() -> None:
     """Run the command line; the process ends here, with its exit code."""
+    _open_streams()
     # With `python -m` the working directory comes first: files beside the user must not be imported in place
     # of what the command needs, unless this very package is there.
     here = Path.cwd()

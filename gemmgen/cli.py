@@ -6,17 +6,14 @@ failed, 2 wrong usage, 128 and its number where a signal ended it.
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -32,6 +29,13 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
+from gemmgen.reporting import choose, run_command, unwritable, watch
+from gemmgen.reporting import complain as _complain
+from gemmgen.reporting import each as _each
+from gemmgen.reporting import end as _exit
+from gemmgen.reporting import print_json as _print_json
+from gemmgen.reporting import progressing as _progress
+from gemmgen.reporting import write as _write
 from gemmgen.scratch import usable_cores
 
 if TYPE_CHECKING:
@@ -44,7 +48,21 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 T = TypeVar("T")
-Specs = Annotated[list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files.")]
+Specs = Annotated[
+    list[Path], typer.Argument(metavar="SPEC…", help="One or more spec files; - is a spec on stdin.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--format", metavar="text|github", help="Diagnostics for people, or as annotations of GitHub Actions."
+    ),
+]
+SarifFile = Annotated[
+    Path | None, typer.Option("--sarif", metavar="FILE", help="Also write diagnostics as SARIF 2.1.0.")
+]
+Watching = Annotated[
+    bool, typer.Option("--watch", help="Do it again each time that a spec is saved, until Ctrl-C.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Report as JSON.")]
 Lowering = Annotated[
     bool,
@@ -81,8 +99,6 @@ PictureFile = Annotated[
     Path | None,
     typer.Option("--svg", metavar="FILE", help="Draw the first steps of that timeline; of one spec or file."),
 ]
-WAKING_SECONDS = 0.2
-"""How often the waiting thread wakes: a signal that comes just as it falls asleep does not wake it."""
 CANDIDATES = 10
 """Configurations that are listed where no number is given."""
 Candidates = Annotated[
@@ -109,27 +125,14 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command line; what a user can cause ends as a diagnostic, never as a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a title may have letters that a terminal lacks
-    try:
-        try:
-            app(prog_name="gemmgen")
-        finally:
-            sys.stdout.flush()
-    except GemmgenError as error:
-        _complain(error)
-        sys.exit(1)
-    except BrokenPipeError:
-        # The reader of stdout has gone, so nothing is reported. Keep Python from trying at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        # A full disk, a directory that went away: what no stage can foresee.
-        message = error.strerror or str(error)
-        _complain(GemmgenError([Diagnostic(str(error.filename or "this machine"), "machine", message)]))
-        sys.exit(1)
+    """Run the command line and end the process; what a user can cause is told, never a traceback."""
+    sys.exit(run_command(_command(), sys.argv[1:]))
+
+
+@cache
+def _command() -> Callable[..., object]:
+    """The application as Click has it: a process that runs many commands makes it once."""
+    return typer.main.get_command(app)
 
 
 def _print_version(asked: bool) -> None:
@@ -165,24 +168,38 @@ def init(
     name: Annotated[Path, typer.Argument(metavar="[NAME]", help="Of the file, and so of the module.")] = Path(
         "matmul.yaml"
     ),
+    as_json: Json = False,
 ) -> None:
     """Write a commented spec to start from."""
     path = api.init(name)
-    print(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
+    _print_json({"wrote": [path.as_posix()]})
+    if not as_json:
+        print(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
 
 
 @app.command(cls=CountedOption)
 def plan(
-    specs: Specs, candidates: Candidates = None, explain: Explain = False, as_json: Json = False
+    specs: Specs,
+    candidates: Candidates = None,
+    explain: Explain = False,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    watching: Watching = False,
+    as_json: Json = False,
 ) -> None:
     """Prove specs against the hardware and print what their kernels spend of it."""
     from gemmgen.plan.ledger import ledger
 
+    choose(form, sarif)
+    if watching:
+        watch(lambda: specs, lambda: plan(specs, candidates, explain, form))
     products, failed = _each(specs, make)
     if candidates or explain:
         _print_candidates(products, candidates or CANDIDATES, explained=explain, as_json=as_json)
     elif as_json:
-        _print_json({product.source.path: ledger(product.plan).as_dict() for product in products})
+        _print_json(
+            {p.source.path: {"fields": p.fields, **ledger(p.plan).as_dict()} for p in products},
+        )
     elif products:
         print(
             "\n\n".join(
@@ -202,12 +219,18 @@ def build_command(
     ] = "",
     lowering: Lowering = True,
     simulation: Simulating = True,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    watching: Watching = False,
     as_json: Json = False,
 ) -> None:
     """Generate the module of each spec, compile and simulate it, and write it once every stage has passed."""
     from gemmgen.build import build
     from gemmgen.lower import STAGES
 
+    choose(form, sarif)
+    if watching:
+        watch(lambda: specs, lambda: build_command(specs, out, emit, lowering, simulation, form))
     stages = [stage for stage in emit.split(",") if stage]
     if unknown := [stage for stage in stages if stage not in STAGES]:
         raise typer.BadParameter(
@@ -239,9 +262,15 @@ def check_command(
         list[Path] | None, typer.Argument(metavar="[SPEC…]", help="Default: all of specs/.")
     ] = None,
     out: Out = Path("generated"),
+    form: Format = "text",
+    sarif: SarifFile = None,
+    watching: Watching = False,
     as_json: Json = False,
 ) -> None:
     """Find modules that are missing, stale, edited by hand or orphaned, byte for byte."""
+    choose(form, sarif)
+    if watching:
+        watch(lambda: specs or _all_specs(), lambda: check_command(specs, out, form))
     chosen = specs or _all_specs()
     if not chosen:
         message = "holds no .yaml or .yml files: name the specs to check"
@@ -249,9 +278,9 @@ def check_command(
     products, failed = _each(chosen, make)
     findings = check(products, out, exhaustive=not specs and not failed)
     if as_json:
-        _print_json([{**asdict(f.diagnostic), "diff": f.diff} for f in findings])
+        _print_json({f.diagnostic.path: {"state": f.diagnostic.code, "diff": f.diff} for f in findings})
     for finding in findings:
-        print(finding.diagnostic, file=sys.stderr)
+        _complain(GemmgenError([finding.diagnostic]))
         if not as_json:
             print(finding.diff, end="")
     if not (findings or failed or as_json):
@@ -260,8 +289,11 @@ def check_command(
 
 
 @app.command(name="lower")
-def lower_command(specs: Specs, as_json: Json = False) -> None:
+def lower_command(
+    specs: Specs, form: Format = "text", sarif: SarifFile = None, as_json: Json = False
+) -> None:
     """Compile each spec's module without writing it, and print the measured resources."""
+    choose(form, sarif)
     require_compiler()
     from gemmgen.lower import lower
 
@@ -309,15 +341,15 @@ def simulate_command(
     processes: Processes = None,
     trace: TraceFile = None,
     svg: PictureFile = None,
-    sarif: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Of programs: write the findings as SARIF 2.1.0.")
-    ] = None,
+    form: Format = "text",
+    sarif: SarifFile = None,
     as_json: Json = False,
 ) -> None:
     """Run kernels on the CPU under many schedules; find races, deadlocks and wrong numbers."""
+    files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
+    choose(form, None if files else sarif)  # of a program's findings it has all places
     require_compiler()
     processes = processes or usable_cores()
-    files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
     if files and len(files) < len(subjects):
         raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
     for option, path in (("--trace", trace), ("--svg", svg)):
@@ -330,10 +362,6 @@ def simulate_command(
         _simulate_programs(called, target, schedules, seed, processes, trace, svg, sarif, as_json=as_json)
     elif args is not None or grid is not None:
         raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
-    elif sarif:
-        raise typer.BadParameter(
-            "is written of programs; a spec's findings are in --json", param_hint="--sarif"
-        )
     else:
         specs = [Path(subject) for subject in subjects]
         _simulate_specs(specs, shape, programs, schedules, seed, processes, trace, svg, as_json=as_json)
@@ -470,7 +498,7 @@ def verify_command(
         _print_json({path: verification.as_dict() for path, verification in verifications})
     for path, verification in verifications:
         for failure in verification.failures:
-            print(Diagnostic(path, "wrong-kernel", str(failure)), file=sys.stderr)
+            _complain(GemmgenError([Diagnostic(path, "wrong-kernel", str(failure))]))
         if not as_json:
             passed = len(verification.checks) - len(verification.failures)
             print(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
@@ -671,9 +699,9 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a spec, for editors."""
-    from gemmgen.spec import Spec
+    from gemmgen.spec.model import json_schema
 
-    _print_json(Spec.model_json_schema())
+    print(json.dumps(json_schema(), indent=2))
 
 
 @app.command(name="list")
@@ -846,12 +874,15 @@ def report_command(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
         "report.html"
     ),
+    as_json: Json = False,
 ) -> None:
     """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
     from gemmgen.report import report
 
     _write(out, report(records))
-    print(f"wrote {out}")
+    _print_json({"wrote": [out.as_posix()]})
+    if not as_json:
+        print(f"wrote {out}")
 
 
 # --- libraries
@@ -914,9 +945,9 @@ def library_command(
     if checking:
         findings = package.check(Path(name))
         if as_json:
-            _print_json([asdict(finding.diagnostic) for finding in findings])
+            _print_json({f.diagnostic.path: {"state": f.diagnostic.code} for f in findings})
         for finding in findings:
-            print(finding.diagnostic, file=sys.stderr)
+            _complain(GemmgenError([finding.diagnostic]))
         if not (findings or as_json):
             print(f"{name}: up to date")
         _exit(bool(findings))
@@ -944,42 +975,7 @@ def library_command(
     _exit(failed)
 
 
-# --- running stages
-
-
-def _each(
-    paths: Iterable[S],
-    action: Callable[[S], T],
-    progress: Callable[[str], None] | None = None,
-    *,
-    parallel: bool = False,
-) -> tuple[list[T], bool]:
-    """Run an action on each path, in order, past what is rejected; return results, and whether any failed."""
-
-    def attempt(path: S) -> T | GemmgenError:
-        if progress:
-            progress(str(path))
-        try:
-            return action(path)
-        except GemmgenError as error:
-            return error
-
-    pool = ThreadPoolExecutor(os.cpu_count() if parallel else 1)
-    try:
-        attempts = [pool.submit(attempt, path) for path in paths]
-        while wait(attempts, WAKING_SECONDS).not_done:
-            pass
-        outcomes = [done.result() for done in attempts]
-    finally:
-        # An interrupt does not wait for the threads, whose work can take minutes: the process ends with them.
-        pool.shutdown(wait=False, cancel_futures=True)
-    results: list[T] = []
-    for outcome in outcomes:
-        if isinstance(outcome, GemmgenError):
-            _complain(outcome)
-        else:
-            results.append(outcome)
-    return results, len(results) < len(outcomes)
+# --- what is refused before anything runs
 
 
 def _all_specs() -> list[Path]:
@@ -1002,8 +998,8 @@ def _refuse_unwritable(record: Path, specs: list[Path]) -> None:
         message = "only specs are timed and recorded"
     elif len(specs) > 1 and not record.is_dir():
         message = "several specs need a directory to record into"
-    elif not (record.is_dir() or record.parent.is_dir()):
-        message = f"there is no directory {record.parent}"
+    elif not record.is_dir() and (problem := unwritable(record)):
+        message = problem
     else:
         _refuse_duplicates(specs)
         return
@@ -1025,10 +1021,8 @@ def _refuse_timeline(option: str, path: Path, subjects: list[str]) -> None:
     """A timeline is of one kernel; find out whether it has a place to go before the kernel runs."""
     if len(subjects) > 1:
         message = "a timeline is of one spec or file"
-    elif path.is_dir():
-        message = f"{path} is a directory"
-    elif not path.parent.is_dir():
-        message = f"there is no directory {path.parent}"
+    elif problem := unwritable(path):
+        message = problem
     else:
         return
     raise typer.BadParameter(message, param_hint=option)
@@ -1043,29 +1037,7 @@ def _write_timelines(simulated: Sequence[Simulation | Result], trace: Path | Non
             _write(svg, first.svg())
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        message = f"cannot write: {error.strerror or error}"
-        raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
-
-
 # --- printing
-
-
-@contextmanager
-def _progress(what: str) -> Generator[Callable[[str], None]]:
-    """Give a function that tells on stderr what is being done; a spinner where that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: print(f"{what} {step}", file=sys.stderr, flush=True)
-        return
-    try:
-        with console.status(what) as status:
-            yield lambda step: status.update(f"{what} {step}")
-    finally:
-        console.show_cursor()  # an interrupt can come before the status is there to do it
 
 
 def _prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
@@ -1084,17 +1056,3 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
         print("\n" * (i > 0) + f"{path}: {found.table(limit)}")
         if explained:
             print(f"\n{found.explanation()}")
-
-
-def _complain(error: GemmgenError) -> None:
-    for diagnostic in error.diagnostics:
-        print(diagnostic, file=sys.stderr)
-
-
-def _exit(failed: bool) -> None:
-    if failed:
-        raise typer.Exit(1)
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))

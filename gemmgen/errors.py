@@ -1,12 +1,22 @@
-"""What can be wrong with a user's input, as values; no other module formats a diagnostic."""
+"""What can be wrong with a user's input, as values, and in the forms that other tools read.
+
+No other module formats a diagnostic; how much of it a person is shown is ``gemmgen.reporting``'s.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
+from gemmgen import __version__
+
 Severity = Literal["error", "warning"]
+Value = bool | int | float | str | tuple["Value", ...] | None
+"""Of a field of a spec, as YAML has it; None where the field is to be left out."""
+Advice = tuple[tuple[str, Value], ...]
+"""Fields by their dotted paths, each with the value that it is to have: applied together they end a fault."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,8 @@ class Violation:
     """What the hardware or the compiler allows: ``the limit is 232,448``."""
     fix: str
     """The nearest legal value, as an instruction: ``use at most 4``."""
+    advice: Advice = ()
+    """The same for a machine: what its first alternative changes."""
 
     def __str__(self) -> str:
         return f"{self.found}, {self.limit}; {self.fix}"
@@ -45,11 +57,35 @@ class Diagnostic:
     column: int | None = None
     """1-based."""
     severity: Severity = "error"
+    advice: Advice = ()
+    """What the message advises, for a machine; empty where it advises nothing that one could apply."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
         subject = f" {self.field}" if self.field else ""
         return f"{place}: {self.severity}[{self.code}]{subject}: {self.message}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold; every key is always there."""
+        return asdict(self)
+
+    def as_github(self) -> str:
+        """Return the command that makes GitHub Actions show the message at its line of a pull request."""
+        place = {"file": self.path, "line": self.line, "col": self.column, "title": f"{self.code}"}
+        properties = ",".join(
+            f"{name}={_escaped(str(value), _PROPERTY)}" for name, value in place.items() if value is not None
+        )
+        text = f"{self.field}: {self.message}" if self.field else self.message
+        return f"::{self.severity} {properties}::{_escaped(text, _DATA)}"
+
+
+_DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}
+_PROPERTY = {**_DATA, ":": "%3A", ",": "%2C"}
+"""What GitHub's workflow commands escape, in a message and in a property."""
+
+
+def _escaped(text: str, escapes: Mapping[str, str]) -> str:
+    return "".join(escapes.get(character, character) for character in text)
 
 
 class GemmgenError(Exception):
@@ -62,3 +98,77 @@ class GemmgenError(Exception):
     def __reduce__(self) -> tuple[type[GemmgenError], tuple[tuple[Diagnostic, ...]]]:
         # The default would rebuild the error from its text, and the diagnostics would be lost.
         return (GemmgenError, (self.diagnostics,))
+
+
+# --- SARIF
+
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+@dataclass(frozen=True)
+class Region:
+    """A place in a file, as SARIF has it."""
+
+    file: str
+    line: int | None
+    """1-based; None for the file as a whole."""
+    column: int | None = None
+    """1-based."""
+    snippet: str = ""
+    """The line's text, empty where it is not told."""
+
+    def as_sarif(self) -> dict[str, object]:
+        """Return a location; files below this directory are relative to it."""
+        path, here = Path(self.file).resolve(), Path.cwd()
+        uri = path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_uri()
+        physical: dict[str, object] = {"artifactLocation": {"uri": uri}}
+        if self.line is not None:
+            region: dict[str, object] = {"startLine": self.line}
+            if self.column is not None:
+                region["startColumn"] = self.column
+            if self.snippet:
+                region["snippet"] = {"text": self.snippet}
+            physical["region"] = region
+        return {"physicalLocation": physical}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A result of a SARIF log."""
+
+    rule: str
+    severity: Severity
+    text: str
+    places: Sequence[Region]
+    """The place of the fault, then others that have to do with it."""
+
+
+def sarif_log(
+    tool: str, reported: Iterable[Reported], says: Mapping[str, str] | None = None
+) -> dict[str, object]:
+    """Return a log in SARIF 2.1.0 as a value that JSON can hold.
+
+    `says` has a sentence for rules that have one; the others are described by their names.
+    """
+    reported = tuple(reported)
+    rules = list(dict.fromkeys(found.rule for found in reported))
+    results: list[dict[str, object]] = []
+    for found in reported:
+        result: dict[str, object] = {
+            "ruleId": found.rule,
+            "ruleIndex": rules.index(found.rule),
+            "level": found.severity,
+            "message": {"text": found.text},
+        }
+        locations = [place.as_sarif() for place in dict.fromkeys(found.places)]
+        if locations:
+            result["locations"] = locations[:1]
+            result["relatedLocations"] = locations[1:]
+        results.append(result)
+    described = [
+        {"id": rule, "shortDescription": {"text": (says or {}).get(rule) or rule.replace("-", " ")}}
+        for rule in rules
+    ]
+    driver = {"name": tool, "version": __version__, "rules": described}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}

@@ -139,7 +139,7 @@ def _in_child(source: str, capability: int, *, path: str, stem: str) -> dict[str
     with scratch() as scratch_directory:
         directory = Path(scratch_directory)
         module_path = directory / f"{stem}.py"
-        module_path.write_text(source)
+        module_path.write_text(source, encoding="utf-8")
         # A cache of its own: the ptxas report is printed on a cache miss only.
         own_cache = {triton_api.CACHE_VARIABLE: str(directory / "cache")}
         try:
@@ -168,7 +168,7 @@ def _compile_here(path: Path, capability: int) -> None:
     for stage, data in compiled.stages.items():
         path.with_name(f"kernel.{stage}").write_bytes(data)
     figures = {name: getattr(compiled, name) for name in ("smem_bytes", "warps", "tmem_columns")}
-    path.with_name("kernel.figures").write_text(json.dumps(figures))
+    path.with_name("kernel.figures").write_text(json.dumps(figures), encoding="utf-8")
 
 
 TELLING = (

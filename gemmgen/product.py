@@ -19,8 +19,10 @@ from types import MappingProxyType
 from gemmgen import MODULE_FORMAT
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
+from gemmgen.plan.decisions import FIELDS, UNSTATABLE
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
+from gemmgen.plan.planner import family_for
 from gemmgen.render import render
 from gemmgen.scratch import HOLD, lock, scratch
 from gemmgen.spec import SpecFile, load_spec
@@ -57,6 +59,16 @@ class Product:
     def ledger(self) -> Ledger:
         """What the kernel spends of the hardware."""
         return ledger(self.plan)
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Every field that a spec of this target can pin, by its path, with the value that is planned.
+
+        None where the kernel has nothing that the field would say.
+        """
+        decisions = family_for(self.plan).decisions
+        values = {path: getattr(self.plan, name, None) for path, name in FIELDS.items() if name in decisions}
+        return {path: None if (path, value) in UNSTATABLE else value for path, value in values.items()}
 
     def files(self) -> dict[str, str]:
         """Return the product's files by name.
@@ -224,7 +236,7 @@ def _check_product(product: Product, directory: Path) -> Iterator[Finding]:
 def _edited(path: Path, found: bytes) -> bool:
     """Whether a module differs from the one that its own manifest was written with."""
     try:
-        manifest = json.loads(path.with_suffix(".json").read_text())
+        manifest = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         return path.suffix == ".py" and manifest["module_sha256"] != hashlib.sha256(found).hexdigest()
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -6,6 +6,7 @@ All of it goes with the run, however that ends: ``discard`` undoes what is open 
 
 from __future__ import annotations
 
+import errno
 import faulthandler
 import os
 import pickle
@@ -86,19 +87,45 @@ def scratch() -> Generator[str]:
     """Give the path of a new directory, which goes at the end of the context.
 
     Raises:
-        GemmgenError: There is no place for temporary files (``no-scratch``).
+        GemmgenError: There is no place for temporary files, or it is full (``no-scratch``).
     """
     try:
         path, descriptor = _new_directory()
     except OSError as error:
-        message = f"no place for temporary files: {error.strerror}; let TMPDIR name one that can be written"
-        raise GemmgenError([Diagnostic(str(error.filename or "TMPDIR"), "no-scratch", message)]) from error
+        raise _no_scratch(error, error.filename or "TMPDIR") from error
     try:
         yield str(path)
+    except OSError as error:
+        if error.errno not in FULL or not is_full(path):
+            raise
+        raise _no_scratch(error, path.parent) from error
     finally:
         shutil.rmtree(path, ignore_errors=True)
         if _DIRECTORIES.pop(path, None) is not None:
             os.close(descriptor)
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a system says where a file system, or a user's part of it, has no space left."""
+
+PROBE_BYTES = 1 << 18
+"""With less than this left in a place for temporary files, that is why a compiler has failed."""
+
+
+def is_full(directory: Path) -> bool:
+    """Whether a directory has no space for another file."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(bytes(PROBE_BYTES))
+            file.flush()
+    except OSError as error:
+        return error.errno in FULL
+    return False
+
+
+def _no_scratch(error: OSError, place: object) -> GemmgenError:
+    message = f"no place for temporary files: {error.strerror}; let TMPDIR name one that can be written"
+    return GemmgenError([Diagnostic(str(place), "no-scratch", message)])
 
 
 def _new_directory() -> tuple[Path, int]:
@@ -142,6 +169,7 @@ def run_child(
 
     Raises:
         subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
+        OSError: It failed, and `directory` is full: what it printed may be lost.
     """
     printed = (directory / "stdout", directory / "stderr")
     child = _fork(partial(_run_here, function, printed, {**environment, "TMPDIR": str(directory)}))
@@ -156,7 +184,9 @@ def run_child(
         _kill(child)
         os.waitpid(child, 0)
         raise subprocess.TimeoutExpired("the child", timeout)
-    stdout, stderr = (path.read_text(errors="replace") for path in printed)
+    if status and is_full(directory):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
+    stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in printed)
     return subprocess.CompletedProcess("the child", status, stdout, stderr)
 
 

@@ -726,7 +726,7 @@ def test_candidates_may_stand_without_their_number(
 
 
 def test_both_are_given_as_json(command: Callable[..., str]) -> None:
-    (found,) = json.loads(command(SPEC, "--candidates", "2", "--explain", "--json")).values()
+    (found,) = json.loads(command(SPEC, "--candidates", "2", "--explain", "--json"))["results"].values()
     assert found["shape"] == list(SQUARE)
     assert len(found["candidates"]) == 2
     assert found["candidates"][0]["lost_by"] is None

@@ -41,6 +41,7 @@ tile: {m: 128, n: 256, k: 64}
 """
 
 DIAGNOSTIC = re.compile(r"(?P<path>.+?)(?::\d+:\d+)?: error\[(?P<code>[a-z-]+)\].*: .+")
+EXCERPT = re.compile(r" *\d+ \| .*| + \| +\^")
 PROGRESS = re.compile(r"(?:building|lowering|simulating) \S+")
 
 
@@ -54,8 +55,17 @@ class Ran:
 
     @property
     def diagnostics(self) -> list[str]:
-        """The lines on stderr that tell of no progress."""
-        return [line for line in self.stderr.splitlines() if not PROGRESS.fullmatch(line)]
+        """The lines on stderr that tell of no progress, and show no line of a file."""
+        beside = re.compile(f"{PROGRESS.pattern}|{EXCERPT.pattern}")
+        return [line for line in self.stderr.splitlines() if not beside.fullmatch(line)]
+
+    @property
+    def results(self) -> Any:
+        """What stdout has of the results, as JSON."""
+        told = json.loads(self.stdout)
+        assert list(told) == ["diagnostics", "results"]
+        assert [found["code"] for found in told["diagnostics"]] == self.codes
+        return told["results"]
 
     @property
     def codes(self) -> list[str]:
@@ -234,7 +244,7 @@ def test_nothing_is_printed_where_nothing_is_accepted(gemmgen_: Gemmgen, good: P
 def test_bad_input_leaves_valid_json(gemmgen_: Gemmgen, good: Path, command: str) -> None:
     ran = gemmgen_(command, "absent.yaml", "--json")
     assert ran.code == 1
-    assert json.loads(ran.stdout) in ({}, [])
+    assert ran.results == {}
     assert ran.codes == ["file-missing"]
 
 
@@ -253,7 +263,7 @@ def test_one_bad_spec_among_several_does_not_stop_the_others(
     ran = gemmgen_(*command, good, "deep.yaml", "absent.yaml", "last.yaml", "--json")
     assert ran.code == 1
     assert ran.codes == ["smem-capacity", "file-missing"]
-    reports = json.loads(ran.stdout)
+    reports = ran.results
     assert [report if isinstance(report, str) else report["spec"] for report in reports] == [
         "good.yaml",
         "last.yaml",
@@ -301,7 +311,7 @@ def test_plan_prints_the_ledger(gemmgen_: Gemmgen, good: Path) -> None:
 
 
 def test_plan_takes_json(gemmgen_: Gemmgen, good: Path) -> None:
-    report = json.loads(gemmgen_("plan", good, "--json").stdout)
+    report = gemmgen_("plan", good, "--json").results
     assert [section["title"] for section in report["good.yaml"]["sections"]][:2] == [
         "kernel for H100 SXM (sm_90a)",
         "shared memory per CTA",
@@ -320,7 +330,7 @@ def test_build_without_the_compiler_writes_the_module(gemmgen_: Gemmgen, good: P
 def test_build_compiles_confirms_and_emits(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("build", good, "--emit", "ttgir,llir,ptx,cubin,sass", "--json")
     assert (ran.code, ran.stderr) == (0, "building good.yaml\n")
-    (report,) = json.loads(ran.stdout)
+    (report,) = ran.results
     stages = ["ttgir", "llir", "ptx", "cubin", "sass"]
     assert report["module"] == "generated/good.py"
     assert report["artifacts"] == [f"generated/good.{stage}" for stage in stages]
@@ -357,13 +367,13 @@ def test_check_shows_what_differs(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("check", good)
     assert (ran.code, ran.codes) == (1, ["hand-edited"])
     assert ran.stdout.startswith("--- generated/good.py\n+++ generated/good.py (generated)\n")
-    report = json.loads(gemmgen_("check", good, "--json").stdout)
-    assert [(found["code"], found["diff"] == ran.stdout) for found in report] == [("hand-edited", True)]
+    report = gemmgen_("check", good, "--json").results
+    assert report == {"generated/good.py": {"state": "hand-edited", "diff": ran.stdout}}
 
 
 def test_check_of_what_is_up_to_date_is_empty_json(gemmgen_: Gemmgen, good: Path) -> None:
     gemmgen_("build", "--no-lower", good)
-    assert gemmgen_("check", good, "--json") == Ran(0, "[]\n", "")
+    assert gemmgen_("check", good, "--json").results == {}
 
 
 def test_check_finds_orphans_only_when_it_knows_all_specs(gemmgen_: Gemmgen, good: Path) -> None:
@@ -389,7 +399,7 @@ def test_specs_of_either_suffix_are_found(gemmgen_: Gemmgen, good: Path) -> None
     good.rename("specs/good.yml")
     gemmgen_("build", "--no-lower", "specs/good.yml")
     assert gemmgen_("check").code == 0
-    assert [row["spec"] for row in json.loads(gemmgen_("list", "--json").stdout)] == ["good"]
+    assert [row["spec"] for row in gemmgen_("list", "--json").results] == ["good"]
 
 
 def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, good: Path) -> None:
@@ -403,7 +413,7 @@ def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, go
     assert header.split() == ["spec", "dtypes", "tile", "cluster", "stages", "module", "title"]
     assert re.match(r"built +bf16 x bf16 -> bf16 +128x256x64 .* up to date +a matmul", built)
     assert re.match(r"missing .* missing +a matmul", missing)
-    assert [row["module"] for row in json.loads(gemmgen_("list", "--json").stdout)] == [
+    assert [row["module"] for row in gemmgen_("list", "--json").results] == [
         "up to date",
         "missing",
     ]
@@ -411,7 +421,7 @@ def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, go
 
 def test_list_of_nothing_is_no_error(gemmgen_: Gemmgen, good: Path) -> None:
     assert gemmgen_("list") == Ran(0, "no specs under specs/\n", "")
-    assert gemmgen_("list", "--json") == Ran(0, "[]\n", "")
+    assert gemmgen_("list", "--json").results == []
 
 
 # --- schema
@@ -493,7 +503,7 @@ def test_doctor_says_what_runs_without_a_gpu(gemmgen_: Gemmgen, monkeypatch: pyt
     assert (ran.code, ran.stderr) == (0, "")
     assert ran.stdout.startswith(f"gemmgen                    {__version__}\n")
     assert "build, lower, simulate     yes\n" in ran.stdout
-    report = json.loads(gemmgen_("doctor", "--json").stdout)
+    report = gemmgen_("doctor", "--json").results
     assert report["gpu"] == "no GPU"
     assert report["versions"]["torch"] == torch.__version__
     reason = "no: needs a Hopper or Blackwell GPU (compute capability 9.0 or 10.0), found no GPU"
@@ -521,7 +531,7 @@ def test_doctor_knows_the_gpus_that_specs_are_for(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA X")
-    assert json.loads(gemmgen_("doctor", "--json").stdout)["stages"]["test, bench"] == expected
+    assert gemmgen_("doctor", "--json").results["stages"]["test, bench"] == expected
 
 
 @pytest.mark.parametrize(("capability", "measures"), [((9, 0), True), ((10, 0), False)])
@@ -547,7 +557,7 @@ def test_doctor_shows_the_torch_that_is_imported_its_cuda_and_the_driver(
     monkeypatch.setattr(gemmgen.doctor, "DRIVER", driver)
     monkeypatch.setattr(torch, "__version__", "2.15.0+cu132")
     monkeypatch.setattr(torch.version, "cuda", "13.2")
-    versions = json.loads(gemmgen_("doctor", "--json").stdout)["versions"]
+    versions = gemmgen_("doctor", "--json").results["versions"]
     assert versions["torch"] == "2.15.0+cu132"
     assert versions["CUDA of torch"] == "13.2"
     assert versions["NVIDIA driver"] == "580.159.04"
@@ -558,7 +568,7 @@ def test_doctor_says_what_a_cpu_build_and_a_machine_without_a_driver_lack(
 ) -> None:
     monkeypatch.setattr(gemmgen.doctor, "DRIVER", Path("absent"))
     monkeypatch.setattr(torch.version, "cuda", None)
-    versions = json.loads(gemmgen_("doctor", "--json").stdout)["versions"]
+    versions = gemmgen_("doctor", "--json").results["versions"]
     assert (versions["CUDA of torch"], versions["NVIDIA driver"]) == ("none: a CPU build", "none")
 
 
@@ -567,7 +577,7 @@ INSTALL = "`pip install 'gemmgen[compile]'`"
 
 def test_doctor_refuses_another_triton(gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton_api, "SUPPORTED", "2.1")
-    stages = json.loads(gemmgen_("doctor", "--json").stdout)["stages"]
+    stages = gemmgen_("doctor", "--json").results["stages"]
     reason = rf"no: found Triton 3\.9\.\d+, and this needs Triton 2\.1: {re.escape(INSTALL)}"
     assert re.fullmatch(reason, stages["build, lower, simulate"])
     assert stages["test, bench"] == stages["build, lower, simulate"]
@@ -602,7 +612,7 @@ def test_doctor_runs_without_torch_and_triton(gemmgen_: Gemmgen, monkeypatch: py
     for package in ("torch", "triton"):
         monkeypatch.setitem(sys.modules, package, None)
     ran = gemmgen_("doctor", "--json")
-    report = json.loads(ran.stdout)
+    report = ran.results
     assert (ran.code, report["gpu"]) == (0, "unknown (torch: not installed)")
     assert (report["versions"]["torch"], report["versions"]["triton"]) == ("not installed", "not installed")
     missing = f"no: torch is not installed, and this needs it: {INSTALL}"

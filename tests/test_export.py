@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from typer.testing import CliRunner
 
 from gemmgen import api
 from gemmgen.build import Exported, export, launcher_differences
-from gemmgen.cli import app
+from gemmgen.cli import app, main
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES, HOPPER
@@ -126,10 +127,14 @@ def test_a_file_that_gemmgen_did_not_write_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["Makefile"]
 
 
-def test_the_command_and_the_function_say_what_they_wrote(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["export", str(spec_file("h100_bf16")), "--aot", str(tmp_path), "--json"])
-    assert found.exit_code == 0, found.output
-    (told,) = json.loads(found.stdout)
+def test_the_command_and_the_function_say_what_they_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = str(spec_file("h100_bf16"))
+    monkeypatch.setattr(sys, "argv", ["gemmgen", "export", spec, "--aot", str(tmp_path), "--json"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    (told,) = json.loads(capsys.readouterr().out)["results"]
     assert told == api.export(spec_file("h100_bf16"), tmp_path).as_dict()
     assert set(told["files"]) == {path.as_posix() for path in tmp_path.iterdir()}
     found = CliRunner().invoke(app, ["export", str(spec_file("h100_bf16")), "--aot", str(tmp_path)])

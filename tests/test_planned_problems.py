@@ -187,7 +187,7 @@ def test_the_list_as_json_has_every_problem(
     monkeypatch.setattr("sys.argv", ["gemmgen", "plan", str(path), "--candidates", "2", "--json"])
     with pytest.raises(SystemExit):
         cli.main()
-    (found,) = json.loads(capsys.readouterr().out).values()
+    (found,) = json.loads(capsys.readouterr().out)["results"].values()
     assert found["shapes"] == [[1, 6144, 4096], [2, 6144, 4096]]
     assert "shape" not in found
     first, second = found["candidates"]

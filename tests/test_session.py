@@ -274,7 +274,7 @@ def test_records_become_a_table_and_a_plot(tmp_path: Path, gemmgen: Run, record:
 def test_records_are_told_as_json(gemmgen: Run) -> None:
     code, out, _ = gemmgen("bench", RECORD, RECORD, "--json")
     assert code == 0
-    assert json.loads(out) == [json.loads(RECORD.read_text())] * 2
+    assert json.loads(out)["results"] == [json.loads(RECORD.read_text())] * 2
 
 
 def test_a_record_that_cannot_be_read_costs_the_others_nothing(
@@ -462,7 +462,7 @@ def test_runs_have_to_agree_to_the_bit_if_the_plan_says_so_whatever_else_the_spe
 def test_checks_are_told_as_json(gemmgen: Run, verified: list[object]) -> None:
     code, out, err = gemmgen("test", SPEC, "--shapes", "8x9x16", "--json")
     assert code == 1
-    (told,) = json.loads(out).values()
+    (told,) = json.loads(out)["results"].values()
     assert told["passed"] is False
     assert [check["passed"] for check in told["checks"]] == [True, False]
     assert "error[wrong-kernel]" in err

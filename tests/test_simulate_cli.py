@@ -112,7 +112,7 @@ def test_a_pinned_shape_that_wraps_no_ring_is_a_note(gemmgen_: Gemmgen) -> None:
 
 def test_a_report_can_be_json(gemmgen_: Gemmgen) -> None:
     ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--shape", "64x64x64", "--json")
-    (report,) = json.loads(ran.stdout).values()
+    (report,) = json.loads(ran.stdout)["results"].values()
     assert (ran.code, report["module"], report["findings"]) == (0, "h100_bf16.py", [])
     assert [launch["shape"] for launch in report["launches"]] == [[64, 64, 64]] * 2
 
@@ -169,7 +169,7 @@ def test_a_fault_is_told_with_its_lines_and_exits_with_1(
 def test_faults_are_json_too(gemmgen_: Gemmgen, planted: Callable[[Product], None]) -> None:
     planted(mutant((RELEASE, "")))
     ran = gemmgen_("simulate", SPEC, "--schedules", 0, "--json")
-    (report,) = json.loads(ran.stdout).values()
+    (report,) = json.loads(ran.stdout)["results"].values()
     finding = report["findings"][0]
     assert ran.code == 1
     assert {"kind": "deadlock", "severity": "error", "cta": 0}.items() <= finding.items()
@@ -260,7 +260,7 @@ def test_a_build_simulates_before_it_writes(gemmgen_: Gemmgen, monkeypatch: pyte
     ran = gemmgen_("build", SPEC)
     assert ran.code == 0
     assert "\n\nsimulated: 3 schedules, 0 findings\n\nwrote generated/h100_bf16.py\n" in ran.stdout
-    (report,) = json.loads(gemmgen_("build", SPEC, "--json").stdout)
+    (report,) = json.loads(gemmgen_("build", SPEC, "--json").stdout)["results"]
     assert report["simulation"]["launches"][0]["schedules"] == ["lazy", "eager", "random"]
 
 
@@ -409,7 +409,7 @@ def test_a_race_of_a_program_is_told_with_its_line(gemmgen_: Gemmgen, program: P
         i for i, text in enumerate(COPIES.read_text().splitlines(), 1) if "async_load(in_desc, [row" in text
     )
     assert any(re.search(rf"copies\.py:{line}: error\[write-after-read\] buffer", d) for d in ran.diagnostics)
-    (result,) = json.loads(ran.stdout)["program.py::race"]
+    (result,) = json.loads(ran.stdout)["results"]["program.py::race"]
     assert result["findings"][0]["line"] == line
     assert json.loads(Path("found.sarif").read_text())["runs"][0]["results"]
 
@@ -472,7 +472,6 @@ def test_a_program_that_does_not_run_is_an_error_in_one_line(
         ("program.py", SPEC),
         ("program.py", "--shape", "1x1x1"),
         (SPEC, "--programs", "2"),
-        (SPEC, "--sarif", "found.sarif"),
         (SPEC, "--grid", "1"),
         ("program.py", "--args", "1"),
     ],
@@ -488,7 +487,7 @@ def test_a_persistent_kernel_runs_with_the_programs_that_are_asked_for(gemmgen_:
         "simulate", SPEC, "--shape", "256x512x128", "--programs", "3", "--schedules", "0", "--json"
     )
     assert ran.code == 0
-    (found,) = json.loads(ran.stdout).values()
+    (found,) = json.loads(ran.stdout)["results"].values()
     assert [launch["programs"] for launch in found["launches"]] == [3, 3]
 
 

@@ -1,6 +1,5 @@
 """Hardware facts, each with its source, in one table of each kind."""
 
-from gemmgen.hardware.architecture import BLACKWELL, HOPPER, TCGEN05, WGMMA, Architecture
 from gemmgen.hardware.elements import (
     DTYPES,
     FP8,
@@ -12,7 +11,7 @@ from gemmgen.hardware.elements import (
     DType,
     ScaleFormat,
 )
-from gemmgen.hardware.gpus import GPUS, Gpu
+from gemmgen.hardware.gpus import BLACKWELL, GPUS, HOPPER, TCGEN05, WGMMA, Architecture, Gpu
 
 __all__ = [
     "BLACKWELL",

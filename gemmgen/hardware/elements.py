@@ -11,28 +11,13 @@ Sources, cited by their tag:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Generic, Literal, TypeVar, overload
 
-from gemmgen.hardware.architecture import WGMMA
+from gemmgen.hardware.gpus import WGMMA, Row, Table
 
-Row = TypeVar("Row")
 Value = TypeVar("Value", covariant=True)
-
-
-class Table(dict[str, Row]):
-    """Rows by their names, in the order in which a message lists them."""
-
-    def __init__(self, what: str, rows: Mapping[str, Row]) -> None:
-        super().__init__(rows)
-        self._what = what
-
-    def __missing__(self, name: str) -> Row:
-        close = difflib.get_close_matches(name, self, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise KeyError(f"no {self._what} is called {name!r}; there are {', '.join(self)}{hint}")
 
 
 class Names(Sequence[str]):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.hardware.architecture import is_power_of_two
+from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
 from gemmgen.library.sources import Sources, family_label, pinned_text
 from gemmgen.lower import lower

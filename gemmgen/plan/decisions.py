@@ -120,6 +120,9 @@ FIELDS = {
 }
 """The decisions that a spec can state: the path of each field, and the name of the plan's."""
 
+UNSTATABLE: Final = frozenset({("mma.promote_k", 0), ("warp_specialization.registers.producer", 0)})
+"""What a plan has where a spec says nothing: there is nothing to state."""
+
 
 def pinned(spec: Spec) -> dict[str, object]:
     """Return the decisions that the spec states, by the name of the plan's field."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import Architecture
-from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below, round_up
 from gemmgen.hardware.elements import FP8
+from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from gemmgen.hardware.elements import Names, Table
+from gemmgen.hardware.elements import Names
+from gemmgen.hardware.gpus import Table
 
 SIGNIFICANT: float = 16.0
 """Numbers that are multiples of 1 / 16 and no larger than this have few bits: products with small integers

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
-from gemmgen import __version__
-from gemmgen.errors import GemmgenError
+from gemmgen import errors
+from gemmgen.errors import GemmgenError, Region, Reported
 from gemmgen.simulate import picture
-from gemmgen.simulate.findings import Finding, Frame, Severity
+from gemmgen.simulate.findings import Finding, Severity
 from gemmgen.simulate.picture import Trace
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""
-
-SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
@@ -156,32 +153,10 @@ def notes_by_kernel(launches: Iterable[Mapping[str, Any]]) -> dict[str, list[str
 
 def sarif_log(findings: Iterable[Finding]) -> dict[str, object]:
     """Return a log in SARIF 2.1.0 as a value that JSON can hold; files below this directory are relative."""
-    findings = tuple(findings)
-    kinds = list(dict.fromkeys(finding.kind for finding in findings))
-    results: list[dict[str, object]] = []
-    for finding in findings:
-        locations = [_sarif_location(place) for place in dict.fromkeys(finding.places)]
-        result: dict[str, object] = {
-            "ruleId": finding.kind.value,
-            "ruleIndex": kinds.index(finding.kind),
-            "level": "error" if finding.severity is Severity.ERROR else "warning",
-            "message": {"text": f"{finding.name}: {finding.text}"},
-        }
-        if locations:
-            result["locations"] = locations[:1]
-            result["relatedLocations"] = locations[1:]
-        results.append(result)
-    rules = [{"id": kind.value, "shortDescription": {"text": kind.value.replace("-", " ")}} for kind in kinds]
-    driver = {"name": "gemmgen simulate", "version": __version__, "rules": rules}
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return {"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}
+    return errors.sarif_log("gemmgen simulate", map(_reported, findings))
 
 
-def _sarif_location(place: Frame) -> dict[str, object]:
-    path = Path(place.file).resolve()
-    here = Path.cwd()
-    uri = path.relative_to(here).as_posix() if path.is_relative_to(here) else path.as_uri()
-    region: dict[str, object] = {"startLine": place.line}
-    if place.snippet:
-        region["snippet"] = {"text": place.snippet}
-    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
+def _reported(finding: Finding) -> Reported:
+    places = [Region(place.file, place.line, snippet=place.snippet) for place in finding.places]
+    severity = "error" if finding.severity is Severity.ERROR else "warning"
+    return Reported(finding.kind.value, severity, f"{finding.name}: {finding.text}", places)

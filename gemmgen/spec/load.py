@@ -15,9 +15,10 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -38,6 +39,7 @@ from gemmgen.spec.diagnostics import (
     listing,
     meant,
     quoted,
+    shortened,
 )
 from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
 
@@ -63,9 +65,26 @@ _UNPRINTABLE = re.compile(
 )
 
 
+STDIN = "<stdin>"
+"""What diagnostics call the spec that ``-`` names."""
+STDIN_STEM = "matmul"
+"""Of the module of a spec that has no file, as of the one that ``gemmgen init`` writes."""
+
+
+@lru_cache(maxsize=1)
+def stdin_bytes(stream: TextIO | None) -> bytes:
+    """Return what a stream holds up to the limit of a spec, and one byte more; it can be read only once."""
+    return stream.buffer.read(MAX_BYTES + 1) if stream else b""
+
+
 def read_bytes(path: Path, report: Report) -> bytes:
-    """Return the bytes of the file; its kind and size are judged before it is opened."""
+    """Return the bytes of the file; its kind and size are judged before it is opened. ``-`` is stdin."""
     try:
+        if str(path) == "-":
+            data = stdin_bytes(sys.stdin)
+            if len(data) > MAX_BYTES:
+                report.stop("file-size", f"more than {MAX_BYTES:,} bytes, the limit for a spec")
+            return data
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             report.stop("file-type", "this is a directory, a spec is a file")
@@ -157,7 +176,7 @@ class SpecFile:
 
     spec: Spec
     path: str
-    """As the user gave it, with forward slashes."""
+    """As the user gave it, with forward slashes; ``<stdin>`` for ``-``."""
     stem: str
     """The name of the module to generate."""
     sha256: str
@@ -192,24 +211,28 @@ class SpecFile:
             field=violation.field or None,
             line=line,
             column=column,
+            advice=violation.advice,
         )
 
 
 def load_spec(path: Path) -> SpecFile:
-    """Return the spec in a YAML file, with the place of each value.
+    """Return the spec in a YAML file, or with ``-`` on stdin, with the place of each value.
 
     Raises GemmgenError with one diagnostic per bad field, in the order of the file.
     """
-    report = Report(path.as_posix())
+    given = str(path) == "-"
+    name, stem = (STDIN, STDIN_STEM) if given else (path.as_posix(), path.stem)
+    report = Report(name)
     data = read_bytes(path, report)
-    check_module_name(path, report)
+    if not given:
+        check_module_name(path, report)
     root = compose(decode(data, report), report)
     spec = _validate(root, report)
     places = dict(fields(root, ()))
     return SpecFile(
         spec=spec,
-        path=path.as_posix(),
-        stem=path.stem,
+        path=name,
+        stem=stem,
         sha256=hashlib.sha256(data).hexdigest(),
         positions={field: node.place for field, node in places.items()},
         key_positions={field: node.key_place for field, node in places.items()},
@@ -266,9 +289,9 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
         case "extra_forbidden":
             *section, key = detail["loc"]
             keys = _keys(_declared(tuple(section)))
+            hint = _meant_key(str(key), keys, node, top=not section)
             return "unknown-key", (
-                f"unknown key {quoted(str(key))}, the keys here are {listing(keys, 'and')}"
-                f"{did_you_mean(str(key), keys)}"
+                f"unknown key {quoted(str(key))}, the keys here are {listing(keys, 'and')}{hint}"
             )
         case "literal_error":
             declared = _declared(detail["loc"])
@@ -276,7 +299,7 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
             if node and isinstance(node.value, dict) and len(node.value) == 1:  # an operation with parameters
                 (word,) = node.value
                 found = f"the key {quoted(word)}"
-            hint = meant(word, _choices(declared))
+            hint = _meant_order(word, detail["loc"]) or meant(word, _choices(declared))
             return "not-a-choice", f"expected {_expected(declared)}, found {found}{hint}"
         case (
             "bool_type"
@@ -299,6 +322,77 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
             return code, detail["msg"]
         case unknown:
             raise NotImplementedError(f"no text for Pydantic's {unknown!r}")
+
+
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(
+        ("batch", "batch_size", "batches", "groups"),
+        "one module is one matmul: fold a batch that shares B into M, or call the module for each",
+    ),
+    **dict.fromkeys("mnk", "what a kernel is for is stated as problem: {m: …, n: …, k: …}"),
+    **{operand: f"it goes under operands, as {operand}: {{dtype: …}}" for operand in "abcd"},
+    **dict.fromkeys(("dtype", "dtypes", "type"), "the types are operands.a.dtype, b.dtype and d.dtype"),
+    **dict.fromkeys(
+        ("a_dtype", "b_dtype", "c_dtype", "d_dtype"), "the types are operands.a.dtype, b.dtype and d.dtype"
+    ),
+    **dict.fromkeys(
+        ("layout", "layouts", "major", "transpose", "trans_a", "trans_b"),
+        "what is contiguous is operands.a.major and operands.b.major",
+    ),
+    **dict.fromkeys(("alpha", "beta", "ops", "subtile_n"), "it goes under epilogue"),
+    **dict.fromkeys(
+        ("bias", "activation", "relu", "gelu", "silu"),
+        "what follows the product is a list under epilogue.ops",
+    ),
+    **dict.fromkeys(("stages", "num_stages"), "it is buffering.stages"),
+    **dict.fromkeys(
+        ("num_warps", "consumers", "num_consumers"), "the roles of warps are under warp_specialization"
+    ),
+    **dict.fromkeys(
+        ("split_k", "splits", "stream_k"), "K is divided by schedule.splits or schedule.last_wave"
+    ),
+    **{f"block_{size}": f"it is tile.{size}" for size in "mnk"},
+    **{f"block_size_{size}": f"it is tile.{size}" for size in "mnk"},
+    **dict.fromkeys(("shape", "shapes"), "they are check.shapes and bench.shapes"),
+    **dict.fromkeys(("gpu", "arch", "device"), "it is target"),
+    **dict.fromkeys(("name", "description"), "it is title, and the module is named by the file"),
+}
+"""Where a spec says what other generators and libraries say at the top level."""
+
+
+def _meant_key(key: str, keys: Sequence[str], node: Node | None, *, top: bool) -> str:
+    """Return the end of a message about a key that there is not: what it stands for, or the closest one."""
+    name, colon, value = key.partition(":")
+    if colon and name in keys and value and node and node.value is None:
+        return f"; write a space behind the colon: {name}: {shortened(value)}"
+    place = ELSEWHERE.get(key.lower()) if top else None
+    if place is None:
+        return did_you_mean(key, keys)
+    return f"; {place}"
+
+
+ROW_MAJOR = ("row", "row_major", "rowmajor", "r")
+COLUMN_MAJOR = ("col", "column", "col_major", "column_major", "colmajor", "c")
+
+
+def _meant_order(word: str, location: Location) -> str:
+    """Return the end of a message about an operand's order in the words of BLAS; else nothing.
+
+    A [M, K] whose rows are contiguous is K-major, B [K, N] is so where its columns are.
+    """
+    if location[:1] != ("operands",) or location[-1] != "major":
+        return ""
+    name = word.lower().replace("-", "_").replace(" ", "_")
+    operand = str(location[1])
+    rows = "k" if operand == "a" else "mn"
+    extents = "[M, K]" if operand == "a" else "[K, N]"
+    for words, order, major in (
+        (ROW_MAJOR, "row", rows),
+        (COLUMN_MAJOR, "column", "mn" if rows == "k" else "k"),
+    ):
+        if name in words:
+            return f"; of {order}-major {operand.upper()} {extents} that is {major}"
+    return ""
 
 
 def _declared(location: Location) -> Any:
@@ -369,6 +463,17 @@ def _expected(declared: Any) -> str:
     return {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}[declared]
 
 
+def _has_dtype(declared: Any) -> bool:
+    return isinstance(declared, type) and issubclass(declared, BaseModel) and "dtype" in declared.model_fields
+
+
+def _dtype_in(text: str, declared: Any) -> str:
+    """Return the element type that a word names where an operand's section belongs; nothing for another."""
+    field = declared.model_fields["dtype"]
+    choices = _choices(_bare(field.annotation, field.metadata))
+    return text if text in choices else ""
+
+
 _TRUTHS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 """What YAML 1.1 takes for booleans, and YAML 1.2 for text."""
 
@@ -376,6 +481,8 @@ _TRUTHS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 def _conversion(declared: Any, node: Node | None) -> str:
     """Return how to write a scalar so that it has the declared type, where that is plain."""
     match node and node.value:
+        case str() as text if _has_dtype(declared) and (dtype := _dtype_in(text, declared)):
+            return f"; write {{dtype: {dtype}}}"
         case bool() | int() | float() if declared is str:
             return "; put it in quotes"
         case str() as text if get_origin(declared) is tuple and text in _items(declared):

@@ -136,7 +136,12 @@ def _operation_schema(operation: Operation) -> dict[str, Any]:
     parameters = {"additionalProperties": False, "properties": numbers, "type": "object"}
     return {
         "additionalProperties": False,
-        "properties": {operation.name: {"anyOf": [parameters, {"type": "null"}]}},
+        "properties": {
+            operation.name: {
+                "anyOf": [parameters, {"type": "null"}],
+                "description": "the operation with values of its parameters",
+            }
+        },
         "required": [operation.name],
         "type": "object",
     }
@@ -176,6 +181,10 @@ SIZE_LIMIT = 2**31 - 1
 """Kernels count in 32-bit integers."""
 TITLE_LIMIT = 100
 """Characters."""
+
+
+TITLE_PATTERN = r"""^[^\s"'`\\{}]([^\r\n"'`\\{}]*[^\s"'`\\{}])?$"""
+"""What a title may be, as far as a regular expression of JSON Schema can say it."""
 
 
 def _check_title(title: str) -> str:
@@ -288,7 +297,11 @@ def _check_search(search: object) -> object:
     return cast(object, search)
 
 
-Title = Annotated[str, AfterValidator(_check_title)]
+Title = Annotated[
+    str,
+    AfterValidator(_check_title),
+    WithJsonSchema({"maxLength": TITLE_LIMIT, "minLength": 1, "pattern": TITLE_PATTERN, "type": "string"}),
+]
 Positive = Annotated[int, Field(ge=1, le=SIZE_LIMIT)]
 NonNegative = Annotated[int, Field(ge=0, le=SIZE_LIMIT)]
 Factor = Annotated[float, Field(allow_inf_nan=False)]
@@ -350,7 +363,7 @@ EpilogueOp = Annotated[str | dict[str, dict[str, float]], OneOperation(OPS)]
 class BlockScale(Model):
     """Scales of an operand: one for each row and each block of K."""
 
-    format: ScaleFormatName
+    format: ScaleFormatName = Field(description="the format, which fixes the scales' type and block")
     dtype: ScaleDType | None = Field(default=None, description="of the scales; the format's if left out")
     vector: Positive | None = Field(
         default=None, description="elements of K that share a scale; the format's if left out"
@@ -381,22 +394,22 @@ class InputA(InputB):
 class Addend(Model):
     """The matrix C [M, N], row-major, that is added to the product."""
 
-    dtype: AddendDType
+    dtype: AddendDType = Field(description="the elements of C")
 
 
 class Output(Model):
     """The output matrix D [M, N], row-major."""
 
-    dtype: OutputDType
+    dtype: OutputDType = Field(description="the elements of D, to which sums are converted")
 
 
 class Operands(Model):
     """The matrices of D = epilogue(alpha * A @ B + beta * C)."""
 
-    a: InputA
-    b: InputB
-    c: Addend | None = None
-    d: Output
+    a: InputA = Field(description="the left matrix [M, K]")
+    b: InputB = Field(description="the right matrix [K, N]")
+    c: Addend | None = Field(default=None, description="what is added to the product; nothing if left out")
+    d: Output = Field(description="the result [M, N]")
     misaligned: Misaligned | None = Field(
         default=None,
         description="a tensor whose address or row stride is no multiple of 16 bytes: refuse, or copy in "
@@ -407,9 +420,9 @@ class Operands(Model):
 class Tile(Model):
     """Elements of D (m, n) and of the K dimension (k) that one CTA handles in one main-loop step."""
 
-    m: Positive | None = None
-    n: Positive | None = None
-    k: Positive | None = None
+    m: Positive | None = Field(default=None, description="rows of D of one CTA")
+    n: Positive | None = Field(default=None, description="columns of D of one CTA")
+    k: Positive | None = Field(default=None, description="elements of K in one step of the main loop")
 
 
 class Mma(Model):
@@ -429,15 +442,15 @@ class Mma(Model):
 class Warps(Model):
     """Warps of one consumer along M and N of its tile."""
 
-    m: Positive | None = None
-    n: Positive | None = None
+    m: Positive | None = Field(default=None, description="along the rows of its tile")
+    n: Positive | None = Field(default=None, description="along the columns of its tile")
 
 
 class Cluster(Model):
     """CTAs of one cluster along M and N; they share operand tiles by multicast."""
 
-    m: Positive | None = None
-    n: Positive | None = None
+    m: Positive | None = Field(default=None, description="along M: those of a row share tiles of B")
+    n: Positive | None = Field(default=None, description="along N: those of a column share tiles of A")
 
 
 class Buffering(Model):
@@ -456,8 +469,8 @@ class Buffering(Model):
 class Registers(Model):
     """Registers per thread of each role."""
 
-    producer: Positive | None = None
-    consumer: Positive | None = None
+    producer: Positive | None = Field(default=None, description="of the warp that loads A and B")
+    consumer: Positive | None = Field(default=None, description="of the warps that multiply and store D")
     worker: Positive | None = Field(
         default=None, description="of each warp beside the epilogue's, where the tensor cores have a warp"
     )
@@ -471,8 +484,10 @@ class WarpSpecialization(Model):
         description="none: all warps do everything; cooperative: the consumers share one CTA tile, split "
         "along M; ping_pong: each has a tile of its own, and one multiplies while the other stores",
     )
-    consumers: Positive | None = None
-    registers: Registers = Registers()
+    consumers: Positive | None = Field(
+        default=None, description="groups of warps that multiply and store, beside the producer"
+    )
+    registers: Registers = Field(default=Registers(), description="registers per thread of each role")
 
 
 class Schedule(Model):
@@ -484,7 +499,11 @@ class Schedule(Model):
         "persistent: one program per SM or cluster, which walks over tiles; launch_control: a program for "
         "each tile, and those that run take over the tiles of those that have not started",
     )
-    order: Order | None = None
+    order: Order | None = Field(
+        default=None,
+        description="how tiles follow one another: along rows or columns, in groups, in groups there "
+        "and back (snake), or along a Hilbert curve",
+    )
     minor: Minor | None = Field(
         default=None, description="the dimension along which neighbouring tiles of a group follow"
     )
@@ -540,7 +559,7 @@ class Epilogue(Model):
 class Runs(Model):
     """Problem shapes [M, N, K] for `gemmgen test` or `gemmgen bench`."""
 
-    shapes: Shapes
+    shapes: Shapes = Field(description="a list of problems [M, N, K]")
 
 
 class Ranges(Model):
@@ -555,19 +574,25 @@ class Spec(Model):
     """One matmul: D[M, N] = epilogue(alpha * A[M, K] @ B[K, N] + beta * C[M, N])."""
 
     title: Title = Field(description="one line of plain text for the module's docstring")
-    target: Target
-    operands: Operands
-    accumulator: AccumulatorDType | None = None
-    tile: Tile = Tile()
-    mma: Mma = Mma()
-    warps: Warps = Warps()
-    cluster: Cluster = Cluster()
-    buffering: Buffering = Buffering()
-    warp_specialization: WarpSpecialization = WarpSpecialization()
-    schedule: Schedule = Schedule()
+    target: Target = Field(description="the GPU that the plan is made for")
+    operands: Operands = Field(description="the matrices: their types, and how they lie in memory")
+    accumulator: AccumulatorDType | None = Field(
+        default=None, description="what sums are kept in; int32 for int8 and else fp32, if left out"
+    )
+    tile: Tile = Field(default=Tile(), description="what one CTA handles; a cluster's is this times cluster")
+    mma: Mma = Field(default=Mma(), description="the matrix instruction")
+    warps: Warps = Field(default=Warps(), description="how the warps of a consumer lie over its tile")
+    cluster: Cluster = Field(default=Cluster(), description="CTAs that run together and share tiles")
+    buffering: Buffering = Field(default=Buffering(), description="how deep rings of buffers are")
+    warp_specialization: WarpSpecialization = Field(
+        default=WarpSpecialization(), description="what each warp does for the whole kernel"
+    )
+    schedule: Schedule = Field(default=Schedule(), description="which tiles a program takes, and their order")
     occupancy: Positive | None = Field(default=None, description="CTAs that share an SM")
-    dependent_launch: DependentLaunch | None = None
-    epilogue: Epilogue = Epilogue()
+    dependent_launch: DependentLaunch | None = Field(
+        default=None, description="how the kernel starts while the one ahead still runs; not, if left out"
+    )
+    epilogue: Epilogue = Field(default=Epilogue(), description="what happens to the sums before they are D")
     search: Search = Field(
         default={}, description="values to choose from for fields that are left out, by their path: tile.n"
     )
@@ -583,8 +608,8 @@ class Spec(Model):
     problem: Ranges | None = Field(
         default=None, description="what open fields are chosen for; by default the first shape under bench"
     )
-    check: Runs | None = None
-    bench: Runs | None = None
+    check: Runs | None = Field(default=None, description="what gemmgen test computes and compares")
+    bench: Runs | None = Field(default=None, description="what gemmgen bench times")
 
 
 def stated(spec: Spec) -> dict[str, Any]:
@@ -598,3 +623,13 @@ def spec_of(data: Mapping[str, object]) -> Spec | None:
         return Spec.model_validate(data)
     except ValidationError:
         return None
+
+
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMA_ID = "urn:gemmgen:spec"
+"""A name and no address: the schema of a release is what its own `gemmgen schema` prints."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a spec; rules of the hardware, and some of YAML, are none of it."""
+    return {"$schema": SCHEMA_DIALECT, "$id": SCHEMA_ID, **Spec.model_json_schema()}

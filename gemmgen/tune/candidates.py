@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, pinned
+from gemmgen.plan.decisions import FIELDS, UNSTATABLE, pinned
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of, rank
 from gemmgen.problem import Shape, shape_text
@@ -244,9 +244,6 @@ def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
         found = {path: value for path, value in found.items() if not path.startswith("dependent_launch.")}
     return found
 
-
-UNSTATABLE: Final = frozenset({("mma.promote_k", 0), ("warp_specialization.registers.producer", 0)})
-"""What a plan has where a spec says nothing: there is nothing to state."""
 
 NAMES_OF_SPEC: Final = re.compile(r"^\S+\.ya?ml\nsha256 [0-9a-f]{64}\n", re.MULTILINE)
 """The two lines of a module that name its spec."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_COLUMNS, SCALE_FORMATS, SCALE_ROWS, TCGEN05
-from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below
 from gemmgen.hardware.elements import FP8, Names, outputs_of
+from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
 from gemmgen.plan.rule import Consulted, Finding, Rule, counted, either, nearest, one_of, rule
 from gemmgen.plan.shared_rules import (
     MAX_CLUSTER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.architecture import power_of_two_below, round_up
+from gemmgen.hardware.gpus import power_of_two_below, round_up
 from gemmgen.plan.roles import balanced_consumer_registers
 from gemmgen.plan.rule import altered
 from gemmgen.plan.wgmma.resources import WgmmaKernel

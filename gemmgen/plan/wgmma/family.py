@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from gemmgen.hardware import HOPPER, WGMMA
-from gemmgen.hardware.architecture import is_power_of_two
+from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.search import (
     Branch,

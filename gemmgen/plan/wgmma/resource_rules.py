@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.architecture import power_of_two_below
+from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, nearest, one_of, rule
 from gemmgen.plan.shared_rules import expressible, inexpressible_request, largest_that_fits, uneven_buffers
 from gemmgen.plan.wgmma.bounds import (

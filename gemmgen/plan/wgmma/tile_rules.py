@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.architecture import is_power_of_two, power_of_two_below
 from gemmgen.hardware.elements import FP8, WGMMA_ACCUMULATORS, DType, outputs_of
+from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
 from gemmgen.plan.rule import (
     Consulted,
     Finding,
