@@ -6,24 +6,29 @@ planned.
 
 from __future__ import annotations
 
+import copy
+import itertools
+import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
-from gemmgen.errors import GemmgenError, Violation
+from gemmgen.errors import Advice, GemmgenError, Value, Violation
 from gemmgen.hardware import GPUS
+from gemmgen.hardware.architecture import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
-from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.decisions import FIELDS, pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import judge
-from gemmgen.plan.search import Configuration, Estimate, Family, geometric_mean
+from gemmgen.plan.rule import alternatives, instruction, judge, one_of, written
+from gemmgen.plan.search import Configuration, Estimate, Family, Refuted, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import SIZE_LIMIT, spec_of, stated
 
 FAMILIES = cast(
     "Mapping[str, Family[Kernel]]",
@@ -51,38 +56,101 @@ def plan_spec(source: SpecFile) -> Kernel:
     Raises:
         GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
     """
-    shapes, family = problem_of(source.spec).planned_shapes, family_of(source.spec)
+    family = family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
-        in_order = sorted(foreign, key=lambda violation: source.locate(violation.field))
-        raise GemmgenError(map(source.diagnose, in_order))
-    best: tuple[tuple[float, ...], int, Kernel] | None = None
-    rejected: list[Rejected] = []
-    bounded = [
-        (family.cost_over(found.lower_bound, shapes), found)
-        for found in family.space.configurations(source.spec)
-    ]
-    hopeless = bool(judge(bounded[0][1].lower_bound, family.problem_rules))
+        raise GemmgenError(map(source.diagnose, advised(_in_order(foreign, source), source.spec)))
+    if (best := _best(source.spec, family)) is not None:
+        return best
+    found = [_as_searched(violation, source.spec) for violation in closest(source, family)]
+    raise GemmgenError(map(source.diagnose, advised(_in_order(found, source), source.spec)))
+
+
+def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violation]:
+    """Return violations in the order of the file."""
+    return sorted(violations, key=lambda violation: source.locate(violation.field))
+
+
+def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
+    """Return the best legal plan for a spec, None if no combination is legal.
+
+    Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
+    values that the spec wants searched; then the one that is tried first.
+    """
+    shapes, wanted = problem_of(spec).planned_shapes, searched(spec)
+    refuted = Refuted(family, pinned(spec))
+    bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
+    for found in family.space.configurations(spec):
+        if not bounded:  # what the spec states is judged before others are looked at
+            refuted.refuse(next(found.kernels()))
+        if refuted.everything:
+            return None
+        if not refuted.knows(found.decisions):
+            bounded.append((family.cost_over(found.lower_bound, shapes), found))
+    best: tuple[tuple[float, ...], int, int, Kernel] | None = None
     for number in sorted(range(len(bounded)), key=lambda number: bounded[number][0]):
         bound, configuration = bounded[number]
         if best is not None and bound > best[0]:
             break  # no later configuration is as cheap
-        if hopeless and rejected and _blames_the_problem_alone(rejected[-1], family):
-            break  # no later configuration comes closer
+        if refuted.everything:
+            break
+        if refuted.knows(configuration.decisions):
+            continue
         for plan in configuration.kernels():
-            ranked = family.cost_over(plan, shapes)
-            if best is not None and (ranked, number) >= best[:2]:
-                continue  # ties go to the choice that is listed first
-            if not (violations := family.judge(plan)):
-                best = (ranked, number, plan)
+            cost = family.cost_over(plan, shapes)
+            if best is not None and cost > best[0]:
                 continue
-            rejected.append((plan, violations))
-            if family.store_rules.isdisjoint(violation.rule for violation in violations):
+            ranked = cost, family.space.strangeness(plan, wanted), number
+            if best is not None and ranked >= best[:3]:
+                continue
+            if not (broken := refuted.refuse(plan)):
+                best = (*ranked, plan)
+            elif broken.subject != "store":
                 break
-    if best is None:
-        raise GemmgenError(
-            source.diagnose(violation) for violation in closest(rejected, source, shapes, family)
-        )
-    return best[2]
+    return best[3] if best else None
+
+
+MOST_REJECTED = 600
+"""Configurations of which the closest one is looked for."""
+MOST_STORED = 60
+"""Of these, those of which every way to store D is judged, not only the first."""
+
+
+def closest(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
+    """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
+
+    A violation in a field that the planner chose is reported only if the spec's fields have none. A field
+    whose values the spec wants searched is the spec's. Of many configurations a part is looked at, evenly
+    spread over all.
+    """
+    spec, shapes = source.spec, problem_of(source.spec).planned_shapes
+    own = {*source.positions, *spec.search}
+
+    def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
+        return tuple(violation for violation in violations if violation.field in own)
+
+    def wrong(candidate: Rejected) -> tuple[int, int, float]:
+        by_spec = len(to_blame(candidate[1]))
+        return len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
+
+    first: list[tuple[tuple[int, int, float], Rejected, Iterator[Kernel]]] = []
+    for configuration in family.space.configurations(spec, MOST_REJECTED):
+        kernels = configuration.kernels()
+        plan = next(kernels)
+        candidate = plan, family.judge(plan)
+        first.append((wrong(candidate), candidate, kernels))
+        if _blames_the_problem_alone(candidate, family):
+            break  # no later configuration comes closer
+    first.sort(key=lambda found: found[0])
+    rejected = [(rank, candidate) for rank, candidate, _ in first]
+    for _, (_, violations), others in first[:MOST_STORED]:
+        if family.store_rules.isdisjoint(violation.rule for violation in violations):
+            continue  # they say the same of all ways to store D
+        judged = ((plan, family.judge(plan)) for plan in others)
+        rejected += ((wrong(candidate), candidate) for candidate in judged)
+    least = min(rank for rank, _ in rejected)
+    tied = (candidate for rank, candidate in rejected if rank == least)
+    _, violations = min(tied, key=lambda candidate: family.cost_over(candidate[0], shapes))
+    return to_blame(violations) or violations
 
 
 def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bool:
@@ -90,27 +158,285 @@ def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bo
     return all(violation.rule in rules for violation in candidate[1]) and not family.excess(candidate[0])
 
 
-def closest(
-    rejected: Sequence[Rejected], source: SpecFile, shapes: Sequence[Shape], family: Family[Kernel]
-) -> list[Violation]:
-    """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
+# --- advice that ends
 
-    A violation in a field that the planner chose is reported only if the spec's fields have none.
+MOST_TRIED = 250
+"""Configurations among which a legal plan is looked for, for each change that advice could be."""
+MOST_TRIALS = 150
+"""Changes that are tried for one spec: how far the search goes before it settles for a larger change."""
+MOST_VALUES = 12
+"""Values that are tried for a field that ends a fault alone, the nearest to the stated one first."""
+MOST_ROUNDS = 8
+"""Faults of the problem of which one hides the next."""
+COUNTS = ("stages", "width", "splits", "consumers", "occupancy", "epilogue", "accumulators")
+"""What fields end in whose neighbours differ by one; others by a factor of two, registers by eight."""
+
+
+def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
+    """Return violations with advice that ends: what they advise, applied together, gives a legal plan.
+
+    A rule names the nearest value that satisfies itself. Where such values together are not legal, the
+    violations name the smallest change that was found to be, whichever fields it is of.
     """
+    mend = _Mend(spec)
+    named = [alternatives(violation.field, violation.fix) for violation in violations]
+    first = _union(found[0] for found in named if found)
+    if all(named) and mend.is_legal(first):
+        if len(violations) > 1 or all(map(mend.is_legal, named[0])):
+            return [
+                replace(violation, advice=found[0])
+                for violation, found in zip(violations, named, strict=True)
+            ]
+        return [_with_choice(violations[0], [found for found in named[0] if mend.is_legal(found)])]
+    if len(violations) == 1 and (legal := [found for found in named[0] if mend.is_legal(found)]):
+        return [_with_choice(violations[0], legal)]
+    repair = mend.smallest(violations)
+    if repair is None:
+        return list(violations)
+    return _told(violations, named, repair)
 
-    def stated(violations: tuple[Violation, ...]) -> list[Violation]:
-        return [violation for violation in violations if violation.field in source.positions]
 
-    def wrong(candidate: Rejected) -> tuple[int, int]:
-        by_spec = len(stated(candidate[1]))
-        return len(candidate[1]) - by_spec, by_spec
+def _union(advice: Iterable[Advice]) -> Advice:
+    """Return what several pieces of advice change together; of one field the last value."""
+    return tuple({path: value for each in advice for path, value in each}.items())
 
-    fewest = min(map(wrong, rejected))
-    tied = [candidate for candidate in rejected if wrong(candidate) == fewest]
-    _, violations = min(
-        tied, key=lambda candidate: (family.excess(candidate[0]), family.cost_over(candidate[0], shapes))
-    )
-    return sorted(stated(violations) or violations, key=lambda violation: source.locate(violation.field))
+
+def _with_choice(violation: Violation, choice: Sequence[Advice]) -> Violation:
+    """Return a violation that names these alternatives only."""
+    own = [found for found in choice if len(found) == 1 and found[0][0] == violation.field]
+    others = [instruction(violation.field, found) for found in choice if found not in own]
+    values = [found[0][1] for found in own if found[0][1] is not None]
+    parts = [one_of([written(value) for value in values])] if values else []
+    parts += ["leave it out"] * (len(values) < len(own))
+    fix = ", or ".join([*parts, *(text.removeprefix("use ") if parts else text for text in others)])
+    return replace(violation, fix=fix, advice=choice[0])
+
+
+def _told(
+    violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]], repair: Advice
+) -> list[Violation]:
+    """Return violations that name a repair: its own part each, if it asks for that, or else all the rest."""
+    changes = dict(repair)
+    own = [
+        next(
+            (found for found in choices if all(changes.get(path, ()) == value for path, value in found)), None
+        )
+        for choices in named
+    ]
+    told = {path for found in own if found for path, _ in found}
+    rest = tuple((path, value) for path, value in repair if path not in told)
+    if rest and None not in own:
+        own[0] = None
+    result: list[Violation] = []
+    for violation, found in zip(violations, own, strict=True):
+        if found is None:
+            found = tuple(
+                (path, value) for path, value in repair if path == violation.field or path not in told
+            )
+            found = found or repair
+            violation = replace(violation, fix=instruction(violation.field, found))
+        elif found != alternatives(violation.field, violation.fix)[0]:
+            violation = replace(violation, fix=instruction(violation.field, found))
+        result.append(replace(violation, advice=found))
+    return result
+
+
+class _Mend:
+    """The search for the smallest change of a spec that gives a legal plan: bounded, the same each time."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._data = stated(spec)
+        self._trials = 0
+        self._known: dict[Advice, Kernel | None] = {}
+
+    def is_legal(self, advice: Advice) -> bool:
+        """Whether a legal plan was found for the spec with a change."""
+        return self.plan(advice) is not None
+
+    def plan(self, advice: Advice) -> Kernel | None:
+        """Return a legal plan for the spec with a change, None if none was found."""
+        key = tuple(sorted(advice, key=lambda pair: pair[0]))
+        if key not in self._known:
+            self._trials += 1
+            spec = spec_of(applied(self._data, advice))
+            self._known[key] = _any_plan(spec) if spec else None
+        return self._known[key]
+
+    def smallest(self, violations: Sequence[Violation]) -> Advice | None:
+        """Return the smallest change that was found to be legal, None if none was."""
+        open_to = set(decision_paths(self._data))
+        blamed = [path for path in dict.fromkeys(v.field for v in violations) if path in open_to]
+        named = [alternatives(violation.field, violation.fix) for violation in violations]
+        problem = [
+            found[0]
+            for violation, found in zip(violations, named, strict=True)
+            if found and violation.field not in open_to
+        ]
+        base = self._sound(_union(problem), open_to)
+        if base is None:
+            return None
+        if self.is_legal(base):
+            return base
+        order = [*blamed, *sorted(open_to - set(blamed))]
+        gone = self._fewest(base, order)
+        return None if gone is None else self._with_values(base, gone, named)
+
+    def _sound(self, problem: Advice, open_to: Collection[str]) -> Advice | None:
+        """Return a change of the problem with which there is a legal plan if the planner decides all else."""
+        for _ in range(MOST_ROUNDS):
+            free = _union([problem, tuple((path, None) for path in open_to)])
+            if self.is_legal(free):
+                return problem
+            spec = spec_of(applied(self._data, free))
+            if spec is None:
+                return None
+            found = _violations(spec)
+            more = [choices[0] for v in found if (choices := alternatives(v.field, v.fix))]
+            changed = _union([problem, *(each for each in more if not open_to & dict(each).keys())])
+            if changed == problem:
+                return None
+            problem = changed
+        return None
+
+    def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the fewest fields that were found to be enough to leave out, of which none can be kept."""
+
+        def legal(gone: Iterable[str]) -> bool:
+            return self.is_legal(_union([base, tuple((path, None) for path in gone)]))
+
+        for path in order:
+            if legal([path]):
+                return (path,)
+        gone = list(order)
+        for path in reversed(order):  # those that are blamed are kept last
+            fewer = [other for other in gone if other != path]
+            if legal(fewer):
+                gone = fewer
+        for pair in itertools.combinations(order, 2) if len(gone) > 2 else ():
+            if self._trials > MOST_TRIALS:
+                break
+            if legal(pair):
+                return pair
+        return tuple(gone)
+
+    def _with_values(self, base: Advice, gone: Sequence[str], named: Sequence[Sequence[Advice]]) -> Advice:
+        """Return the change in which fields that a spec cannot keep have values, if these are legal."""
+        left_out = _union([base, tuple((path, None) for path in gone)])
+        plan = self.plan(left_out)
+        assert plan is not None
+        if len(gone) == 1:
+            ruled = [dict(found).get(gone[0]) for choices in named for found in choices if len(found) == 1]
+            for value in _nearby(gone[0], _at(self._data, gone[0]), [value for value in ruled if value]):
+                if self.is_legal(found := _union([base, ((gone[0], value),)])):
+                    return found
+        chosen = _union([base, tuple((path, _decided(plan, path)) for path in gone)])
+        if self.is_legal(chosen):
+            return chosen
+        return left_out
+
+
+def _nearby(path: str, value: object, ruled: Sequence[Value]) -> list[Value]:
+    """Return values that a field might have in the place of another one, the nearest first."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return list(ruled)
+    near = [each for each in ruled if isinstance(each, int)]
+    if ".registers." in path:
+        near += [value // 8 * 8 + 8 * i for i in range(-MOST_VALUES // 2, MOST_VALUES // 2)]
+    elif path.endswith(COUNTS):
+        near += [value + i for i in range(-MOST_VALUES // 2, MOST_VALUES // 4)]
+    power = power_of_two_below(value)
+    near += [power >> i for i in range(MOST_VALUES // 2)] + [power << 1, power << 2]
+    usable = {each for each in near if 0 < each <= SIZE_LIMIT and each != value}
+    return [*sorted(usable, key=lambda each: (abs(math.log(each / max(1, value))), each))[:MOST_VALUES]]
+
+
+def _decided(plan: Kernel, path: str) -> Value:
+    """Return a plan's decision as a spec has it, in a list where the spec wants values searched."""
+    searched_path = path.removeprefix("search.")
+    name = FIELDS.get(searched_path)
+    value: Value = getattr(plan, name, None) if name else None
+    return (value,) if path != searched_path and value is not None else value
+
+
+def _at(data: Mapping[str, Any], path: str) -> object:
+    """Return what a spec's plain data state at a path, None for nothing, or values that are searched."""
+    value: Any = data
+    for step in path.split("."):
+        value = cast("dict[str, Any]", value).get(step) if isinstance(value, dict) else None
+    return value
+
+
+def decision_paths(data: Mapping[str, Any]) -> list[str]:
+    """Return the fields of plain data that decide what the planner could, those that are searched too."""
+    paths = [path for path in FIELDS if _at(data, path) is not None]
+    kept = ["dependent_launch" if path == "dependent_launch.early" else path for path in paths]
+    return [*kept, *(f"search.{path}" for path in data.get("search", {}))]
+
+
+def applied(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
+    """Return a spec's plain data with a change; what is left out of a list makes it shorter."""
+    changed = copy.deepcopy(dict(data))
+    # The later items of a list go first, so that the places of others stay what they are.
+    for path, value in sorted(advice, key=lambda pair: _steps(pair[0]), reverse=True):
+        *sections, last = _steps(path)
+        section: Any = changed
+        for step in sections:
+            if isinstance(section, list):
+                section = cast("list[Any]", section)[int(step)]
+            else:
+                section = cast("dict[str, Any]", section).setdefault(step, {})
+        key: Any = int(last) if isinstance(section, list) else last
+        if value is not None:
+            section[key] = list(value) if isinstance(value, tuple) else value
+        elif isinstance(section, list) or key in section:
+            del section[key]
+    return changed
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    """Return the steps to a field: what is searched has the dots of its path in its name."""
+    if path.startswith("search."):
+        return "search", path.removeprefix("search.")
+    return tuple(path.split("."))
+
+
+def _any_plan(spec: Spec) -> Kernel | None:
+    """Return a legal plan for a spec, of a part of its configurations; None if none is among them."""
+    family = family_of(spec)
+    if foreign_choices(spec, family):
+        return None
+    refuted = Refuted(family, pinned(spec))
+    for configuration in family.space.configurations(spec, MOST_TRIED):
+        if refuted.everything:
+            return None
+        if refuted.knows(configuration.decisions):
+            continue
+        for plan in configuration.kernels():
+            if not (broken := refuted.refuse(plan)):
+                return plan
+            if broken.subject != "store":
+                break
+    return None
+
+
+def _violations(spec: Spec) -> tuple[Violation, ...]:
+    """Return what is wrong with a spec of which no field is more to blame than another."""
+    family = family_of(spec)
+    if foreign := foreign_choices(spec, family):
+        return foreign
+    kernel = next(iter(family.space.configurations(spec))).lower_bound
+    return judge(kernel, family.problem_rules) or family.judge(kernel)
+
+
+def _as_searched(violation: Violation, spec: Spec) -> Violation:
+    """Return a violation of a field whose values the spec wants searched as one of those values."""
+    if violation.field not in spec.search:
+        return violation
+    field = f"search.{violation.field}"
+    named = [dict(found) for found in alternatives(violation.field, violation.fix)]
+    values = [found[violation.field] for found in named if list(found) == [violation.field]]
+    lists = dict.fromkeys(written((value,)) for value in values if value is not None)
+    return replace(violation, field=field, fix=one_of(list(lists)) if lists else "leave it out")
 
 
 # --- the ranking, and its explanation
