@@ -245,7 +245,7 @@ def _launch_control(kernel: Tcgen05Geometry) -> LaunchControl:
             CLC_RESPONSES * response_bytes,
             f"{CLC_RESPONSES} x {response_bytes} bytes of launch control",
             ring,
-            alignment=8,
+            alignment=16,
         ),
         ready=Barrier("clc_ready", ring, "launch control to all roles: the response has arrived"),
         empty=Barrier(
