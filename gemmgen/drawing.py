@@ -132,7 +132,9 @@ def cell(kind: str, x: float, y: float, width: float, height: float, tooltip: st
 
 
 def middle(kind: str, x: float, y: float, text: str) -> str:
-    """Return a text of a class whose middle is at x."""
+    """Return a text of a class whose middle is at x; the many inside of cells have the short class n."""
+    if kind == "inside":
+        return f'<text class="n" x="{x:g}" y="{y:g}">{escape(text)}</text>'
     return f'<text class="{kind} m" x="{x:g}" y="{y:g}">{escape(text)}</text>'
 
 
@@ -152,10 +154,11 @@ _LIGHT = ("#cfe0f7", "#f9dcb8", "#cdebd3", "#f6cfd4", "#e2d6f5", "#f4ecae", "#c8
 _DARK = ("#1c3a63", "#5c3a12", "#1d4427", "#5d2530", "#3f3063", "#4d4614", "#164a50", "#4f3c2b")
 MATRIX_STYLE = "\n".join(
     [
-        "  .m { text-anchor: middle }",
+        "  .m, .n { text-anchor: middle }",
         "  .e { text-anchor: end }",
-        "  .axis { font-size: 10px; fill: #59636e }",
-        "  .formula, .axis { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }",
+        "  .axis, .n { font-size: 10px }",
+        "  .axis { fill: #59636e }",
+        "  .formula, .axis, .n { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }",
         "  .formula { font-size: 11px }",
         "  .rule { stroke: #8c959f; fill: none }",
         "  .path { stroke: #8250df; fill: none; stroke-width: 1.5 }",

@@ -23,8 +23,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 
 from gemmgen.drawing import Drawing
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.pictures import drawings, layouts, look_ups
-from gemmgen.pictures.budget import place
+from gemmgen.pictures import drawings, layouts, look_ups, place
 from gemmgen.pictures.layouts import Bases, RegisterTile, ScaleTile, SharedTile, TensorTile
 from gemmgen.plan.kernel import Kernel
 

@@ -56,11 +56,12 @@ def notes(top: float, texts: Sequence[str], kind: str = "note") -> tuple[list[st
 # --- shared memory
 
 
-def shared_tile(tile: SharedTile, mma_bytes: int, instruction: str) -> Drawing:
+def shared_tile(tile: SharedTile, alike: Sequence[str], mma_bytes: int, instruction: str) -> Drawing:
     """Draw eight rows of a tile as a matrix and in memory, and where all such rows lie.
 
     Args:
         tile: The tile.
+        alike: Other buffers of which the same is true but for their extents and addresses.
         mma_bytes: Bytes of K that one instruction reads; 0 where none reads the tile.
         instruction: Its name.
     """
@@ -83,7 +84,10 @@ def shared_tile(tile: SharedTile, mma_bytes: int, instruction: str) -> Drawing:
     drawn, height = notes(bottom, [formula(tile)], "formula")
     lines += drawn
     bottom += height - 4
-    drawn, height = notes(bottom, list(_remarks(tile, mma_bytes, instruction)))
+    remarks = list(_remarks(tile, mma_bytes, instruction))
+    if alike:
+        remarks.append(f"Elements lie alike in {', '.join(alike)}.")
+    drawn, height = notes(bottom, remarks)
     return Drawing(
         name=tile.name,
         title=f"{tile.name}: {tile.tensor} in shared memory",
@@ -252,8 +256,13 @@ PAIR_HEIGHT = 17
 STRIP_WIDTH = 250
 
 
-def register_tile(tile: RegisterTile) -> Drawing:
-    """Draw the 16 rows of a warp by thread and element, and which warp holds which part of the tile."""
+def register_tiles(tiles: Sequence[RegisterTile]) -> Drawing:
+    """Draw the 16 rows of a warp by thread and element, and which warp holds which part of the tiles.
+
+    Args:
+        tiles: One, or the parts of a consumer's sums, whose rows of a warp are alike.
+    """
+    tile = tiles[0]
     octet = QUAD * tile.pair
     octets = tile.group // octet
     shown: list[int | None] = list(range(octets)) if octets <= 3 else [0, 1, None, octets - 1]
@@ -269,23 +278,32 @@ def register_tile(tile: RegisterTile) -> Drawing:
         for quad in range(QUAD):
             column = octet * number + tile.pair * quad
             left = x + PAIR_WIDTH * quad
-            lines.append(middle("axis", left + PAIR_WIDTH / 2, top - 5, f"{column}-{column + tile.pair - 1}"))
+            text = _range(column, column + tile.pair - 1)
+            lines.append(middle("axis", left + PAIR_WIDTH / 2, top - 5, text))
             lines += _pairs(tile, column, left, top)
         x += PAIR_WIDTH * QUAD + 6
     for row in range(WGMMA.rows_per_warp):
         lines.append(ending("axis", MATRIX_LEFT - 8, top + PAIR_HEIGHT * row + 12, str(row)))
     bottom = top + PAIR_HEIGHT * WGMMA.rows_per_warp + 6
-    drawn, height = _strips(tile, bottom)
-    lines += drawn
-    bottom += height
-    drawn, height = notes(bottom, list(_register_remarks(tile)))
+    for part in tiles:
+        drawn, height = _strips(
+            part, bottom, "all of the tile" if part is tiles[-1] and part is tile else part.name
+        )
+        lines += drawn
+        bottom += height
+    drawn, height = notes(bottom, list(_register_remarks(tiles)))
+    extents = " and ".join(f"{part.rows} x {part.columns}" for part in tiles)
     return Drawing(
-        name=tile.name,
-        title=f"{tile.name} in registers" if tile.name != "A" else "A in registers",
-        remark=f"{tile.rows} x {tile.columns} {tile.dtype}, {tile.row} by {tile.column}, of one consumer",
+        name=tile.name.partition("_")[0],
+        title="A in registers" if tile.name == "A" else "the accumulator in registers",
+        remark=f"{extents} {tile.dtype}, {tile.row} by {tile.column}, of one consumer",
         lines=(*lines, *drawn),
         height=bottom + height,
     )
+
+
+def _range(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _fragment_text(tile: RegisterTile) -> str:
@@ -298,9 +316,9 @@ def _pairs(tile: RegisterTile, column: int, x: float, top: float) -> Iterator[st
         found = tile.place(row, column)
         y = top + PAIR_HEIGHT * row
         last = found.element + tile.pair - 1
-        columns = f"{tile.column} {column} to {column + tile.pair - 1}"
+        columns = f"{tile.column} {_range(column, column + tile.pair - 1)}"
         who = f"warp {found.warp}, thread {found.lane}"
-        tooltip = f"{tile.row} {row}, {columns}: {who}, elements {found.element} to {last}"
+        tooltip = f"{tile.row} {row}, {columns}: {who}, d{_range(found.element, last)}"
         yield cell(f"c{found.lane % QUAD}", x, y, PAIR_WIDTH, PAIR_HEIGHT, tooltip)
         yield middle("inside", x + PAIR_WIDTH / 2, y + 12, f"T{found.lane} d{found.element}")
         if found.lane == 0:
@@ -310,13 +328,13 @@ def _pairs(tile: RegisterTile, column: int, x: float, top: float) -> Iterator[st
 MOST_STRIPS = 8
 
 
-def _strips(tile: RegisterTile, top: float) -> tuple[list[str], float]:
+def _strips(tile: RegisterTile, top: float, name: str) -> tuple[list[str], float]:
     """Return which warp holds which rows and columns, in which elements, and the height of that."""
     rows, groups = tile.rows // WGMMA.rows_per_warp, max(1, tile.columns // tile.group)
     strips: list[int | None] = list(range(rows)) if rows <= MOST_STRIPS else [0, 1, 2, 3, None, rows - 1]
     across: list[int | None] = list(range(groups)) if groups <= 3 else [0, None, groups - 1]
     left, y = MATRIX_LEFT + 40, top + 32
-    lines = [text_at("note", LEFT, top + 12, "all of the tile: which warp has what, in which elements")]
+    lines = [text_at("note", LEFT, top + 12, f"{name}: which warp has what, in which elements")]
     for number, group in enumerate(across):
         text = "…" if group is None else f"{tile.column} {group * tile.group}-{(group + 1) * tile.group - 1}"
         lines.append(middle("axis", left + STRIP_WIDTH * (number + 0.5), y - 5, text))
@@ -345,11 +363,12 @@ def _warps(tile: RegisterTile, first: int) -> str:
     return f"warps {' and '.join(numbers)}"
 
 
-def _register_remarks(tile: RegisterTile) -> Iterator[str]:
-    packed = 32 // tile.bits
+def _register_remarks(tiles: Sequence[RegisterTile]) -> Iterator[str]:
+    packed = 32 // tiles[0].bits
+    elements, taken = sum(part.elements for part in tiles), sum(part.registers for part in tiles)
     held = "each a register" if packed == 1 else f"{packed} to a register"
     yield (
-        f"A thread has {tile.elements} elements, {held}: {tile.registers} registers. Warps are numbered from "
+        f"A thread has {elements} elements, {held}: {taken} registers. Warps are numbered from "
         "the consumer's first. The cells of thread 0 are framed."
     )
 
