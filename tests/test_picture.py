@@ -17,8 +17,9 @@ import torch
 from kernels.copies import copy_kernel, descriptors
 from modules import ROOT
 
+from gemmgen.drawing import LETTER_WIDTH
 from gemmgen.simulate import Result, simulate
-from gemmgen.simulate.picture import LETTER_WIDTH, MOST_COLUMNS, Phase, Span, Trace, drawn
+from gemmgen.simulate.picture import MOST_COLUMNS, Phase, Span, Trace, drawn
 
 DRAWN = ROOT / "docs" / "pipeline.svg"
 NAMESPACE = "{http://www.w3.org/2000/svg}"

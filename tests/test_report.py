@@ -9,12 +9,11 @@ import html
 import json
 import math
 import re
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
+from browser import BROWSERS, seen
 from modules import ROOT
 from programs import program
 from typer.testing import CliRunner
@@ -30,7 +29,6 @@ SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
 """Ten shapes, with the planner's first choices and peers."""
 TWO_CONTESTS = ROOT / "benchmarks" / "suites" / "h200_few_rows_e4m3.jsonl"
 RECORDS = [ROOT / "benchmarks" / f"{name}.json" for name in ("h100_bf16", "h100_bf16_nn", "h100_e4m3")]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class Tables(HTMLParser):
@@ -247,14 +245,7 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
 
 # --- in a browser
 
-HOOK = """<script>
-window.found = {errors: []};
-window.addEventListener("error", (event) => window.found.errors.push(String(event.message)));
-console.error = (...words) => window.found.errors.push(words.join(" "));
-</script>"""
-"""Runs before the page's own script."""
-LOOK = """<script>
-const found = window.found;
+LOOK = """
 const column = (table, i) => [...table.tBodies[0].rows].map((row) => row.cells[i].textContent.trim());
 found.width = innerWidth;
 found.page = document.documentElement.scrollWidth;
@@ -278,45 +269,8 @@ for (const table of document.querySelectorAll("table[data-table]")) {
   });
   found.marked = heads.filter((head) => head.hasAttribute("aria-sort")).length;
 }
-parent.document.getElementById("found").textContent = JSON.stringify(found);
-</script>"""
-"""Runs behind it: clicks every column, and tells the page around it what is there."""
-FRAME = """<!doctype html>
-<meta name="color-scheme" content="light dark">
-<pre id="found"></pre>
-<iframe srcdoc="{page}" style="width: {width}px; height: 900px; border: 0"></iframe>
 """
-"""A window of a browser has a least width, which a frame has not."""
-
-
-def seen(page: str, directory: Path, width: int, *, dark: bool = False) -> dict[str, Any]:
-    """Open a page in a browser of this width; return what was found in it."""
-    file = directory / "page.html"
-    hooked = page.replace("<head>", f"<head>{HOOK}", 1).replace("</body>", f"{LOOK}</body>", 1)
-    file.write_text(FRAME.format(page=html.escape(hooked), width=width), encoding="utf-8")
-    command = [
-        program(*BROWSERS),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--enable-logging=stderr",
-        f"--user-data-dir={directory / 'profile'}",
-        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-        "--hide-scrollbars",
-        "--window-size=1400,1000",
-        "--dump-dom",
-        file.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert not re.search(r":CONSOLE[:(]", done.stderr), done.stderr
-    text = re.search(r'<pre id="found">(.+?)</pre>', done.stdout, re.DOTALL)
-    assert text, done.stderr
-    return json.loads(html.unescape(text[1]))
+"""Runs behind the page's own script: clicks every column."""
 
 
 def number(text: str) -> float:
@@ -328,7 +282,7 @@ def test_in_a_browser_the_page_fits_and_sorts_without_an_error(
     width: int, dark: bool, tmp_path: Path
 ) -> None:
     page = report([SUITE])
-    found = seen(page, tmp_path, width, dark=dark)
+    found = seen([page], LOOK, tmp_path, width, dark=dark)[0]
     assert found["errors"] == []
     assert (found["width"], found["page"]) == (width, width)
     assert found["outside"] == []

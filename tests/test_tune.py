@@ -53,9 +53,20 @@ from gemmgen.tune.candidates import (
     neighbours,
     spec_text,
 )
-from gemmgen.tune.halving import FINAL, LAST_RUNG, ROUNDS, Search, Stage, Verdict, gain, remaining
 from gemmgen.tune.store import Evidence, Facts, Job, Store, Trial
-from gemmgen.tune.tuning import Outcome, Tick, tune
+from gemmgen.tune.tuning import (
+    FINAL,
+    LAST_RUNG,
+    ROUNDS,
+    Outcome,
+    Search,
+    Stage,
+    Tick,
+    Verdict,
+    gain,
+    remaining,
+    tune,
+)
 from gemmgen.tune.worker import compile_in_children, look
 
 SHAPE: Shape = (8, 16, 32)

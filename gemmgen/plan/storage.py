@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Literal
 
@@ -177,9 +178,11 @@ class TensorBuffer:
 
 
 @dataclass(frozen=True)
-class _Allocation:
+class Allocation:
     """Shared memory of one purpose, in one piece."""
 
+    name: str
+    """Of its buffer or barrier, or what the compiler keeps in it."""
     bytes: int
     alignment_bytes: int
     read_before_counting: bool = False
@@ -219,14 +222,13 @@ class SharedMemory:
 
     @property
     def total_bytes(self) -> int:
-        """The compiler's figure: one allocation behind the other, the largest first, each aligned.
+        """The compiler's figure: the end of what is placed, of counts, and of cluster barriers.
 
         What a partition has counted lies wherever that is free first, also over the captures, which are read
         before anything is counted.
         """
         end, taken = 0, list[range]()
-        for allocation in sorted(self._allocations, key=attrgetter("bytes"), reverse=True):
-            begin = -(-end // allocation.alignment_bytes) * allocation.alignment_bytes
+        for allocation, begin in self.placed:
             end = begin + allocation.bytes
             if not allocation.read_before_counting:
                 taken.append(range(begin, end))
@@ -240,16 +242,27 @@ class SharedMemory:
             end = -(-end // MBARRIER_BYTES) * MBARRIER_BYTES + self.cluster_barrier_bytes
         return end
 
+    @cached_property
+    def placed(self) -> tuple[tuple[Allocation, int], ...]:
+        """Each allocation with its first byte: one behind the other, the largest first, each aligned."""
+        end, found = 0, list[tuple[Allocation, int]]()
+        for allocation in sorted(self._allocations, key=attrgetter("bytes"), reverse=True):
+            begin = -(-end // allocation.alignment_bytes) * allocation.alignment_bytes
+            end = begin + allocation.bytes
+            found.append((allocation, begin))
+        return tuple(found)
+
     @property
-    def _allocations(self) -> Iterator[_Allocation]:
+    def _allocations(self) -> Iterator[Allocation]:
         """All that lies in the order of its size; the first of equal ones goes first."""
         for buffer in self.buffers:
-            yield _Allocation(buffer.bytes, buffer.alignment_bytes)
+            yield Allocation(buffer.name, buffer.bytes, buffer.alignment_bytes)
         for barrier in self.barriers:
-            yield _Allocation(barrier.bytes, BARRIER_ALIGNMENT_BYTES)
+            yield Allocation(barrier.name, barrier.bytes, BARRIER_ALIGNMENT_BYTES)
         if self.worker_warps:
-            yield _Allocation(self.capture_bytes, CAPTURE_ALIGNMENT_BYTES, read_before_counting=True)
-            yield _Allocation(self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES)
+            captures = (self.capture_bytes, CAPTURE_ALIGNMENT_BYTES)
+            yield Allocation("captures", *captures, read_before_counting=True)
+            yield Allocation("worker state", self.worker_state_bytes, WORKER_STATE_ALIGNMENT_BYTES)
 
     @property
     def padding_bytes(self) -> int:

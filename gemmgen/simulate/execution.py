@@ -30,12 +30,10 @@ from gemmgen.simulate.global_memory import (
 )
 from gemmgen.simulate.operations import (
     arith,
-    atomics,
     code,
     control,
     loads_stores,
     tensor_cores,
-    tensors,
     transfers,
 )
 from gemmgen.simulate.operations.control import GDC_WAIT, only_looks
@@ -56,7 +54,7 @@ from gemmgen.simulate.result import Result
 from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
 from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 
-FAMILIES = (arith, atomics, control, loads_stores, tensor_cores, tensors, transfers)
+FAMILIES = (arith, control, loads_stores, tensor_cores, transfers)
 """What has the operations, a family a file: to import them makes the operations known."""
 
 PROGRAMS_AT_A_TIME = 16

@@ -15,6 +15,18 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+from gemmgen.drawing import (
+    GAP,
+    HEADER_HEIGHT,
+    LETTER_WIDTH,
+    MARGIN,
+    TITLE_HEIGHT,
+    WIDTH,
+    fitting,
+    panel,
+    svg,
+    text_at,
+)
 from gemmgen.simulate.clocks import Barrier
 
 # --- the timeline
@@ -172,19 +184,11 @@ LAPS = 2
 MOST_COLUMNS = 120
 """More would be too narrow to read."""
 
-WIDTH = 960
-MARGIN = 16
 GUTTER = 176
 """Left of the columns: the names of lanes."""
 LANE_HEIGHT = 20
 BAR_HEIGHT = 16
-HEADER_HEIGHT = 24
-GAP = 10
-"""Between panels."""
-TITLE_HEIGHT = 44
 LEGEND_HEIGHT = 58
-LETTER_WIDTH = 0.62
-"""Of the fonts' sizes: no letter of a monospaced font is wider, and hardly one of the other in the mean."""
 
 COLUMNS_LEFT = MARGIN + GUTTER
 COLUMNS_WIDTH = WIDTH - MARGIN - 12 - COLUMNS_LEFT
@@ -304,7 +308,7 @@ def drawn(trace: Trace, kernel: str, launch: str, cta: int = 0) -> str:
         top += HEADER_HEIGHT + LANE_HEIGHT * len(rings) + GAP
     if not lines:
         lines.append(
-            _text("lane", MARGIN, top, f"CTA {cta} loads, multiplies and stores nothing, nor waits.")
+            text_at("lane", MARGIN, top, f"CTA {cta} loads, multiplies and stores nothing, nor waits.")
         )
         top += LANE_HEIGHT
     if window.elided:
@@ -313,13 +317,8 @@ def drawn(trace: Trace, kernel: str, launch: str, cta: int = 0) -> str:
     lines += _legend(window, top)
     height = top + LEGEND_HEIGHT
     roles_text = ", ".join(role.function or role.partition for role in roles) or "nothing"
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img">',
-        f"<title>The pipeline of {escape(title)}. Roles: {escape(roles_text)}</title>",
-        f"<style>{STYLE}</style>",
-        _text("title", MARGIN, MARGIN + 18, _fitting(title, WIDTH - 2 * MARGIN, 16)),
-    ]
-    return "\n".join([*head, *lines, "</svg>"]) + "\n"
+    spoken = f"The pipeline of {title}. Roles: {roles_text}"
+    return svg(title, spoken, height, lines)
 
 
 # --- what is drawn
@@ -426,32 +425,6 @@ def _end_of_laps(phases: Iterable[Phase]) -> int | None:
 
 # --- how it is drawn
 
-STYLE = """
-  text { font-family: 'Segoe UI', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328 }
-  .title { font-size: 16px; font-weight: 600 }
-  .role { font-size: 13px; font-weight: 600 }
-  .lane, .slot, .inside { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }
-  .lane, .slot, .note { font-size: 11px; font-weight: 400; fill: #59636e }
-  .slot { font-size: 10px }
-  .inside { font-size: 10px }
-  .panel { fill: #8c959f; fill-opacity: 0.08 }
-  .load { fill: #cfe0f7; stroke: #5b8fd9 }
-  .mma { fill: #f9dcb8; stroke: #d0852c }
-  .store { fill: #cdebd3; stroke: #4d9f60 }
-  .wait { fill: #8c959f; fill-opacity: 0.16; stroke: #8c959f; stroke-opacity: 0.45 }
-  .phase { stroke: #8250df; stroke-width: 2 }
-  .cut { stroke: #8c959f; stroke-dasharray: 3 3; fill: none }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #f0f6fc }
-    .lane, .slot, .note { fill: #9198a1 }
-    .load { fill: #1c3a63; stroke: #5b8fd9 }
-    .mma { fill: #5c3a12; stroke: #d0852c }
-    .store { fill: #1d4427; stroke: #4d9f60 }
-    .phase { stroke: #ab7df8 }
-  }
-"""
-
-
 NOTE = "A column is a step at which something begins or ends: the order is real, the distances are not times."
 
 
@@ -460,7 +433,7 @@ def _drawn_role(role: _Role, lanes: Sequence[Sequence[_Bar]], window: _Window, t
     remark = role.partition if role.function else ""
     if not lanes:
         remark = f"{remark}, idle so far" if remark else "idle so far"
-    yield from _panel(top, height, role.function or role.partition, remark)
+    yield from panel(top, height, role.function or role.partition, remark)
     named = ""
     for number, bars in enumerate(lanes):
         lane_top = top + HEADER_HEIGHT - 4 + LANE_HEIGHT * number
@@ -480,13 +453,11 @@ def _drawn_bar(bar: _Bar, window: _Window, top: float) -> Iterator[str]:
     room = int((right - left - 6) / (10 * LETTER_WIDTH))
     text = next((text for text in bar.texts if len(text) <= room), "")
     if text:
-        yield _text("inside", left + 4, top + 13.5, text)
+        yield text_at("inside", left + 4, top + 13.5, text)
 
 
 def _drawn_barriers(rings: Mapping[str, Sequence[Phase]], window: _Window, top: float) -> Iterator[str]:
-    yield from _panel(
-        top, HEADER_HEIGHT + LANE_HEIGHT * len(rings), "barriers", "slots whose phase completes"
-    )
+    yield from panel(top, HEADER_HEIGHT + LANE_HEIGHT * len(rings), "barriers", "slots whose phase completes")
     for number, (ring, completed) in enumerate(rings.items()):
         lane_top = top + HEADER_HEIGHT - 4 + LANE_HEIGHT * number
         yield _lane_name(ring, lane_top)
@@ -498,42 +469,23 @@ def _drawn_barriers(rings: Mapping[str, Sequence[Phase]], window: _Window, top: 
             yield f'<path class="phase" {tick}><title>{escape(told)}</title></path>'
             slot = _slot(phase.barrier)
             if slot and x >= free:
-                yield _text("slot", x + 3, lane_top + 14, slot)
+                yield text_at("slot", x + 3, lane_top + 14, slot)
                 free = x + 4 + len(slot) * 10 * LETTER_WIDTH
 
 
-def _panel(top: float, height: float, name: str, remark: str) -> Iterator[str]:
-    size = f'width="{WIDTH - 2 * MARGIN}" height="{height:g}" rx="6"'
-    yield f'<rect class="panel" x="{MARGIN}" y="{top:g}" {size}/>'
-    # One text, so that the remark stands behind the name in whatever font there is.
-    behind = f'<tspan class="note" dx="10">{escape(remark)}</tspan>' if remark else ""
-    shown = escape(_fitting(name, WIDTH / 2, 13))
-    yield f'<text class="role" x="{MARGIN + 10:.1f}" y="{top + 16:.1f}">{shown}{behind}</text>'
-
-
 def _lane_name(name: str, top: float) -> str:
-    return _text("lane", MARGIN + 10, top + 14, _fitting(name, GUTTER - 18, 11))
+    return text_at("lane", MARGIN + 10, top + 14, fitting(name, GUTTER - 18, 11))
 
 
 def _legend(window: _Window, top: float) -> Iterator[str]:
     x = float(MARGIN)
     for kind, name in _KINDS.items():
         yield f'<rect class="{kind}" x="{x + 0.5:g}" y="{top + 2.5:g}" width="17" height="11" rx="2"/>'
-        yield _text("note", x + 24, top + 12, name)
+        yield text_at("note", x + 24, top + 12, name)
         x += 24 + len(name) * 11 * LETTER_WIDTH + 16
     yield f'<path class="phase" d="M{x + 4:g} {top + 2:g}v12"/>'
-    yield _text("note", x + 12, top + 12, "a phase of a barrier completes")
-    yield _text("note", MARGIN, top + 32, NOTE)
+    yield text_at("note", x + 12, top + 12, "a phase of a barrier completes")
+    yield text_at("note", MARGIN, top + 32, NOTE)
     if window.elided:
         told = f"The first {window.columns} of {len(window.steps)} columns are shown."
-        yield _text("note", MARGIN, top + 48, told)
-
-
-def _fitting(text: str, width: float, size: float) -> str:
-    """Return a text that is no wider, its end left out if need be."""
-    most = int(width / (size * LETTER_WIDTH))
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _text(kind: str, x: float, y: float, text: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+        yield text_at("note", MARGIN, top + 48, told)

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, counted, either, keeps, one_of, rule
 from gemmgen.plan.shared_rules import inexpressible_request, largest_that_fits, uneven_buffers
-from gemmgen.plan.tcgen05.bounds import (
+from gemmgen.plan.tcgen05.resources import (
     FEW_LOADS,
     STEP_REGISTERS,
+    Tcgen05Kernel,
     fits,
     loads_across,
     mma_registers,
@@ -23,7 +24,6 @@ from gemmgen.plan.tcgen05.bounds import (
     step_operations,
     sums,
 )
-from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
 from gemmgen.plan.tcgen05.tile_rules import (
     TILE,
     cluster_shape,

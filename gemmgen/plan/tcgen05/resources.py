@@ -1,16 +1,21 @@
-"""A Blackwell kernel as a value: what is in memory, which barriers hand it over, which roles there are."""
+"""A Blackwell kernel as a value: what is in memory, which barriers hand it over, which roles there are.
+
+And how far a decision can go while the others stay as they are.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from gemmgen.hardware import SCALE_ROWS, TCGEN05
+from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Count, Partition, Passed
+from gemmgen.plan.rule import altered
 from gemmgen.plan.storage import (
     CTA_SCOPE,
     PAIR_SCOPE,
@@ -245,7 +250,7 @@ def _launch_control(kernel: Tcgen05Geometry) -> LaunchControl:
             CLC_RESPONSES * response_bytes,
             f"{CLC_RESPONSES} x {response_bytes} bytes of launch control",
             ring,
-            alignment=8,
+            alignment=16,
         ),
         ready=Barrier("clc_ready", ring, "launch control to all roles: the response has arrived"),
         empty=Barrier(
@@ -365,3 +370,153 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
             Entry("accumulators", self.accumulators, "tiles", "of sums in tensor memory"),
             Entry("instructions", self.mmas_per_step, "tcgen05", instruction),
         )
+
+
+# --- how far a decision can go while the others stay as they are
+
+STEP_REGISTERS = ((20, 24), (24, 56), (28, 72), (32, 136))
+"""Registers per worker thread by the most MMAs and copies of scales of a K step that compile with them.
+
+[gluon] 16 MMAs of any kind, and 8 of mxfp4 with 12 copies, compile with 24 registers; 8 of nvfp4 with 16
+copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12 with 56, 32 dense ones with 128. Schedules and
+clusters differ by 8 at most. Longer steps need more than any kernel gains by them.
+"""
+
+FEW_LOADS = 12
+"""TMA loads in a K step for which a load warp needs no more registers: those across rows of K, or, on a
+Hilbert curve, all.
+
+[gluon] 24 loads across, of bf16 swizzled over 32 bytes, spill with 40 registers and compile with 56. Along K,
+32 loads compile with 24; on a curve 18 loads, 16 of them along K, spill with 48 and compile with 56.
+"""
+REGISTERS_OF_MANY_LOADS = 56
+REGISTERS_OF_CURVE = 32
+"""Of a load warp on a Hilbert curve.
+
+[gluon] With 24 most kernels compile. The warp keeps sums of the extents for the others, and what those do
+decides: pairs with scales and boxes of A narrower than a row spill, and with erf lone CTAs with scales and
+pairs by launch control. In other orders these compile.
+"""
+
+# --- the tile
+
+
+def least_rows(plan: Tcgen05Kernel) -> int:
+    """Return the fewest rows of a CTA's tile: 64 take no pair, and no scales, of which 128 lie together."""
+    return SCALE_ROWS if plan.paired or plan.block_scaled else TCGEN05.m[0]
+
+
+def least_columns(plan: Tcgen05Kernel) -> int:
+    """Return the fewest columns of an instruction, or of those whose scales lie together.
+
+    [gluon] Triton compiles narrower instructions in silence; those for scales it refuses.
+    """
+    if plan.block_scaled:
+        return SCALE_ROWS
+    if plan.paired:
+        return TCGEN05.n_min_pair
+    return TCGEN05.n_min if plan.cta_tile_m > TCGEN05.m[0] else TCGEN05.n_min_64_rows
+
+
+def least_step(plan: Tcgen05Kernel) -> int:
+    """Return the fewest elements of a K step: an instruction's, or a block of scales.
+
+    That of formats beside padded elements is as long as a box of those.
+    """
+    operands = (plan.problem.a, plan.problem.b)
+    vectors = [SCALE_COLUMNS * operand.scale.format.vector for operand in operands if operand.scale]
+    return max([plan.mma_k, *vectors])
+
+
+# --- registers
+
+
+def step_operations(plan: Tcgen05Kernel) -> int:
+    """Return the MMAs and copies of scales of a K step, all of whose addresses the MMA warp keeps."""
+    return plan.mmas_per_step + plan.scale_copies
+
+
+def loads_across(plan: Tcgen05Kernel) -> int:
+    """Return the TMA loads of a K step across rows of K: each has a coordinate of its own along them."""
+    operands = (("a", plan.problem.a), ("b", plan.problem.b))
+    return sum(plan.loads(name) for name, operand in operands if operand.major == "mn")
+
+
+def operand_loads(plan: Tcgen05Kernel) -> int:
+    """Return the TMA loads of A and B for a K step."""
+    return plan.loads("a") + plan.loads("b")
+
+
+def mma_registers(plan: Tcgen05Kernel) -> int:
+    """Return the registers per thread of the MMA warp, the most that were measured for longer steps."""
+    operations = step_operations(plan)
+    return next((needed for most, needed in STEP_REGISTERS if operations <= most), STEP_REGISTERS[-1][1])
+
+
+def load_registers(plan: Tcgen05Kernel) -> int:
+    """Return the registers per thread of the load warp."""
+    curved = plan.order == "hilbert"
+    if loads_across(plan) > FEW_LOADS or (curved and operand_loads(plan) > FEW_LOADS):
+        return REGISTERS_OF_MANY_LOADS
+    if curved:
+        return REGISTERS_OF_CURVE
+    return plan.architecture.setmaxnreg_min
+
+
+def needed_worker_registers(plan: Tcgen05Kernel) -> int:
+    """Return the registers per thread that all workers compile with."""
+    return max(mma_registers(plan), load_registers(plan))
+
+
+def most_sums(plan: Tcgen05Kernel) -> int:
+    """Return the most sums of a sub-tile that a thread of the epilogue can have at a time.
+
+    [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 bits, with factors
+    and ReLU too, or to 8 bits; fp32 spills, as do other activations, and three operations before 8 bits.
+    With 128 all compile, but with other activations than ReLU some whose tiles are found in groups or on a
+    curve: those of fp32, those with erf, and five operations; with 64 they do.
+    """
+    problem, steps = plan.problem, plan.problem.steps
+    smooth = {op.register_class for op in problem.operations if op.smooth}
+    if smooth and (problem.d.bits == 32 or "erf" in smooth or len(steps) > 3):
+        return 64
+    return 128 if smooth or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1) else 256
+
+
+def sums(plan: Tcgen05Kernel) -> int:
+    """Return the sums of a sub-tile that a thread of the epilogue has."""
+    threads = plan.default_warps * plan.architecture.threads_per_warp
+    return plan.cta_tile_m * plan.subtile_n // threads
+
+
+# --- tensor memory
+
+
+def scale_columns(plan: Tcgen05Kernel) -> int:
+    """Return the columns of tensor memory that are not the accumulators'."""
+    return plan.tensor_memory.columns - plan.accumulators * plan.cta_tile_n
+
+
+def most_accumulators(plan: Tcgen05Kernel) -> int:
+    """Return the most accumulators that fit beside the scales, 0 if not even one does."""
+    return max(0, TCGEN05.tmem_columns - scale_columns(plan)) // plan.cta_tile_n
+
+
+# --- shared memory
+
+
+def smem_limit(plan: Tcgen05Kernel) -> int:
+    """Return the bytes of shared memory that a CTA can have, alone on its SM."""
+    return plan.architecture.smem_bytes_per_cta
+
+
+def fits(plan: Tcgen05Kernel) -> bool:
+    """Whether a CTA's shared memory holds all that the plan puts there."""
+    return plan.smem_bytes <= smem_limit(plan)
+
+
+def most_stages(plan: Tcgen05Kernel) -> int:
+    """Return the most stages that fit, 0 if not even one does."""
+    limit = smem_limit(plan)
+    depths = range(1, limit // max(1, plan.stage_bytes) + 1)
+    return bisect_right(depths, limit, key=lambda stages: altered(plan, stages=stages).smem_bytes)

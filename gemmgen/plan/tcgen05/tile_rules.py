@@ -19,8 +19,7 @@ from gemmgen.plan.shared_rules import (
     unequal_types,
     unusable_factor,
 )
-from gemmgen.plan.tcgen05.bounds import least_columns, least_rows, least_step
-from gemmgen.plan.tcgen05.resources import Tcgen05Kernel
+from gemmgen.plan.tcgen05.resources import Tcgen05Kernel, least_columns, least_rows, least_step
 from gemmgen.problem import BlockScale, Operand
 from gemmgen.problem.operations import OPERATIONS
 

@@ -1,0 +1,175 @@
+"""How pictures are drawn: text and panels of an SVG that stands alone, for light and dark pages.
+
+The picture of a simulated pipeline and those of a plan share these, and so look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH = 960
+MARGIN = 16
+HEADER_HEIGHT = 24
+"""Of a panel: its name."""
+GAP = 10
+"""Between panels."""
+TITLE_HEIGHT = 44
+LETTER_WIDTH = 0.62
+"""Of the fonts' sizes: no letter of a monospaced font is wider, and hardly one of the other in the mean."""
+
+STYLE = """
+  text { font-family: 'Segoe UI', Helvetica, Arial, sans-serif; font-size: 12px; fill: #1f2328 }
+  .title { font-size: 16px; font-weight: 600 }
+  .role { font-size: 13px; font-weight: 600 }
+  .lane, .slot, .inside { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }
+  .lane, .slot, .note { font-size: 11px; font-weight: 400; fill: #59636e }
+  .slot { font-size: 10px }
+  .inside { font-size: 10px }
+  .panel { fill: #8c959f; fill-opacity: 0.08 }
+  .load { fill: #cfe0f7; stroke: #5b8fd9 }
+  .mma { fill: #f9dcb8; stroke: #d0852c }
+  .store { fill: #cdebd3; stroke: #4d9f60 }
+  .wait { fill: #8c959f; fill-opacity: 0.16; stroke: #8c959f; stroke-opacity: 0.45 }
+  .phase { stroke: #8250df; stroke-width: 2 }
+  .cut { stroke: #8c959f; stroke-dasharray: 3 3; fill: none }
+  @media (prefers-color-scheme: dark) {
+    svg { background: #0d1117 }
+    text { fill: #f0f6fc }
+    .lane, .slot, .note { fill: #9198a1 }
+    .load { fill: #1c3a63; stroke: #5b8fd9 }
+    .mma { fill: #5c3a12; stroke: #d0852c }
+    .store { fill: #1d4427; stroke: #4d9f60 }
+    .phase { stroke: #ab7df8 }
+  }
+"""
+
+
+def svg(title: str, spoken: str, height: float, lines: Iterable[str], style: str = "") -> str:
+    """Return a picture with its title; what is drawn begins under it, at ``MARGIN + TITLE_HEIGHT``.
+
+    Args:
+        title: The title as it is shown.
+        spoken: What the picture is of, for those who do not see it.
+        height: Of all, in pixels.
+        lines: What is drawn.
+        style: Of classes that not every picture has.
+    """
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img">',
+        f"<title>{escape(spoken)}</title>",
+        f"<style>{STYLE}{style}</style>",
+        text_at("title", MARGIN, MARGIN + 18, fitting(title, WIDTH - 2 * MARGIN, 16)),
+    ]
+    return "\n".join([*head, *lines, "</svg>"]) + "\n"
+
+
+def panel(top: float, height: float, name: str, remark: str) -> Iterator[str]:
+    """Yield the ground of a panel, and its name with a remark behind it."""
+    size = f'width="{WIDTH - 2 * MARGIN}" height="{height:g}" rx="6"'
+    yield f'<rect class="panel" x="{MARGIN}" y="{top:g}" {size}/>'
+    # One text, so that the remark stands behind the name in whatever font there is.
+    behind = f'<tspan class="note" dx="10">{escape(remark)}</tspan>' if remark else ""
+    shown = escape(fitting(name, WIDTH / 2, 13))
+    yield f'<text class="role" x="{MARGIN + 10:.1f}" y="{top + 16:.1f}">{shown}{behind}</text>'
+
+
+def fitting(text: str, width: float, size: float) -> str:
+    """Return a text that is no wider, its end left out if need be."""
+    most = int(width / (size * LETTER_WIDTH))
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def text_at(kind: str, x: float, y: float, text: str) -> str:
+    """Return a text of a class, which begins at x on the base line y."""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+# --- pictures of several panels
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A panel that is drawn from its own top: alone, or under others."""
+
+    name: str
+    """What it is asked for by, and its part of a page's addresses."""
+    title: str
+    remark: str
+    lines: tuple[str, ...]
+    height: float
+    """Of the panel, its header included."""
+
+
+def stacked(title: str, spoken: str, drawings: Sequence[Drawing]) -> str:
+    """Return drawings one under the other as a picture: same drawings, same bytes."""
+    lines: list[str] = []
+    top = float(MARGIN + TITLE_HEIGHT)
+    for drawing in drawings:
+        lines += [f'<g transform="translate(0 {top:g})">', *framed(drawing), "</g>"]
+        top += drawing.height + GAP
+    return svg(title, spoken, top - GAP + MARGIN, lines, MATRIX_STYLE)
+
+
+def alone(drawing: Drawing) -> str:
+    """Return a drawing for a page that has the styles."""
+    head = f'<svg viewBox="0 0 {WIDTH} {drawing.height:g}" role="img"><title>{escape(drawing.title)}</title>'
+    return "\n".join([head, *framed(drawing), "</svg>"])
+
+
+def framed(drawing: Drawing) -> Iterator[str]:
+    """Yield a drawing with its panel."""
+    yield from panel(0, drawing.height, drawing.title, drawing.remark)
+    yield from drawing.lines
+
+
+def cell(kind: str, x: float, y: float, width: float, height: float, tooltip: str = "") -> str:
+    """Return a box of a class; it says the tooltip when it is pointed at."""
+    place = f'd="M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"'
+    told = f"<title>{escape(tooltip)}</title></path>" if tooltip else "</path>"
+    return f'<path class="{kind}" {place}>{told}'
+
+
+def middle(kind: str, x: float, y: float, text: str) -> str:
+    """Return a text of a class whose middle is at x; the many inside of cells have the short class n."""
+    if kind == "inside":
+        return f'<text class="n" x="{x:g}" y="{y:g}">{escape(text)}</text>'
+    return f'<text class="{kind} m" x="{x:g}" y="{y:g}">{escape(text)}</text>'
+
+
+def ending(kind: str, x: float, y: float, text: str) -> str:
+    """Return a text of a class that ends at x."""
+    return f'<text class="{kind} e" x="{x:g}" y="{y:g}">{escape(text)}</text>'
+
+
+def width_of(text: str, size: float) -> float:
+    """Return the most that a text takes."""
+    return len(text) * size * LETTER_WIDTH
+
+
+HUES = 8
+"""Colours that tell neighbours apart: the classes c0 to c7."""
+_LIGHT = ("#cfe0f7", "#f9dcb8", "#cdebd3", "#f6cfd4", "#e2d6f5", "#f4ecae", "#c8ebee", "#e9d8c6")
+_DARK = ("#1c3a63", "#5c3a12", "#1d4427", "#5d2530", "#3f3063", "#4d4614", "#164a50", "#4f3c2b")
+MATRIX_STYLE = "\n".join(
+    [
+        "  .m, .n { text-anchor: middle }",
+        "  .e { text-anchor: end }",
+        "  .axis, .n { font-size: 10px }",
+        "  .axis { fill: #59636e }",
+        "  .formula, .axis, .n { font-family: ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace }",
+        "  .formula { font-size: 11px }",
+        "  .rule { stroke: #8c959f; fill: none }",
+        "  .path { stroke: #8250df; fill: none; stroke-width: 1.5 }",
+        "  .first { stroke: #8250df; stroke-width: 2.5; fill: none }",
+        "  .other { fill: #8c959f; fill-opacity: 0.3 }",
+        "  .free { fill: none; stroke: #8c959f; stroke-dasharray: 3 3 }",
+        *(f"  .c{hue} {{ fill: {colour}; stroke: #8c959f }}" for hue, colour in enumerate(_LIGHT)),
+        "  @media (prefers-color-scheme: dark) {",
+        "    .axis { fill: #9198a1 }",
+        "    .path, .first { stroke: #ab7df8 }",
+        *(f"    .c{hue} {{ fill: {colour} }}" for hue, colour in enumerate(_DARK)),
+        "  }\n",
+    ]
+)
