@@ -10,6 +10,7 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
+from gemmgen.plan.rule import either
 from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
@@ -406,8 +407,12 @@ class Wrapper:
     @property
     def described(self) -> str:
         """What a tensor map is made for."""
-        others = " or a vector" if self.vectors else " or packed scales" if self.scales else ""
-        return f"a matrix{others}"
+        kinds = [
+            "a matrix",
+            *(["a vector"] if self.vectors else []),
+            *(["packed scales"] if self.scales else []),
+        ]
+        return either(kinds)
 
     @property
     def rows_and_columns(self) -> str:
@@ -434,8 +439,8 @@ class Wrapper:
     def map(self) -> str:
         """The part that makes a tensor map."""
         kind = "tf32" if self.rounds else "matrix"
-        others = "_or_vector" if self.vectors or self.rounds else "_or_scales" if self.scales else ""
-        return f"map_{kind}{others}.py.j2"
+        vectors = "_or_vector" * (bool(self.vectors) or self.rounds)
+        return f"map_{kind}{vectors}{'_or_scales' * bool(self.scales)}.py.j2"
 
     @property
     def found_k(self) -> str:
