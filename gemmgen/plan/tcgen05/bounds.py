@@ -107,14 +107,17 @@ def most_sums(plan: Tcgen05Kernel) -> int:
 
     [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 bits, with factors
     and ReLU too, or to 8 bits; fp32 spills, as do other activations, and three operations before 8 bits.
-    With 128 all compile, but with other activations than ReLU some whose tiles are found in groups or on a
-    curve: those of fp32, those with erf, and five operations; with 64 they do.
+    C and any row or column operand spill, too. With 128 all compile, but with other activations than ReLU
+    some whose tiles are found in groups or on a curve: those of fp32, those with erf, those with C, and five
+    operations; with 64 they do.
     """
-    problem, steps = plan.problem, plan.problem.steps
+    problem, steps, c = plan.problem, plan.problem.steps, plan.problem.c is not None
+    reads = c or bool(problem.vectors)
     smooth = {op.register_class for op in problem.operations if op.smooth}
-    if smooth and (problem.d.bits == 32 or "erf" in smooth or len(steps) > 3):
+    if smooth and (c or problem.d.bits == 32 or "erf" in smooth or len(steps) > 3):
         return 64
-    return 128 if smooth or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1) else 256
+    most = smooth or reads or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1)
+    return 128 if most else 256
 
 
 def sums(plan: Tcgen05Kernel) -> int:
