@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from random_specs import blackwell, composed, few_rows, hopper, stream_k
 from ruamel.yaml import YAML
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.spec import load_spec
-from random_specs import blackwell, composed, few_rows, hopper, stream_k
 
 ROOT = Path(__file__).parent.parent
 MOST_ROUNDS = 3

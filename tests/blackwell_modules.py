@@ -52,6 +52,8 @@ def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) ->
             if operand.scale is not None:
                 packed = _viewed(arguments[f"{name}_desc"]).view(module.ARGUMENTS[name][0])
                 extras[name] = unpacked_scales(packed, rows, -(-k // operand.scale.vector))
+        for name in (*(["c"] if problem.c else []), *problem.vectors):
+            extras[name] = _viewed(arguments[f"{name}_desc"])
         if problem.scalar:
             extras["tensor_scale"] = arguments["tensor_scale_ptr"].as_subclass(Tensor)
         d.copy_(rounded(written_out(spec, a, b, **extras), d.dtype))

@@ -140,6 +140,7 @@ def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
     if "c" in extras and "residual" not in problem_of(spec).ops:
         x = x + (1.0 if spec.epilogue.beta is None else spec.epilogue.beta) * extras["c"].float()
     functional = torch.nn.functional
+    slopes = {found.op: found.value for found in problem_of(spec).parameters}
     operations: dict[str, Callable[[], Tensor]] = {
         "tensor_scale": lambda: x * extras["tensor_scale"].item(),
         "row_scale": lambda: x * extras["row_scale"].unsqueeze(1),
@@ -148,6 +149,7 @@ def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
         "column_bias": lambda: x + extras["column_bias"].float(),
         "residual": lambda: x + extras["c"].float(),
         "relu": lambda: functional.relu(x),
+        "leaky_relu": lambda: torch.where(x < 0, slopes["leaky_relu"] * x, x),
         # In fp32 torch's CPU kernel makes 0 of -inf; its CUDA kernel makes NaN, as both do in float64.
         "gelu_tanh": lambda: functional.gelu(x.double(), approximate="tanh").float(),
         "gelu_erf": lambda: functional.gelu(x.double()).float(),

@@ -75,7 +75,9 @@ def test_what_ctas_share_is_multicast_and_only_that(product: Product, lowered: L
     loads = re.findall(r"cp\.async\.bulk\.tensor\S*mbarrier::complete_tx\S*", ptx)
     shared = [load for load in loads if "multicast::cluster" in load]
     assert len(shared) == sum(map(plan.loads, plan.multicast))
-    assert all((".cta_group::2" in load) == plan.paired for load in loads)
+    # What the epilogue loads arrives on its own CTA's barrier, what fills a stage on the pair's.
+    of_pairs = [load for load in loads if ".cta_group::2" in load]
+    assert len(of_pairs) == (len(loads) - plan.epilogue_loads) * plan.paired
     commits = re.findall(r"tcgen05\.commit\S*", ptx)
     assert all((".multicast::cluster" in commit) == plan.paired for commit in commits)
     assert all(f".cta_group::{1 + plan.paired}." in commit for commit in commits)
@@ -162,6 +164,26 @@ def test_the_epilogue_reads_releases_and_stores(product: Product, lowered: Lower
     assert body.count("ttng.tmem_load") == plan.subtiles
     assert body.count("ttng.arrive_barrier") == 1 + plan.launch_control
     assert body.index("ttng.arrive_barrier") > body.rindex("ttng.tmem_load")
+
+
+def test_the_epilogue_loads_what_it_reads_before_it_waits_for_the_sums(
+    product: Product, lowered: Lowered
+) -> None:
+    plan, body = plan_of(product), roles(product, lowered)["epilogue"]
+    problem, copy = plan.problem, r"ttng\.async_tma_copy_global_to_local"
+    vectors = len(problem.vectors)
+    first = vectors + (plan.epilogue_buffers if problem.c else 0)
+    before, *behind = re.split(r"ttng\.tmem_load", body)
+    # Behind the wait for the sums no more is loaded than what a buffer of C takes after its first part.
+    awaited = before.rindex("ttng.wait_barrier") if not vectors else before.index("ttng.wait_barrier")
+    assert len(re.findall(copy, before[:awaited])) == first
+    refills = plan.subtiles - plan.epilogue_buffers if problem.c else 0
+    assert [len(re.findall(copy, part)) for part in behind] == [1] * refills + [0] * (len(behind) - refills)
+    # Before TMA writes where threads have read, a fence; and before a part of C is read, a wait for it.
+    fences = bool(vectors) + (plan.subtiles if problem.c else 0)
+    assert body.count("ttng.fence_async_shared") == plan.subtiles + fences
+    assert body.count("ttng.barrier_expect") == plan.awaited_loads
+    assert body.count("ttng.wait_barrier") == 1 + plan.awaited_loads + plan.launch_control
 
 
 def test_all_warps_have_read_before_one_thread_releases_the_sums(product: Product, lowered: Lowered) -> None:

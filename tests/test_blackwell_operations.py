@@ -73,6 +73,31 @@ MINIMA = {
     "b200_mxfp8_mxfp4_one_cta": (1 + 1 + 2, 1 + 1, 4, 128 // 64),
     "b200_mxfp4_mxfp8": (2 + 2 + 2, 2 + 2, 8, 128 // 64),
     "b200_mxfp4_mxfp8_one_cta": (1 + 1 + 2, 1 + 2, 4, 256 // 64),
+    # What the epilogue reads comes besides: EPILOGUE_LOADS.
+    "b200_bf16_bias_gelu": (1 + 1, 0, 4, 256 // 64),
+    "b200_bf16_cluster_bias": (1 + 1, 0, 4, 128 // 128),
+    "b200_bf16_residual": (1 + 1, 0, 4, 256 // 64),
+    "b200_e4m3_quantized": (1 + 1, 0, 4, 128 // 64),
+    "b200_e4m3_scaled": (1 + 1, 0, 4, 256 // 64),
+    "b200_fp16_axpby": (1 + 1, 0, 4, 128 // 32),
+    "b200_fp16_leaky_relu": (1 + 1, 0, 4, 128 // 64),
+    "b200_mxfp8_bias": (1 + 1 + 2, 1 + 2, 4, 256 // 64),
+    "b200_nvfp4_residual": (1 + 1 + 2, 4 + 8, 4, 256 // 64),
+}
+
+# TMA loads of a tile's C and vectors, and how often they are announced and awaited. A part of C is a load, as
+# one of D is a store: of 128 rows of at most a swizzle's span, or a span for each warp. All vectors, a load
+# each, arrive together.
+EPILOGUE_LOADS = {
+    "b200_bf16_bias_gelu": (1, 1),
+    "b200_bf16_cluster_bias": (1 + 1, 1 + 1),  # C is stored whole: two spans, by two warps
+    "b200_bf16_residual": (4 + 1, 4 + 1),
+    "b200_e4m3_quantized": (3, 1),
+    "b200_e4m3_scaled": (2, 1),
+    "b200_fp16_axpby": (4, 4),
+    "b200_fp16_leaky_relu": (1, 1),
+    "b200_mxfp8_bias": (1, 1),
+    "b200_nvfp4_residual": (4, 4),
 }
 
 
@@ -85,23 +110,26 @@ def plan_of(stem: str) -> Tcgen05Kernel:
 
 def test_every_committed_spec_has_a_minimum_derived_by_hand() -> None:
     assert set(MINIMA) == {spec.stem for spec in BLACKWELL_SPECS}
+    reading = {stem for stem in MINIMA if plan_of(stem).problem.c or plan_of(stem).problem.vectors}
+    assert set(EPILOGUE_LOADS) == reading
 
 
 @pytest.mark.parametrize("stem", MINIMA)
 def test_the_plan_promises_the_minimum_and_nothing_else(stem: str) -> None:
     plan = plan_of(stem)
     loads, copies, mmas, stores = MINIMA[stem]
+    read, awaited = EPILOGUE_LOADS.get(stem, (0, 0))
     # A stage and an accumulator each have two sides that wait, and an MMA warp that commits. The load warp
     # announces bytes with the arrival that `load_ready` needs anyway; the epilogue arrives for the sums.
     expected = {
         "tcgen05.mma": mmas,
         "tcgen05.cp": copies,
         "tcgen05.commit": 1 + 1,
-        "TMA load": loads,
+        "TMA load": loads + read,
         "TMA store": stores,
-        "mbarrier wait": 2 + 2,
+        "mbarrier wait": 2 + 2 + awaited,
         "mbarrier arrive": 1,
-        "mbarrier expect": 1,
+        "mbarrier expect": 1 + awaited,
         "launch control": 0,
     }
     if plan.schedule_kind == "launch_control":

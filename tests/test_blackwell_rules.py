@@ -29,6 +29,7 @@ from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.rule import Rule, judge
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent
@@ -314,8 +315,27 @@ def test_a_slice_of_an_accumulator_is_one_of_equal_parts(built: Built) -> None:
         assert slices == ["0", "SUBTILE_N"]
         return
     assert int(constant(text, "SUBTILES")) == plan.subtiles
-    assert "for i in gl.static_range(SUBTILES - 1):" in text
-    assert slices == ["i * SUBTILE_N", "(SUBTILES - 1) * SUBTILE_N"]
+    # A ring of buffers of C is filled again in a loop of its own, before the others.
+    refilled = plan.problem.c is not None and 1 < plan.epilogue_buffers < plan.subtiles
+    last = "SUBTILES - EPILOGUE_BUFFERS, SUBTILES - 1" if refilled else "SUBTILES - 1"
+    assert f"for i in gl.static_range({last}):" in text
+    assert slices == ["i * SUBTILE_N"] * (1 + refilled) + ["(SUBTILES - 1) * SUBTILE_N"]
+
+
+def test_what_an_epilogue_reads_is_each_ctas_own(built: Built) -> None:
+    # The CTAs along M have rows of C, of vectors of rows, and all of those of columns; along N the others.
+    plan, text = built
+    rows = [[1, 0]] * (plan.cluster_m.bit_length() - 1)
+    columns = [[0, 1 << bit] for bit in range(plan.cluster_n.bit_length() - 1)]
+    if plan.cluster_m == 4:
+        rows = [[1, 0], [2, 0]]
+    if plan.problem.c:
+        assert bases(constant(text, "C_LAYOUT")) == rows + columns
+        assert "two_ctas" not in barrier(text, "c_ready")
+    for name in plan.problem.vectors:
+        axis = 0 if OPERATIONS[name].along == "m" else 1
+        assert bases(constant(text, f"{name.upper()}_LAYOUT")) == [[basis[axis]] for basis in rows + columns]
+        assert "two_ctas" not in barrier(text, "vectors_ready")
 
 
 def test_scales_are_copied_from_packed_unswizzled_blocks(built: Built) -> None:

@@ -283,7 +283,7 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
     launched: tuple[Spec, Callable[[Inputs], dict[str, Any]]],
 ) -> None:
     spec, launch = launched
-    m, n, k = shape = (300, 776, 1152)
+    m, n, k = shape = (300, 784, 1152)
     for guarded in (False, True):
         inputs = random_inputs(shape, spec, torch.Generator().manual_seed(0), guarded=guarded)
         arguments = launch(inputs)
@@ -302,8 +302,13 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
                 scales = arguments[f"{name}_scale_desc"]
                 vector = 16 if operand.scale.format == "nvfp4" else 32
                 # 1152 / 32 = 36 scales in 9 blocks of 4, 1152 / 16 = 72 in 18.
-                # 300 rows in 3 blocks of 128, 776 in 7.
+                # 300 rows in 3 blocks of 128, 784 in 7.
                 assert scales.shape == [1, 3 if name == "a" else 7, k // vector // 4, 2, 256]
                 assert scales.base.dtype == (torch.float8_e4m3fn if vector == 16 else torch.uint8)
+        for name in (*(["c"] if spec.operands.c else []), *problem_of(spec).vectors):
+            read, descriptor = inputs.extras[name], arguments[f"{name}_desc"]
+            assert descriptor.base.data_ptr() == read.data_ptr()
+            assert (descriptor.shape, descriptor.base.dtype) == (list(read.shape), read.dtype)
+            assert descriptor.strides == list(read.stride())
         assert arguments["d_desc"].shape == [m, n]
         assert ("tensor_scale_ptr" in arguments) == ("tensor_scale" in spec.epilogue.ops)

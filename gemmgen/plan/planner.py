@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from gemmgen.errors import Advice, GemmgenError, Value, Violation
 from gemmgen.hardware import GPUS
-from gemmgen.hardware.architecture import power_of_two_below
+from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import FIELDS, pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel

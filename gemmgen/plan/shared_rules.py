@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import Architecture
@@ -73,19 +73,46 @@ def unequal_types(problem: Problem, mma: str) -> Iterator[Finding]:
         )
 
 
-def repeated_ops(problem: Problem, known: Collection[str] | None = None) -> Iterator[Finding]:
-    """Yield the operations that occur again, of those that the family knows; None for all."""
+@rule("epilogue-ops", subject="problem")
+def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
+    """Each operation occurs once, for its operand has one name, and one that adds C has a C to add."""
+    problem = plan.problem
     for i, op in enumerate(problem.ops):
-        if op in problem.ops[:i] and (known is None or op in known):
+        if op in problem.ops[:i]:
             yield Finding(
                 f"epilogue.ops.{i}",
                 f"{op} a second time",
                 "an operation's operand is passed under its name, once",
                 "leave it out",
             )
+    if problem.residual and problem.c is None:
+        yield Finding(
+            f"epilogue.ops.{problem.ops.index('residual')}",
+            "residual without a C",
+            "it adds the matrix operands.c",
+            "leave it out, or use it with an operands.c",
+        )
 
 
-def unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
+@rule("epilogue-factors", subject="problem")
+def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
+    """A factor is that of a matrix, and a number with which fp32 computes: Gluon takes others as fp64."""
+    problem = plan.problem
+    if problem.beta != 1 and (problem.c is None or problem.residual):
+        why = "without a C" if problem.c is None else "for a C that residual adds"
+        limit = "it is the factor of operands.c" if problem.c is None else "residual adds C as it is"
+        yield Finding(
+            "epilogue.beta",
+            f"a factor of {problem.beta:g} {why}",
+            limit,
+            "leave it out, or use it with a C that is added to the product",
+        )
+    yield from _unusable_factor("alpha", problem.alpha, "A @ B")
+    if problem.c:
+        yield from _unusable_factor("beta", problem.beta, "C")
+
+
+def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
     """Yield what is wrong with alpha or beta, the factor of a matrix, for an epilogue in fp32."""
     if factor == 0:
         yield Finding(
@@ -101,6 +128,12 @@ def unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
             f"the epilogue computes in fp32, with numbers from {FP32_MIN:.1e} to {FP32_MAX:.1e}",
             "leave it out, or use one of those",
         )
+
+
+def narrowest_subtile(plan: Kernel) -> int:
+    """Return the fewest columns of which TMA can move a row of C and of D."""
+    dtypes = (plan.problem.d, *((plan.problem.c,) if plan.problem.c else ()))
+    return max(plan.architecture.tma_alignment_bytes // dtype.bytes for dtype in dtypes)
 
 
 # --- programs and the order of tiles

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.hardware import SCALE_ROWS, TCGEN05
+from gemmgen.plan.kernel import EpilogueStorage
 from gemmgen.plan.storage import Extent
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
@@ -33,7 +34,7 @@ class BlackwellLayouts(KernelLayouts):
         if plan.block_scaled:
             yield self._scales("A", plan.bases(1, None, rank=5))
             yield self._scales("B", plan.bases(None, 1, rank=5))
-        yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
+        yield from self._epilogue
         yield self._accumulator()
         if plan.block_scaled:
             yield self._constant("A_SCALE_TMEM_LAYOUT", "TensorMemoryScalesLayout", [], plan.bases(0, None))
@@ -88,6 +89,7 @@ class BlackwellView(KernelView):
         plan = self.plan
         several, scaled = "_accumulators" * (plan.accumulators > 1), "_scaled" * plan.block_scaled
         parts = ["shared/copy_kernel"] if plan.problem.copies_misaligned else []
+        parts += ["shared/buffers"] if self.epilogue.loads else []
         parts += ["shared/args", "tcgen05/ring_position", self.order]
         if plan.launch_control:
             parts.append("tcgen05/next_tile")
@@ -97,16 +99,17 @@ class BlackwellView(KernelView):
         parts += ["tcgen05/as_matrix"] if plan.block_scaled else []
         parts.append(f"tcgen05/multiply{scaled}")
         parts.append(f"tcgen05/mma_partition_{plan.schedule_kind}{several}")
-        parts += [f"shared/activation_{name}" for name in self.epilogue.activations]
-        parts += ["shared/epilogue"] if plan.problem.transforms else []
-        parts += [self.epilogue.leaf_part, f"tcgen05/drain_{self._drain}"]
+        parts += [*self.epilogue.functions, self.epilogue.leaf_part, f"tcgen05/drain_{self._drain}"]
         parts.append(f"tcgen05/epilogue_partition_{plan.schedule_kind}{several}")
         return tuple(f"{part}.py.j2" for part in (*parts, "tcgen05/kernel"))
 
     @property
     def _drain(self) -> str:
-        several = "subtiles_ring" if self.plan.epilogue_buffers > 1 else "subtiles"
-        return {1: "whole", 2: "halves"}.get(self.plan.subtiles, several)
+        if self.plan.subtiles <= 2:
+            return f"{'halves' if self.plan.subtiles == 2 else 'whole'}{'_loading' * self.epilogue.loads}"
+        kind = "_refilling" if self.epilogue.refills else "_loading" * self.epilogue.loads
+        ring = "_ring" if self.plan.epilogue_buffers > 1 and kind != "_loading" else ""
+        return f"subtiles{kind}{ring}"
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -152,13 +155,23 @@ class BlackwellView(KernelView):
     def args(self) -> tuple[Field, ...]:
         """The fields of the aggregate that device functions are passed."""
         resources, plan = self.plan.resources, self.plan
+        loading, storage = self.epilogue.loads, resources.epilogue
+        own = (*storage.buffers, *storage.barriers) if loading else ()
+        buffers = (buffer for buffer in plan.shared_buffers if buffer not in own)
+        barriers = (barrier for barrier in plan.barriers if barrier not in own)
         return (
             *self._descriptors(*(argument.name for argument in plan.arguments)),
-            *(Field(buffer.name, SHARED, buffer.name) for buffer in plan.shared_buffers),
+            *(Field(buffer.name, SHARED, buffer.name) for buffer in buffers),
             *(Field(buffer.name, TENSOR_MEMORY, buffer.name) for buffer in resources.tensor_buffers),
-            *(Field(barrier.name, SHARED, barrier.name) for barrier in plan.barriers),
+            *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers),
+            *((Field("buffers", "Buffers", "buffers"),) if loading else ()),
             *self._counts(),
         )
+
+    @property
+    def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
+        """The only one."""
+        return ((None, self.plan.resources.epilogue),)
 
     # --- loads
 
@@ -219,13 +232,11 @@ class BlackwellView(KernelView):
     # --- the epilogue
 
     @property
-    def _scalar(self) -> tuple[str, ...]:
-        return ("tensor_scale",) if self.plan.problem.scalar else ()
-
-    @property
     def drain_parameters(self) -> str:
         """What converting and storing a tile takes."""
-        return ", ".join(("args", "row", "column", "accumulator", "accumulator_empty", *self._scalar))
+        own = ("buffers",) if self.epilogue.loads else ()
+        sums = ("accumulator", "accumulator_empty")
+        return ", ".join(("args", *own, "row", "column", *sums, *self.epilogue.passed_on))
 
     @property
     def call_drain(self) -> str:
@@ -233,8 +244,9 @@ class BlackwellView(KernelView):
         accumulator, slot = self.plan.resources.accumulator.name, ""
         if self.plan.accumulators > 1:
             slot = ".index(sums.slot)"
-        items = (f"args.{accumulator}{slot}", f"args.accumulator_empty{slot}", *self._scalar)
-        return fit("drain(", ("args", "row", "column", *items), ")", indent=8)
+        own = (self.own_value,) if self.epilogue.loads else ()
+        sums = (f"args.{accumulator}{slot}", f"args.accumulator_empty{slot}")
+        return fit("drain(", ("args", *own, "row", "column", *sums, *self.epilogue.passed_on), ")", indent=8)
 
     # --- tensor memory
 

@@ -80,6 +80,19 @@ class EpilogueView:
         """Whether a tile's epilogue needs more than the accumulator."""
         return bool(self.plan.problem.c or self.plan.problem.vectors)
 
+    @property
+    def functions(self) -> Iterator[str]:
+        """The templates of what loads the operands and computes, callees first."""
+        plan, problem = self.plan, self.plan.problem
+        if problem.c:
+            ring = "_ring" if plan.epilogue_buffers > 1 else ""
+            yield f"shared/load_c_subtile{ring}" if plan.subtiles > 1 else "shared/load_c"
+        if problem.vectors:
+            yield "shared/load_vectors"
+        yield from (f"shared/activation_{name}" for name in self.activations)
+        if problem.transforms:
+            yield "shared/epilogue"
+
     # --- the steps
 
     @property
@@ -191,19 +204,18 @@ class EpilogueView:
     @property
     def d_smem(self) -> str:
         """The buffer, or the buffers, of D."""
-        if self.unrolled:
-            return "args.d_smem"
-        return "buffers.d_smem" if self.loads else "d_smem"
+        if self.loads:
+            return "buffers.d_smem"
+        return "args.d_smem" if self.unrolled else "d_smem"
 
     def d_half(self, half: Literal[0, 1]) -> str:
         """Return the buffer of D that takes the left or the right half of a tile."""
         return f"{self.d_smem}.index({half})" if self.plan.epilogue_buffers > 1 else self.d_smem
 
-    @property
-    def d_subtile(self) -> str:
-        """The buffer of D that takes sub-tile i."""
+    def d_subtile(self, number: str) -> str:
+        """Return the buffer of D that takes the sub-tile of this number."""
         several = self.plan.epilogue_buffers > 1
-        return f"{self.d_smem}.index(i % EPILOGUE_BUFFERS)" if several else self.d_smem
+        return f"{self.d_smem}.index({number} % EPILOGUE_BUFFERS)" if several else self.d_smem
 
     @property
     def leaf(self) -> str:
@@ -258,17 +270,17 @@ class EpilogueView:
     def _c_phased(self) -> bool:
         """Whether C's barriers complete an odd number of phases for each tile."""
         rounds = self.plan.subtiles // self.plan.epilogue_buffers
-        return self.plan.problem.c is not None and rounds % 2 == 1 and self.plan.persistent
+        return self.plan.problem.c is not None and rounds % 2 == 1 and self.reuses_buffers
 
     @property
     def phased(self) -> bool:
         """Whether the phases of the epilogue's barriers differ from tile to tile."""
-        return self._c_phased or (bool(self.plan.problem.vectors) and self.plan.persistent)
+        return self._c_phased or (bool(self.plan.problem.vectors) and self.reuses_buffers)
 
     @property
     def vectors_phase(self) -> str:
         """The phase in which a tile's row and column operands arrive."""
-        return "phase" if self.plan.persistent else "0"
+        return "phase" if self.reuses_buffers else "0"
 
     @property
     def c_phase(self) -> str:
@@ -276,7 +288,7 @@ class EpilogueView:
         if self.refills:
             lap = f"subtile // {self.buffers}" if self.plan.epilogue_buffers > 1 else "subtile"
             return f"(phase + {lap}) & 1" if self._c_phased else f"{lap} & 1"
-        return "phase" if self.plan.persistent else "0"
+        return "phase" if self.reuses_buffers else "0"
 
     @property
     def await_c(self) -> str:
@@ -288,16 +300,16 @@ class EpilogueView:
         """What the phases of C's barriers are."""
         if self.refills:
             number = "an odd" if self._c_phased else "an even"
-            again = f", {number} number of them in a tile" if self.plan.persistent else ""
+            again = f", {number} number of them in a tile" if self.reuses_buffers else ""
             return f"Each sub-tile that a buffer receives is a phase of its barrier{again}."
-        if self.plan.persistent:
+        if self.reuses_buffers:
             return "Each tile is a phase of the barrier."
         return "The barrier's first phase, of the only load into this buffer."
 
     @property
     def earlier_reads(self) -> str:
         """What a load of the epilogue's operands must come after."""
-        if self.plan.persistent or self.refills:
+        if self.reuses_buffers or self.refills:
             return (
                 "The threads have read what the buffer held: order their reads before TMA's write, which goes"
             )

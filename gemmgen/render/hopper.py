@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.hardware import WGMMA
+from gemmgen.plan.kernel import EpilogueStorage, numbered
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.kernel import (
     DESCRIPTOR,
     SHARED,
-    Construction,
     Field,
     KernelLayouts,
     KernelView,
@@ -31,7 +31,7 @@ class Part:
     @property
     def layout(self) -> str:
         """The constant that holds the layout of its sums."""
-        return _numbered("ACCUMULATOR_LAYOUT", self.number)
+        return numbered("ACCUMULATOR_LAYOUT", self.number)
 
     @property
     def columns(self) -> str:
@@ -70,17 +70,12 @@ class HopperLayouts(KernelLayouts):
             if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
                 name = part.operand.upper()
                 yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
-        if problem.c:
-            yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
-        for vector in problem.vectors:
-            bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
-            yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
-        yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
+        yield from self._epilogue
         for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
             yield self._accumulator(part.layout, shape)
         if plan.a_source == "registers":
             k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
-            names = [_numbered("A_REGISTER_LAYOUT", part.number) for part in parts_of(plan)]
+            names = [numbered("A_REGISTER_LAYOUT", part.number) for part in parts_of(plan)]
             for name, part in zip(names, parts_of(plan), strict=True):
                 arguments = ["operand_index=0", f"parent={part.layout}", f"k_width={k_width}"]
                 yield self._constant(name, "gl.DotOperandLayout", arguments, [])
@@ -123,7 +118,7 @@ class HopperView(KernelView):
         plan = self.plan
         parts = ["shared/args"]
         if self.epilogue.loads:
-            parts.insert(0, "wgmma/buffers")
+            parts.insert(0, "shared/buffers")
         if plan.problem.copies_misaligned:
             parts.insert(0, "shared/copy_kernel")
         if not plan.synchronous:
@@ -207,15 +202,8 @@ class HopperView(KernelView):
 
     @property
     def _epilogue_parts(self) -> Iterator[str]:
-        plan, problem = self.plan, self.plan.problem
-        if problem.c:
-            ring = "_ring" if plan.epilogue_buffers > 1 else ""
-            yield f"wgmma/load_c_subtile{ring}" if plan.subtiles > 1 else "wgmma/load_c"
-        if problem.vectors:
-            yield "wgmma/load_vectors"
-        yield from (f"shared/activation_{name}" for name in self.epilogue.activations)
-        if problem.transforms:
-            yield "shared/epilogue"
+        plan = self.plan
+        yield from self.epilogue.functions
         if plan.subtiles > 1:
             yield "wgmma/halves"
         if plan.composed:
@@ -333,35 +321,14 @@ class HopperView(KernelView):
         """What a consumer's epilogue has of its own: its buffers, or the one that it stores D through."""
         consumers = self.plan.resources.consumers
         if self.epilogue.loads:
-            names = [_numbered("buffers", consumer.number) for consumer in consumers]
+            names = [numbered("buffers", consumer.number) for consumer in consumers]
             return self._ring("buffers", names, "Buffers")
-        return self._ring("d_smem", [consumer.d.name for consumer in consumers])
+        return self._ring("d_smem", [consumer.epilogue.d.name for consumer in consumers])
 
     @property
-    def buffers(self) -> tuple[Field, ...]:
-        """The fields of the aggregate of one consumer's epilogue."""
-        return self._buffers(0)
-
-    def _buffers(self, consumer: int) -> tuple[Field, ...]:
-        own = self.plan.resources.consumers[consumer]
-        values = (
-            ("c_smem", own.c),
-            *((f"{vector.operand}_smem", vector) for vector in own.vectors),
-            ("c_ready", own.c_ready),
-            ("vectors_ready", own.vectors_ready),
-            ("d_smem", own.d),
-        )
-        return tuple(Field(name, SHARED, value.name) for name, value in values if value)
-
-    @property
-    def constructions(self) -> tuple[Construction, ...]:
-        """The aggregates that the kernel makes, in order."""
-        consumers = self.plan.resources.consumers if self.epilogue.loads else ()
-        buffers = (
-            Construction(_numbered("buffers", consumer.number), "Buffers", self._buffers(i))
-            for i, consumer in enumerate(consumers)
-        )
-        return (*buffers, *super().constructions)
+    def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
+        """That of each consumer."""
+        return tuple((consumer.number, consumer.epilogue) for consumer in self.plan.resources.consumers)
 
     # --- loads
 
@@ -668,7 +635,7 @@ class HopperView(KernelView):
     @property
     def _rows(self) -> str:
         """The constant that holds the rows of a consumer's tile."""
-        return extent_name(self.plan.resources.consumers[0].d.shape[0])
+        return extent_name(self.plan.resources.consumers[0].epilogue.d.shape[0])
 
     @property
     def loop_results(self) -> str:
@@ -683,7 +650,7 @@ class HopperView(KernelView):
     # --- the epilogue
 
     @property
-    def consumer_row(self) -> str:
+    def first_row(self) -> str:
         """Where a consumer's rows begin."""
         return "row + consumer * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
 
@@ -698,13 +665,8 @@ class HopperView(KernelView):
     def call_store(self, indent: int) -> str:
         """Return the call that stores a tile."""
         sums = self.sums if self.plan.composed else self.accumulated
-        items = ("args", self.own_value, self.consumer_row, "column", sums)
+        items = ("args", self.own_value, self.first_row, "column", sums)
         return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
-
-    @property
-    def vector_origin(self) -> str:
-        """Where the row and column operands of a consumer's tile begin."""
-        return self.epilogue.vector_origin(self.consumer_row)
 
     # --- partitions
 
@@ -745,7 +707,3 @@ def _several(name: str, values: list[str], kind: str, comment: str) -> Field:
     if len(values) == 1:
         return Field(name, kind, values[0])
     return Field(name, "gl.tuple", f"({', '.join(values)})", comment)
-
-
-def _numbered(name: str, number: int | None) -> str:
-    return name if number is None else f"{name}_{number}"

@@ -11,9 +11,10 @@ from itertools import groupby
 
 from gemmgen.hardware import DType
 from gemmgen.plan.decisions import LINES
-from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.kernel import EpilogueStorage, Kernel, numbered
 from gemmgen.plan.roles import Partition
 from gemmgen.plan.storage import Barrier, Extent, SharedBuffer
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.epilogue import EpilogueView
 from gemmgen.render.overview import (
     MEASURES,
@@ -82,6 +83,17 @@ class KernelLayouts:
     """How any kernel spells its layouts."""
 
     plan: Kernel
+
+    @property
+    def _epilogue(self) -> Iterator[str]:
+        """The layouts of what the epilogue reads, and of D."""
+        plan, problem = self.plan, self.plan.problem
+        if problem.c:
+            yield self._shared("C", plan.c_swizzle_bytes, problem.c, plan.bases(0, 1))
+        for vector in problem.vectors:
+            bases = plan.bases(*((0, None) if OPERATIONS[vector].along == "m" else (None, 0)), rank=1)
+            yield self._shared(vector.upper(), 0, problem.vector_dtype(vector), bases, rank=1)
+        yield self._shared("D", plan.d_swizzle_bytes, problem.d, plan.bases(0, 1))
 
     def _shared(
         self, name: str, swizzle_bytes: int, dtype: DType, bases: list[list[int]], rank: int = 2
@@ -166,9 +178,36 @@ class KernelView(ABC):
         """The fields of the aggregate that device functions are passed."""
 
     @property
+    @abstractmethod
+    def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
+        """What each epilogue has in memory, with the number of whose it is; a lone one has none."""
+
+    @property
+    def buffers(self) -> tuple[Field, ...]:
+        """The fields of the aggregate of an epilogue that loads: the same names for all."""
+        (_, storage), *_ = self.epilogues
+        return self._buffers(storage)
+
+    @staticmethod
+    def _buffers(storage: EpilogueStorage) -> tuple[Field, ...]:
+        values = (
+            ("c_smem", storage.c),
+            *((f"{vector.operand}_smem", vector) for vector in storage.vectors),
+            ("c_ready", storage.c_ready),
+            ("vectors_ready", storage.vectors_ready),
+            ("d_smem", storage.d),
+        )
+        return tuple(Field(name, SHARED, value.name) for name, value in values if value)
+
+    @property
     def constructions(self) -> tuple[Construction, ...]:
         """The aggregates that the kernel makes, in order."""
-        return (Construction("args", "Args", self.args),)
+        loading = self.epilogues if self.epilogue.loads else ()
+        buffers = (
+            Construction(numbered("buffers", number), "Buffers", self._buffers(storage))
+            for number, storage in loading
+        )
+        return (*buffers, Construction("args", "Args", self.args))
 
     @property
     def counts(self) -> tuple[str, ...]:
@@ -207,6 +246,23 @@ class KernelView(ABC):
         """The constant that holds as much of it as a K step."""
         a = next(buffer for buffer in self.plan.shared_buffers if buffer.operand == "a")
         return extent_name(a.shape[1 if self.plan.problem.a.major == "k" else 0])
+
+    # --- the epilogue's operands
+
+    @property
+    def first_row(self) -> str:
+        """Where the rows of an epilogue's tile begin."""
+        return "row"
+
+    @property
+    def own_value(self) -> str:
+        """What an epilogue has of its own."""
+        return f"args.{self.epilogue.own}"
+
+    @property
+    def vector_origin(self) -> str:
+        """Where the row and column operands of an epilogue's tile begin."""
+        return self.epilogue.vector_origin(self.first_row)
 
     # --- allocations
 

@@ -398,6 +398,11 @@ class HopperOverview(KernelOverview):
         return f"{counted(plan.consumers).capitalize()} consumer warpgroups multiply {wgmma}"
 
 
+def _vector(name: str) -> str:
+    """Return a row or column operand in words: ``a column bias``."""
+    return f"a {name.replace('_', ' ')}"
+
+
 @dataclass(frozen=True)
 class BlackwellOverview(KernelOverview):
     """A Blackwell kernel in words."""
@@ -432,7 +437,8 @@ class BlackwellOverview(KernelOverview):
         problem = self.plan.problem
         a, b = self._typed(problem.a), self._typed(problem.b)
         inputs = f"A and B {a}" if a == b else f"A {a}, B {b}"
-        return f"{inputs}, D {problem.d.name}, accumulated in {problem.accumulator.name}"
+        c = f", C {problem.c.name}" if problem.c else ""
+        return f"{inputs}{c}, D {problem.d.name}, accumulated in {problem.accumulator.name}"
 
     @staticmethod
     def _typed(operand: Operand) -> str:
@@ -493,6 +499,10 @@ class BlackwellOverview(KernelOverview):
             )
         else:
             text += " Another issues the MMAs, whose sums are in tensor memory."
-        stored = "convert them and store D through TMA"
+        what = [*(["a tile of C"] if plan.problem.c else []), *map(_vector, plan.problem.vectors)]
+        *most, last = what or [""]
+        loaded = f"{', '.join(most)} and {last}" if most else last
+        loaded = f" load {loaded} through TMA while A and B are multiplied," if what else ""
+        stored = f"{'compute D of them and store it' if what else 'convert them and store D'} through TMA"
         meanwhile = " while the next tile is multiplied" if plan.accumulators > 1 else ""
-        return f"{text} Four warps read the sums from tensor memory, {stored}{meanwhile}."
+        return f"{text} Four warps{loaded} read the sums from tensor memory, {stored}{meanwhile}."

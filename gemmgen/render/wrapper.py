@@ -406,8 +406,9 @@ class Wrapper:
     @property
     def described(self) -> str:
         """What a tensor map is made for."""
-        others = " or a vector" if self.vectors else " or packed scales" if self.scales else ""
-        return f"a matrix{others}"
+        if self.vectors and self.scales:
+            return "an argument"
+        return f"a matrix{' or a vector' if self.vectors else ' or packed scales' if self.scales else ''}"
 
     @property
     def rows_and_columns(self) -> str:
@@ -434,8 +435,8 @@ class Wrapper:
     def map(self) -> str:
         """The part that makes a tensor map."""
         kind = "tf32" if self.rounds else "matrix"
-        others = "_or_vector" if self.vectors or self.rounds else "_or_scales" if self.scales else ""
-        return f"map_{kind}{others}.py.j2"
+        vectors = "_or_vector" * (bool(self.vectors) or self.rounds)
+        return f"map_{kind}{vectors}{'_or_scales' * bool(self.scales)}.py.j2"
 
     @property
     def found_k(self) -> str:
@@ -608,34 +609,57 @@ class Wrapper:
 
     @property
     def zero_k(self) -> int:
-        """The K of zeros: rows of K are a whole unit of TMA long, where there are no columns of K."""
+        """The K of zeros: rows of K are a whole unit of TMA long, where there are no columns of K.
+
+        Two elements of 4 bits, of which a unit has twice as many, count as one.
+        """
         problem = self.plan.problem
+        if self.padded:
+            return problem.k_multiple
         return TMA_UNIT_BYTES if (problem.a.major, problem.b.major) == ("k", "k") else 1
 
     @property
     def zero_a(self) -> str:
         """An A of zeros, for a K of 0."""
-        if self.plan.problem.a.major == "mn":
-            return "a.new_zeros((1, m)).T"
-        return f"a.new_zeros((m, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1)
+        return self._zeros("a", "m") + ".T" * (self.plan.problem.a.major == "mn")
 
     @property
     def zero_b(self) -> str:
         """A B of zeros."""
-        if self.plan.problem.b.major == "mn":
-            return "b.new_zeros((1, n))"
-        return f"b.new_zeros((n, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1) + ".T"
+        return self._zeros("b", "n") + ".T" * (self.plan.problem.b.major == "k")
+
+    def _zeros(self, name: str, rows: str) -> str:
+        """Return an operand of zeros as it lies in memory."""
+        if self.operand(name).major == "mn":
+            if self.zero_k == 1:
+                return f"{name}.new_zeros((1, {rows}))"
+            unit = TMA_UNIT_BYTES  # a mixed operand that lies so has a byte an element
+            return f"{name}.new_zeros(({self.zero_k}, -(-{rows} // {unit}) * {unit}))[:, :{rows}]"
+        packed = self.operand(name).dtype.elements_per_byte if self.padded else 1
+        columns = max(TMA_UNIT_BYTES, self.zero_k // packed)
+        return f"{name}.new_zeros(({rows}, {columns}))" + "[:, :1]" * (self.zero_k == 1)
 
     @property
     def describe_zeros(self) -> str:
-        """The statement that puts them in the place of the operands, of B for each part of a tile."""
+        """The statement that puts them in the place of the operands, of B for each part of a tile.
+
+        Scales of zeros are held against their extents, and kept as they are packed.
+        """
         names = ("a", "b", *self.further_parts)
-        each = [f'_argument("{name}", {tensor_of(name)}, {{}})' for name in names]
-        line = f"arguments[:{len(names)}] = {', '.join(each)}"
+        known = "zeros" if self.scales else "{}"
+        each = [f'_argument("{name}", {tensor_of(name)}, {known})' for name in names]
+        for name, rows in zip(self.scales, "mn", strict=False):
+            k = self.zero_k * (2 if self.packs("a") and self.packs("b") else 1)
+            zeros = f"{name}.new_zeros(({rows}, {-(-k // self.vector(name))}))"
+            each.append(f'_argument("{name}", {zeros}, {known})')
+        define = "zeros = {}  # their extents, and their scales as they are packed\n        " * bool(
+            self.scales
+        )
+        line = f"arguments[:{len(each)}] = {', '.join(each)}"
         if 8 + len(line) <= LINE_LENGTH:
-            return line
+            return define + line
         items = "".join(f"            {item},\n" for item in each)
-        return f"arguments[:{len(names)}] = (\n{items}        )"
+        return f"{define}arguments[:{len(each)}] = (\n{items}        )"
 
     @property
     def rounds(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, TCGEN05
+from gemmgen.hardware import MMA_KINDS, SCALE_COLUMNS, TCGEN05, DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry, unit_bases
 from gemmgen.problem import Operand
@@ -172,10 +172,6 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         """Bytes of B that TMA reads for one stage of one CTA."""
         return self.b_tile_bytes * self.problem.b.dtype.bits // self.problem.b.smem_bits
 
-    def subtile_bytes(self) -> int:
-        """Return the bytes of one epilogue buffer in one CTA."""
-        return self.cta_tile_m * min(self.subtile_n, self.cta_tile_n) * self.problem.d.bits // 8
-
     # --- what is in the code, each loop's body once: the fewest operations that the roles can do with
 
     def loads(self, operand: str) -> int:
@@ -189,11 +185,27 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
         swizzle_bytes = self.a_swizzle_bytes if is_a else self.b_swizzle_bytes
         return self.boxes(tile_bytes // row_bytes, row_bytes, swizzle_bytes)
 
+    def _moves(self, dtype: DType, swizzle_bytes: int) -> int:
+        """Return the TMA operations in the code for a sub-tile: each warp of the epilogue issues a share."""
+        row_bytes = min(self.subtile_n, self.cta_tile_n) * dtype.bytes
+        return -(-self.boxes(self.cta_tile_m, row_bytes, swizzle_bytes) // self.epilogue_warps)
+
     @property
     def stores(self) -> int:
-        """TMA stores of a sub-tile in the code: each warp of the epilogue issues its share of the boxes."""
-        row_bytes = min(self.subtile_n, self.cta_tile_n) * self.problem.d.bits // 8
-        return -(-self.boxes(self.cta_tile_m, row_bytes, self.d_swizzle_bytes) // self.epilogue_warps)
+        """TMA stores of a tile in the code."""
+        return self.subtiles * self._moves(self.problem.d, self.d_swizzle_bytes)
+
+    @property
+    def awaited_loads(self) -> int:
+        """How often the epilogue announces and awaits loads of a tile: of each part of C, and of vectors."""
+        return (self.subtiles if self.problem.c else 0) + bool(self.problem.vectors)
+
+    @property
+    def epilogue_loads(self) -> int:
+        """TMA loads of a tile's C and vectors in the code; a vector is one box."""
+        c = self.problem.c
+        of_c = self.subtiles * self._moves(c, self.c_swizzle_bytes) if c else 0
+        return of_c + len(self.problem.vectors)
 
     @property
     def scale_copies(self) -> int:

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, counted, either, keeps, one_of, rule
-from gemmgen.plan.shared_rules import inexpressible_request, largest_that_fits, uneven_buffers
+from gemmgen.plan.shared_rules import (
+    inexpressible_request,
+    largest_that_fits,
+    narrowest_subtile,
+    uneven_buffers,
+)
 from gemmgen.plan.tcgen05.resources import (
     FEW_LOADS,
     STEP_REGISTERS,
@@ -28,7 +33,6 @@ from gemmgen.plan.tcgen05.tile_rules import (
     TILE,
     cluster_shape,
     named,
-    narrowest_subtile,
     operand_major,
     tile_columns,
     tile_power_of_two,
@@ -86,7 +90,9 @@ def epilogue_subtile(plan: Tcgen05Kernel) -> Iterator[Finding]:
     elif plan.subtile_n < narrowest:
         field = field if plan.cta_tile_n >= narrowest else "tile.n"
         alignment = plan.architecture.tma_alignment_bytes
-        limit = f"TMA moves at least {alignment} bytes of a row of {plan.problem.d.name}"
+        dtypes = (plan.problem.d, *((plan.problem.c,) if plan.problem.c else ()))
+        shortest = min(dtypes, key=lambda dtype: dtype.bits).name
+        limit = f"TMA moves at least {alignment} bytes of a row of {shortest}"
         fix = f"use at least {narrowest}"
     else:
         return

@@ -13,7 +13,7 @@ from typing import Literal
 
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.kernel import Entry, Kernel
+from gemmgen.plan.kernel import Entry, EpilogueStorage, Kernel, epilogue_arguments, epilogue_storage
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Count, Partition, Passed
 from gemmgen.plan.rule import altered
 from gemmgen.plan.storage import (
@@ -57,7 +57,7 @@ class Tcgen05Resources:
     b: SharedBuffer
     scales: tuple[SharedBuffer, ...]
     """Those of A and of B, where blocks have scales."""
-    d: SharedBuffer
+    epilogue: EpilogueStorage
     accumulator: TensorBuffer
     tmem_scales: tuple[TensorBuffer, ...]
     load_empty: Barrier
@@ -70,7 +70,7 @@ class Tcgen05Resources:
     def buffers(self) -> tuple[SharedBuffer, ...]:
         """The tiles in the order in which the kernel allocates them."""
         responses = (self.launch_control.responses,) if self.launch_control else ()
-        return (self.a, self.b, *self.scales, self.d, *responses)
+        return (self.a, self.b, *self.scales, *self.epilogue.buffers, *responses)
 
     @property
     def tensor_buffers(self) -> tuple[TensorBuffer, ...]:
@@ -82,7 +82,8 @@ class Tcgen05Resources:
         """The barriers in the order in which the kernel allocates them."""
         control = self.launch_control
         claims = (control.ready, control.empty) if control else ()
-        return (self.load_empty, self.load_ready, self.accumulator_empty, self.accumulator_ready, *claims)
+        stages, sums = (self.load_empty, self.load_ready), (self.accumulator_empty, self.accumulator_ready)
+        return (*stages, *sums, *self.epilogue.barriers, *claims)
 
 
 def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
@@ -105,7 +106,7 @@ def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
         a=_operand_buffer(kernel, "a", stages),
         b=_operand_buffer(kernel, "b", stages),
         scales=scales,
-        d=_d_buffer(kernel),
+        epilogue=epilogue_storage(kernel, Extent(kernel.program_tile_m, "tile_m")),
         accumulator=TensorBuffer(
             "accumulators" if kernel.accumulators > 1 else "accumulator",
             # A column holds a number of 32 bits in each of 128 lanes; 64 rows leave half of the lanes idle.
@@ -132,15 +133,15 @@ def partitions_of(
 ) -> tuple[Partition, ...]:
     """Return a partition for each role: the epilogue first, which keeps the kernel's own warps."""
     loaded = tuple(argument for argument in arguments if argument.name in LOADED)
-    d = next(argument for argument in arguments if argument.name == "d")
-    factors = tuple(argument for argument in arguments if argument.kind == "scalar")
+    own = tuple(argument for argument in arguments if argument not in loaded)
     claims = resources.launch_control.values if resources.launch_control else ()
     handover = (resources.accumulator_empty, resources.accumulator_ready)
     stages = (resources.a, resources.b, *resources.scales)
     stage_barriers = (resources.load_empty, resources.load_ready)
     # Without launch control the MMA warp counts its tiles; with it, it asks like everyone else.
     counts = () if kernel.launch_control else tile_counts(kernel)
-    epilogue = (d, *factors, resources.accumulator, resources.d, *handover, *claims)
+    buffers = (resources.epilogue.d, *resources.epilogue.loaded)
+    epilogue = (*own, resources.accumulator, *buffers, *handover, *claims)
     mma = (*stages, *resources.tmem_scales, resources.accumulator, *stage_barriers, *handover, *claims)
     load = (*loaded, *stages, *stage_barriers, *claims, *tile_counts(kernel), K_STEPS)
     most = kernel.architecture.setmaxnreg_max
@@ -206,25 +207,6 @@ def _scales(kernel: Tcgen05Geometry, name: Literal["a", "b"], stages: Ring) -> S
     shape = (Extent(1), blocks, blocks_k, *LANES_OF_A_SCALE_BLOCK)
     contents = f"{kernel.stages} x {rows} x {kernel.scale_columns(operand)}"
     return SharedBuffer(f"{name}_scale_smem", f"{name}_scale", shape, kernel.stages * size, contents, stages)
-
-
-def _d_buffer(kernel: Tcgen05Geometry) -> SharedBuffer:
-    """Return the buffers of sub-tiles of D."""
-    depth, columns = kernel.epilogue_buffers, Extent(kernel.program_tile_n, "tile_n")
-    if kernel.subtiles > 1:
-        columns = Extent(kernel.subtile_n, "subtile_n")
-    slots = Extent(depth, "epilogue_buffers")
-    ring = Ring(slots, indexed=kernel.epilogue_buffers > 1)
-    subtile = f"{kernel.cta_tile_m} x {kernel.subtile_n} {kernel.problem.d.name}"
-    return SharedBuffer(
-        "d_smem",
-        "d",
-        (Extent(kernel.program_tile_m, "tile_m"), columns),
-        depth * kernel.subtile_bytes(),
-        f"{depth} x {subtile}{_swizzled(kernel.d_swizzle_bytes)}",
-        ring,
-        kernel.d_swizzle_bytes,
-    )
 
 
 def _swizzled(swizzle_bytes: int) -> str:
@@ -304,8 +286,9 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
 
         A K step: a wait for an empty stage, an announcement of its bytes, its loads; a wait for them, the
         copies of scales, the MMAs, and one commit that frees the stage. A tile: a wait for an accumulator and
-        a commit that hands it over; a wait for it, the stores, and an arrival that frees it. Launch control:
-        a wait for every role, its arrival, and the scheduler's wait, announcement and request.
+        a commit that hands it over; a wait for it, the stores, and an arrival that frees it; for each part of
+        C, and for all vectors, an announcement, the loads and a wait. Launch control: a wait for every role,
+        its arrival, and the scheduler's wait, announcement and request.
         """
         operands = ("a", "b", *(("a_scale", "b_scale") if self.block_scaled else ()))
         asked = int(self.launch_control)
@@ -314,11 +297,11 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
             "tcgen05.mma": self.mmas_per_step,
             "tcgen05.cp": self.scale_copies,
             "tcgen05.commit": 2,
-            "TMA load": sum(map(self.loads, operands)),
-            "TMA store": self.subtiles * self.stores,
-            "mbarrier wait": 4 + readers + asked,
+            "TMA load": sum(map(self.loads, operands)) + self.epilogue_loads,
+            "TMA store": self.stores,
+            "mbarrier wait": 4 + self.awaited_loads + readers + asked,
             "mbarrier arrive": 1 + readers,
-            "mbarrier expect": 1 + asked,
+            "mbarrier expect": 1 + self.awaited_loads + asked,
             "launch control": asked,
         }
 
@@ -346,9 +329,9 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
         a, b = problem.a, problem.b
         a_scale = (Argument("a_scale", "block_scales", a.scale.dtype, "m"),) if a.scale else ()
         b_scale = (Argument("b_scale", "block_scales", b.scale.dtype, "n"),) if b.scale else ()
-        scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
         operands = (Argument("a", "matrix", a.dtype), Argument("b", "matrix", b.dtype))
-        return (*operands, *a_scale, *b_scale, *scalar, Argument("d", "matrix", problem.d))
+        d = Argument("d", "matrix", problem.d)
+        return (*operands, *a_scale, *b_scale, *epilogue_arguments(problem), d)
 
     # --- what a ledger says of it
 
@@ -473,14 +456,17 @@ def most_sums(plan: Tcgen05Kernel) -> int:
 
     [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 bits, with factors
     and ReLU too, or to 8 bits; fp32 spills, as do other activations, and three operations before 8 bits.
-    With 128 all compile, but with other activations than ReLU some whose tiles are found in groups or on a
-    curve: those of fp32, those with erf, and five operations; with 64 they do.
+    C and any row or column operand spill, too. With 128 all compile, but with other activations than ReLU
+    some whose tiles are found in groups or on a curve: those of fp32, those with erf, those with C, and five
+    operations; with 64 they do.
     """
-    problem, steps = plan.problem, plan.problem.steps
+    problem, steps, c = plan.problem, plan.problem.steps, plan.problem.c is not None
+    reads = c or bool(problem.vectors)
     smooth = {op.register_class for op in problem.operations if op.smooth}
-    if smooth and (problem.d.bits == 32 or "erf" in smooth or len(steps) > 3):
+    if smooth and (c or problem.d.bits == 32 or "erf" in smooth or len(steps) > 3):
         return 64
-    return 128 if smooth or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1) else 256
+    most = smooth or reads or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1)
+    return 128 if most else 256
 
 
 def sums(plan: Tcgen05Kernel) -> int:

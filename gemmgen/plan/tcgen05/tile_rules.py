@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_COLUMNS, SCALE_FORMATS, SCALE_ROWS, TCGEN05
-from gemmgen.hardware.elements import FP8, Names, outputs_of
+from gemmgen.hardware.elements import FP8, outputs_of
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
 from gemmgen.plan.rule import Consulted, Finding, Rule, counted, either, nearest, one_of, rule
 from gemmgen.plan.shared_rules import (
     MAX_CLUSTER,
     Rows,
+    epilogue_factors,
+    epilogue_ops,
     group_width,
     minor_dimension,
+    narrowest_subtile,
     odd_extents,
-    repeated_ops,
     unaligned_shapes,
     unequal_types,
-    unusable_factor,
 )
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel, least_columns, least_rows, least_step
 from gemmgen.problem import BlockScale, Operand
-from gemmgen.problem.operations import OPERATIONS
-
-OPS = Names(lambda: (name for name, op in OPERATIONS.items() if op.operand in ("none", "scalar")))
-"""What the epilogue can compute: none of it has an operand of rows, columns or a matrix."""
 
 
 def named(plan: Tcgen05Kernel) -> tuple[tuple[str, Operand], ...]:
@@ -206,59 +203,34 @@ def operand_major(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 @rule("shape-alignment", subject="problem")
 def shape_alignment(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """The rows of a contiguous A and B of a listed problem are multiples of what TMA can stride."""
-    axes = {"k": (2, 2), "mn": (0, 1)}
-    yield from unaligned_shapes(
-        plan.problem,
-        [
-            _rows(plan, name.upper(), axes[operand.major][i], operand)
-            for i, (name, operand) in enumerate(named(plan))
-        ],
-        copyable=not plan.problem.block_scaled,
-    )
+    """The rows of a contiguous A, B and C of a listed problem are multiples of what TMA can stride."""
+    axes, problem = {"k": (2, 2), "mn": (0, 1)}, plan.problem
+    matrices = [
+        _padded_rows(name.upper(), 2)
+        if operand.padded and operand.dtype.bits == 4
+        else _rows(plan, name.upper(), axes[operand.major][i], operand.dtype.bits)
+        for i, (name, operand) in enumerate(named(plan))
+    ]
+    if problem.c:
+        matrices.append(_rows(plan, "C", 1, problem.c.bits))
+    yield from unaligned_shapes(problem, matrices, copyable=not problem.block_scaled)
 
 
-def _rows(plan: Tcgen05Kernel, matrix: str, axis: int, operand: Operand) -> Rows:
-    """Return what rows an operand has, of bytes or of elements that TMA pads."""
-    if operand.padded and operand.dtype.bits == 4:
-        limit = f"TMA pads 4-bit elements in boxes of {PADDED_K}, and takes no others"
-        return Rows(matrix, axis, PADDED_K, lambda extent: f"{extent:,} elements", limit)
-    alignment, bits = plan.architecture.tma_alignment_bytes, operand.dtype.bits
+def _padded_rows(matrix: str, axis: int) -> Rows:
+    """Return what rows an operand has whose elements TMA pads."""
+    limit = f"TMA pads 4-bit elements in boxes of {PADDED_K}, and takes no others"
+    return Rows(matrix, axis, PADDED_K, lambda extent: f"{extent:,} elements", limit)
+
+
+def _rows(plan: Tcgen05Kernel, matrix: str, axis: int, bits: int) -> Rows:
+    """Return what rows a matrix of elements of so many bits has."""
+    alignment = plan.architecture.tma_alignment_bytes
     limit = f"TMA strides in multiples of {alignment}"
     return Rows(matrix, axis, alignment * 8 // bits, lambda extent: _bytes(extent * bits), limit)
 
 
 def _bytes(bits: int) -> str:
     return f"{bits // 8:,} bytes" if bits % 8 == 0 else f"{bits / 8:,.1f} bytes"
-
-
-@rule("epilogue-ops", subject="problem")
-def epilogue_ops(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """Each operation is one that Blackwell kernels have, and occurs once; nothing is added to the product."""
-    problem, limit = (
-        plan.problem,
-        f"this version's Blackwell kernels compute {either(OPS)} and store the product",
-    )
-    if problem.c is not None:
-        yield Finding("operands.c", f"a C of {problem.c.name}", limit, "leave it out")
-    for i, op in enumerate(problem.ops):
-        if op not in OPS:
-            yield Finding(f"epilogue.ops.{i}", op, limit, "leave it out")
-    yield from repeated_ops(problem, known=OPS)
-
-
-@rule("epilogue-factors", subject="problem")
-def epilogue_factors(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """A factor is that of the product, and a number with which fp32 computes: Gluon takes others as fp64."""
-    beta = plan.problem.beta
-    if beta != 1:
-        yield Finding(
-            "epilogue.beta",
-            f"a factor of {beta:g}",
-            "it is that of operands.c, which this version's Blackwell kernels do not add",
-            "leave it out",
-        )
-    yield from unusable_factor("alpha", plan.problem.alpha, "A @ B")
 
 
 TYPES = (operand_dtypes, scale_format, operand_packing)
@@ -332,11 +304,6 @@ def occupancy(plan: Tcgen05Kernel) -> Iterator[Finding]:
 
 
 # --- the tile
-
-
-def narrowest_subtile(plan: Tcgen05Kernel) -> int:
-    """Return the fewest columns of which TMA can move a row of D."""
-    return plan.architecture.tma_alignment_bytes // plan.problem.d.bytes
 
 
 @rule("tile-power-of-two", consults=TYPES)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.elements import DType
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
 from gemmgen.spec.model import EarlyOperand, LastWave, MmaRows, Reduction, Source, Specialization, Trigger
@@ -278,9 +277,10 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             loads += self.boxes(rows, row_bytes, self.b_swizzle_of(columns))
         return loads
 
-    def subtile_bytes(self, dtype: DType) -> int:
-        """Return the bytes of one epilogue buffer of one consumer in one CTA."""
-        return self.cta_consumer_tile_m * min(self.subtile_n, self.cta_tile_n) * dtype.bytes
+    @property
+    def epilogue_rows(self) -> int:
+        """Rows of a consumer's tile in one CTA."""
+        return self.cta_consumer_tile_m
 
     @property
     def vector_columns(self) -> int:

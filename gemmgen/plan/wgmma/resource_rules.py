@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, nearest, one_of, rule
-from gemmgen.plan.shared_rules import expressible, inexpressible_request, largest_that_fits, uneven_buffers
+from gemmgen.plan.shared_rules import (
+    expressible,
+    inexpressible_request,
+    largest_that_fits,
+    narrowest_subtile,
+    uneven_buffers,
+)
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
     MOST_LOADS,
@@ -34,7 +40,6 @@ from gemmgen.plan.wgmma.tile_rules import (
     least_columns,
     least_tile,
     mma_tile,
-    narrowest_subtile,
     occupancy,
     sum_of_parts,
     sums_around,

@@ -9,12 +9,18 @@ from itertools import chain
 from typing import cast
 
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.plan.kernel import Entry, Kernel
-from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, Passed, tensor_of
+from gemmgen.plan.kernel import (
+    Entry,
+    EpilogueStorage,
+    Kernel,
+    epilogue_arguments,
+    epilogue_storage,
+    numbered,
+)
+from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, tensor_of
 from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 from gemmgen.problem import Operand
-from gemmgen.problem.operations import OPERATIONS
 
 SPLIT_REGISTERS = 128
 """Registers of a thread that hold sums of splits on their way from memory.
@@ -39,17 +45,7 @@ class ConsumerResources:
     number: int | None
     """None of a lone one."""
     a: SharedBuffer
-    c: SharedBuffer | None
-    vectors: tuple[SharedBuffer, ...]
-    d: SharedBuffer
-    c_ready: Barrier | None
-    vectors_ready: Barrier | None
-
-    @property
-    def epilogue(self) -> tuple[Passed, ...]:
-        """What its epilogue reads besides the accumulator, and the barriers of that, in order."""
-        values = (self.c, *self.vectors, self.c_ready, self.vectors_ready)
-        return tuple(value for value in values if value)
+    epilogue: EpilogueStorage
 
 
 @dataclass(frozen=True)
@@ -69,16 +65,16 @@ class WgmmaResources:
     @property
     def buffers(self) -> tuple[SharedBuffer, ...]:
         """The tiles in the order in which the kernel allocates them."""
-        c = (consumer.c for consumer in self.consumers if consumer.c)
-        vectors = chain.from_iterable(zip(*(consumer.vectors for consumer in self.consumers), strict=True))
-        return (*self.a, *self.b, *c, *vectors, *(consumer.d for consumer in self.consumers))
+        epilogues = [consumer.epilogue for consumer in self.consumers]
+        # That of each consumer, buffer by buffer: all C, then the vectors one after the other, then all D.
+        return (*self.a, *self.b, *chain.from_iterable(zip(*(own.buffers for own in epilogues), strict=True)))
 
     @property
     def barriers(self) -> tuple[Barrier, ...]:
         """The barriers in the order in which the kernel allocates them."""
-        c_ready = (consumer.c_ready for consumer in self.consumers)
-        vectors_ready = (consumer.vectors_ready for consumer in self.consumers)
-        barriers = (self.load_ready, *self.load_empty, self.mma_turn, *c_ready, *vectors_ready)
+        epilogues = [consumer.epilogue for consumer in self.consumers]
+        loaded = chain.from_iterable(zip(*(own.barriers for own in epilogues), strict=True))
+        barriers = (self.load_ready, *self.load_empty, self.mma_turn, *loaded)
         return tuple(barrier for barrier in barriers if barrier)
 
 
@@ -113,12 +109,12 @@ def partitions_of(
                 by_name["d"],
                 consumer.a,
                 *resources.b,
-                consumer.d,
+                consumer.epilogue.d,
                 resources.load_ready,
                 *resources.load_empty,
                 *turn,
                 *sources,
-                *consumer.epilogue,
+                *consumer.epilogue.loaded,
                 *COUNTS,
             ),
         )
@@ -145,20 +141,11 @@ def _numbers(count: int) -> tuple[int | None, ...]:
     return (None,) if count == 1 else tuple(range(count))
 
 
-def _numbered(name: str, number: int | None) -> str:
-    return name if number is None else f"{name}_{number}"
-
-
 # --- rings
 
 
 def _stages(kernel: WgmmaGeometry) -> Ring:
     return Ring(Extent(kernel.stages, "stages"), indexed=not kernel.synchronous)
-
-
-def _epilogue_ring(kernel: WgmmaGeometry) -> Ring:
-    slots = Extent(kernel.epilogue_buffers, "epilogue_buffers")
-    return Ring(slots, indexed=kernel.epilogue_buffers > 1)
 
 
 # --- buffers
@@ -171,7 +158,7 @@ def _rows(kernel: WgmmaGeometry) -> Extent:
 
 def _a_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> SharedBuffer:
     """Return the ring of one consumer's tiles of A."""
-    name, rows = _numbered("a_smem", number), (_rows(kernel), kernel.cta_consumer_tile_m)
+    name, rows = numbered("a_smem", number), (_rows(kernel), kernel.cta_consumer_tile_m)
     return _operand_buffer(kernel, kernel.problem.a, (name, "a"), rows, kernel.a_swizzle_bytes, stages)
 
 
@@ -180,7 +167,7 @@ def _b_buffer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> Shared
     columns, measure = kernel.column_parts[number or 0], "tile_n"
     if number is not None:
         measure = cast("Measure", f"part_n_{number}")
-    names = (_numbered("b_smem", number), _numbered("b", number or None))
+    names = (numbered("b_smem", number), numbered("b", number or None))
     part = (Extent(columns * kernel.cluster_n, measure), columns)
     return _operand_buffer(kernel, kernel.problem.b, names, part, kernel.b_swizzle_of(columns), stages)
 
@@ -211,57 +198,15 @@ def _operand_buffer(
 
 
 def _consumer(kernel: WgmmaGeometry, stages: Ring, number: int | None) -> ConsumerResources:
-    problem, ring = kernel.problem, _epilogue_ring(kernel)
-    c_ready = vectors_ready = None
-    if problem.c:
-        meaning = "from TMA: the buffer holds a part of C"
-        c_ready = Barrier(_numbered("c_ready", number), ring, meaning)
-    if problem.vectors:
-        once = Ring(Extent(1), indexed=False)
-        meaning = "from TMA: the epilogue's row and column operands have arrived"
-        vectors_ready = Barrier(_numbered("vectors_ready", number), once, meaning)
+    columns = None
+    if kernel.composed:
+        elements = kernel.vector_columns
+        columns = (Extent(elements * kernel.cluster_n, "vector_n"), elements)
     return ConsumerResources(
         number=number,
         a=_a_buffer(kernel, stages, number if kernel.row_shares > 1 else None),
-        c=_subtile_buffer(kernel, "c", number, ring) if problem.c else None,
-        vectors=tuple(_vector_buffer(kernel, name, number) for name in problem.vectors),
-        d=_subtile_buffer(kernel, "d", number, ring),
-        c_ready=c_ready,
-        vectors_ready=vectors_ready,
+        epilogue=epilogue_storage(kernel, _rows(kernel), columns, number),
     )
-
-
-def _subtile_buffer(kernel: WgmmaGeometry, operand: str, number: int | None, ring: Ring) -> SharedBuffer:
-    """Return the buffers of a consumer's sub-tiles of C or of D."""
-    dtype, swizzle_bytes = kernel.problem.d, kernel.d_swizzle_bytes
-    if operand == "c" and kernel.problem.c:
-        dtype, swizzle_bytes = kernel.problem.c, kernel.c_swizzle_bytes
-    columns = Extent(kernel.program_tile_n, "tile_n")
-    if kernel.subtiles > 1:
-        columns = Extent(kernel.subtile_n, "subtile_n")
-    depth, rows = kernel.epilogue_buffers, kernel.cta_consumer_tile_m
-    return SharedBuffer(
-        _numbered(f"{operand}_smem", number),
-        operand,
-        (_rows(kernel), columns),
-        depth * kernel.subtile_bytes(dtype),
-        f"{depth} x {rows} x {kernel.subtile_n} {dtype.name}, swizzle {swizzle_bytes}",
-        ring,
-        swizzle_bytes,
-    )
-
-
-def _vector_buffer(kernel: WgmmaGeometry, vector: str, number: int | None) -> SharedBuffer:
-    """Return the buffer of a consumer's part of a row or column operand."""
-    dtype = kernel.problem.vector_dtype(vector)
-    elements, extent = kernel.cta_tile_n, Extent(kernel.program_tile_n, "tile_n")
-    if kernel.composed:
-        elements = kernel.vector_columns
-        extent = Extent(elements * kernel.cluster_n, "vector_n")
-    if OPERATIONS[vector].along == "m":
-        elements, extent = kernel.cta_consumer_tile_m, _rows(kernel)
-    name, contents = _numbered(f"{vector}_smem", number), f"{elements} {dtype.name}"
-    return SharedBuffer(name, vector, (extent,), elements * dtype.bytes, contents)
 
 
 # --- barriers
@@ -374,12 +319,6 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def arguments(self) -> tuple[Argument, ...]:
         """The tensors that the kernel is launched with, in order."""
         problem = self.problem
-        c = (Argument("c", "matrix", problem.c),) if problem.c else ()
-        vectors = (
-            Argument(name, "vector", problem.vector_dtype(name), OPERATIONS[name].along)
-            for name in problem.vectors
-        )
-        scalar = (Argument("tensor_scale", "scalar", DTYPES["fp32"]),) if problem.scalar else ()
         a = Argument("a", "matrix", problem.a.dtype)
         b = tuple(Argument(buffer.operand, "matrix", problem.b.dtype) for buffer in self.resources.b)
         workspace = (
@@ -387,7 +326,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             Argument("counters", "workspace", DTYPES["int32"]),
         )
         d = Argument("d", "matrix", problem.d)
-        return (a, *b, *c, *vectors, *scalar, d, *(workspace if self.shares_tiles else ()))
+        return (a, *b, *epilogue_arguments(problem), d, *(workspace if self.shares_tiles else ()))
 
     @property
     def ptxas_notes(self) -> tuple[str, ...]:

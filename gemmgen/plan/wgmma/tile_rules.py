@@ -23,13 +23,14 @@ from gemmgen.plan.rule import (
 from gemmgen.plan.shared_rules import (
     MAX_CLUSTER,
     Rows,
+    epilogue_factors,
+    epilogue_ops,
     group_width,
     minor_dimension,
+    narrowest_subtile,
     odd_extents,
-    repeated_ops,
     unaligned_shapes,
     unequal_types,
-    unusable_factor,
 )
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_consumers, needed_registers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -134,38 +135,6 @@ def single_tile_shapes(plan: WgmmaKernel) -> Iterator[Finding]:
                 f"a kernel of a single tile computes at most {tile[axis]}",
                 f"use at most {tile[axis]}",
             )
-
-
-@rule("epilogue-ops", subject="problem")
-def epilogue_ops(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Each operation occurs once, for its operand has one name, and one that adds C has a C to add."""
-    problem = plan.problem
-    yield from repeated_ops(problem)
-    if problem.residual and problem.c is None:
-        yield Finding(
-            f"epilogue.ops.{problem.ops.index('residual')}",
-            "residual without a C",
-            "it adds the matrix operands.c",
-            "leave it out, or use it with an operands.c",
-        )
-
-
-@rule("epilogue-factors", subject="problem")
-def epilogue_factors(plan: WgmmaKernel) -> Iterator[Finding]:
-    """A factor is that of a matrix, and a number with which fp32 computes: Gluon takes others as fp64."""
-    problem = plan.problem
-    if problem.beta != 1 and (problem.c is None or problem.residual):
-        why = "without a C" if problem.c is None else "for a C that residual adds"
-        limit = "it is the factor of operands.c" if problem.c is None else "residual adds C as it is"
-        yield Finding(
-            "epilogue.beta",
-            f"a factor of {problem.beta:g} {why}",
-            limit,
-            "leave it out, or use it with a C that is added to the product",
-        )
-    yield from unusable_factor("alpha", problem.alpha, "A @ B")
-    if problem.c:
-        yield from unusable_factor("beta", problem.beta, "C")
 
 
 TYPE_RULES: tuple[Rule[WgmmaKernel], ...] = (
@@ -493,12 +462,6 @@ def least_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the fewest rows and columns of a tile of D that its warps can share."""
     rows, columns = least_rows(plan), least_columns(plan)
     return (columns, rows) if plan.exchanged else (rows, columns)
-
-
-def narrowest_subtile(plan: WgmmaKernel) -> int:
-    """Return the fewest columns of which TMA can move a row of C and of D."""
-    dtypes = (plan.problem.d, *((plan.problem.c,) if plan.problem.c else ()))
-    return max(plan.architecture.tma_alignment_bytes // dtype.bytes for dtype in dtypes)
 
 
 @rule("tile-power-of-two", consults=CONSUMERS)
