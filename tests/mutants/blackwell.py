@@ -6,7 +6,7 @@ ring soon comes round.
 
 from __future__ import annotations
 
-from gemmgen.simulate import Kind
+from gemmgen.simulate import Kind, Severity
 from mutants.mutant import NOTHING, of
 
 K = Kind
@@ -229,4 +229,88 @@ STAGES = {
         within("STAGES = gl.constexpr(2)", "2", "12"),
     ),
 }
-MUTANTS = ACCUMULATORS | STAGES
+
+# What an epilogue reads: of a pair, C by four sub-tiles through two buffers, and vectors; of one CTA with
+# block scales and launch control, C by halves through one buffer, and a vector.
+residual, halved = of("b200_residual_pair"), of("b200_residual_scaled")
+C_READ, C_LOAD = "c = buffers.c_smem", "tma.async_load(args.c_desc"
+C_RING_WAIT = (
+    "mbarrier.wait(buffers.c_ready.index(subtile % EPILOGUE_BUFFERS), subtile // EPILOGUE_BUFFERS & 1)"
+)
+C_HALF_WAIT = "mbarrier.wait(buffers.c_ready, subtile & 1)"
+VECTORS_WAIT = "mbarrier.wait(buffers.vectors_ready, phase)"
+VECTORS_LOAD = "        load_vectors(args, args.buffers, row, column)\n"
+LEFT = "    left = epilogue(left, 0, buffers)\n"
+C_FENCE = "    fence_async_shared()\n    mbarrier.expect(buffers.c_ready"
+TMA_STORE = "tma.async_store("
+STORE_FENCE = f"    fence_async_shared()\n    {TMA_STORE}"
+REFILL = "    load_c(args, buffers, row, column, 1)\n"
+EPILOGUES = {
+    "c_read_before_it_is_loaded": residual(K.READ_AFTER_WRITE, "c_smem", C_READ, (C_RING_WAIT, NOTHING)),
+    "c_phase_flipped": residual(
+        K.DEADLOCK,
+        "c_ready",
+        "mbarrier.wait(buffers.c_ready",
+        within(C_RING_WAIT, "& 1)", "& 1 ^ 1)"),
+        also=((K.READ_AFTER_WRITE, "c_smem", C_READ),),
+    ),
+    "c_of_the_next_buffer": residual(
+        K.READ_AFTER_WRITE,
+        "c_smem",
+        C_READ,
+        within("c = buffers.c_smem.index(subtile %", "(subtile", "((subtile + 1)"),
+    ),
+    "c_buffer_refilled_by_the_next_sub_tile": residual(
+        K.WRITE_AFTER_WRITE, "c_smem", C_LOAD, ("column, i + EPILOGUE_BUFFERS)", "column, i + 1)")
+    ),
+    "c_half_refilled_before_it_was_read": halved(
+        K.WRITE_AFTER_READ, "c_smem", C_LOAD, (LEFT + REFILL, REFILL + LEFT)
+    ),
+    "c_loaded_without_a_fence_behind_its_reads": halved(
+        K.MISSING_FENCE,
+        "c_smem",
+        C_LOAD,
+        (C_FENCE, C_FENCE.partition("\n")[2]),
+        (STORE_FENCE, f"    {TMA_STORE}"),
+        severity=Severity.LINT,
+        also=((K.MISSING_FENCE, "d_smem", TMA_STORE),),
+    ),
+    "c_half_awaited_in_the_first_phase": halved(
+        K.READ_AFTER_WRITE, "c_smem", C_READ, within(C_HALF_WAIT, "subtile & 1", "0")
+    ),
+    "vectors_read_before_they_are_loaded": residual(
+        K.READ_AFTER_WRITE,
+        "row_scale_smem|column_bias_smem",
+        ".load(gl.SliceLayout(",
+        (VECTORS_WAIT, NOTHING),
+    ),
+    "vectors_phase_of_the_first_tile": residual(
+        K.DEADLOCK,
+        "vectors_ready",
+        VECTORS_WAIT,
+        ("        phase ^= 1\n", ""),
+        also=((K.READ_AFTER_WRITE, "row_scale_smem|column_bias_smem", ".load(gl.SliceLayout("),),
+    ),
+    "bytes_of_a_vector_not_expected": residual(
+        K.BYTE_COUNT,
+        "vectors_ready",
+        "mbarrier.expect(",
+        (" + args.column_bias_desc.nbytes_per_cta", ""),
+    ),
+    "vectors_ready_in_one_cta": residual(
+        K.READ_AFTER_WRITE,
+        "row_scale_smem|column_bias_smem",
+        ".load(gl.SliceLayout(",
+        (
+            "vectors_ready = mbarrier.allocate_mbarrier()",
+            "vectors_ready = mbarrier.allocate_mbarrier(two_ctas=True)",
+        ),
+    ),
+    "vectors_never_loaded": halved(
+        K.DEADLOCK,
+        "vectors_ready",
+        "mbarrier.wait(buffers.vectors_ready",
+        (VECTORS_LOAD.replace("row, ", ""), ""),
+    ),
+}
+MUTANTS = ACCUMULATORS | STAGES | EPILOGUES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gemmgen.hardware import BLACKWELL, MMA_KINDS, SCALE_COLUMNS, SCALE_FORMATS, SCALE_ROWS, TCGEN05
-from gemmgen.hardware.elements import DTYPES, FP8, TCGEN05_KINDS
+from gemmgen.hardware.elements import DTYPES, FP8, TCGEN05_KINDS, DType
 from random_specs.fields import HUGE, Field, Values, drop, random_text, reconcile_order
 
 DTYPE_NAMES = ("bf16", "fp16", "tf32", "e4m3", "e5m2", "e2m1", "e2m1")
@@ -20,6 +20,13 @@ OPS: tuple[tuple[str, ...], ...] = (
     ("tensor_scale", "relu"),
     ("relu", "tensor_scale", "gelu_erf"),
     ("gelu_tanh", "silu", "tensor_scale", "gelu_erf", "relu"),
+    ("residual",),
+    ("row_scale", "column_scale"),
+    ("column_bias", "gelu_tanh"),
+    ("column_bias", "silu", "residual"),
+    ("row_bias", "leaky_relu", "residual"),
+    ("column_scale", "silu"),
+    ("tensor_scale", "row_scale", "column_scale", "row_bias", "column_bias", "residual", "gelu_erf"),
 )
 SCALES = tuple(
     scale
@@ -71,7 +78,7 @@ FIELDS = (
     Field("operands.b.swizzle", (32, 64, 128, 128), (0, 1, 16, 256, HUGE)),
     Field("operands.b.scale", SCALES, WRONG_SCALES),
     Field("operands.b.packing", ("packed", "padded")),
-    Field("operands.c.dtype", (), ("bf16", "fp32")),
+    Field("operands.c.dtype", ("bf16", "fp16", "fp32")),
     Field("operands.d.dtype", ("bf16", "fp16", "fp32", "e4m3", "e5m2"), ("int32",), required=True),
     Field("accumulator", ("fp32",), ("fp16", "int32")),
     Field("tile.m", (64, 128, 128, 128), (1, 32, 96, 256, HUGE)),
@@ -95,8 +102,8 @@ FIELDS = (
     Field("schedule.width", (1, 2, 3, 8, 16, 64, 100, 4096), (4097, HUGE)),
     Field("occupancy", (1,), (2, 32, HUGE)),
     Field("epilogue.alpha", (1.0, -1.0, 0.5, 1e-30), (0.0, 1e300)),
-    Field("epilogue.beta", (1.0,), (-1.0, 0.0)),
-    Field("epilogue.ops", OPS, (("relu", "relu"), ("row_bias",), ("residual", "column_scale"))),
+    Field("epilogue.beta", (1.0, -1.0, 2.0), (0.0,)),
+    Field("epilogue.ops", OPS, (("relu", "relu"), ("silu", "row_bias", "row_bias"))),
     Field("epilogue.subtile_n", (4, 8, 8, 16, 32, 64, 128, 256), (1, 2, 24, 512, HUGE)),
     Field("search", SEARCHES, WRONG_SEARCHES),
     Field(
@@ -230,11 +237,21 @@ def _reconcile_tile(values: Values, _: random.Random) -> None:
             drop(values, f"operands.{name}.swizzle")
 
 
+def _stored(values: Values) -> list[DType]:
+    """Return the types of what lies in sub-tiles: D, and C."""
+    return [DTYPES[values[path]] for path in ("operands.d.dtype", "operands.c.dtype") if path in values]
+
+
 def _reconcile_epilogue(values: Values, _: random.Random) -> None:
-    """Store sub-tiles that TMA can move, whole tiles where CTAs share columns."""
-    n, d = values.get("tile.n", 256), DTYPES[values["operands.d.dtype"]]
+    """Store sub-tiles that TMA can move, whole tiles where CTAs share columns, and have a C to add."""
+    ops = values.get("epilogue.ops", ())
+    if "operands.c.dtype" not in values and "residual" in ops:
+        values["epilogue.ops"] = ops = tuple(op for op in ops if op != "residual")
+    if "operands.c.dtype" not in values or "residual" in ops:
+        drop(values, "epilogue.beta")
+    n = values.get("tile.n", 256)
     if "epilogue.subtile_n" in values:
-        narrowest = BLACKWELL.tma_alignment_bytes // d.bytes
+        narrowest = max(BLACKWELL.tma_alignment_bytes // dtype.bytes for dtype in _stored(values))
         subtile_n = max(narrowest, min(values["epilogue.subtile_n"], n))
         values["epilogue.subtile_n"] = n if values.get("cluster.n", 1) > 1 else subtile_n
     if "buffering.epilogue" in values:
@@ -246,7 +263,8 @@ def _reconcile_memory(values: Values, rng: random.Random) -> None:
     """Take stages and accumulators that about fit, and sometimes one more than do."""
     a_bits, b_bits = _bits(values)
     m, n, k = (values.get(f"tile.{axis}", default) for axis, default in (("m", 128), ("n", 256), ("k", 128)))
-    subtile_bytes = m * values.get("epilogue.subtile_n", 64) * DTYPES[values["operands.d.dtype"]].bytes
+    element_bytes = sum(dtype.bytes for dtype in _stored(values))
+    subtile_bytes = m * values.get("epilogue.subtile_n", 64) * element_bytes
     b_columns = n // 2 if values.get("cluster.m", 1) > 1 else n
     scales = sum(rows * k // of for rows, of in zip((m, n), _scale_vectors(values), strict=False))
     stage_bytes = (m * a_bits + b_columns * b_bits) * k // 8 + scales
