@@ -29,7 +29,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
-from gemmgen.reporting import choose, run_command, unwritable, watch
+from gemmgen.reporting import choose, explanation_of, explanations, run_command, unwritable, watch
 from gemmgen.reporting import complain as _complain
 from gemmgen.reporting import each as _each
 from gemmgen.reporting import end as _exit
@@ -973,6 +973,25 @@ def library_command(
         else:
             print("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
     _exit(failed)
+
+
+# --- what a diagnostic means
+
+
+@app.command(name="explain")
+def explain_command(
+    codes: Annotated[
+        list[str] | None, typer.Argument(metavar="[RULE…]", help="As a diagnostic has it: smem-capacity.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a rule protects, its arithmetic and source, with a spec that breaks it; or list them all."""
+    found = [explanation_of(code) for code in codes] if codes else list(explanations().values())
+    _print_json({each.code: each.as_dict() for each in found})
+    if not as_json and codes:
+        print("\n\n".join(map(str, found)))
+    elif not as_json:
+        print("\n".join(columns([{"rule": each.code, "says": each.summary} for each in found])))
 
 
 # --- what is refused before anything runs
