@@ -1017,7 +1017,7 @@ def _refuse_unwritable(record: Path, specs: list[Path]) -> None:
         message = "only specs are timed and recorded"
     elif len(specs) > 1 and not record.is_dir():
         message = "several specs need a directory to record into"
-    elif not record.is_dir() and (problem := unwritable(record)):
+    elif problem := unwritable(record, folder=True):
         message = problem
     else:
         _refuse_duplicates(specs)

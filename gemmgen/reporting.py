@@ -218,11 +218,14 @@ def end(failed: bool) -> None:
         raise typer.Exit(1)
 
 
-def unwritable(path: Path) -> str | None:
-    """Return why a file cannot be written, as far as that can be seen before; None where it can."""
+def unwritable(path: Path, *, folder: bool = False) -> str | None:
+    """Return why a file cannot be written, as far as that can be seen before; None where it can.
+
+    With `folder`, a directory that is there will do too.
+    """
     try:
         if path.is_dir():
-            return f"{path} is a directory"
+            return None if folder else f"{path} is a directory"
         if not path.parent.is_dir():
             return f"there is no directory {path.parent}"
         path.exists()  # which a name that is too long cannot
