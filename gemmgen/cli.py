@@ -29,7 +29,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
-from gemmgen.reporting import choose, run_command, unwritable, watch
+from gemmgen.reporting import choose, explanation_of, explanations, run_command, unwritable, watch
 from gemmgen.reporting import complain as _complain
 from gemmgen.reporting import each as _each
 from gemmgen.reporting import end as _exit
@@ -975,6 +975,25 @@ def library_command(
     _exit(failed)
 
 
+# --- what a diagnostic means
+
+
+@app.command(name="explain")
+def explain_command(
+    codes: Annotated[
+        list[str] | None, typer.Argument(metavar="[RULE…]", help="As a diagnostic has it: smem-capacity.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a rule protects, its arithmetic and source, with a spec that breaks it; or list them all."""
+    found = [explanation_of(code) for code in codes] if codes else list(explanations().values())
+    _print_json({each.code: each.as_dict() for each in found})
+    if not as_json and codes:
+        print("\n\n".join(map(str, found)))
+    elif not as_json:
+        print("\n".join(columns([{"rule": each.code, "says": each.summary} for each in found])))
+
+
 # --- what is refused before anything runs
 
 
@@ -998,7 +1017,7 @@ def _refuse_unwritable(record: Path, specs: list[Path]) -> None:
         message = "only specs are timed and recorded"
     elif len(specs) > 1 and not record.is_dir():
         message = "several specs need a directory to record into"
-    elif not record.is_dir() and (problem := unwritable(record)):
+    elif problem := unwritable(record, folder=True):
         message = problem
     else:
         _refuse_duplicates(specs)

@@ -13,12 +13,14 @@ import json
 import os
 import re
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
@@ -26,8 +28,10 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 
+import gemmgen
 from gemmgen.errors import Diagnostic, GemmgenError, Region, Reported, sarif_log
 from gemmgen.product import write_files
+from gemmgen.spec.diagnostics import did_you_mean, quoted
 from gemmgen.spec.load import STDIN, stdin_bytes
 
 S = TypeVar("S")
@@ -162,7 +166,8 @@ def _write_sarif() -> int:
         reported = [
             Reported(found.code, found.severity, _text(found), [_region(found)]) for found in _RUN.diagnostics
         ]
-        write(_RUN.sarif, json.dumps(sarif_log("gemmgen", reported), indent=2) + "\n")
+        says = {code: entry.summary for code, entry in explanations().items()}
+        write(_RUN.sarif, json.dumps(sarif_log("gemmgen", reported, says), indent=2) + "\n")
     return 0
 
 
@@ -213,11 +218,14 @@ def end(failed: bool) -> None:
         raise typer.Exit(1)
 
 
-def unwritable(path: Path) -> str | None:
-    """Return why a file cannot be written, as far as that can be seen before; None where it can."""
+def unwritable(path: Path, *, folder: bool = False) -> str | None:
+    """Return why a file cannot be written, as far as that can be seen before; None where it can.
+
+    With `folder`, a directory that is there will do too.
+    """
     try:
         if path.is_dir():
-            return f"{path} is a directory"
+            return None if folder else f"{path} is a directory"
         if not path.parent.is_dir():
             return f"there is no directory {path.parent}"
         path.exists()  # which a name that is too long cannot
@@ -298,6 +306,94 @@ def _line(found: Diagnostic) -> str | None:
         return None
     lines = re.split("\r\n|\r|\n", data.decode("utf-8-sig", errors="replace"))
     return lines[found.line - 1] if found.line <= len(lines) else None
+
+
+# --- what a code means
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a rule protects, by its id, or another code of a diagnostic of specs."""
+
+    code: str
+    text: str
+    """Of docs/rules.md: what is protected, the arithmetic, the source."""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence."""
+        return re.split(r"(?<=\.)\s", self.text, maxsplit=1)[0]
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """What holds for a plan that keeps the rule, as each family says it."""
+        found = [" ".join(rule.says.split()) for rule in _rules() if rule.id == self.code]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def example(self) -> tuple[str, str, str] | None:
+        """An invalid spec: its name, its text, and what is said of it; None where no file can show it."""
+        folder = _shipped("invalid", "tests/invalid")
+        shown = f"error[{self.code}]"
+        told = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*/*.txt"))}
+        having = [path for path, text in told.items() if shown in text]
+        if not having:
+            return None
+        stem = self.code.replace("-", "_")
+        best = min(having, key=lambda path: (told[path].count("\n"), path.stem != stem, len(told[path])))
+        spec = best.with_suffix(".yaml")
+        lines = [line for line in told[best].splitlines() if shown in line]
+        return spec.name, spec.read_text(encoding="utf-8"), "\n".join(lines)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        name, spec, said = self.example or (None, None, None)
+        example = {"name": name, "spec": spec, "diagnostics": said} if name else None
+        return {"code": self.code, "holds": list(self.holds), "text": self.text, "example": example}
+
+    def __str__(self) -> str:
+        parts = [self.code, *self.holds, self.text]
+        if self.example:
+            name, spec, said = self.example
+            parts += [f"For example {name}:", textwrap.indent(spec.rstrip(), "    "), "is refused:", said]
+        return "\n\n".join(parts)
+
+
+@cache
+def explanations() -> dict[str, Explanation]:
+    """Return what is known of every code, in the order of docs/rules.md."""
+    page = _shipped("rules.md", "docs/rules.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^## ([\w-]+)\n(.+?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    return {code: Explanation(code, text.strip()) for code, text in entries}
+
+
+def explanation_of(code: str) -> Explanation:
+    """Return what is known of a code.
+
+    Raises:
+        GemmgenError: No rule has it (``unknown-rule``).
+    """
+    known = explanations()
+    name = code.removeprefix("error[").removesuffix("]").replace("_", "-").lower()
+    if name not in known:
+        message = f"no rule is called {quoted(code)}{did_you_mean(name, list(known))}"
+        raise GemmgenError([Diagnostic("gemmgen explain", "unknown-rule", message)])
+    return known[name]
+
+
+def _rules() -> list[Any]:
+    """Return the rules of every family, and those of what a target has."""
+    from gemmgen.plan.choices import CHOICE_RULES
+    from gemmgen.plan.planner import FAMILIES
+
+    return [*(rule for family in FAMILIES.values() for rule in family.rules), *CHOICE_RULES]
+
+
+def _shipped(name: str, source: str) -> Path:
+    """Return where a file is: inside an installed package, or beside it in a checkout."""
+    package = Path(gemmgen.__file__).parent
+    installed = package / name
+    return installed if installed.exists() else package.parent / source
 
 
 # --- running a stage on several specs

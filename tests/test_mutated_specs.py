@@ -1,0 +1,84 @@
+"""Spec files that were spoilt at random: words, never a traceback, and nothing outside the chosen folder."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import mutated_specs
+import pytest
+from mutated_specs import MOST_BYTES, MOST_SECONDS, Watch, build, build_all, mutant
+
+RECORD = Path(__file__).parent / "records" / "mutated_specs.json"
+FILES = 2000
+
+
+def test_two_thousand_spoilt_files_end_in_words() -> None:
+    tally = build_all(FILES, seed=1, processes=1)
+    assert tally.faults == []
+    assert tally.files == FILES
+    assert len(tally.codes) > 40  # of loading, and of many rules
+    assert tally.accepted > FILES // 20
+
+
+def test_a_hundred_thousand_were_built_once() -> None:
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert (record["files"], record["faults"]) == (100_000, [])
+    assert record["accepted"] + record["refused"] == record["files"]
+    assert record["most_seconds"] <= MOST_SECONDS
+    assert record["most_bytes"] <= MOST_BYTES
+    # The files were those that today's mutator makes.
+    source = Path(mutated_specs.__file__).read_bytes()
+    assert record["mutator_sha256"] == hashlib.sha256(source).hexdigest()
+
+
+@pytest.mark.quick
+def test_a_seed_makes_the_same_files() -> None:
+    files = [mutant(7, number) for number in range(50)]
+    assert files == [mutant(7, number) for number in range(50)]
+    assert len(set(files)) == 50
+
+
+# --- the watch
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [
+        ("raise RuntimeError('planted')", "RuntimeError: planted"),
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import sys; print('oops', file=sys.stderr); raise SystemExit(1)", "not a diagnostic: oops"),
+        ("raise SystemExit(1)", "exit code 1 with 0 diagnostics"),
+        ("raise SystemExit(0)", "exit code 0, and stdout is ''"),
+        ("open('elsewhere', 'w').close(); print('wrote '); raise SystemExit(0)", "open "),
+        ("import os; os.mkdir('elsewhere'); print('wrote '); raise SystemExit(0)", "os.mkdir "),
+    ],
+)
+def test_what_must_not_be_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: str, fault: str
+) -> None:
+    def main() -> None:
+        exec(harm, {})
+        sys.stdout.write("wrote it")
+        raise SystemExit(0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gemmgen.cli.main", main)
+    (told,) = build(range(1), 0, tmp_path, Watch()).faults
+    assert fault in told
+
+
+@pytest.mark.quick
+def test_a_file_that_takes_long_each_time_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(seconds: list[int]) -> list[str]:
+        clock = itertools.accumulate(itertools.chain.from_iterable((0, each) for each in seconds))
+        monkeypatch.setattr(time, "process_time", lambda: next(clock))
+        return build(range(1), 0, tmp_path, Watch()).faults
+
+    assert built([3, 4, 5]) == ["file 0 of seed 0: 3.0 seconds"]
+    assert built([3, 1]) == []  # the machine was busy with others
