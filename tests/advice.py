@@ -1,7 +1,7 @@
 """A machine that follows advice: it changes a refused spec as its diagnostics say, and plans it again.
 
-``python tests/advice.py`` follows the advice of every invalid spec and of 2,000 random refused ones, and prints
-how many rounds they took; it fails where advice goes in a circle or does not end in three rounds.
+``python tests/advice.py`` follows the advice of every invalid spec and of 2,000 random refused ones, and
+prints how many rounds they took; it fails where advice goes in a circle or does not end in three rounds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from random_specs import blackwell, composed, few_rows, hopper, stream_k
 from ruamel.yaml import YAML
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.spec import load_spec
-from random_specs import blackwell, composed, few_rows, hopper, stream_k
 
 ROOT = Path(__file__).parent.parent
 MOST_ROUNDS = 3
@@ -50,17 +50,15 @@ def changed(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
     result = deepcopy(dict(data))
     for path, value in reversed(advice):
         head, _, rest = path.partition(".")
-        steps = [head, rest] if head == "search" else path.split(".")
+        *steps, last = [head, rest] if head == "search" else path.split(".")
         section: Any = result
-        for step in steps[:-1]:
-            section = section[int(step)] if isinstance(section, list) else section.setdefault(step, {})
-        key: Any = int(steps[-1]) if isinstance(section, list) else steps[-1]
-        if value is None and isinstance(section, dict):
-            section.pop(key, None)
-        elif value is None:
+        for step in steps:
+            section = section[int(step)] if step.isdecimal() else section.setdefault(step, {})
+        key: Any = int(last) if last.isdecimal() else last
+        if value is not None:
+            section[key] = [*value] if isinstance(value, tuple) else value
+        elif last.isdecimal() or last in section:
             del section[key]
-        else:
-            section[key] = list(value) if isinstance(value, tuple) else value
     return result
 
 
@@ -145,7 +143,7 @@ def main() -> None:
             seed += 1
     faults = [(name, found) for name, found in results if found.fault]
     for name, found in faults:
-        print(f"{name}: {found.fault}\n", file=sys.stderr)
+        sys.stderr.write(f"{name}: {found.fault}\n")
     seconds = sorted(found.seconds for _, found in results)
     slowest = max(results, key=lambda item: item[1].seconds)[0]
     figures = {
@@ -159,7 +157,7 @@ def main() -> None:
         "longest_seconds": round(seconds[-1], 2),
         "longest": slowest,
     }
-    print(json.dumps(figures, indent=2))
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     sys.exit(bool(faults))
 
 
