@@ -70,6 +70,11 @@ def asked(found: Sequence[Diagnostic]) -> Advice:
 
 def follow(path: Path) -> Followed | None:
     """Follow the advice of a spec to its end; None if it is legal, or no rule refuses it."""
+    with tempfile.TemporaryDirectory() as directory:
+        return _follow(path, Path(directory))
+
+
+def _follow(path: Path, directory: Path) -> Followed | None:
     data: dict[str, Any] | None = None
     seen: set[str] = set()
     longest, changes = 0.0, 0
@@ -100,7 +105,7 @@ def follow(path: Path) -> Followed | None:
         assert data is not None
         data = changed(data, advice := asked(found))
         changes = changes or len(advice)
-        path = Path(tempfile.gettempdir()) / path.name if not rounds else path
+        path = directory / path.name
         path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in data.items()))
     raise AssertionError("the last round returns")
 
