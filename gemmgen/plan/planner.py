@@ -11,12 +11,12 @@ import itertools
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-from gemmgen.errors import Advice, GemmgenError, Value, Violation
+from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value, Violation
 from gemmgen.hardware import GPUS
 from gemmgen.hardware.architecture import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
@@ -50,7 +50,15 @@ def family_for(kernel: Kernel) -> Family[Kernel]:
 Rejected = tuple[Kernel, tuple[Violation, ...]]
 
 
-def plan_spec(source: SpecFile) -> Kernel:
+Tick = Callable[[int, int], None]
+"""Is told of how many combinations so many have been looked at."""
+
+
+def _unheard(_: int, __: int) -> None:
+    """Tell nobody."""
+
+
+def plan_spec(source: SpecFile, tick: Tick = _unheard) -> Kernel:
     """Return the best legal plan for a spec.
 
     Raises:
@@ -59,7 +67,7 @@ def plan_spec(source: SpecFile) -> Kernel:
     family = family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
         raise GemmgenError(map(source.diagnose, advised(_in_order(foreign, source), source.spec)))
-    if (best := _best(source.spec, family)) is not None:
+    if (best := _best(source.spec, family, tick)) is not None:
         return best
     found = [_as_searched(violation, source.spec) for violation in closest(source, family)]
     raise GemmgenError(map(source.diagnose, advised(_in_order(found, source), source.spec)))
@@ -70,7 +78,7 @@ def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violati
     return sorted(violations, key=lambda violation: source.locate(violation.field))
 
 
-def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
+def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
     """Return the best legal plan for a spec, None if no combination is legal.
 
     Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
@@ -79,7 +87,9 @@ def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
     shapes, wanted = problem_of(spec).planned_shapes, searched(spec)
     refuted = Refuted(family, pinned(spec))
     bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
-    for found in family.space.configurations(spec):
+    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
+    for done, found in enumerate(family.space.configurations(spec)):
+        tick(done, total)
         if not bounded:  # what the spec states is judged before others are looked at
             refuted.refuse(next(found.kernels()))
         if refuted.everything:
@@ -447,6 +457,51 @@ def _as_searched(violation: Violation, spec: Spec) -> Violation:
     return replace(violation, field=field, fix=one_of(list(lists)) if lists else "leave it out")
 
 
+# --- what is legal, and yet worth a word
+
+FEW_WAVES = 0.5
+"""Below which more than half of the programs that the GPU could hold have no tile."""
+
+
+def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
+    """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
+    found = [*_idle(plan), *_sampled(source.spec)]
+    return tuple(replace(source.diagnose(each), severity="warning") for each in _in_order(found, source))
+
+
+def _idle(plan: Kernel) -> Iterator[Violation]:
+    gpu = plan.problem.gpu
+    programs = plan.resident_programs // plan.occupancy
+    if idle := gpu.sm_count - programs * plan.cluster_size:
+        yield Violation(
+            "idle-sms",
+            "cluster.m" if plan.cluster_m >= plan.cluster_n else "cluster.n",
+            f"{programs} clusters of {plan.cluster_m} x {plan.cluster_n} CTAs run at a time",
+            f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
+            "smaller clusters leave fewer",
+        )
+    for i, shape in enumerate(plan.problem.bench_shapes):
+        if (waves := plan.waves(shape)) < FEW_WAVES:
+            yield Violation(
+                "few-waves",
+                f"bench.shapes.{i}",
+                f"{waves:.2f} waves of tiles",
+                f"{1 - waves:.0%} of the programs that the {gpu.name} holds have no tile of this problem",
+                "smaller tiles, or parts of K, are more",
+            )
+
+
+def _sampled(spec: Spec) -> Iterator[Violation]:
+    if (size := family_of(spec).space.size(spec)) > MOST_CONFIGURATIONS:
+        yield Violation(
+            "large-search",
+            f"search.{next(iter(spec.search))}" if spec.search else "",
+            f"{size:,} combinations",
+            f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
+            "state more fields, or fewer values, for all to be",
+        )
+
+
 # --- the ranking, and its explanation
 
 MOST_OF_ONE_TIME = 2
@@ -641,34 +696,43 @@ class Ranking:
         return data
 
 
-def rank(spec: Spec) -> Ranking:
+def rank(spec: Spec, tick: Tick = _unheard) -> Ranking:
     """Return all configurations of a spec, for the problems that it is planned for.
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
     problem, family = problem_of(spec), family_of(spec)
-    shapes = problem.planned_shapes
+    shapes, wanted = problem.planned_shapes, searched(spec)
     legal: list[Candidate] = []
     refused: list[Refusal] = []
-    for configuration in family.space.configurations(spec):
-        plan, violations = _best_plan(family, configuration, shapes)
+    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
+    for done, configuration in enumerate(family.space.configurations(spec)):
+        tick(done, total)
+        plan, violations = _best_plan(family, configuration, shapes, wanted)
         cost = family.cost_over(plan, shapes)
         if violations:
             refused.append((cost, family.label(plan), violations))
         else:
             estimates = tuple(family.estimate(plan, shape) for shape in shapes)
             legal.append(Candidate(family, plan, estimates, cost))
-    legal.sort(key=lambda candidate: candidate.cost)
+    legal.sort(key=lambda found: (found.cost, family.space.strangeness(found.plan, wanted)))
     refused.sort(key=lambda refusal: refusal[0])
     return Ranking(problem, tuple(legal), tuple(_by_rule(refused)), len(refused))
 
 
 def _best_plan(
-    family: Family[Kernel], configuration: Configuration[Kernel], shapes: Sequence[Shape]
+    family: Family[Kernel],
+    configuration: Configuration[Kernel],
+    shapes: Sequence[Shape],
+    wanted: Collection[str],
 ) -> tuple[Kernel, tuple[Violation, ...]]:
     """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
     judged: list[tuple[Kernel, tuple[Violation, ...]]] = []
-    for plan in sorted(configuration.kernels(), key=lambda plan: family.cost_over(plan, shapes)):
+
+    def order(plan: Kernel) -> tuple[tuple[float, ...], int]:
+        return family.cost_over(plan, shapes), family.space.strangeness(plan, wanted)
+
+    for plan in sorted(configuration.kernels(), key=order):
         if not (violations := family.judge(plan)):
             return plan, ()
         judged.append((plan, violations))
