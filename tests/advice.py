@@ -1,7 +1,7 @@
 """A machine that follows advice: it changes a refused spec as its diagnostics say, and plans it again.
 
-``python tests/advice.py`` follows the advice of every invalid spec and of 2,000 random refused ones, and prints
-how many rounds they took; it fails where advice goes in a circle or does not end in three rounds.
+``python tests/advice.py`` follows the advice of every invalid spec and of 2,000 random refused ones, and
+prints how many rounds they took; it fails where advice goes in a circle or does not end in three rounds.
 """
 
 from __future__ import annotations
@@ -50,17 +50,15 @@ def changed(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
     result = deepcopy(dict(data))
     for path, value in reversed(advice):
         head, _, rest = path.partition(".")
-        steps = [head, rest] if head == "search" else path.split(".")
+        *steps, last = [head, rest] if head == "search" else path.split(".")
         section: Any = result
-        for step in steps[:-1]:
-            section = section[int(step)] if isinstance(section, list) else section.setdefault(step, {})
-        key: Any = int(steps[-1]) if isinstance(section, list) else steps[-1]
-        if value is None and isinstance(section, dict):
-            section.pop(key, None)
-        elif value is None:
+        for step in steps:
+            section = section[int(step)] if step.isdecimal() else section.setdefault(step, {})
+        key: Any = int(last) if last.isdecimal() else last
+        if value is not None:
+            section[key] = [*value] if isinstance(value, tuple) else value
+        elif last.isdecimal() or last in section:
             del section[key]
-        else:
-            section[key] = list(value) if isinstance(value, tuple) else value
     return result
 
 
@@ -72,6 +70,11 @@ def asked(found: Sequence[Diagnostic]) -> Advice:
 
 def follow(path: Path) -> Followed | None:
     """Follow the advice of a spec to its end; None if it is legal, or no rule refuses it."""
+    with tempfile.TemporaryDirectory() as directory:
+        return _follow(path, Path(directory))
+
+
+def _follow(path: Path, directory: Path) -> Followed | None:
     data: dict[str, Any] | None = None
     seen: set[str] = set()
     longest, changes = 0.0, 0
@@ -102,7 +105,7 @@ def follow(path: Path) -> Followed | None:
         assert data is not None
         data = changed(data, advice := asked(found))
         changes = changes or len(advice)
-        path = Path(tempfile.gettempdir()) / path.name if not rounds else path
+        path = directory / path.name
         path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in data.items()))
     raise AssertionError("the last round returns")
 
@@ -145,7 +148,7 @@ def main() -> None:
             seed += 1
     faults = [(name, found) for name, found in results if found.fault]
     for name, found in faults:
-        print(f"{name}: {found.fault}\n", file=sys.stderr)
+        sys.stderr.write(f"{name}: {found.fault}\n")
     seconds = sorted(found.seconds for _, found in results)
     slowest = max(results, key=lambda item: item[1].seconds)[0]
     figures = {
@@ -159,7 +162,7 @@ def main() -> None:
         "longest_seconds": round(seconds[-1], 2),
         "longest": slowest,
     }
-    print(json.dumps(figures, indent=2))
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
     sys.exit(bool(faults))
 
 

@@ -11,19 +11,19 @@ import itertools
 import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-from gemmgen.errors import Advice, GemmgenError, Value, Violation
+from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value, Violation
 from gemmgen.hardware import GPUS
 from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import FIELDS, pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import alternatives, instruction, judge, one_of, written
-from gemmgen.plan.search import Configuration, Estimate, Family, Refuted, geometric_mean
+from gemmgen.plan.rule import alternatives, changes, instruction, judge, one_of, written
+from gemmgen.plan.search import MOST_CONFIGURATIONS, Configuration, Estimate, Family, Refuted, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.problem import Problem, Shape, shape_text
@@ -50,7 +50,15 @@ def family_for(kernel: Kernel) -> Family[Kernel]:
 Rejected = tuple[Kernel, tuple[Violation, ...]]
 
 
-def plan_spec(source: SpecFile) -> Kernel:
+Tick = Callable[[int, int], None]
+"""Is told of how many combinations so many have been looked at."""
+
+
+def _unheard(_: int, __: int) -> None:
+    """Tell nobody."""
+
+
+def plan_spec(source: SpecFile, tick: Tick = _unheard) -> Kernel:
     """Return the best legal plan for a spec.
 
     Raises:
@@ -59,7 +67,7 @@ def plan_spec(source: SpecFile) -> Kernel:
     family = family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
         raise GemmgenError(map(source.diagnose, advised(_in_order(foreign, source), source.spec)))
-    if (best := _best(source.spec, family)) is not None:
+    if (best := _best(source.spec, family, tick)) is not None:
         return best
     found = [_as_searched(violation, source.spec) for violation in closest(source, family)]
     raise GemmgenError(map(source.diagnose, advised(_in_order(found, source), source.spec)))
@@ -70,7 +78,7 @@ def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violati
     return sorted(violations, key=lambda violation: source.locate(violation.field))
 
 
-def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
+def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
     """Return the best legal plan for a spec, None if no combination is legal.
 
     Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
@@ -79,7 +87,9 @@ def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
     shapes, wanted = problem_of(spec).planned_shapes, searched(spec)
     refuted = Refuted(family, pinned(spec))
     bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
-    for found in family.space.configurations(spec):
+    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
+    for done, found in enumerate(family.space.configurations(spec)):
+        tick(done, total)
         if not bounded:  # what the spec states is judged before others are looked at
             refuted.refuse(next(found.kernels()))
         if refuted.everything:
@@ -93,7 +103,7 @@ def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
             break  # no later configuration is as cheap
         if refuted.everything:
             break
-        if refuted.knows(configuration.decisions):
+        if refuted.knows(configuration.decisions) or configuration.overfull:
             continue
         for plan in configuration.kernels():
             cost = family.cost_over(plan, shapes)
@@ -109,8 +119,8 @@ def _best(spec: Spec, family: Family[Kernel]) -> Kernel | None:
     return best[3] if best else None
 
 
-MOST_REJECTED = 600
-"""Configurations of which the closest one is looked for."""
+MOST_REJECTED, SOME_REJECTED = 600, 300
+"""Configurations of which the closest one is looked for: all of up to 600, 300 of more."""
 MOST_STORED = 60
 """Of these, those of which every way to store D is judged, not only the first."""
 
@@ -133,7 +143,8 @@ def closest(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
         return len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
 
     first: list[tuple[tuple[int, int, float], Rejected, Iterator[Kernel]]] = []
-    for configuration in family.space.configurations(spec, MOST_REJECTED):
+    most = MOST_REJECTED if family.space.size(spec) <= MOST_REJECTED else SOME_REJECTED
+    for configuration in family.space.configurations(spec, most):
         kernels = configuration.kernels()
         plan = next(kernels)
         candidate = plan, family.judge(plan)
@@ -162,8 +173,10 @@ def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bo
 
 MOST_TRIED = 250
 """Configurations among which a legal plan is looked for, for each change that advice could be."""
-MOST_TRIALS = 150
-"""Changes that are tried for one spec: how far the search goes before it settles for a larger change."""
+MOST_JUDGED = 1_500
+"""Kernels that are judged for the advice of one spec, before it settles for what is known to be legal."""
+LEAST_COUNTED = 4
+"""What a change counts at least, of so many kernels: it is read as a spec too."""
 MOST_VALUES = 12
 """Values that are tried for a field that ends a fault alone, the nearest to the stated one first."""
 MOST_ROUNDS = 8
@@ -179,21 +192,15 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
     violations name the smallest change that was found to be, whichever fields it is of.
     """
     mend = _Mend(spec)
-    named = [alternatives(violation.field, violation.fix) for violation in violations]
-    first = _union(found[0] for found in named if found)
-    if all(named) and mend.is_legal(first):
-        if len(violations) > 1 or all(map(mend.is_legal, named[0])):
-            return [
-                replace(violation, advice=found[0])
-                for violation, found in zip(violations, named, strict=True)
-            ]
-        return [_with_choice(violations[0], [found for found in named[0] if mend.is_legal(found)])]
-    if len(violations) == 1 and (legal := [found for found in named[0] if mend.is_legal(found)]):
+    named = [changes(violation.field, violation.fix) for violation in violations]
+    if all(named) and len(violations) > 1 and mend.is_legal(_union(found[0] for found in named)):
+        return [
+            replace(violation, advice=found[0]) for violation, found in zip(violations, named, strict=True)
+        ]
+    if len(violations) == 1 and (legal := [change for change in named[0] if mend.is_legal(change)]):
         return [_with_choice(violations[0], legal)]
-    repair = mend.smallest(violations)
-    if repair is None:
-        return list(violations)
-    return _told(violations, named, repair)
+    repair = mend.smallest(violations, named)
+    return _told(violations, named, repair) if repair else list(violations)
 
 
 def _union(advice: Iterable[Advice]) -> Advice:
@@ -201,43 +208,42 @@ def _union(advice: Iterable[Advice]) -> Advice:
     return tuple({path: value for each in advice for path, value in each}.items())
 
 
-def _with_choice(violation: Violation, choice: Sequence[Advice]) -> Violation:
-    """Return a violation that names these alternatives only."""
-    own = [found for found in choice if len(found) == 1 and found[0][0] == violation.field]
-    others = [instruction(violation.field, found) for found in choice if found not in own]
-    values = [found[0][1] for found in own if found[0][1] is not None]
-    parts = [one_of([written(value) for value in values])] if values else []
-    parts += ["leave it out"] * (len(values) < len(own))
-    fix = ", or ".join([*parts, *(text.removeprefix("use ") if parts else text for text in others)])
-    return replace(violation, fix=fix, advice=choice[0])
+def _with_choice(violation: Violation, legal: Sequence[Advice]) -> Violation:
+    """Return a violation whose fix names, of the changes that it named, those that are legal."""
+    parts: list[str] = []
+    for text, named in alternatives(violation.field, violation.fix):
+        kept = [change for change in named if change in legal]
+        if len(kept) < len(named):
+            text = " or ".join(
+                instruction(violation.field, change).removeprefix("use " if i else "")
+                for i, change in enumerate(kept)
+            )
+        if text:
+            parts.append(text if parts or text.startswith(("use ", "leave ")) else f"use {text}")
+    return replace(violation, fix=", or ".join(parts), advice=legal[0])
 
 
 def _told(
     violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]], repair: Advice
 ) -> list[Violation]:
-    """Return violations that name a repair: its own part each, if it asks for that, or else all the rest."""
-    changes = dict(repair)
-    own = [
-        next(
-            (found for found in choices if all(changes.get(path, ()) == value for path, value in found)), None
+    """Return violations that name a repair together: each what it changes of its own field.
+
+    What is of no violation's field, the first one names too, and those of whose fields nothing changes.
+    """
+    own = [tuple(pair for pair in repair if pair[0] == violation.field) for violation in violations]
+    for i, choices in enumerate(named):
+        # A fix may change others with its field: it stays as it is where the repair does the same.
+        own[i] = next(
+            (found for found in choices if own[i] and set(own[i]) <= set(found) <= set(repair)), own[i]
         )
-        for choices in named
-    ]
-    told = {path for found in own if found for path, _ in found}
-    rest = tuple((path, value) for path, value in repair if path not in told)
-    if rest and None not in own:
-        own[0] = None
+    told = {path for found in own for path, _ in found}
+    rest = tuple(pair for pair in repair if pair[0] not in told)
     result: list[Violation] = []
-    for violation, found in zip(violations, own, strict=True):
-        if found is None:
-            found = tuple(
-                (path, value) for path, value in repair if path == violation.field or path not in told
-            )
-            found = found or repair
-            violation = replace(violation, fix=instruction(violation.field, found))
-        elif found != alternatives(violation.field, violation.fix)[0]:
-            violation = replace(violation, fix=instruction(violation.field, found))
-        result.append(replace(violation, advice=found))
+    for i, (violation, choices, found) in enumerate(zip(violations, named, own, strict=True)):
+        advice = (*found, *(rest if not (i and found) else ())) or repair
+        if not choices or advice != choices[0]:
+            violation = replace(violation, fix=instruction(violation.field, advice))
+        result.append(replace(violation, advice=advice))
     return result
 
 
@@ -246,7 +252,7 @@ class _Mend:
 
     def __init__(self, spec: Spec) -> None:
         self._data = stated(spec)
-        self._trials = 0
+        self._left = MOST_JUDGED
         self._known: dict[Advice, Kernel | None] = {}
 
     def is_legal(self, advice: Advice) -> bool:
@@ -257,16 +263,19 @@ class _Mend:
         """Return a legal plan for the spec with a change, None if none was found."""
         key = tuple(sorted(advice, key=lambda pair: pair[0]))
         if key not in self._known:
-            self._trials += 1
             spec = spec_of(applied(self._data, advice))
-            self._known[key] = _any_plan(spec) if spec else None
+            plan, judged = _any_plan(spec, self._most_tried, self._left) if spec else (None, 0)
+            self._known[key], self._left = plan, self._left - max(judged, LEAST_COUNTED)
         return self._known[key]
 
-    def smallest(self, violations: Sequence[Violation]) -> Advice | None:
+    @property
+    def _most_tried(self) -> int:
+        return MOST_CONFIGURATIONS if not self._known else MOST_TRIED
+
+    def smallest(self, violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]]) -> Advice | None:
         """Return the smallest change that was found to be legal, None if none was."""
         open_to = set(decision_paths(self._data))
         blamed = [path for path in dict.fromkeys(v.field for v in violations) if path in open_to]
-        named = [alternatives(violation.field, violation.fix) for violation in violations]
         problem = [
             found[0]
             for violation, found in zip(violations, named, strict=True)
@@ -291,7 +300,7 @@ class _Mend:
             if spec is None:
                 return None
             found = _violations(spec)
-            more = [choices[0] for v in found if (choices := alternatives(v.field, v.fix))]
+            more = [choices[0] for v in found if (choices := changes(v.field, v.fix))]
             changed = _union([problem, *(each for each in more if not open_to & dict(each).keys())])
             if changed == problem:
                 return None
@@ -313,8 +322,6 @@ class _Mend:
             if legal(fewer):
                 gone = fewer
         for pair in itertools.combinations(order, 2) if len(gone) > 2 else ():
-            if self._trials > MOST_TRIALS:
-                break
             if legal(pair):
                 return pair
         return tuple(gone)
@@ -324,15 +331,23 @@ class _Mend:
         left_out = _union([base, tuple((path, None) for path in gone)])
         plan = self.plan(left_out)
         assert plan is not None
+        ruled: dict[str, list[Value]] = {path: [] for path in gone}
+        for change in itertools.chain.from_iterable(named):
+            if len(change) == 1 and change[0][0] in ruled and change[0][1] is not None:
+                ruled[change[0][0]].append(change[0][1])
         if len(gone) == 1:
-            ruled = [dict(found).get(gone[0]) for choices in named for found in choices if len(found) == 1]
-            for value in _nearby(gone[0], _at(self._data, gone[0]), [value for value in ruled if value]):
+            for value in _nearby(gone[0], _at(self._data, gone[0]), ruled[gone[0]]):
                 if self.is_legal(found := _union([base, ((gone[0], value),)])):
                     return found
         chosen = _union([base, tuple((path, _decided(plan, path)) for path in gone)])
-        if self.is_legal(chosen):
-            return chosen
-        return left_out
+        if not self.is_legal(chosen):
+            return left_out
+        for path in gone:  # what a rule names is nearer to what the spec says
+            for value in ruled[path]:
+                if self.is_legal(nearer := _union([chosen, ((path, value),)])):
+                    chosen = nearer
+                    break
+        return chosen
 
 
 def _nearby(path: str, value: object, ruled: Sequence[Value]) -> list[Value]:
@@ -400,23 +415,26 @@ def _steps(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
-def _any_plan(spec: Spec) -> Kernel | None:
-    """Return a legal plan for a spec, of a part of its configurations; None if none is among them."""
+def _any_plan(spec: Spec, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:
+    """Return a legal plan for a spec, of a part of its configurations, and how many kernels were judged.
+
+    The plan is None where none is among them.
+    """
     family = family_of(spec)
     if foreign_choices(spec, family):
-        return None
+        return None, 0
     refuted = Refuted(family, pinned(spec))
-    for configuration in family.space.configurations(spec, MOST_TRIED):
-        if refuted.everything:
-            return None
-        if refuted.knows(configuration.decisions):
+    for configuration in family.space.configurations(spec, most_tried):
+        if refuted.everything or refuted.judged > most_judged:
+            break
+        if refuted.knows(configuration.decisions) or configuration.overfull:
             continue
         for plan in configuration.kernels():
             if not (broken := refuted.refuse(plan)):
-                return plan
+                return plan, refuted.judged
             if broken.subject != "store":
                 break
-    return None
+    return None, refuted.judged
 
 
 def _violations(spec: Spec) -> tuple[Violation, ...]:
@@ -433,10 +451,55 @@ def _as_searched(violation: Violation, spec: Spec) -> Violation:
     if violation.field not in spec.search:
         return violation
     field = f"search.{violation.field}"
-    named = [dict(found) for found in alternatives(violation.field, violation.fix)]
+    named = [dict(found) for found in changes(violation.field, violation.fix)]
     values = [found[violation.field] for found in named if list(found) == [violation.field]]
     lists = dict.fromkeys(written((value,)) for value in values if value is not None)
     return replace(violation, field=field, fix=one_of(list(lists)) if lists else "leave it out")
+
+
+# --- what is legal, and yet worth a word
+
+FEW_WAVES = 0.5
+"""Below which more than half of the programs that the GPU could hold have no tile."""
+
+
+def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
+    """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
+    found = [*_idle(plan), *_sampled(source.spec)]
+    return tuple(replace(source.diagnose(each), severity="warning") for each in _in_order(found, source))
+
+
+def _idle(plan: Kernel) -> Iterator[Violation]:
+    gpu = plan.problem.gpu
+    programs = plan.resident_programs // plan.occupancy
+    if idle := gpu.sm_count - programs * plan.cluster_size:
+        yield Violation(
+            "idle-sms",
+            "cluster.m" if plan.cluster_m >= plan.cluster_n else "cluster.n",
+            f"{programs} clusters of {plan.cluster_m} x {plan.cluster_n} CTAs run at a time",
+            f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
+            "smaller clusters leave fewer",
+        )
+    for i, shape in enumerate(plan.problem.bench_shapes):
+        if (waves := plan.waves(shape)) < FEW_WAVES:
+            yield Violation(
+                "few-waves",
+                f"bench.shapes.{i}",
+                f"{waves:.2f} waves of tiles",
+                f"{1 - waves:.0%} of the programs that the {gpu.name} holds have no tile of this problem",
+                "smaller tiles, or parts of K, are more",
+            )
+
+
+def _sampled(spec: Spec) -> Iterator[Violation]:
+    if (size := family_of(spec).space.size(spec)) > MOST_CONFIGURATIONS:
+        yield Violation(
+            "large-search",
+            f"search.{next(iter(spec.search))}" if spec.search else "",
+            f"{size:,} combinations",
+            f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
+            "state more fields, or fewer values, for all to be",
+        )
 
 
 # --- the ranking, and its explanation
@@ -633,34 +696,43 @@ class Ranking:
         return data
 
 
-def rank(spec: Spec) -> Ranking:
+def rank(spec: Spec, tick: Tick = _unheard) -> Ranking:
     """Return all configurations of a spec, for the problems that it is planned for.
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
     problem, family = problem_of(spec), family_of(spec)
-    shapes = problem.planned_shapes
+    shapes, wanted = problem.planned_shapes, searched(spec)
     legal: list[Candidate] = []
     refused: list[Refusal] = []
-    for configuration in family.space.configurations(spec):
-        plan, violations = _best_plan(family, configuration, shapes)
+    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
+    for done, configuration in enumerate(family.space.configurations(spec)):
+        tick(done, total)
+        plan, violations = _best_plan(family, configuration, shapes, wanted)
         cost = family.cost_over(plan, shapes)
         if violations:
             refused.append((cost, family.label(plan), violations))
         else:
             estimates = tuple(family.estimate(plan, shape) for shape in shapes)
             legal.append(Candidate(family, plan, estimates, cost))
-    legal.sort(key=lambda candidate: candidate.cost)
+    legal.sort(key=lambda found: (found.cost, family.space.strangeness(found.plan, wanted)))
     refused.sort(key=lambda refusal: refusal[0])
     return Ranking(problem, tuple(legal), tuple(_by_rule(refused)), len(refused))
 
 
 def _best_plan(
-    family: Family[Kernel], configuration: Configuration[Kernel], shapes: Sequence[Shape]
+    family: Family[Kernel],
+    configuration: Configuration[Kernel],
+    shapes: Sequence[Shape],
+    wanted: Collection[str],
 ) -> tuple[Kernel, tuple[Violation, ...]]:
     """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
     judged: list[tuple[Kernel, tuple[Violation, ...]]] = []
-    for plan in sorted(configuration.kernels(), key=lambda plan: family.cost_over(plan, shapes)):
+
+    def order(plan: Kernel) -> tuple[tuple[float, ...], int]:
+        return family.cost_over(plan, shapes), family.space.strangeness(plan, wanted)
+
+    for plan in sorted(configuration.kernels(), key=order):
         if not (violations := family.judge(plan)):
             return plan, ()
         judged.append((plan, violations))

@@ -233,29 +233,39 @@ _LEFT_OUT = re.compile(
 """One that names a field to leave out."""
 
 
-def alternatives(field: str, fix: str) -> tuple[Advice, ...]:
-    """Return what a fix of a field says that one could apply, alternative by alternative.
+def alternatives(field: str, fix: str) -> tuple[tuple[str, tuple[Advice, ...]], ...]:
+    """Return the alternatives of a fix of a field: the words of each, and the changes that they name.
 
-    This is the one place that reads the words of a fix; an alternative that names no values, such as *use
-    another factor*, is for people only.
+    This is the one place that reads the words of a fix. Words that name no values, such as *use another
+    factor*, are for people only, and name no change.
     """
-    found: list[Advice] = []
-    for text in re.sub(r" \([^)]*\)", "", fix).split(", or "):
-        if left_out := _LEFT_OUT.fullmatch(text):
-            gone: Advice = ((left_out["other"] or field, None),)
-            more = alternatives(field, left_out["more"]) if left_out["more"] else ((),)
-            found += (gone + other for other in more)
-        elif (named := _FIX.fullmatch(text)) and named["values"] != "it":
-            beside: dict[str, Value] = {}
-            if named["without"]:
-                beside[named["without"]] = None
-            if named["kind"]:
-                beside["warp_specialization.kind"] = "cooperative"
-            if named["consumers"]:
-                beside["warp_specialization.consumers"] = int(named["consumers"])
-            for value in re.split(", | or ", named["values"]):
-                found.append(((named["field"] or field, _value(value)), *beside.items()))
-    return tuple(found)
+    return tuple((text, tuple(_changes(field, text))) for text in fix.split(", or "))
+
+
+def _changes(field: str, text: str) -> Iterator[Advice]:
+    text = re.sub(r" \([^)]*\)", "", text)
+    if left_out := _LEFT_OUT.fullmatch(text):
+        gone: Advice = ((left_out["other"] or field, None),)
+        more = tuple(_changes(field, left_out["more"])) if left_out["more"] else ((),)
+        yield from (gone + other for other in more)
+    elif (named := _FIX.fullmatch(text)) and named["values"] != "it":
+        beside: dict[str, Value] = {}
+        if named["without"]:
+            beside[named["without"]] = None
+        if named["kind"]:
+            beside["warp_specialization.kind"] = "cooperative"
+        if named["consumers"]:
+            beside["warp_specialization.consumers"] = int(named["consumers"])
+        for word in re.split(", | or ", named["values"]):
+            value, changed = _value(word), named["field"] or field
+            if changed.startswith("search.") and not isinstance(value, tuple):
+                value = (value,)
+            yield ((changed, value), *beside.items())
+
+
+def changes(field: str, fix: str) -> tuple[Advice, ...]:
+    """Return the changes that a fix of a field names, alternative by alternative."""
+    return tuple(change for _, named in alternatives(field, fix) for change in named)
 
 
 def _value(word: str) -> Value:

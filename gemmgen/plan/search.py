@@ -248,6 +248,12 @@ class Configuration(Generic[P]):
         """The configuration with the deepest ring that is tried: no kernel of it is cheaper."""
         return self.space.bound(self.problem, self.decisions)
 
+    @property
+    def overfull(self) -> bool:
+        """Whether the stages that are stated do not fit into shared memory, however D is stored."""
+        bound = self.lower_bound
+        return "stages" in self.decisions and bound.stages * bound.stage_bytes > bound.smem_limit_bytes
+
     def kernels(self) -> Iterator[P]:
         """Yield a kernel for each way to store D, legal or not, each once."""
         seen: set[P] = set()
@@ -342,7 +348,8 @@ class Refuted(Generic[P]):
     """
 
     def __init__(self, family: Family[P], stated: Collection[str]) -> None:
-        self._family = family
+        self.judged = 0
+        """Kernels that rules were asked about."""
         self._stated = frozenset(stated)
         self._rules = list(family.rules)
         self._tangled: set[Rule[P]] = set()
@@ -368,6 +375,7 @@ class Refuted(Generic[P]):
         """Return a rule that a kernel breaks, None if it is legal; what broke the last one is asked first."""
         if self.knows(vars(kernel)):
             return self._rules[0]
+        self.judged += 1
         broken = first_broken(kernel, self._rules)
         if broken is None:
             return None

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
-from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.kernel import Entry, EpilogueStorage, Kernel, epilogue_arguments, epilogue_storage
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Count, Partition, Passed
 from gemmgen.plan.rule import altered
