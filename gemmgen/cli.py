@@ -93,6 +93,20 @@ Candidates = Annotated[
         help=f"List the N cheapest legal configurations of each spec's problem, {CANDIDATES} by default.",
     ),
 ]
+PlanPicture = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="FILE", help="Draw what is decided, and where elements lie; of one spec."),
+]
+PlanPage = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="The same as a page that looks any element up; of one spec."),
+]
+Pages = Annotated[
+    Path | None,
+    typer.Option(
+        "--pictures", metavar="DIR", help="Also draw each kernel's plan, a page for a browser each."
+    ),
+]
 Explain = Annotated[
     bool,
     typer.Option("--explain", help="Say why the others cost more, or which rule refuses them."),
@@ -173,12 +187,19 @@ def init(
 
 @app.command(cls=CountedOption)
 def plan(
-    specs: Specs, candidates: Candidates = None, explain: Explain = False, as_json: Json = False
+    specs: Specs,
+    candidates: Candidates = None,
+    explain: Explain = False,
+    svg: PlanPicture = None,
+    html: PlanPage = None,
+    as_json: Json = False,
 ) -> None:
     """Prove specs against the hardware and print what their kernels spend of it."""
     from gemmgen.plan.ledger import ledger
 
+    _refuse_pictures(specs, svg, html)
     products, failed = _each(specs, make)
+    _write_pictures(products, svg, html)
     if candidates or explain:
         _print_candidates(products, candidates or CANDIDATES, explained=explain, as_json=as_json)
     elif as_json:
@@ -728,6 +749,7 @@ def tune_command(
         typer.Option(metavar="NAME", help="Measure nothing: write what the store has of this GPU."),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Forget what the store has of these.")] = False,
+    pages: Pages = None,
     as_json: Json = False,
 ) -> None:
     """Find by measuring which kernel of each spec is the fastest for each shape, and write its spec."""
@@ -766,10 +788,11 @@ def tune_command(
     except (SystemExit, KeyboardInterrupt):
         print("interrupted: the trials so far are kept, and the same command goes on", file=sys.stderr)
         raise
+    told = _write_pages((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pages)
     if as_json:
         _print_json([outcome.as_dict() for outcome in outcomes])
         return
-    print("\n".join(columns([outcome.as_row() for outcome in outcomes])))
+    print("\n".join([*columns([outcome.as_row() for outcome in outcomes]), *told]))
     for outcome in outcomes:
         if outcome.remark:
             print(f"{outcome.path}: {outcome.remark}", file=sys.stderr)
@@ -902,6 +925,7 @@ def library_command(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
     ] = False,
+    pages: Pages = None,
     as_json: Json = False,
 ) -> None:
     """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
@@ -937,6 +961,7 @@ def library_command(
         written = package.write(made, out)
         told = [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
         told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
+        told += _write_pages((member.product for member in made.members), pages)
         if as_json:
             _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
         else:
@@ -1041,6 +1066,44 @@ def _write_timelines(simulated: Sequence[Simulation | Result], trace: Path | Non
             _write(trace, first.trace.as_json() + "\n")
         if svg:
             _write(svg, first.svg())
+
+
+def _refuse_pictures(specs: Sequence[Path], svg: Path | None, html: Path | None) -> None:
+    """Pictures are of one plan, and need a place to go."""
+    for option, path in (("--svg", svg), ("--html", html)):
+        if path is None:
+            continue
+        if len(specs) > 1:
+            raise typer.BadParameter("a picture is of one spec", param_hint=option)
+        if path.is_dir():
+            raise typer.BadParameter(f"{path} is a directory", param_hint=option)
+
+
+def _write_pictures(products: Sequence[Product], svg: Path | None, html: Path | None) -> None:
+    """Write what is asked for of a plan."""
+    if not (svg or html):
+        return
+    from gemmgen import pictures
+
+    for product in products:
+        if svg:
+            _write(svg, pictures.svg(product))
+        if html:
+            _write(html, pictures.page(product))
+
+
+def _write_pages(products: Iterable[Product], directory: Path | None) -> list[str]:
+    """Write a page of pictures for each plan, and return what to tell of them."""
+    if directory is None:
+        return []
+    from gemmgen import pictures
+
+    count = 0
+    directory.mkdir(parents=True, exist_ok=True)
+    for product in products:
+        _write(directory / f"{product.source.stem}.html", pictures.page(product))
+        count += 1
+    return [f"wrote {directory}: a page of pictures for each of {count} kernels"]
 
 
 def _write(path: Path, text: str) -> None:
