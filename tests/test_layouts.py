@@ -26,6 +26,9 @@ from gemmgen.hardware.elements import DTYPES
 from gemmgen.pictures import drawings, layouts, look_ups, place
 from gemmgen.pictures.layouts import Bases, RegisterTile, ScaleTile, SharedTile, TensorTile
 from gemmgen.plan.kernel import Kernel
+from gemmgen.simulate import places
+from gemmgen.simulate.parse import Operation
+from gemmgen.verify.simulation import Launch, simulate_product
 
 Layout = Any
 Numbers = Any
@@ -319,6 +322,33 @@ def test_tiles_are_placed_as_the_modules_place_them() -> None:
                 expected = row // plan.program_tile_m, column // plan.program_tile_n
                 assert place(plan, tile, tiles_m, tiles_n) == expected, spec
     assert len(seen) > 20
+
+
+# --- addresses
+
+
+@pytest.mark.parametrize("stem", ["h100_bf16_residual", "b200_nvfp4"])
+def test_buffers_and_barriers_are_where_the_compiler_places_them(
+    stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In shared memory by bytes, in tensor memory by columns; as the simulator reads them of the TTGIR."""
+    found: dict[str, int] = {}
+    add = places.Layout.add
+
+    def noted(self: places.Layout, operation: Operation, index: Any) -> None:
+        of = operation.attributes
+        name = operation.location.name or ""
+        found[name] = of.get("tensor_memory_col_offset", of.get("allocation.offset"))
+        add(self, operation, index)
+
+    monkeypatch.setattr(places.Layout, "add", noted)
+    product = made(spec_file(stem))
+    shape = product.plan.problem.check_shapes[0]
+    simulate_product(product, [Launch(shape, programs=1, inputs="integers", schedules=("lazy",))])
+    planned = {allocation.name: begin for allocation, begin in product.plan.shared_memory.placed}
+    for inside in ("captures", "worker state"):  # of which no operation has the address
+        del planned[inside]
+    assert found == {**planned, **layouts.first_columns(product.plan)}
 
 
 # --- the offsets of descriptors
