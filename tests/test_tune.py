@@ -990,12 +990,10 @@ def test_the_command_says_what_it_found_and_where_it_is(
     assert line.endswith(outcome.winner.label)
     assert err == "tuning open 8x16x32, 1 of 1: ranking kernels\n"
     (tmp_path / "shapes.json").write_text("[[8, 16, 32]]")
-    pages = tmp_path / "pages"
-    _, out, _ = gemmgen(*arguments, "--shape", "8x16x32", "--pictures", pages)
-    assert out.splitlines()[-1] == f"wrote {pages}: a page of pictures for each of 1 kernels"
-    drawn = (pages / f"{outcome.path.stem}.html").read_text(encoding="utf-8")
+    more = ("--shapes", tmp_path / "shapes.json", "--json", "--pictures", tmp_path / "pages")
+    code, out, _ = gemmgen(*arguments, *more)
+    drawn = (tmp_path / "pages" / f"{outcome.path.stem}.html").read_text(encoding="utf-8")
     assert drawn == pictures.page(make(outcome.path))
-    code, out, _ = gemmgen(*arguments, "--shapes", tmp_path / "shapes.json", "--json")
     assert json.loads(out) == json.loads(json.dumps([{**outcome.as_dict(), "measured": 0}]))
 
 
