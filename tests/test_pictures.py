@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -376,3 +377,24 @@ def test_a_refused_spec_has_no_picture(tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["plan", str(spec), "--svg", str(svg)])
     assert found.exit_code == 1
     assert not svg.exists()
+
+
+def test_neither_torch_nor_triton_is_needed(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
+        "from gemmgen import api, pictures\n"
+        f"text = pictures.page(api.plan({str(spec_file('b200_nvfp4'))!r}))\n"
+        f"open({str(tmp_path / 'p.html')!r}, 'w', encoding='utf-8').write(text)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert (tmp_path / "p.html").stat().st_size > 50_000
+
+
+def test_the_largest_problem_is_drawn_at_once(tmp_path: Path) -> None:
+    spec = tmp_path / "large.yaml"
+    text = spec_file("h100_bf16_hilbert").read_text(encoding="utf-8")
+    spec.write_text(re.sub(r"bench: .*", "bench: {shapes: [[1048576, 1048576, 4096]]}", text))
+    (drawing,) = (each for each in pictures.drawings(make(spec).plan) if each.name == "tile_order")
+    texts = "".join(drawing.lines)
+    assert "508,401" in texts  # 8192 x 8192 tiles, 132 at a time
+    assert "Over all waves" not in texts
