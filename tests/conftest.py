@@ -70,6 +70,7 @@ SLOW = frozenset(
         "every_finding_of_every_rule_is_shown_by_a_spec",
         "every_wait_and_fence_says_what_it_is_for",
         "in_a_browser_all_text_can_be_read_and_elements_are_looked_up",
+        "in_a_browser_the_pictures_in_docs_can_be_read",
         "in_a_browser_the_page_fits_and_sorts_without_an_error",
         "inductor_calls_the_kernel_and_what_it_refuses_torch_computes",
         "importing_a_library_is_fast_and_needs_neither_gpu_nor_triton",

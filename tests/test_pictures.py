@@ -22,7 +22,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.pictures import layouts
 from gemmgen.product import make
 
-LOOK = """
+READ = """
 found.width = innerWidth;
 found.page = document.documentElement.scrollWidth;
 found.outside = [];
@@ -62,6 +62,9 @@ for (const svg of document.querySelectorAll("svg")) {
     }
   });
 }
+"""
+"""Looks for texts beyond their picture, on one another, wider than their cell, or under one."""
+LOOK_UP = """
 found.ink = getComputedStyle(document.querySelector("svg text")).fill;
 found.paper = getComputedStyle(document.body).backgroundColor;
 found.looked = {};
@@ -77,7 +80,7 @@ for (const [number, name] of names.entries()) {
   }
 }
 """
-"""Looks for texts beyond their picture, on one another, wider than their cell, or under one; and looks up."""
+"""Looks elements up."""
 PICTURED = (
     "h100_bf16",
     "h100_bf16_nn",
@@ -138,7 +141,9 @@ def test_in_a_browser_all_text_can_be_read_and_elements_are_looked_up(
     width: int, dark: bool, tmp_path: Path
 ) -> None:
     stems = PICTURED if not dark else PICTURED[:1]
-    for stem, found in zip(stems, seen(pages(*stems), LOOK, tmp_path, width, dark=dark), strict=True):
+    for stem, found in zip(
+        stems, seen(pages(*stems), READ + LOOK_UP, tmp_path, width, dark=dark), strict=True
+    ):
         assert found["errors"] == [], stem
         assert (found["width"], found["page"]) == (width, width), stem
         for fault in ("outside", "overlapping", "wide", "covered"):
@@ -155,6 +160,16 @@ def test_in_a_browser_all_text_can_be_read_and_elements_are_looked_up(
         assert checked >= 4 * len(found["looked"])
 
 
+def test_in_a_browser_the_pictures_in_docs_can_be_read(tmp_path: Path) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in DRAWN]
+    whole = [pictures.svg(made(spec_file(stem))) for stem in ("h100_bf16_hilbert", "b200_bf16_n64")]
+    page = f"<!doctype html><html><head></head><body>{''.join(texts + whole)}</body></html>"
+    (found,) = seen([page], READ, tmp_path, 1280)
+    for fault in ("errors", "outside", "overlapping", "wide", "covered"):
+        assert found[fault] == [], fault
+    assert found["texts"] > 1000
+
+
 def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     """A text beyond the picture, one on another, one wider than its cell, and one under a cell."""
     (page,) = pages("h100_bf16")
@@ -166,7 +181,7 @@ def test_what_cannot_be_read_is_found(tmp_path: Path) -> None:
     )
     wrong = page.replace("</title>\n<rect", f"</title>{planted}\n<rect", 2)
     assert wrong != page
-    (found,) = seen([wrong], LOOK, tmp_path, 1280)
+    (found,) = seen([wrong], READ, tmp_path, 1280)
     assert "far beyond the right edge" in found["outside"]
     assert ["one", "other"] in found["overlapping"]
     assert "wide text" in found["wide"]
