@@ -1,9 +1,10 @@
 """Fill the marked blocks of the pages from what they quote: a generated module, and the benchmark records.
 
 ``python docs/refresh.py`` rewrites README.md, docs/benchmarks.md, docs/performance.md, docs/speed.svg, the
-pictures of suites and docs/pipeline.svg, which is drawn from a simulation; tests fail while one is not what
-this would write. A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with ``<!-- speed -->`` for the
-rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and ends with ``<!-- end -->``:
+pictures of suites, those of plans in DRAWN and docs/pipeline.svg, which is drawn from a simulation; tests
+fail while one is not what this would write. A block begins with ``<!-- excerpt: FILE FUNCTION… -->``, with
+``<!-- speed -->`` for the rows of SHOWN, with ``<!-- benchmarks -->`` for all, or with one of these, and ends
+with ``<!-- end -->``:
 
 ``<!-- suite: RECORD -->``           the best kernels of all specs by groups of M
 ``<!-- specs: RECORD -->``           each spec's best kernel and first choice by M, side by side
@@ -35,6 +36,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gemmgen import pictures
 from gemmgen.bench import (
     Book,
     Record,
@@ -60,6 +62,15 @@ PIPELINE = ROOT / "docs" / "pipeline.svg"
 PIPELINE_SPEC = ROOT / "specs" / "h100_bf16.yaml"
 PIPELINE_SHAPE: Shape = (256, 512, 384)
 """Tiles of six K steps: two laps of the four stages show the end of a tile, and the beginning of the next."""
+DRAWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "plan_memory": ("h100_bf16", ("shared_memory", "registers")),
+    "plan_order": ("h100_bf16", ("ring", "tile_order")),
+    "layout_k_major": ("h100_bf16", ("a_smem_0",)),
+    "layout_mn_major": ("h100_bf16_nn", ("b_smem",)),
+    "layout_accumulator": ("h100_bf16_nn", ("accumulator",)),
+    "layout_tensor_memory": ("b200_mxfp8", ("tensor_memory", "a_scale_tmem", "b_scale_tmem")),
+}
+"""The pictures of docs/layouts.md: of which spec, and which of its drawings."""
 SHOWN: tuple[tuple[str, Shape], ...] = (
     ("h100_bf16", (8192, 8192, 8192)),
     ("h100_bf16", (4096, 4096, 4096)),
@@ -142,6 +153,14 @@ def pipeline() -> str:
 
     launch = Launch(PIPELINE_SHAPE, programs=1, inputs="integers", schedules=("lazy",))
     return simulate_product(make(PIPELINE_SPEC), [launch]).svg()
+
+
+def drawn() -> dict[Path, str]:
+    """Return the pictures of plans by their files."""
+    return {
+        ROOT / "docs" / f"{name}.svg": pictures.svg(make(ROOT / "specs" / f"{stem}.yaml"), names)
+        for name, (stem, names) in DRAWN.items()
+    }
 
 
 def records() -> list[Record]:
@@ -706,4 +725,6 @@ if __name__ == "__main__":
     for record, (ratio, roofline) in suite_records().items():
         ratio_picture(Book.opened(record), ratio)
         roofline_picture(Book.opened(record), roofline)
+    for picture, text in drawn().items():
+        picture.write_text(text, encoding="utf-8")
     PIPELINE.write_text(pipeline(), encoding="utf-8")

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -119,6 +119,20 @@ Freeze = Annotated[
         help="Print the spec with every field of its plan stated, or of the N-th candidate.",
     ),
 ]
+PlanPicture = Annotated[
+    Path | None,
+    typer.Option("--svg", metavar="FILE", help="Draw what is decided, and where elements lie; of one spec."),
+]
+PlanPage = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="The same as a page that looks any element up; of one spec."),
+]
+Pages = Annotated[
+    Path | None,
+    typer.Option(
+        "--pictures", metavar="DIR", help="Also draw each kernel's plan, a page for a browser each."
+    ),
+]
 Explain = Annotated[
     bool,
     typer.Option("--explain", help="Say why the others cost more, or which rule refuses them."),
@@ -193,6 +207,8 @@ def plan(
     candidates: Candidates = None,
     explain: Explain = False,
     freeze: Freeze = None,
+    svg: PlanPicture = None,
+    html: PlanPage = None,
     form: Format = "text",
     sarif: SarifFile = None,
     watching: Watching = False,
@@ -202,9 +218,11 @@ def plan(
     from gemmgen.plan.ledger import ledger
 
     choose(form, sarif)
+    _refuse_pictures(specs, svg, html)
     if watching:
-        watch(lambda: specs, lambda: plan(specs, candidates, explain, freeze, form))
+        watch(lambda: specs, lambda: plan(specs, candidates, explain, freeze, svg, html, form))
     products, failed = _planned(specs)
+    _write_pictures(products, svg, html)
     if freeze:
         _print_frozen(products, freeze, as_json=as_json)
     elif candidates or explain:
@@ -769,6 +787,7 @@ def tune_command(
         typer.Option(metavar="NAME", help="Measure nothing: write what the store has of this GPU."),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Forget what the store has of these.")] = False,
+    pages: Pages = None,
     as_json: Json = False,
 ) -> None:
     """Find by measuring which kernel of each spec is the fastest for each shape, and write its spec."""
@@ -807,10 +826,11 @@ def tune_command(
     except (SystemExit, KeyboardInterrupt):
         print("interrupted: the trials so far are kept, and the same command goes on", file=sys.stderr)
         raise
+    told = _write_pages((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pages)
     if as_json:
         _print_json([outcome.as_dict() for outcome in outcomes])
         return
-    print("\n".join(columns([outcome.as_row() for outcome in outcomes])))
+    print("\n".join([*columns([outcome.as_row() for outcome in outcomes]), *told]))
     for outcome in outcomes:
         if outcome.remark:
             print(f"{outcome.path}: {outcome.remark}", file=sys.stderr)
@@ -946,6 +966,7 @@ def library_command(
     refresh: Annotated[
         bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
     ] = False,
+    pages: Pages = None,
     as_json: Json = False,
 ) -> None:
     """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
@@ -981,6 +1002,7 @@ def library_command(
         written = package.write(made, out)
         told = [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
         told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
+        told += _write_pages((member.product for member in made.members), pages)
         if as_json:
             _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
         else:
@@ -1067,6 +1089,44 @@ def _write_timelines(simulated: Sequence[Simulation | Result], trace: Path | Non
             _write(trace, first.trace.as_json() + "\n")
         if svg:
             _write(svg, first.svg())
+
+
+def _refuse_pictures(specs: Sequence[Path], svg: Path | None, html: Path | None) -> None:
+    """Pictures are of one plan, and need a place to go."""
+    for option, path in (("--svg", svg), ("--html", html)):
+        if path is None:
+            continue
+        if len(specs) > 1:
+            raise typer.BadParameter("a picture is of one spec", param_hint=option)
+        if why := unwritable(path):
+            raise typer.BadParameter(why, param_hint=option)
+
+
+def _write_pictures(products: Sequence[Product], svg: Path | None, html: Path | None) -> None:
+    """Write what is asked for of a plan."""
+    if not (svg or html):
+        return
+    from gemmgen import pictures
+
+    for product in products:
+        if svg:
+            _write(svg, pictures.svg(product))
+        if html:
+            _write(html, pictures.page(product))
+
+
+def _write_pages(products: Iterable[Product], directory: Path | None) -> list[str]:
+    """Write a page of pictures for each plan, and return what to tell of them."""
+    if directory is None:
+        return []
+    from gemmgen import pictures
+
+    count = 0
+    directory.mkdir(parents=True, exist_ok=True)
+    for product in products:
+        _write(directory / f"{product.source.stem}.html", pictures.page(product))
+        count += 1
+    return [f"wrote {directory}: a page of pictures for each of {count} kernels"]
 
 
 # --- printing

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -23,9 +24,13 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
 
 from gemmgen.drawing import Drawing
 from gemmgen.hardware.elements import DTYPES
+from gemmgen.lower import lower
 from gemmgen.pictures import drawings, layouts, look_ups, place
 from gemmgen.pictures.layouts import Bases, RegisterTile, ScaleTile, SharedTile, TensorTile
 from gemmgen.plan.kernel import Kernel
+from gemmgen.simulate import places
+from gemmgen.simulate.parse import Operation
+from gemmgen.verify.simulation import Launch, simulate_product
 
 Layout = Any
 Numbers = Any
@@ -321,6 +326,33 @@ def test_tiles_are_placed_as_the_modules_place_them() -> None:
     assert len(seen) > 20
 
 
+# --- addresses
+
+
+@pytest.mark.parametrize("stem", ["h100_bf16_residual", "b200_nvfp4"])
+def test_buffers_and_barriers_are_where_the_compiler_places_them(
+    stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In shared memory by bytes, in tensor memory by columns; as the simulator reads them of the TTGIR."""
+    found: dict[str, int] = {}
+    add = places.Layout.add
+
+    def noted(self: places.Layout, operation: Operation, index: Any) -> None:
+        of = operation.attributes
+        name = operation.location.name or ""
+        found[name] = of.get("tensor_memory_col_offset", of.get("allocation.offset"))
+        add(self, operation, index)
+
+    monkeypatch.setattr(places.Layout, "add", noted)
+    product = made(spec_file(stem))
+    shape = product.plan.problem.check_shapes[0]
+    simulate_product(product, [Launch(shape, programs=1, inputs="integers", schedules=("lazy",))])
+    planned = {allocation.name: begin for allocation, begin in product.plan.shared_memory.placed}
+    for inside in ("captures", "worker state"):  # of which no operation has the address
+        del planned[inside]
+    assert found == {**planned, **layouts.first_columns(product.plan)}
+
+
 # --- the offsets of descriptors
 
 
@@ -331,6 +363,20 @@ def test_offsets_are_those_of_a_descriptor() -> None:
     across = tile_of("bf16", 64, 128, 128, along_k=False)
     assert (across.stride_bytes, across.leading_bytes) == (1024, 8192)
     assert (across.byte(8, 0), across.byte(0, 64)) == (1024, 8192)
+
+
+@pytest.mark.parametrize("stem", ["h100_bf16_swizzle", "h100_bf16_nn"])
+def test_offsets_are_those_of_the_descriptors_in_ptx(stem: str) -> None:
+    """[ptx] In units of 16 bytes, the leading offset from bit 16 on, the stride offset from bit 32 on."""
+    product = made(spec_file(stem))
+    ptx = lower(product.module, product.plan, path=stem, stem=stem).artifacts["ptx"].decode()
+    high = {int(found) for found in re.findall(r"or\.b64 \t%\w+, %\w+, (-?\d{16,});", ptx)}
+    low = {int(found) for found in re.findall(r"or\.b32 \t%\w+, %\w+, (\d{6,});", ptx)}
+    tiles = [tile for tile in layouts.shared_tiles(product.plan) if tile.tensor in ("A", "B")]
+    assert {(word >> 32 & 0x3FFF) * 16 for word in high} == {tile.stride_bytes for tile in tiles}
+    if stem == "h100_bf16_nn":
+        (across,) = (tile for tile in tiles if tile.row == "k")
+        assert across.leading_bytes in {(word >> 16 & 0x3FFF) * 16 for word in low}
 
 
 def test_the_formula_that_a_drawing_prints_gives_every_byte() -> None:

@@ -639,7 +639,11 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
     assert (code, json.loads(said)["results"]["kernels"]) == (0, [MANY, FEW, SOME])
     assert gemmgen("library", out / "tiny", "--check")[0] == 0
     # What a library has no more goes with the next one.
-    gemmgen("library", "tiny", "--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
+    pages = tmp_path / "pages"
+    one = ("--table", tuned, "--out", out, "--no-lower", "--kernels", 1)
+    _, said, _ = gemmgen("library", "tiny", *one, "--pictures", pages)
+    assert said.splitlines()[-1] == f"wrote {pages}: a page of pictures for each of 1 kernels"
+    assert [path.name for path in pages.iterdir()] == [f"{MANY}.html"]
     assert [path.name for path in (out / "tiny").glob("tiny*.py")] == [f"{MANY}.py"]
     code, _, err = gemmgen("library", "tiny")
     assert code == 2

@@ -27,6 +27,7 @@ from fake_gpu import FakeMachine
 from modules import ROOT, WANTED, spec_file
 from torch import Tensor
 
+from gemmgen import pictures
 from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine
@@ -989,7 +990,10 @@ def test_the_command_says_what_it_found_and_where_it_is(
     assert line.endswith(outcome.winner.label)
     assert err == "tuning open 8x16x32, 1 of 1: ranking kernels\n"
     (tmp_path / "shapes.json").write_text("[[8, 16, 32]]")
-    code, out, _ = gemmgen(*arguments, "--shapes", tmp_path / "shapes.json", "--json")
+    more = ("--shapes", tmp_path / "shapes.json", "--json", "--pictures", tmp_path / "pages")
+    code, out, _ = gemmgen(*arguments, *more)
+    drawn = (tmp_path / "pages" / f"{outcome.path.stem}.html").read_text(encoding="utf-8")
+    assert drawn == pictures.page(make(outcome.path))
     assert json.loads(out)["results"] == json.loads(json.dumps([{**outcome.as_dict(), "measured": 0}]))
 
 

@@ -427,6 +427,8 @@ MOST_CELL = 36
 """Pixels of a tile's longer side, at most."""
 MOST_TILES = 64
 """Along a side of what is shown."""
+MOST_PLACED = 1 << 16
+"""Tiles of which all are placed; of more, two waves."""
 MOST_NUMBERS = 150
 """Of tiles: the way through more is a line."""
 
@@ -510,8 +512,9 @@ def tile_order(kernel: Kernel) -> Iterator[Drawing]:
     tiles_m, tiles_n = kernel.tiles(shape)
     count = tiles_m * tiles_n
     wave = max(1, kernel.resident_programs // kernel.splits_per_tile)
-    places = [place(kernel, tile, tiles_m, tiles_n) for tile in range(count)]
-    waves = [places[i : i + wave] for i in range(0, count, wave)]
+    placed = count if count <= MOST_PLACED else 2 * wave
+    places = [place(kernel, tile, tiles_m, tiles_n) for tile in range(placed)]
+    waves = [places[i : i + wave] for i in range(0, placed, wave)]
     grid = _grid(kernel, places[: 2 * wave], (tiles_m, tiles_n))
     left, top = grid.left, grid.top
     lines = [
@@ -631,18 +634,22 @@ def _order_texts(
     programs = f"{kernel.resident_programs} programs at a time"
     if kernel.splits_per_tile > 1:
         programs += f", {kernel.splits_per_tile} for a tile"
-    yield "", f"{programs}: a wave is {len(waves[0])} tiles, and there are {len(waves)}"
+    tiles_m, tiles_n = kernel.tiles(shape)
+    count = tiles_m * tiles_n
+    number = -(-count // len(waves[0]))
+    yield "", f"{programs}: a wave is {len(waves[0]):,} tiles, and there are {number:,}"
     every = [reuse(kernel, shape, wave) for wave in waves]
     first = every[0]
     yield "c0", "the first wave, tile by tile as it is numbered or as the line goes from the dot"
     if len(waves) > 1:
         yield "c1", "the second wave"
     yield "c4", f"of the first wave: {first.rows} rows of A's tiles and {first.columns} columns of B's"
-    mean = sum(each.asked for each in every) / sum(each.bytes for each in every)
     megabytes = f"{first.asked / 1e6:,.1f} MB of A and B, of which {first.bytes / 1e6:,.1f} MB are distinct"
     yield "", f"The first wave loads {megabytes}: L2 can serve each {first.times:.1f} times."
-    yield "", f"Over all waves that is {mean:.1f} times."
-    if kernel.divides_last_wave and len(waves[-1]) < len(waves[0]):
+    if count <= MOST_PLACED:
+        mean = sum(each.asked for each in every) / sum(each.bytes for each in every)
+        yield "", f"Over all waves that is {mean:.1f} times."
+    if kernel.divides_last_wave and count % len(waves[0]):
         yield "", "The tiles of the last wave are divided by K steps (stream-K)."
     if (grid.rows, grid.columns) != kernel.tiles(shape):
         yield "", f"The first {grid.rows} x {grid.columns} tiles are shown."

@@ -406,10 +406,16 @@ def tensor_memory(kernel: Kernel, sums: TensorTile, scales: Sequence[ScaleTile])
         )
         lines.append(cell(f"c{2 + number}", x, top, width, height, told))
     bottom = top + height + 6
-    texts = [_sums_text(sums)]
-    texts += [_scales_text(scale) for scale in scales]
-    texts.append("A lane has 4 bytes in each column. Warp w of the epilogue reaches lanes 32 w to 32 w + 31.")
-    drawn, note_height = notes(bottom, texts)
+    keyed = [
+        ("c0", _sums_text(sums)),
+        *((f"c{2 + i}", _scales_text(scale)) for i, scale in enumerate(scales)),
+    ]
+    for kind, text in keyed:
+        lines.append(cell(kind, LEFT, bottom + 3, 12, 10))
+        lines.append(text_at("note", LEFT + 20, bottom + NOTE_HEIGHT - 4, text))
+        bottom += NOTE_HEIGHT
+    reach = "A lane has 4 bytes in each column. Warp w of the epilogue reaches lanes 32 w to 32 w + 31."
+    drawn, note_height = notes(bottom, [reach])
     used = kernel.tensor_memory.columns
     return Drawing(
         name="tensor_memory",
