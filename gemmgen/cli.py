@@ -10,8 +10,9 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, redirect_stdout
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 from typer.core import TyperCommand
 
 from gemmgen import __version__, api
@@ -29,7 +29,15 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
-from gemmgen.reporting import choose, explanation_of, explanations, run_command, unwritable, watch
+from gemmgen.reporting import (
+    choose,
+    explanation_of,
+    explanations,
+    run_command,
+    tuning_progress,
+    unwritable,
+    watch,
+)
 from gemmgen.reporting import complain as _complain
 from gemmgen.reporting import each as _each
 from gemmgen.reporting import end as _exit
@@ -43,7 +51,6 @@ if TYPE_CHECKING:
     from gemmgen.lower import Resources
     from gemmgen.simulate import Result
     from gemmgen.simulate.pretended import Program
-    from gemmgen.tune.tuning import Tick
     from gemmgen.verify.simulation import Simulation
 
 S = TypeVar("S")
@@ -109,6 +116,15 @@ Candidates = Annotated[
         help=f"List the N cheapest legal configurations of each spec's problem, {CANDIDATES} by default.",
     ),
 ]
+COUNTS = {"--candidates": CANDIDATES, "--freeze": 1}
+Freeze = Annotated[
+    int | None,
+    typer.Option(
+        metavar="[N]",
+        min=1,
+        help="Print the spec with every field of its plan stated, or of the N-th candidate.",
+    ),
+]
 Explain = Annotated[
     bool,
     typer.Option("--explain", help="Say why the others cost more, or which rule refuses them."),
@@ -151,13 +167,13 @@ def options(
 
 
 class CountedOption(TyperCommand):
-    """A command whose ``--candidates`` may stand without its number."""
+    """A command whose ``--candidates`` and ``--freeze`` may stand without their numbers."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Write the default number behind an option that has none."""
         following = [*args, ""][1:]
         counted = (
-            f"{arg}={CANDIDATES}" if arg == "--candidates" and not after.lstrip("-").isdigit() else arg
+            f"{arg}={COUNTS[arg]}" if arg in COUNTS and not after.lstrip("-").isdigit() else arg
             for arg, after in zip(args, following, strict=True)
         )
         return super().parse_args(ctx, list(counted))
@@ -182,6 +198,7 @@ def plan(
     specs: Specs,
     candidates: Candidates = None,
     explain: Explain = False,
+    freeze: Freeze = None,
     form: Format = "text",
     sarif: SarifFile = None,
     watching: Watching = False,
@@ -192,9 +209,11 @@ def plan(
 
     choose(form, sarif)
     if watching:
-        watch(lambda: specs, lambda: plan(specs, candidates, explain, form))
-    products, failed = _each(specs, make)
-    if candidates or explain:
+        watch(lambda: specs, lambda: plan(specs, candidates, explain, freeze, form))
+    products, failed = _planned(specs)
+    if freeze:
+        _print_frozen(products, freeze, as_json=as_json)
+    elif candidates or explain:
         _print_candidates(products, candidates or CANDIDATES, explained=explain, as_json=as_json)
     elif as_json:
         _print_json(
@@ -803,41 +822,6 @@ def tune_command(
             print(f"{outcome.path}: {outcome.remark}", file=sys.stderr)
 
 
-@contextmanager
-def tuning_progress() -> Generator[Callable[[Tick], None]]:
-    """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        told: set[tuple[str, str]] = set()
-
-        def tell(tick: Tick) -> None:
-            text = tick.text.partition(",")[0]
-            if (tick.subject, text) not in told:  # not every trial
-                told.add((tick.subject, text))
-                print(
-                    f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-
-        yield tell
-        return
-    left = TimeRemainingColumn(compact=True)
-    with Progress("{task.description}", BarColumn(), TaskProgressColumn(), left, console=console) as shown:
-        bar = shown.add_task("tuning", total=None)
-
-        def show(tick: Tick) -> None:
-            done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
-            shown.update(
-                bar,
-                total=tick.count * tick.budget,
-                completed=done,
-                description=f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}",
-            )
-
-        yield show
-
-
 @app.command(name="export")
 def export_command(
     specs: Specs,
@@ -1067,7 +1051,9 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
     """List the configurations of each spec, best first; the first one is what its plan is."""
     from gemmgen.plan.planner import rank
 
-    rankings = {product.source.path: rank(product.source.spec) for product in products}
+    rankings = {
+        product.source.path: rank(product.source.spec, _patience(product.source.path)) for product in products
+    }
     if as_json:
         _print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
         return
@@ -1075,3 +1061,75 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
         print("\n" * (i > 0) + f"{path}: {found.table(limit)}")
         if explained:
             print(f"\n{found.explanation()}")
+
+
+# --- plans that are frozen and compared
+
+SECONDS_OF_SILENCE = 2.0
+"""After which, and every so many more, a long search says how far it has come."""
+
+
+@app.command(name="diff")
+def diff_command(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A spec.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    as_json: Json = False,
+) -> None:
+    """Print in what the plans of two specs differ: decisions, then what they spend and take."""
+    from gemmgen.plan.ledger import differences, differences_text
+
+    products, failed = _planned([first, second])
+    if not failed:
+        one, other = products
+        found = differences(one.plan, other.plan)
+        if as_json:
+            _print_json({each.name: [each.first, each.second] for each in found})
+        else:
+            print(differences_text(found, one.source.path, other.source.path))
+    _exit(failed)
+
+
+def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
+    """Plan specs; what is worth a word of legal ones is said on stderr."""
+    from gemmgen.plan.planner import warnings
+
+    products, failed = _each(specs, lambda path: make(path, _patience(path.as_posix())))
+    for product in products:
+        _complain(GemmgenError(warnings(product.source, product.plan)))
+    return products, failed
+
+
+def _patience(subject: str) -> Callable[[int, int], None]:
+    """Return what says on stderr how far a search has come, once it takes long."""
+    told = time.monotonic()
+
+    def tick(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= SECONDS_OF_SILENCE:
+            told = time.monotonic()
+            print(f"{subject}: {done:,} of {total:,} combinations", file=sys.stderr, flush=True)
+
+    return tick
+
+
+def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None:
+    """Print a spec that states every decision of a candidate of each spec, the first one its plan."""
+    from gemmgen.plan.decisions import frozen, spec_text
+    from gemmgen.plan.planner import rank
+
+    if len(products) > 1 and not as_json:
+        raise typer.BadParameter("prints one spec; name one, or use --json", param_hint="--freeze")
+    found: dict[str, dict[str, Any]] = {}
+    for product in products:
+        source, plan = product.source, product.plan
+        if place > 1:
+            legal = rank(source.spec, _patience(source.path)).legal
+            if place > len(legal):
+                message = f"candidate {place} of {len(legal)}, that is all that are legal"
+                raise GemmgenError([Diagnostic(source.path, "no-candidate", message)])
+            plan = legal[place - 1].plan
+        found[source.path] = frozen(source.spec, plan)
+    if as_json:
+        _print_json(found)
+    for data in () if as_json else found.values():
+        print(spec_text(data), end="")

@@ -16,7 +16,7 @@ Severity = Literal["error", "warning"]
 Value = bool | int | float | str | tuple["Value", ...] | None
 """Of a field of a spec, as YAML has it; None where the field is to be left out."""
 Advice = tuple[tuple[str, Value], ...]
-"""Fields by their dotted paths, each with the value that it is to have: applied together they end a fault."""
+"""Fields by dotted paths, each with the value that it is to have; applied together, they end a fault."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, UNSTATABLE
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
-from gemmgen.plan.planner import family_for
+from gemmgen.plan.planner import Tick, family_for
 from gemmgen.render import render
 from gemmgen.scratch import HOLD, lock, scratch
 from gemmgen.spec import SpecFile, load_spec
@@ -78,14 +78,14 @@ class Product:
         return {f"{self.source.stem}.py": self.module, f"{self.source.stem}.json": self.manifest}
 
 
-def make(path: Path) -> Product:
-    """Load, plan and render one spec.
+def make(path: Path, tick: Tick | None = None) -> Product:
+    """Load, plan and render one spec; `tick` is told how far a long search has come.
 
     Raises:
         GemmgenError: The spec is malformed, or no legal plan satisfies it.
     """
     source = load_spec(path)
-    plan = plan_spec(source)
+    plan = plan_spec(source, tick) if tick else plan_spec(source)
     module = render(plan, spec_name=Path(source.path).name, spec_sha256=source.sha256)
     return Product(source, plan, module)
 

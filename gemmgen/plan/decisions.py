@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, cast
 
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Operand, Problem, Ranges
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec import Spec
-from gemmgen.spec.model import InputB, Minor, Order, ScheduleKind
+from gemmgen.spec.model import InputB, Minor, Order, ScheduleKind, stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +71,12 @@ def _operand(operand: InputB, other: InputB) -> Operand:
     if operand.packing is not None:
         padded = operand.packing == "padded"
     scale = None
-    if stated := operand.scale:
-        scale_format = SCALE_FORMATS[stated.format]
+    if said := operand.scale:
+        scale_format = SCALE_FORMATS[said.format]
         scale = BlockScale(
             format=scale_format,
-            dtype=DTYPES[stated.dtype or scale_format.dtype],
-            vector=stated.vector or scale_format.vector,
+            dtype=DTYPES[said.dtype or scale_format.dtype],
+            vector=said.vector or scale_format.vector,
         )
     return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
 
@@ -126,13 +127,63 @@ UNSTATABLE: Final = frozenset({("mma.promote_k", 0), ("warp_specialization.regis
 
 def pinned(spec: Spec) -> dict[str, object]:
     """Return the decisions that the spec states, by the name of the plan's field."""
-    stated = {name: _value(spec, path) for path, name in FIELDS.items()}
-    return {name: value for name, value in stated.items() if value is not None}
+    values = {name: _value(spec, path) for path, name in FIELDS.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
     """Return the values that the spec wants tried for open decisions, by the name of the plan's field."""
     return {FIELDS[path]: values for path, values in spec.search.items() if path in FIELDS}
+
+
+def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
+    """Return the plain data of a spec that states every decision of a kernel, which was planned for it.
+
+    What is not stated is nothing that a spec can state: registers that no role asks for, no promotion, no
+    dependent launch.
+    """
+    problem = problem_of(spec)
+    data = stated(spec)
+    data.pop("search", None)
+    data["accumulator"] = problem.accumulator.name
+    for name, operand in (("a", problem.a), ("b", problem.b)):
+        data["operands"][name]["major"] = operand.major
+    for path, name in FIELDS.items():
+        value = getattr(kernel, name, None)
+        early = getattr(kernel, "early_operand", "none")
+        if value is None or (path.startswith("dependent_launch.") and early == "none"):
+            continue
+        if value == 0 and name in ("promote_k", "producer_registers"):
+            continue
+        *sections, last = path.split(".")
+        section = data
+        for step in sections:
+            section = section.setdefault(step, {})
+        section[last] = value
+    return data
+
+
+def spec_text(data: Mapping[str, Any]) -> str:
+    """Return a spec's plain data as YAML: a line for each section, and for each operand."""
+    lines: list[str] = []
+    for key, value in data.items():
+        if key == "operands":
+            lines += ["operands:", *(f"  {name}: {_flow(each)}" for name, each in value.items())]
+        else:
+            lines.append(f"{key}: {_flow(value)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _flow(value: object) -> str:
+    """Return a value in one line of YAML; text that is no plain word is quoted."""
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value).items()
+        return f"{{{', '.join(f'{name}: {_flow(member)}' for name, member in members)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_flow, cast('list[object]', value)))}]"
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _value(spec: Spec, path: str) -> object:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from gemmgen.hardware import TCGEN05
+from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import Estimate
 from gemmgen.problem import Ranges, Shape, shape_text
 
-__all__ = ["Entry", "Ledger", "Section", "ledger"]
+__all__ = ["Difference", "Entry", "Ledger", "Section", "differences", "differences_text", "ledger"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,53 @@ def ledger(kernel: Kernel) -> Ledger:
         sections.append(_planned_for(kernel, ranges, estimate))
     problems = (_problem(kernel, shape, estimate(kernel, shape)) for shape in kernel.problem.bench_shapes)
     return Ledger((*sections, *problems))
+
+
+# --- two kernels
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing in which two plans differ; None where one of them has no such thing."""
+
+    name: str
+    """The path of a field, or a section of the ledger with an entry."""
+    first: object
+    second: object
+
+
+def differences(first: Kernel, second: Kernel) -> tuple[Difference, ...]:
+    """Return in what two plans differ: decisions, by the fields that state them, then the rest."""
+    pairs = [(path, getattr(first, name, None), getattr(second, name, None)) for path, name in FIELDS.items()]
+    one, other = _amounts(ledger(first)), _amounts(ledger(second))
+    pairs += [(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])]
+    return tuple(Difference(*pair) for pair in pairs if pair[1] != pair[2])
+
+
+def _amounts(account: Ledger) -> dict[str, object]:
+    """Return the amounts of a ledger by section and entry; of the kernel itself they are decisions."""
+    return {
+        f"{section.title}: {entry.name}": entry.amount
+        for section in account.sections[1:]
+        for entry in (*section.entries, *((section.total,) if section.total else ()))
+    }
+
+
+def differences_text(found: Sequence[Difference], first: str, second: str) -> str:
+    """Return an aligned table of what differs, a column for each of two specs."""
+    if not found:
+        return f"{first} and {second} have the same plan"
+    rows = [("", first, second), *((each.name, _cell(each.first), _cell(each.second)) for each in found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {one:>{widths[1]}}  {other:>{widths[2]}}" for name, one, other in rows
+    )
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
 # --- the kernel

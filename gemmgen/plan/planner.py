@@ -6,24 +6,29 @@ planned.
 
 from __future__ import annotations
 
+import copy
+import itertools
+import math
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
-from gemmgen.errors import GemmgenError, Violation
+from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value, Violation
 from gemmgen.hardware import GPUS
+from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
-from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.decisions import FIELDS, pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import judge
-from gemmgen.plan.search import Configuration, Estimate, Family, geometric_mean
+from gemmgen.plan.rule import alternatives, changes, instruction, judge, one_of, written
+from gemmgen.plan.search import MOST_CONFIGURATIONS, Configuration, Estimate, Family, Refuted, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import SIZE_LIMIT, spec_of, stated
 
 FAMILIES = cast(
     "Mapping[str, Family[Kernel]]",
@@ -45,44 +50,118 @@ def family_for(kernel: Kernel) -> Family[Kernel]:
 Rejected = tuple[Kernel, tuple[Violation, ...]]
 
 
-def plan_spec(source: SpecFile) -> Kernel:
+Tick = Callable[[int, int], None]
+"""Is told of how many combinations so many have been looked at."""
+
+
+def _unheard(_: int, __: int) -> None:
+    """Tell nobody."""
+
+
+def plan_spec(source: SpecFile, tick: Tick = _unheard) -> Kernel:
     """Return the best legal plan for a spec.
 
     Raises:
         GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
     """
-    shapes, family = problem_of(source.spec).planned_shapes, family_of(source.spec)
+    family = family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
-        in_order = sorted(foreign, key=lambda violation: source.locate(violation.field))
-        raise GemmgenError(map(source.diagnose, in_order))
-    best: tuple[tuple[float, ...], int, Kernel] | None = None
-    rejected: list[Rejected] = []
-    bounded = [
-        (family.cost_over(found.lower_bound, shapes), found)
-        for found in family.space.configurations(source.spec)
-    ]
-    hopeless = bool(judge(bounded[0][1].lower_bound, family.problem_rules))
+        raise GemmgenError(map(source.diagnose, advised(_in_order(foreign, source), source.spec)))
+    if (best := _best(source.spec, family, tick)) is not None:
+        return best
+    found = [_as_searched(violation, source.spec) for violation in closest(source, family)]
+    raise GemmgenError(map(source.diagnose, advised(_in_order(found, source), source.spec)))
+
+
+def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violation]:
+    """Return violations in the order of the file."""
+    return sorted(violations, key=lambda violation: source.locate(violation.field))
+
+
+def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
+    """Return the best legal plan for a spec, None if no combination is legal.
+
+    Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
+    values that the spec wants searched; then the one that is tried first.
+    """
+    shapes, wanted = problem_of(spec).planned_shapes, searched(spec)
+    refuted = Refuted(family, pinned(spec))
+    bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
+    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
+    for done, found in enumerate(family.space.configurations(spec)):
+        tick(done, total)
+        if not bounded:  # what the spec states is judged before others are looked at
+            refuted.refuse(next(found.kernels()))
+        if refuted.everything:
+            return None
+        if not refuted.knows(found.decisions):
+            bounded.append((family.cost_over(found.lower_bound, shapes), found))
+    best: tuple[tuple[float, ...], int, int, Kernel] | None = None
     for number in sorted(range(len(bounded)), key=lambda number: bounded[number][0]):
         bound, configuration = bounded[number]
         if best is not None and bound > best[0]:
             break  # no later configuration is as cheap
-        if hopeless and rejected and _blames_the_problem_alone(rejected[-1], family):
-            break  # no later configuration comes closer
+        if refuted.everything:
+            break
+        if refuted.knows(configuration.decisions) or configuration.overfull:
+            continue
         for plan in configuration.kernels():
-            ranked = family.cost_over(plan, shapes)
-            if best is not None and (ranked, number) >= best[:2]:
-                continue  # ties go to the choice that is listed first
-            if not (violations := family.judge(plan)):
-                best = (ranked, number, plan)
+            cost = family.cost_over(plan, shapes)
+            if best is not None and cost > best[0]:
                 continue
-            rejected.append((plan, violations))
-            if family.store_rules.isdisjoint(violation.rule for violation in violations):
+            ranked = cost, family.space.strangeness(plan, wanted), number
+            if best is not None and ranked >= best[:3]:
+                continue
+            if not (broken := refuted.refuse(plan)):
+                best = (*ranked, plan)
+            elif broken.subject != "store":
                 break
-    if best is None:
-        raise GemmgenError(
-            source.diagnose(violation) for violation in closest(rejected, source, shapes, family)
-        )
-    return best[2]
+    return best[3] if best else None
+
+
+MOST_REJECTED, SOME_REJECTED = 600, 300
+"""Configurations of which the closest one is looked for: all of up to 600, 300 of more."""
+MOST_STORED = 60
+"""Of these, those of which every way to store D is judged, not only the first."""
+
+
+def closest(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
+    """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
+
+    A violation in a field that the planner chose is reported only if the spec's fields have none. A field
+    whose values the spec wants searched is the spec's. Of many configurations a part is looked at, evenly
+    spread over all.
+    """
+    spec, shapes = source.spec, problem_of(source.spec).planned_shapes
+    own = {*source.positions, *spec.search}
+
+    def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
+        return tuple(violation for violation in violations if violation.field in own)
+
+    def wrong(candidate: Rejected) -> tuple[int, int, float]:
+        by_spec = len(to_blame(candidate[1]))
+        return len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
+
+    first: list[tuple[tuple[int, int, float], Rejected, Iterator[Kernel]]] = []
+    most = MOST_REJECTED if family.space.size(spec) <= MOST_REJECTED else SOME_REJECTED
+    for configuration in family.space.configurations(spec, most):
+        kernels = configuration.kernels()
+        plan = next(kernels)
+        candidate = plan, family.judge(plan)
+        first.append((wrong(candidate), candidate, kernels))
+        if _blames_the_problem_alone(candidate, family):
+            break  # no later configuration comes closer
+    first.sort(key=lambda found: found[0])
+    rejected = [(rank, candidate) for rank, candidate, _ in first]
+    for _, (_, violations), others in first[:MOST_STORED]:
+        if family.store_rules.isdisjoint(violation.rule for violation in violations):
+            continue  # they say the same of all ways to store D
+        judged = ((plan, family.judge(plan)) for plan in others)
+        rejected += ((wrong(candidate), candidate) for candidate in judged)
+    least = min(rank for rank, _ in rejected)
+    tied = (candidate for rank, candidate in rejected if rank == least)
+    _, violations = min(tied, key=lambda candidate: family.cost_over(candidate[0], shapes))
+    return to_blame(violations) or violations
 
 
 def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bool:
@@ -90,27 +169,337 @@ def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bo
     return all(violation.rule in rules for violation in candidate[1]) and not family.excess(candidate[0])
 
 
-def closest(
-    rejected: Sequence[Rejected], source: SpecFile, shapes: Sequence[Shape], family: Family[Kernel]
-) -> list[Violation]:
-    """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
+# --- advice that ends
 
-    A violation in a field that the planner chose is reported only if the spec's fields have none.
+MOST_TRIED = 250
+"""Configurations among which a legal plan is looked for, for each change that advice could be."""
+MOST_JUDGED = 1_500
+"""Kernels that are judged for the advice of one spec, before it settles for what is known to be legal."""
+LEAST_COUNTED = 4
+"""What a change counts at least, of so many kernels: it is read as a spec too."""
+MOST_VALUES = 12
+"""Values that are tried for a field that ends a fault alone, the nearest to the stated one first."""
+MOST_ROUNDS = 8
+"""Faults of the problem of which one hides the next."""
+COUNTS = ("stages", "width", "splits", "consumers", "occupancy", "epilogue", "accumulators")
+"""What fields end in whose neighbours differ by one; others by a factor of two, registers by eight."""
+
+
+def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
+    """Return violations with advice that ends: what they advise, applied together, gives a legal plan.
+
+    A rule names the nearest value that satisfies itself. Where such values together are not legal, the
+    violations name the smallest change that was found to be, whichever fields it is of.
     """
+    mend = _Mend(spec)
+    named = [changes(violation.field, violation.fix) for violation in violations]
+    if all(named) and len(violations) > 1 and mend.is_legal(_union(found[0] for found in named)):
+        return [
+            replace(violation, advice=found[0]) for violation, found in zip(violations, named, strict=True)
+        ]
+    if len(violations) == 1 and (legal := [change for change in named[0] if mend.is_legal(change)]):
+        return [_with_choice(violations[0], legal)]
+    repair = mend.smallest(violations, named)
+    return _told(violations, named, repair) if repair else list(violations)
 
-    def stated(violations: tuple[Violation, ...]) -> list[Violation]:
-        return [violation for violation in violations if violation.field in source.positions]
 
-    def wrong(candidate: Rejected) -> tuple[int, int]:
-        by_spec = len(stated(candidate[1]))
-        return len(candidate[1]) - by_spec, by_spec
+def _union(advice: Iterable[Advice]) -> Advice:
+    """Return what several pieces of advice change together; of one field the last value."""
+    return tuple({path: value for each in advice for path, value in each}.items())
 
-    fewest = min(map(wrong, rejected))
-    tied = [candidate for candidate in rejected if wrong(candidate) == fewest]
-    _, violations = min(
-        tied, key=lambda candidate: (family.excess(candidate[0]), family.cost_over(candidate[0], shapes))
-    )
-    return sorted(stated(violations) or violations, key=lambda violation: source.locate(violation.field))
+
+def _with_choice(violation: Violation, legal: Sequence[Advice]) -> Violation:
+    """Return a violation whose fix names, of the changes that it named, those that are legal."""
+    parts: list[str] = []
+    for text, named in alternatives(violation.field, violation.fix):
+        kept = [change for change in named if change in legal]
+        if len(kept) < len(named):
+            text = " or ".join(
+                instruction(violation.field, change).removeprefix("use " if i else "")
+                for i, change in enumerate(kept)
+            )
+        if text:
+            parts.append(text if parts or text.startswith(("use ", "leave ")) else f"use {text}")
+    return replace(violation, fix=", or ".join(parts), advice=legal[0])
+
+
+def _told(
+    violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]], repair: Advice
+) -> list[Violation]:
+    """Return violations that name a repair together: each what it changes of its own field.
+
+    What is of no violation's field, the first one names too, and those of whose fields nothing changes.
+    """
+    own = [tuple(pair for pair in repair if pair[0] == violation.field) for violation in violations]
+    for i, choices in enumerate(named):
+        # A fix may change others with its field: it stays as it is where the repair does the same.
+        own[i] = next(
+            (found for found in choices if own[i] and set(own[i]) <= set(found) <= set(repair)), own[i]
+        )
+    told = {path for found in own for path, _ in found}
+    rest = tuple(pair for pair in repair if pair[0] not in told)
+    result: list[Violation] = []
+    for i, (violation, choices, found) in enumerate(zip(violations, named, own, strict=True)):
+        advice = (*found, *(rest if not (i and found) else ())) or repair
+        if not choices or advice != choices[0]:
+            violation = replace(violation, fix=instruction(violation.field, advice))
+        result.append(replace(violation, advice=advice))
+    return result
+
+
+class _Mend:
+    """The search for the smallest change of a spec that gives a legal plan: bounded, the same each time."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._data = stated(spec)
+        self._left = MOST_JUDGED
+        self._known: dict[Advice, Kernel | None] = {}
+
+    def is_legal(self, advice: Advice) -> bool:
+        """Whether a legal plan was found for the spec with a change."""
+        return self.plan(advice) is not None
+
+    def plan(self, advice: Advice) -> Kernel | None:
+        """Return a legal plan for the spec with a change, None if none was found."""
+        key = tuple(sorted(advice, key=lambda pair: pair[0]))
+        if key not in self._known:
+            spec = spec_of(applied(self._data, advice))
+            plan, judged = _any_plan(spec, self._most_tried, self._left) if spec else (None, 0)
+            self._known[key], self._left = plan, self._left - max(judged, LEAST_COUNTED)
+        return self._known[key]
+
+    @property
+    def _most_tried(self) -> int:
+        return MOST_CONFIGURATIONS if not self._known else MOST_TRIED
+
+    def smallest(self, violations: Sequence[Violation], named: Sequence[tuple[Advice, ...]]) -> Advice | None:
+        """Return the smallest change that was found to be legal, None if none was."""
+        open_to = set(decision_paths(self._data))
+        blamed = [path for path in dict.fromkeys(v.field for v in violations) if path in open_to]
+        problem = [
+            found[0]
+            for violation, found in zip(violations, named, strict=True)
+            if found and violation.field not in open_to
+        ]
+        base = self._sound(_union(problem), open_to)
+        if base is None:
+            return None
+        if self.is_legal(base):
+            return base
+        order = [*blamed, *sorted(open_to - set(blamed))]
+        gone = self._fewest(base, order)
+        return None if gone is None else self._with_values(base, gone, named)
+
+    def _sound(self, problem: Advice, open_to: Collection[str]) -> Advice | None:
+        """Return a change of the problem with which there is a legal plan if the planner decides all else."""
+        for _ in range(MOST_ROUNDS):
+            free = _union([problem, tuple((path, None) for path in open_to)])
+            if self.is_legal(free):
+                return problem
+            spec = spec_of(applied(self._data, free))
+            if spec is None:
+                return None
+            found = _violations(spec)
+            more = [choices[0] for v in found if (choices := changes(v.field, v.fix))]
+            changed = _union([problem, *(each for each in more if not open_to & dict(each).keys())])
+            if changed == problem:
+                return None
+            problem = changed
+        return None
+
+    def _fewest(self, base: Advice, order: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the fewest fields that were found to be enough to leave out, of which none can be kept."""
+
+        def legal(gone: Iterable[str]) -> bool:
+            return self.is_legal(_union([base, tuple((path, None) for path in gone)]))
+
+        for path in order:
+            if legal([path]):
+                return (path,)
+        gone = list(order)
+        for path in reversed(order):  # those that are blamed are kept last
+            fewer = [other for other in gone if other != path]
+            if legal(fewer):
+                gone = fewer
+        for pair in itertools.combinations(order, 2) if len(gone) > 2 else ():
+            if legal(pair):
+                return pair
+        return tuple(gone)
+
+    def _with_values(self, base: Advice, gone: Sequence[str], named: Sequence[Sequence[Advice]]) -> Advice:
+        """Return the change in which fields that a spec cannot keep have values, if these are legal."""
+        left_out = _union([base, tuple((path, None) for path in gone)])
+        plan = self.plan(left_out)
+        assert plan is not None
+        ruled: dict[str, list[Value]] = {path: [] for path in gone}
+        for change in itertools.chain.from_iterable(named):
+            if len(change) == 1 and change[0][0] in ruled and change[0][1] is not None:
+                ruled[change[0][0]].append(change[0][1])
+        if len(gone) == 1:
+            for value in _nearby(gone[0], _at(self._data, gone[0]), ruled[gone[0]]):
+                if self.is_legal(found := _union([base, ((gone[0], value),)])):
+                    return found
+        chosen = _union([base, tuple((path, _decided(plan, path)) for path in gone)])
+        if not self.is_legal(chosen):
+            return left_out
+        for path in gone:  # what a rule names is nearer to what the spec says
+            for value in ruled[path]:
+                if self.is_legal(nearer := _union([chosen, ((path, value),)])):
+                    chosen = nearer
+                    break
+        return chosen
+
+
+def _nearby(path: str, value: object, ruled: Sequence[Value]) -> list[Value]:
+    """Return values that a field might have in the place of another one, the nearest first."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return list(ruled)
+    near = [each for each in ruled if isinstance(each, int)]
+    if ".registers." in path:
+        near += [value // 8 * 8 + 8 * i for i in range(-MOST_VALUES // 2, MOST_VALUES // 2)]
+    elif path.endswith(COUNTS):
+        near += [value + i for i in range(-MOST_VALUES // 2, MOST_VALUES // 4)]
+    power = power_of_two_below(value)
+    near += [power >> i for i in range(MOST_VALUES // 2)] + [power << 1, power << 2]
+    usable = {each for each in near if 0 < each <= SIZE_LIMIT and each != value}
+    return [*sorted(usable, key=lambda each: (abs(math.log(each / max(1, value))), each))[:MOST_VALUES]]
+
+
+def _decided(plan: Kernel, path: str) -> Value:
+    """Return a plan's decision as a spec has it, in a list where the spec wants values searched."""
+    searched_path = path.removeprefix("search.")
+    name = FIELDS.get(searched_path)
+    value: Value = getattr(plan, name, None) if name else None
+    return (value,) if path != searched_path and value is not None else value
+
+
+def _at(data: Mapping[str, Any], path: str) -> object:
+    """Return what a spec's plain data state at a path, None for nothing, or values that are searched."""
+    value: Any = data
+    for step in path.split("."):
+        value = cast("dict[str, Any]", value).get(step) if isinstance(value, dict) else None
+    return value
+
+
+def decision_paths(data: Mapping[str, Any]) -> list[str]:
+    """Return the fields of plain data that decide what the planner could, those that are searched too."""
+    paths = [path for path in FIELDS if _at(data, path) is not None]
+    kept = ["dependent_launch" if path == "dependent_launch.early" else path for path in paths]
+    return [*kept, *(f"search.{path}" for path in data.get("search", {}))]
+
+
+def applied(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
+    """Return a spec's plain data with a change; what is left out of a list makes it shorter."""
+    changed = copy.deepcopy(dict(data))
+    # The later items of a list go first, so that the places of others stay what they are.
+    for path, value in sorted(advice, key=lambda pair: _steps(pair[0]), reverse=True):
+        *sections, last = _steps(path)
+        section: Any = changed
+        for step in sections:
+            if isinstance(section, list):
+                section = cast("list[Any]", section)[int(step)]
+            else:
+                section = cast("dict[str, Any]", section).setdefault(step, {})
+        key: Any = int(last) if isinstance(section, list) else last
+        if value is not None:
+            section[key] = list(value) if isinstance(value, tuple) else value
+        elif isinstance(section, list) or key in section:
+            del section[key]
+    return changed
+
+
+def _steps(path: str) -> tuple[str, ...]:
+    """Return the steps to a field: what is searched has the dots of its path in its name."""
+    if path.startswith("search."):
+        return "search", path.removeprefix("search.")
+    return tuple(path.split("."))
+
+
+def _any_plan(spec: Spec, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:
+    """Return a legal plan for a spec, of a part of its configurations, and how many kernels were judged.
+
+    The plan is None where none is among them.
+    """
+    family = family_of(spec)
+    if foreign_choices(spec, family):
+        return None, 0
+    refuted = Refuted(family, pinned(spec))
+    for configuration in family.space.configurations(spec, most_tried):
+        if refuted.everything or refuted.judged > most_judged:
+            break
+        if refuted.knows(configuration.decisions) or configuration.overfull:
+            continue
+        for plan in configuration.kernels():
+            if not (broken := refuted.refuse(plan)):
+                return plan, refuted.judged
+            if broken.subject != "store":
+                break
+    return None, refuted.judged
+
+
+def _violations(spec: Spec) -> tuple[Violation, ...]:
+    """Return what is wrong with a spec of which no field is more to blame than another."""
+    family = family_of(spec)
+    if foreign := foreign_choices(spec, family):
+        return foreign
+    kernel = next(iter(family.space.configurations(spec))).lower_bound
+    return judge(kernel, family.problem_rules) or family.judge(kernel)
+
+
+def _as_searched(violation: Violation, spec: Spec) -> Violation:
+    """Return a violation of a field whose values the spec wants searched as one of those values."""
+    if violation.field not in spec.search:
+        return violation
+    field = f"search.{violation.field}"
+    named = [dict(found) for found in changes(violation.field, violation.fix)]
+    values = [found[violation.field] for found in named if list(found) == [violation.field]]
+    lists = dict.fromkeys(written((value,)) for value in values if value is not None)
+    return replace(violation, field=field, fix=one_of(list(lists)) if lists else "leave it out")
+
+
+# --- what is legal, and yet worth a word
+
+FEW_WAVES = 0.5
+"""Below which more than half of the programs that the GPU could hold have no tile."""
+
+
+def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
+    """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
+    found = [*_idle(plan), *_sampled(source.spec)]
+    return tuple(replace(source.diagnose(each), severity="warning") for each in _in_order(found, source))
+
+
+def _idle(plan: Kernel) -> Iterator[Violation]:
+    gpu = plan.problem.gpu
+    programs = plan.resident_programs // plan.occupancy
+    if idle := gpu.sm_count - programs * plan.cluster_size:
+        yield Violation(
+            "idle-sms",
+            "cluster.m" if plan.cluster_m >= plan.cluster_n else "cluster.n",
+            f"{programs} clusters of {plan.cluster_m} x {plan.cluster_n} CTAs run at a time",
+            f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
+            "smaller clusters leave fewer",
+        )
+    for i, shape in enumerate(plan.problem.bench_shapes):
+        if (waves := plan.waves(shape)) < FEW_WAVES:
+            yield Violation(
+                "few-waves",
+                f"bench.shapes.{i}",
+                f"{waves:.2f} waves of tiles",
+                f"{1 - waves:.0%} of the programs that the {gpu.name} holds have no tile of this problem",
+                "smaller tiles, or parts of K, are more",
+            )
+
+
+def _sampled(spec: Spec) -> Iterator[Violation]:
+    if (size := family_of(spec).space.size(spec)) > MOST_CONFIGURATIONS:
+        yield Violation(
+            "large-search",
+            f"search.{next(iter(spec.search))}" if spec.search else "",
+            f"{size:,} combinations",
+            f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
+            "state more fields, or fewer values, for all to be",
+        )
 
 
 # --- the ranking, and its explanation
@@ -307,34 +696,43 @@ class Ranking:
         return data
 
 
-def rank(spec: Spec) -> Ranking:
+def rank(spec: Spec, tick: Tick = _unheard) -> Ranking:
     """Return all configurations of a spec, for the problems that it is planned for.
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
     problem, family = problem_of(spec), family_of(spec)
-    shapes = problem.planned_shapes
+    shapes, wanted = problem.planned_shapes, searched(spec)
     legal: list[Candidate] = []
     refused: list[Refusal] = []
-    for configuration in family.space.configurations(spec):
-        plan, violations = _best_plan(family, configuration, shapes)
+    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
+    for done, configuration in enumerate(family.space.configurations(spec)):
+        tick(done, total)
+        plan, violations = _best_plan(family, configuration, shapes, wanted)
         cost = family.cost_over(plan, shapes)
         if violations:
             refused.append((cost, family.label(plan), violations))
         else:
             estimates = tuple(family.estimate(plan, shape) for shape in shapes)
             legal.append(Candidate(family, plan, estimates, cost))
-    legal.sort(key=lambda candidate: candidate.cost)
+    legal.sort(key=lambda found: (found.cost, family.space.strangeness(found.plan, wanted)))
     refused.sort(key=lambda refusal: refusal[0])
     return Ranking(problem, tuple(legal), tuple(_by_rule(refused)), len(refused))
 
 
 def _best_plan(
-    family: Family[Kernel], configuration: Configuration[Kernel], shapes: Sequence[Shape]
+    family: Family[Kernel],
+    configuration: Configuration[Kernel],
+    shapes: Sequence[Shape],
+    wanted: Collection[str],
 ) -> tuple[Kernel, tuple[Violation, ...]]:
     """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
     judged: list[tuple[Kernel, tuple[Violation, ...]]] = []
-    for plan in sorted(configuration.kernels(), key=lambda plan: family.cost_over(plan, shapes)):
+
+    def order(plan: Kernel) -> tuple[tuple[float, ...], int]:
+        return family.cost_over(plan, shapes), family.space.strangeness(plan, wanted)
+
+    for plan in sorted(configuration.kernels(), key=order):
         if not (violations := family.judge(plan)):
             return plan, ()
         judged.append((plan, violations))

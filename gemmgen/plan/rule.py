@@ -10,16 +10,19 @@ order of its list.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, Literal, Never, TypeVar, overload
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Generic, Literal, Never, TypeVar, cast, overload
 
-from gemmgen.errors import Violation
+from gemmgen.errors import Advice, Value, Violation
 from gemmgen.plan.kernel import Kernel
 
 P = TypeVar("P", contravariant=True)
 Judged = TypeVar("Judged")
 AnyPlan = TypeVar("AnyPlan", bound=Kernel)
+Planned = TypeVar("Planned", bound=Kernel)
 Subject = Literal["problem", "plan", "store"]
 """What a rule judges.
 
@@ -136,6 +139,10 @@ class _Judgement(Generic[Judged]):
             self._violations[rule] = () if self.broken(*rule.after) else tuple(self._evaluated(rule))
         return self._violations[rule]
 
+    def found_fault(self, rule: Rule[Judged]) -> bool:
+        """Whether a rule that was evaluated is broken."""
+        return bool(self._violations.get(rule))
+
     def broken(self, *rules: Rule[Judged] | Part[Judged]) -> bool:
         """Whether the plan violates one of the rules."""
         for part in rules:
@@ -158,6 +165,47 @@ def judge(plan: Judged, rules: Sequence[Rule[Judged]]) -> tuple[Violation, ...]:
     return tuple(violation for rule in rules for violation in judgement.violations(rule))
 
 
+def first_broken(plan: Judged, rules: Sequence[Rule[Judged]]) -> Rule[Judged] | None:
+    """Return the first rule that a plan breaks, or one that silences it; None if the plan keeps them all."""
+    judgement = _Judgement(plan)
+    for each in rules:
+        if judgement.violations(each):
+            return each
+        if each.after and judgement.broken(*each.after):
+            return next(other for other in rules if judgement.found_fault(other))
+    return None
+
+
+def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | None:
+    """Return the decisions of a plan that a broken rule reads: the same values break it in any plan.
+
+    None where it might say nothing in another plan, because it consults rules that this one keeps or breaks.
+    """
+    if any(_Judgement(plan).broken(part) for part in broken.consults):
+        return None
+    consulted = Consulted(dict.fromkeys(broken.consults, False))
+    kind, read = _traced(type(plan))
+    traced = cast("Planned", kind(**{each.name: getattr(plan, each.name) for each in fields(plan)}))
+    read.clear()
+    for _ in broken.findings(traced, consulted):
+        break
+    return frozenset(read)
+
+
+@cache
+def _traced(kind: type[Kernel]) -> tuple[type[Kernel], set[str]]:
+    """Return a kind of plan that notes which decisions are read, and where it notes them."""
+    names, read = frozenset(each.name for each in fields(kind)) - {"problem"}, set[str]()
+
+    class Traced(kind):
+        def __getattribute__(self, name: str) -> object:
+            if name in names:
+                read.add(name)
+            return super().__getattribute__(name)
+
+    return Traced, read
+
+
 def keeps(plan: Judged, rules: Sequence[Rule[Judged] | Part[Judged]]) -> bool:
     """Whether a plan violates none of the rules."""
     return not _Judgement(plan).broken(*rules)
@@ -168,7 +216,87 @@ def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
     return replace(plan, **decisions)  # pyright: ignore[reportArgumentType]
 
 
-# --- words
+# --- words, and how a machine reads them
+
+_VALUE = r"\[?[\w-]+\]?"
+_FIX = re.compile(
+    rf"(?:use )?(?:at (?:least|most) )?(?P<values>{_VALUE}(?:, {_VALUE})*(?: or {_VALUE})?)"
+    rf"(?: and at most {_VALUE})?(?: for (?P<field>[\w.]*\w))?"
+    rf"(?: without an? (?P<without>[\w.]*\w)"
+    rf"| with (?P<kind>a kind of warp specialization|cooperative consumers)"
+    rf"| with (?P<consumers>\d) consumer)?"
+)
+"""One alternative of a fix that names values: ``use at most 4``, ``1 or 2 for schedule.splits``."""
+_LEFT_OUT = re.compile(
+    r"(?:use )?no (?P<other>[\w.]*\w)|leave (?:it|one of them) out(?: and (?P<more>use .*))?"
+)
+"""One that names a field to leave out."""
+
+
+def alternatives(field: str, fix: str) -> tuple[tuple[str, tuple[Advice, ...]], ...]:
+    """Return the alternatives of a fix of a field: the words of each, and the changes that they name.
+
+    This is the one place that reads the words of a fix. Words that name no values, such as *use another
+    factor*, are for people only, and name no change.
+    """
+    return tuple((text, tuple(_changes(field, text))) for text in fix.split(", or "))
+
+
+def _changes(field: str, text: str) -> Iterator[Advice]:
+    text = re.sub(r" \([^)]*\)", "", text)
+    if left_out := _LEFT_OUT.fullmatch(text):
+        gone: Advice = ((left_out["other"] or field, None),)
+        more = tuple(_changes(field, left_out["more"])) if left_out["more"] else ((),)
+        yield from (gone + other for other in more)
+    elif (named := _FIX.fullmatch(text)) and named["values"] != "it":
+        beside: dict[str, Value] = {}
+        if named["without"]:
+            beside[named["without"]] = None
+        if named["kind"]:
+            beside["warp_specialization.kind"] = "cooperative"
+        if named["consumers"]:
+            beside["warp_specialization.consumers"] = int(named["consumers"])
+        for word in re.split(", | or ", named["values"]):
+            value, changed = _value(word), named["field"] or field
+            if changed.startswith("search.") and not isinstance(value, tuple):
+                value = (value,)
+            yield ((changed, value), *beside.items())
+
+
+def changes(field: str, fix: str) -> tuple[Advice, ...]:
+    """Return the changes that a fix of a field names, alternative by alternative."""
+    return tuple(change for _, named in alternatives(field, fix) for change in named)
+
+
+def _value(word: str) -> Value:
+    if word.startswith("["):
+        return (_value(word[1:-1]),)
+    return int(word) if word.isdecimal() else word
+
+
+def instruction(field: str, advice: Advice) -> str:
+    """Return advice in the words of a fix of a field: its own value first, then what others are to have."""
+    others = [
+        f"no {path}" if value is None else f"{written(value)} for {path}"
+        for path, value in advice
+        if path != field
+    ]
+    own = dict(advice).get(field, ())
+    if own is None:
+        return f"leave it out and use {_and(others)}" if others else "leave it out"
+    return f"use {_and([written(own), *others] if own != () else others)}"
+
+
+def _and(words: Sequence[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def written(value: Value) -> str:
+    """Return a value as YAML has it."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(written, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -18,7 +20,7 @@ from typing import Generic, TypeVar
 from gemmgen.errors import Violation
 from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import Rule, judge
+from gemmgen.plan.rule import Rule, decisions_read, first_broken, judge
 from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec
@@ -101,6 +103,10 @@ def excess_of(*used_of_limits: tuple[float, float]) -> float:
 
 
 P = TypeVar("P", bound=Kernel)
+COUPLED = ("schedule_kind", "order", "promote_k")
+"""Decisions from which others follow: each value to search is tried as if it were stated."""
+MOST_CONFIGURATIONS = 10_000
+"""Of a spec: of more combinations so many are tried, evenly spread over all."""
 Values = Mapping[str, object]
 """Values by the name of the decision."""
 Choices = Mapping[str, tuple[object, ...]]
@@ -138,24 +144,94 @@ class Space(ABC, Generic[P]):
     def stored(self, bound: P, store: Values, decisions: Values) -> P:
         """Return that kernel with a way to store D, and what follows from the memory that is left."""
 
-    def configurations(self, spec: Spec) -> Iterator[Configuration[P]]:
-        """Yield every combination of values that a spec leaves open, legal or not."""
-        problem, stated, wanted = problem_of(spec), pinned(spec), searched(spec)
-        names = {*self.stores, *self.memory}
-        stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
-        for branch in self.branches(problem, stated, wanted):
-            open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
-            fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
-            choices = {**branch.choices, **wanted}
-            tried = {name: values for name, values in choices.items() if name not in (*fixed, *stores)}
-            stored = {name: values for name, values in stores.items() if name not in fixed}
-            for values in itertools.product(*tried.values()):
-                yield Configuration(self, problem, fixed | dict(zip(tried, values, strict=True)), stored)
+    @abstractmethod
+    def preferred(self, kernel: P) -> Choices:
+        """Return what the family itself tries for decisions beside the others of a kernel, the best first."""
+
+    def strangeness(self, kernel: P, names: Collection[str]) -> int:
+        """Return how far decisions of a kernel are from what the family prefers: less wins a tie."""
+        if not names:
+            return 0
+        preferred = self.preferred(kernel)
+        return sum(_place(getattr(kernel, name), preferred.get(name, ())) for name in names)
+
+    def size(self, spec: Spec) -> int:
+        """Return how many combinations of values a spec leaves open."""
+        return sum(grid.size for grid in self._grids(spec))
+
+    def configurations(self, spec: Spec, most: int = MOST_CONFIGURATIONS) -> Iterator[Configuration[P]]:
+        """Yield combinations of values that a spec leaves open, legal or not: all, or so many of them."""
+        problem, grids = problem_of(spec), list(self._grids(spec))
+        ends = list(itertools.accumulate(grid.size for grid in grids))
+        for index in spread(ends[-1], most):
+            place = bisect_right(ends, index)
+            grid = grids[place]
+            decisions = grid.decisions(index - (ends[place] - grid.size))
+            yield Configuration(self, problem, decisions, grid.stored)
+
+    def _grids(self, spec: Spec) -> Iterator[_Grid]:
+        """Yield the combinations of each branch."""
+        problem = problem_of(spec)
+        for stated, wanted in _spelled_out(pinned(spec), searched(spec)):
+            names = {*self.stores, *self.memory}
+            stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
+            for branch in self.branches(problem, stated, wanted):
+                open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
+                fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
+                choices = {**branch.choices, **wanted}
+                tried = {name: values for name, values in choices.items() if name not in (*fixed, *stores)}
+                stored = {name: values for name, values in stores.items() if name not in fixed}
+                yield _Grid(fixed, tried, stored)
 
     def kernels(self, spec: Spec) -> Iterator[P]:
         """Yield a kernel for every combination of values that a spec leaves open, legal or not."""
         for configuration in self.configurations(spec):
             yield from configuration.kernels()
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """All combinations of one branch."""
+
+    fixed: Values
+    tried: Choices
+    stored: Choices
+
+    @cached_property
+    def size(self) -> int:
+        """How many there are."""
+        return math.prod(map(len, self.tried.values()))
+
+    def decisions(self, index: int) -> Values:
+        """Return the combination of a number: the last decision changes from each to the next."""
+        values: dict[str, object] = {}
+        for name, choices in reversed([*self.tried.items()]):
+            index, place = divmod(index, len(choices))
+            values[name] = choices[place]
+        return {**self.fixed, **values}
+
+
+def _spelled_out(stated: Values, wanted: Choices) -> Iterator[tuple[Values, Choices]]:
+    """Yield what is stated and what is searched, with each value of coupled decisions among the former."""
+    coupled = {name: wanted[name] for name in COUPLED if name in wanted}
+    others = {name: values for name, values in wanted.items() if name not in coupled}
+    for values in itertools.product(*coupled.values()):
+        yield {**stated, **dict(zip(coupled, values, strict=True))}, others
+
+
+def spread(total: int, most: int) -> Sequence[int]:
+    """Return all numbers below a total, or so many that are evenly spread in steps of the golden section."""
+    if total <= most:
+        return range(total)
+    step = round(total * (math.sqrt(5) - 1) / 2)
+    while math.gcd(step, total) != 1:
+        step += 1
+    return sorted(i * step % total for i in range(most))
+
+
+def _place(value: object, preferred: Sequence[object]) -> int:
+    """Return the place of a value among those that are preferred, behind all of them where it is none."""
+    return preferred.index(value) if value in preferred else len(preferred)
 
 
 @dataclass(frozen=True)
@@ -171,6 +247,12 @@ class Configuration(Generic[P]):
     def lower_bound(self) -> P:
         """The configuration with the deepest ring that is tried: no kernel of it is cheaper."""
         return self.space.bound(self.problem, self.decisions)
+
+    @property
+    def overfull(self) -> bool:
+        """Whether the stages that are stated do not fit into shared memory, however D is stored."""
+        bound = self.lower_bound
+        return "stages" in self.decisions and bound.stages * bound.stage_bytes > bound.smem_limit_bytes
 
     def kernels(self) -> Iterator[P]:
         """Yield a kernel for each way to store D, legal or not, each once."""
@@ -252,6 +334,66 @@ class Family(Generic[P]):
     def store_rules(self) -> frozenset[str]:
         """The ids of the rules of how D is stored: one kernel that breaks only others speaks for all ways."""
         return frozenset(rule.id for rule in self.rules if rule.subject == "store")
+
+
+MOST_READ = 8
+"""Open decisions that a rule reads of which a search remembers the values."""
+
+
+class Refuted(Generic[P]):
+    """What a search has learnt of kernels that are illegal, so that others like them are not looked at.
+
+    A rule that found fault with a kernel finds it with every kernel that has the same values of the
+    decisions that it read.
+    """
+
+    def __init__(self, family: Family[P], stated: Collection[str]) -> None:
+        self.judged = 0
+        """Kernels that rules were asked about."""
+        self._stated = frozenset(stated)
+        self._rules = list(family.rules)
+        self._tangled: set[Rule[P]] = set()
+        """Rules that read so much that hardly two kernels are alike to them."""
+        self._known: dict[tuple[str, ...], set[tuple[object, ...]]] = defaultdict(set)
+
+    @property
+    def everything(self) -> bool:
+        """Whether what the spec states is illegal whatever is open."""
+        return () in self._known
+
+    def knows(self, decisions: Values) -> bool:
+        """Whether kernels with these decisions are known to be illegal."""
+        for names, known in self._known.items():
+            try:
+                if tuple(decisions[name] for name in names) in known:
+                    return True
+            except KeyError:  # it follows from others, which are not all decided yet
+                continue
+        return False
+
+    def refuse(self, kernel: P) -> Rule[P] | None:
+        """Return a rule that a kernel breaks, None if it is legal; what broke the last one is asked first."""
+        if self.knows(vars(kernel)):
+            return self._rules[0]
+        self.judged += 1
+        broken = first_broken(kernel, self._rules)
+        if broken is None:
+            return None
+        self._rules.remove(broken)
+        self._rules.insert(0, broken)
+        if broken not in self._tangled:
+            self._learn(kernel, broken)
+        return broken
+
+    def _learn(self, kernel: P, broken: Rule[P]) -> None:
+        read = decisions_read(kernel, broken)
+        if read is None:
+            return
+        names = tuple(sorted(read - self._stated))
+        if len(names) > MOST_READ:
+            self._tangled.add(broken)
+        else:
+            self._known[names].add(tuple(getattr(kernel, name) for name in names))
 
 
 def tile_and_cluster(kernel: Kernel) -> list[str]:

@@ -113,6 +113,11 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
             return kernel
         return replace(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
 
+    def preferred(self, kernel: Tcgen05Kernel) -> Choices:
+        """Return what is tried beside other decisions of a kernel, the best first."""
+        defaults = {name: (value,) for name, value in {**DEFAULTS, **_implied(vars(kernel))}.items()}
+        return {**STORES, **CHOICES, **defaults, "cta_tile_k": _step_choices(kernel.problem)}
+
 
 def _implied(stated: Values) -> dict[str, object]:
     """Return the decisions that follow from a single stated one."""

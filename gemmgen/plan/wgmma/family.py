@@ -230,6 +230,19 @@ class WgmmaSpace(Space[WgmmaKernel]):
             kernel = _derive(kernel, (derived,), decisions)
         return kernel
 
+    def preferred(self, kernel: WgmmaKernel) -> Choices:
+        """Return what is tried beside other decisions of a kernel, the best first."""
+        steps = EXCHANGED_STEP_BYTES if kernel.exchanged else STEP_BYTES
+        choices: dict[str, tuple[object, ...]] = {**STORES, **CHOICES, **TILED_CHOICES}
+        choices["cta_tile_k"] = _steps(kernel.problem, steps)
+        choices["specialization"] = ("none",) if not kernel.persistent else (*KINDS, "none")
+        exchanged = kernel.exchanged and kernel.schedule_kind == "tiled"
+        defaults = {**ORDER_DEFAULTS, **DEFAULTS, **(EXCHANGED_DEFAULTS if exchanged else {})}
+        choices |= {name: (value,) for name, value in defaults.items()}
+        for each in () if exchanged else ORDER_DERIVED:
+            choices[each.name] = (each.value(kernel),)
+        return choices
+
 
 def _defaults(stated: Values, rows: object) -> Values:
     """Return the decisions that are not tried, with M or N along the instruction's rows."""

@@ -168,7 +168,9 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     accumulator, working = plan.accumulator_registers, working_registers(plan) + plan.operand_registers
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
-    if columns > narrowest:
+    if step := _step_beside_sums(plan, most):
+        field, largest = "tile.k", step
+    elif columns > narrowest:
         fitting = max(narrowest, columns * room // accumulator)
         fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
         field, largest = f"tile.{plan.mma_columns}", fitting
@@ -179,9 +181,21 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         field,
         f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n}{partial} takes {accumulator} "
         f"registers of each consumer thread",
-        f"{most} less {working} to work with leave {room}",
+        f"{most} less {working} to work with leave {room}"
+        if room > 0
+        else f"it takes {working} more to work with, and can have {most}",
         f"use at most {largest}",
     )
+
+
+def _step_beside_sums(plan: WgmmaKernel, most: int) -> int:
+    """Return the longest K step with which the same sums have registers, 0 if none leaves enough."""
+    step = 0 if plan.promote_k else plan.cta_tile_k // 2
+    while step >= plan.mma_shape[2]:
+        if needed_registers(altered(plan, cta_tile_k=step)) <= most:
+            return step
+        step //= 2
+    return 0
 
 
 @rule("consumer-registers", after=[*TILE, register_granularity, accumulator_registers])

@@ -1,0 +1,170 @@
+"""A machine that follows advice: it changes a refused spec as its diagnostics say, and plans it again.
+
+``python tests/advice.py`` follows the advice of every invalid spec and of 2,000 random refused ones, and
+prints how many rounds they took; it fails where advice goes in a circle or does not end in three rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from random_specs import blackwell, composed, few_rows, hopper, stream_k
+from ruamel.yaml import YAML
+
+from gemmgen.errors import Advice, Diagnostic, GemmgenError
+from gemmgen.plan import plan_spec
+from gemmgen.spec import load_spec
+
+ROOT = Path(__file__).parent.parent
+MOST_ROUNDS = 3
+GENERATORS = (hopper, blackwell, few_rows, composed, stream_k)
+"""Random specs by turns; those of a seed are the same each time."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What following the advice of a spec came to."""
+
+    rounds: int
+    """Changes until there was a legal plan."""
+    changes: int
+    """Fields that the first round changed."""
+    seconds: float
+    """Of the longest planning."""
+    fault: str = ""
+    """Why it did not end; empty if it did."""
+
+
+def changed(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
+    """A spec's data with the values that advice names; None leaves a field out, or an item of a list."""
+    result = deepcopy(dict(data))
+    for path, value in reversed(advice):
+        head, _, rest = path.partition(".")
+        *steps, last = [head, rest] if head == "search" else path.split(".")
+        section: Any = result
+        for step in steps:
+            section = section[int(step)] if step.isdecimal() else section.setdefault(step, {})
+        key: Any = int(last) if last.isdecimal() else last
+        if value is not None:
+            section[key] = [*value] if isinstance(value, tuple) else value
+        elif last.isdecimal() or last in section:
+            del section[key]
+    return result
+
+
+def asked(found: Sequence[Diagnostic]) -> Advice:
+    """What diagnostics advise together, the items of a list in their order."""
+    fields = {path: value for diagnostic in found for path, value in diagnostic.advice}
+    return tuple(sorted(fields.items(), key=lambda pair: [step.zfill(9) for step in pair[0].split(".")]))
+
+
+def follow(path: Path) -> Followed | None:
+    """Follow the advice of a spec to its end; None if it is legal, or no rule refuses it."""
+    with tempfile.TemporaryDirectory() as directory:
+        return _follow(path, Path(directory))
+
+
+def _follow(path: Path, directory: Path) -> Followed | None:
+    data: dict[str, Any] | None = None
+    seen: set[str] = set()
+    longest, changes = 0.0, 0
+    for rounds in range(MOST_ROUNDS + 1):
+        try:
+            source = load_spec(path)
+        except GemmgenError as error:
+            return Followed(rounds, changes, longest, f"no spec: {error}") if rounds else None
+        start = time.perf_counter()
+        try:
+            plan_spec(source)
+        except GemmgenError as error:
+            found = error.diagnostics
+        else:
+            longest = max(longest, time.perf_counter() - start)
+            return Followed(rounds, changes, longest) if rounds else None
+        longest = max(longest, time.perf_counter() - start)
+        text = "\n".join(map(str, found))
+        if text in seen:
+            return Followed(rounds, changes, longest, f"a circle: {text}")
+        seen.add(text)
+        if not all(diagnostic.advice for diagnostic in found):
+            return Followed(rounds, changes, longest, f"no advice: {text}")
+        if rounds == MOST_ROUNDS:
+            return Followed(rounds, changes, longest, f"no end: {text}")
+        if data is None:
+            data = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
+        assert data is not None
+        data = changed(data, advice := asked(found))
+        changes = changes or len(advice)
+        path = directory / path.name
+        path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in data.items()))
+    raise AssertionError("the last round returns")
+
+
+def invalid_specs() -> list[Path]:
+    """The specs that tests refuse, by a rule or a choice."""
+    return sorted(path for name in ("rules", "blackwell", "choices") for path in invalid(name))
+
+
+def invalid(name: str) -> Iterator[Path]:
+    """Those of one directory."""
+    return (ROOT / "tests" / "invalid" / name).glob("*.yaml")
+
+
+def refused_specs(directory: Path, seeds: Iterator[int]) -> Iterator[tuple[int, Path]]:
+    """Random specs, each with its seed; some are legal."""
+    for seed in seeds:
+        path = directory / f"random_{seed}.yaml"
+        path.write_text(GENERATORS[seed % len(GENERATORS)].spec_text(seed))
+        yield seed, path
+
+
+def main() -> None:
+    """Print what following all advice came to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--specs", type=int, default=2000, metavar="N", help="random refused specs")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first one")
+    args = parser.parse_args()
+    results: list[tuple[str, Followed]] = []
+    for path in invalid_specs():
+        if found := follow(path):
+            results.append((path.relative_to(ROOT).as_posix(), found))
+    of_tests = len(results)
+    with tempfile.TemporaryDirectory() as directory:
+        seed = args.seed
+        while len(results) < of_tests + args.specs:
+            for _, path in refused_specs(Path(directory), iter([seed])):
+                if found := follow(path):
+                    results.append((f"seed {seed}", found))
+            seed += 1
+    faults = [(name, found) for name, found in results if found.fault]
+    for name, found in faults:
+        sys.stderr.write(f"{name}: {found.fault}\n")
+    seconds = sorted(found.seconds for _, found in results)
+    slowest = max(results, key=lambda item: item[1].seconds)[0]
+    figures = {
+        "invalid_specs": of_tests,
+        "random_refused_specs": len(results) - of_tests,
+        "seeds": [args.seed, seed],
+        "rounds": dict(sorted(Counter(found.rounds for _, found in results if not found.fault).items())),
+        "fields_changed": dict(sorted(Counter(min(found.changes, 9) for _, found in results).items())),
+        "without_end": len(faults),
+        "median_seconds": round(seconds[len(seconds) // 2], 4),
+        "longest_seconds": round(seconds[-1], 2),
+        "longest": slowest,
+    }
+    sys.stdout.write(json.dumps(figures, indent=2) + "\n")
+    sys.exit(bool(faults))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Advice ends: a machine that follows it comes to a legal plan, and nobody is sent in a circle."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from advice import MOST_ROUNDS, changed, follow, invalid_specs, refused_specs
+
+from gemmgen.errors import GemmgenError
+from gemmgen.plan import plan_spec
+from gemmgen.plan.planner import applied
+from gemmgen.plan.rule import alternatives, changes, instruction
+from gemmgen.spec import load_spec
+
+SAMPLE = 20
+"""Random refused specs; ``python tests/advice.py`` follows the advice of 2,000."""
+OPERANDS = "operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}\n"
+
+
+def told(tmp_path: Path, text: str) -> list[str]:
+    """What is said about a spec, without its path."""
+    path = tmp_path / "spec.yaml"
+    path.write_text(f"title: t\ntarget: h100\n{OPERANDS}{text}")
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(load_spec(path))
+    return [str(found).removeprefix(f"{path.as_posix()}:") for found in caught.value.diagnostics]
+
+
+@pytest.mark.parametrize("path", invalid_specs(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_what_an_invalid_spec_is_advised_ends_in_a_legal_one(path: Path) -> None:
+    followed = follow(path)
+    assert followed is not None
+    assert not followed.fault
+    assert followed.rounds <= MOST_ROUNDS
+
+
+def test_what_random_refused_specs_are_advised_ends_in_legal_ones(tmp_path: Path) -> None:
+    followed = 0
+    for seed, path in refused_specs(tmp_path, count(40_000)):
+        if found := follow(path):
+            assert not found.fault, seed
+            followed += 1
+        if followed == SAMPLE:
+            break
+
+
+# --- the circles that users found
+
+
+@pytest.mark.quick
+def test_a_k_step_that_takes_all_registers_is_named() -> None:
+    text = Path(__file__).with_name("invalid") / "rules" / "accumulator_registers_step.txt"
+    assert "] tile.k: " in text.read_text()
+    assert "leave -" not in text.read_text()
+
+
+@pytest.mark.quick
+def test_a_subtile_is_not_sent_to_and_fro_where_the_buffers_are_the_cause(tmp_path: Path) -> None:
+    rest = "cluster: {m: 1, n: 2}\nwarp_specialization: {kind: cooperative}\ntile: {m: 128, n: 256, k: 64}\n"
+    (found,) = told(tmp_path, f"{rest}buffering: {{epilogue: 16}}\nepilogue: {{subtile_n: 128}}\n")
+    assert found.endswith("; use 256 and 1 for buffering.epilogue")
+
+
+@pytest.mark.quick
+def test_no_value_is_named_that_no_field_can_have(tmp_path: Path) -> None:
+    (found,) = told(tmp_path, "tile: {m: 128, n: 128, k: 2147483647}\n")
+    assert found.endswith("is no power of two, Gluon's block extents are powers of two; use 64")
+
+
+# --- searched fields
+
+
+@pytest.mark.quick
+def test_a_fault_of_searched_values_is_reported_where_they_stand(tmp_path: Path) -> None:
+    (found,) = told(tmp_path, "search:\n  tile.m: [96]\n")
+    assert found.startswith("5:11: error[tile-power-of-two] search.tile.m: 96 is no power of two")
+    assert found.endswith("; use [64] or [128]")
+
+
+@pytest.mark.quick
+def test_each_order_that_is_searched_can_be_chosen(tmp_path: Path) -> None:
+    for order in ("row", "column", "grouped", "snake", "hilbert"):
+        path = tmp_path / "spec.yaml"
+        path.write_text(f"title: t\ntarget: h100\n{OPERANDS}search: {{schedule.order: [{order}]}}\n")
+        assert plan_spec(load_spec(path)).order == order
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("values", ["[64, 32]", "[32, 64]"])
+def test_a_tie_goes_to_what_is_chosen_without_a_search_whatever_the_list_says(
+    values: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    rest = "tile: {m: 128, n: 128, k: 64}\n"
+    path.write_text(
+        f"title: t\ntarget: h100\n{OPERANDS}{rest}search: {{schedule.order: [grouped, snake, row]}}\n"
+    )
+    assert plan_spec(load_spec(path)).order == "snake"
+    path.write_text(f"title: t\ntarget: b200\n{OPERANDS}search: {{epilogue.subtile_n: {values}}}\n")
+    assert plan_spec(load_spec(path)).subtile_n == 64
+
+
+# --- the words
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("fix", "advice"),
+    [
+        ("use at most 4", [(("f", 4),)]),
+        ("use 64 or 128", [(("f", 64),), (("f", 128),)]),
+        ("use 128, 64 or 32", [(("f", 128),), (("f", 64),), (("f", 32),)]),
+        ("use k (B stored as [N, K])", [(("f", "k"),)]),
+        ("use [1], or state tile.k", [(("f", (1,)),)]),
+        ("leave it out, or use another factor", [(("f", None),)]),
+        ("use refuse, or no dependent_launch", [(("f", "refuse"),), (("dependent_launch", None),)]),
+        (
+            "use 1 without a schedule.reduction, or whole for schedule.last_wave",
+            [(("f", 1), ("schedule.reduction", None)), (("schedule.last_wave", "whole"),)],
+        ),
+        (
+            "leave it out and use e4m3 or e5m2 for operands.a.dtype, or use an operands.b.scale",
+            [
+                (("f", None), ("operands.a.dtype", "e4m3")),
+                (("f", None), ("operands.a.dtype", "e5m2")),
+            ],
+        ),
+        (
+            "use whole, or persistent for schedule.kind with cooperative consumers",
+            [
+                (("f", "whole"),),
+                (("schedule.kind", "persistent"), ("warp_specialization.kind", "cooperative")),
+            ],
+        ),
+    ],
+)
+def test_a_machine_reads_the_words_of_a_fix(fix: str, advice: list[tuple[tuple[str, object], ...]]) -> None:
+    assert list(changes("f", fix)) == advice
+    assert ", or ".join(text for text, _ in alternatives("f", fix)) == fix
+
+
+@pytest.mark.quick
+def test_a_change_is_said_in_the_words_of_a_fix() -> None:
+    assert instruction("f", (("f", 64),)) == "use 64"
+    assert instruction("f", (("g.h", (64, 128)), ("f", "k"))) == "use k and [64, 128] for g.h"
+    assert instruction("f", (("g", 1), ("h", 2), ("i", None))) == "use 1 for g, 2 for h and no i"
+    assert instruction("f", (("f", None),)) == "leave it out"
+    assert instruction("f", (("f", None), ("g", 1))) == "leave it out and use 1 for g"
+
+
+@pytest.mark.quick
+def test_a_change_is_applied_as_its_reader_would() -> None:
+    data = {
+        "check": {"shapes": [[1, 2, 3], [4, 5, 6]]},
+        "search": {"tile.m": [64]},
+        "epilogue": {"ops": ["a"]},
+    }
+    advice = (("check.shapes.1.2", 8), ("search.tile.m", (128,)), ("epilogue.ops.0", None), ("tile.k", 64))
+    expected = {
+        "check": {"shapes": [[1, 2, 3], [4, 5, 8]]},
+        "search": {"tile.m": [128]},
+        "epilogue": {"ops": []},
+        "tile": {"k": 64},
+    }
+    assert applied(data, advice) == changed(data, advice) == expected
+    assert data["search"] == {"tile.m": [64]}
