@@ -273,7 +273,8 @@ def test_a_disk_that_takes_no_more_leaves_whole_files_and_nothing_else(good: Pat
 
     ran = process("build", "--no-lower", good, preexec_fn=limited)
     assert (ran.code, ran.codes) == (1, ["cannot-write"])
-    assert {path.name: path.read_bytes() for path in Path("generated").iterdir()} == files
+    assert {path.name: path.read_bytes() for path in Path("generated").glob("*")} == files
+    assert Path("generated").exists() == (before == "a module")
 
 
 # --- the line that is meant
