@@ -3,18 +3,16 @@
 D[M, N] = (A[M, K] * a_scale) @ (B[K, N] * b_scale) on Blackwell (sm_100a): A and B nvfp4 (e2m1 with a
 scale of e4m3 for every 16 of K), D bf16, accumulated in fp32.
 
-There is a program for each tile of D, on a cluster of 2 SMs. A program that has computed its tile takes
-over the tile of one that has not started, as cluster launch control assigns it: a warp asks for the next
-tile while this one is computed. In each CTA one warp loads tiles of A and B and their scales through TMA
-into a ring of stages. Pairs of CTAs multiply together: each holds its rows of A and half of B's columns,
-and the MMA warp of the first one issues for both. Each holds the sums of its rows in tensor memory. Four
-warps read the sums from tensor memory, convert them and store D through TMA.
+One program per cluster of 2 SMs walks over tiles of D. In each CTA one warp loads tiles of A and B and
+their scales through TMA into a ring of stages. Pairs of CTAs multiply together: each holds its rows of A
+and half of B's columns, and the MMA warp of the first one issues for both. Each holds the sums of its
+rows in tensor memory. Four warps read the sums from tensor memory, convert them and store D through TMA.
 
     CTA tile         128 x 256, 256 of K per step, in 5 stages
     cluster          2 x 1 CTAs
     instruction      tcgen05.mma mxf4nvf4.block_scale.block16, 256 x 256 x 64, of two CTAs
     tensor memory    512 of 512 columns, for 1 accumulator and the scales of a K step
-    shared memory    227,804 bytes per CTA
+    shared memory    227,692 bytes per CTA
     threads          256 per CTA
     registers        256 per epilogue thread, 40 per other
 
@@ -40,7 +38,6 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
     TensorMemoryLayout,
     TensorMemoryScalesLayout,
     allocate_tensor_memory,
-    clc,
     fence_async_shared,
     mbarrier,
     tcgen05_commit,
@@ -63,13 +60,10 @@ A_SCALE_BLOCKS = gl.constexpr(2)  # blocks along the rows of A's tile
 B_SCALE_BLOCKS = gl.constexpr(2)  # blocks along the columns of B's tile
 SCALE_BLOCKS_K = gl.constexpr(4)  # blocks along K in a step
 STAGES = gl.constexpr(5)  # K steps in flight
-CLC_RESPONSES = gl.constexpr(2)  # one is read while the next is requested
-CLC_RESPONSE_BYTES = gl.constexpr(16)
-ROLES = gl.constexpr(4)  # partitions, all of which read every response
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
 SUBTILE_N = gl.constexpr(64)
 EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
-GROUP_TILES_M = gl.constexpr(4)  # rows of tiles that are walked together, for L2
+GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(
     gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2, cga_layout=[[1, 0]])
@@ -91,9 +85,6 @@ ACCUMULATOR_LAYOUT = gl.constexpr(
 )
 A_SCALE_TMEM_LAYOUT = gl.constexpr(TensorMemoryScalesLayout(cga_layout=[[1, 0]]))
 B_SCALE_TMEM_LAYOUT = gl.constexpr(TensorMemoryScalesLayout(cga_layout=[[0, 0]]))
-CLC_LAYOUT = gl.constexpr(
-    gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[0], cga_layout=[[0]])
-)
 
 
 @gluon.aggregate
@@ -110,7 +101,6 @@ class Args:
     a_scale_smem: gl.shared_memory_descriptor
     b_scale_smem: gl.shared_memory_descriptor
     d_smem: gl.shared_memory_descriptor
-    clc_responses: gl.shared_memory_descriptor
     accumulator: tensor_memory_descriptor
     a_scale_tmem: tensor_memory_descriptor
     b_scale_tmem: tensor_memory_descriptor
@@ -118,8 +108,6 @@ class Args:
     load_ready: gl.shared_memory_descriptor
     accumulator_empty: gl.shared_memory_descriptor
     accumulator_ready: gl.shared_memory_descriptor
-    clc_ready: gl.shared_memory_descriptor
-    clc_empty: gl.shared_memory_descriptor
     tiles_m: gl.tensor
     tiles_n: gl.tensor
     k_steps: gl.tensor
@@ -162,33 +150,6 @@ def tile_origin(args, tile):
 
 
 @gluon.jit
-def next_tile(args, responses):
-    """Return the tile that this program computes next, whether there is one, and the next response's slot."""
-    # Each response that a slot receives is a phase of its barriers.
-    mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
-    response = clc.load_result(args.clc_responses.index(responses.slot))
-    # The response is in registers: this role no longer needs the slot. Triton orders the read before the
-    # write of the slot's next response, which goes through the async proxy.
-    mbarrier.arrive(args.clc_empty.index(responses.slot))
-    # A canceled program will not start: this one computes its tile.
-    return response.program_id(0), response.is_canceled(), responses.next()
-
-
-@gluon.jit
-def scheduler_partition(args):
-    """One warp: while a tile is computed, cancel a program that has not started, and take over its tile."""
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
-        # All roles must have read the response that the slot held; a fresh barrier lets the first ones pass.
-        mbarrier.wait(args.clc_empty.index(responses.slot), responses.phase ^ 1)
-        # The response goes to every CTA of the cluster; the first one asks, and awaits it for all of them.
-        mbarrier.expect(args.clc_ready.index(responses.slot), CLC_RESPONSE_BYTES, from_cta=0)
-        clc.try_cancel(args.clc_responses.index(responses.slot), args.clc_ready.index(responses.slot))
-        _, working, responses = next_tile(args, responses)
-
-
-@gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
     row, column = tile_origin(args, tile)
@@ -219,12 +180,8 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
+    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
         ring = load_tile(args, tile, ring)
-        tile, working, responses = next_tile(args, responses)
 
 
 @gluon.jit
@@ -271,16 +228,13 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile the accumulator is empty.
     phase = 1
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    for _ in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty, phase)
         ring = multiply(args, args.accumulator, ring)
         # Arrives when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready)
         phase ^= 1
-        _, working, responses = next_tile(args, responses)
 
 
 @gluon.jit
@@ -313,16 +267,12 @@ def drain(args, row, column, accumulator, accumulator_empty):
 def epilogue_partition(args):
     """The kernel's own warps: convert and store every tile."""
     phase = 0
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
+    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
         row, column = tile_origin(args, tile)
         # Every tile is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready, phase)
         drain(args, row, column, args.accumulator, args.accumulator_empty)
         phase ^= 1
-        tile, working, responses = next_tile(args, responses)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 
@@ -350,7 +300,6 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
         b_scale_desc.dtype, [STAGES, 1, B_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], B_SCALE_LAYOUT
     )
     d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
-    clc_responses = gl.allocate_shared_memory(gl.int64, [CLC_RESPONSES, 2], CLC_LAYOUT)
     # load_empty, tensor cores to the load warp: the stage has been read.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles, in both CTAs. It is in the pair's first
@@ -361,20 +310,11 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     accumulator_empty = mbarrier.allocate_mbarrier(two_ctas=True)
     # accumulator_ready, tensor cores to the epilogue: the sums of a tile are complete.
     accumulator_ready = mbarrier.allocate_mbarrier()
-    # clc_ready, launch control to all roles: the response has arrived.
-    clc_ready = mbarrier.allocate_mbarrier(batch=CLC_RESPONSES)
-    # clc_empty, all roles, of every CTA, to the scheduler: the response has been read. There is one for
-    # each group of CTAs that share a response, in the group's first: a basis [0] maps a CTA to the barrier
-    # of its neighbour. All CTAs of the group arrive: 8 arrivals in all.
-    clc_empty = gl.allocate_shared_memory(gl.int64, [CLC_RESPONSES, 1], mbarrier.MBarrierLayout([[0]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(load_empty.index(stage), count=1)
         mbarrier.init(load_ready.index(stage), count=1)
     mbarrier.init(accumulator_empty, count=1)
     mbarrier.init(accumulator_ready, count=1)
-    for slot in gl.static_range(CLC_RESPONSES):
-        mbarrier.init(clc_ready.index(slot), count=1)
-        mbarrier.init(clc_empty.index(slot), count=ROLES)
 
     args = Args(
         a_desc,
@@ -387,7 +327,6 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
         a_scale_smem,
         b_scale_smem,
         d_smem,
-        clc_responses,
         accumulator,
         a_scale_tmem,
         b_scale_tmem,
@@ -395,8 +334,6 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
         load_ready,
         accumulator_empty,
         accumulator_ready,
-        clc_ready,
-        clc_empty,
         tiles_m=gl.cdiv(d_desc.shape[0], PROGRAM_TILE_M),
         tiles_n=gl.cdiv(d_desc.shape[1], PROGRAM_TILE_N),
         k_steps=gl.cdiv(a_desc.shape[1], PACKED_TILE_K),
@@ -404,14 +341,9 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     # Triton makes the barriers visible to the cluster and synchronizes it here, and again before a CTA
     # exits, whose shared memory the others' MMAs and arrivals reach into.
     gl.warp_specialize(
-        [
-            (epilogue_partition, (args,)),
-            (mma_partition, (args,)),
-            (load_partition, (args,)),
-            (scheduler_partition, (args,)),
-        ],
-        worker_num_warps=[1, 1, 1],
-        worker_num_regs=[40, 40, 40],
+        [(epilogue_partition, (args,)), (mma_partition, (args,)), (load_partition, (args,))],
+        worker_num_warps=[1, 1],
+        worker_num_regs=[40, 40],
     )
 
 
@@ -427,7 +359,7 @@ ARGUMENTS = {
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 # Warps of the first partition, CTAs per cluster; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 2, "enable_fp_fusion": True}
-COMPILED = {}  # by device
+COMPILED = {}  # by device: the kernel, and how many SMs there are
 
 
 def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tensor | None = None) -> Tensor:
@@ -545,5 +477,7 @@ def _launch(device: torch.device, tiles: int, arguments: list) -> None:
         if (capability := torch.cuda.get_device_capability(device)) != (10, 0):
             found = f"{torch.cuda.get_device_name(device)} with {capability}"
             raise ValueError(f"this kernel needs compute capability (10, 0), found {found}")
-        COMPILED[device] = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS)
-    return COMPILED[device][(tiles, 1, 1)](*arguments)
+        sm_count = torch.cuda.get_device_properties(device).multi_processor_count
+        COMPILED[device] = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS), sm_count
+    kernel, sm_count = COMPILED[device]
+    return kernel[(min(tiles, sm_count // 2), 1, 1)](*arguments)
