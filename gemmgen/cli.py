@@ -11,8 +11,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 from typer.core import TyperCommand
 
 from gemmgen import __version__, api
@@ -30,7 +29,15 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
 from gemmgen.product import Product, check, make, staged
-from gemmgen.reporting import choose, explanation_of, explanations, run_command, unwritable, watch
+from gemmgen.reporting import (
+    choose,
+    explanation_of,
+    explanations,
+    run_command,
+    tuning_progress,
+    unwritable,
+    watch,
+)
 from gemmgen.reporting import complain as _complain
 from gemmgen.reporting import each as _each
 from gemmgen.reporting import end as _exit
@@ -44,7 +51,6 @@ if TYPE_CHECKING:
     from gemmgen.lower import Resources
     from gemmgen.simulate import Result
     from gemmgen.simulate.pretended import Program
-    from gemmgen.tune.tuning import Tick
     from gemmgen.verify.simulation import Simulation
 
 S = TypeVar("S")
@@ -836,41 +842,6 @@ def tune_command(
             print(f"{outcome.path}: {outcome.remark}", file=sys.stderr)
 
 
-@contextmanager
-def tuning_progress() -> Generator[Callable[[Tick], None]]:
-    """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        told: set[tuple[str, str]] = set()
-
-        def tell(tick: Tick) -> None:
-            text = tick.text.partition(",")[0]
-            if (tick.subject, text) not in told:  # not every trial
-                told.add((tick.subject, text))
-                print(
-                    f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-
-        yield tell
-        return
-    left = TimeRemainingColumn(compact=True)
-    with Progress("{task.description}", BarColumn(), TaskProgressColumn(), left, console=console) as shown:
-        bar = shown.add_task("tuning", total=None)
-
-        def show(tick: Tick) -> None:
-            done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
-            shown.update(
-                bar,
-                total=tick.count * tick.budget,
-                completed=done,
-                description=f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}",
-            )
-
-        yield show
-
-
 @app.command(name="export")
 def export_command(
     specs: Specs,
@@ -1184,8 +1155,7 @@ def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
 
     products, failed = _each(specs, lambda path: make(path, _patience(path.as_posix())))
     for product in products:
-        for warning in warnings(product.source, product.plan):
-            _complain(GemmgenError([warning]))
+        _complain(GemmgenError(warnings(product.source, product.plan)))
     return products, failed
 
 

@@ -122,18 +122,23 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
 
     Raises:
         GemmgenError: A directory cannot be written (``cannot-write``), or a file of a marked one's name is
-            there without the mark (``foreign-file``).
+            there without the mark (``foreign-file``). A directory that was made for them goes again.
     """
+    made: list[Path] = []
     try:
         for path, mark in marks.items():
             _refuse_foreign(path, mark)
         with ExitStack() as stack:
             stack.enter_context(HOLD)
             for folder in sorted({path.parent for path in files}):
+                made += [each for each in (folder, *folder.parents) if not each.exists()]
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(_swept(folder))
             _replace(files)
     except OSError as error:
+        for folder in sorted(made, key=lambda each: -len(each.parts)):
+            with suppress(OSError):  # another process has written there meanwhile
+                folder.rmdir()
         message = f"cannot write: {error.strerror or error}"
         place = Path(error.filename or next(iter(files)).parent)
         raise GemmgenError([Diagnostic(place.as_posix(), "cannot-write", message)]) from error

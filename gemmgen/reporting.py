@@ -22,17 +22,21 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 import gemmgen
 from gemmgen.errors import Diagnostic, GemmgenError, Region, Reported, sarif_log
 from gemmgen.product import write_files
 from gemmgen.spec.diagnostics import did_you_mean, quoted
 from gemmgen.spec.load import STDIN, stdin_bytes
+
+if TYPE_CHECKING:
+    from gemmgen.tune.tuning import Tick
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -446,6 +450,41 @@ def progressing(what: str) -> Generator[Callable[[str], None]]:
             yield lambda step: status.update(f"{what} {step}")
     finally:
         console.show_cursor()  # an interrupt can come before the status is there to do it
+
+
+@contextmanager
+def tuning_progress() -> Generator[Callable[[Tick], None]]:
+    """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told: set[tuple[str, str]] = set()
+
+        def tell(tick: Tick) -> None:
+            text = tick.text.partition(",")[0]
+            if (tick.subject, text) not in told:  # not every trial
+                told.add((tick.subject, text))
+                print(
+                    f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+        yield tell
+        return
+    left = TimeRemainingColumn(compact=True)
+    with Progress("{task.description}", BarColumn(), TaskProgressColumn(), left, console=console) as shown:
+        bar = shown.add_task("tuning", total=None)
+
+        def show(tick: Tick) -> None:
+            done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
+            shown.update(
+                bar,
+                total=tick.count * tick.budget,
+                completed=done,
+                description=f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}",
+            )
+
+        yield show
 
 
 LOOKING_SECONDS = 0.3

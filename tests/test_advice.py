@@ -158,7 +158,7 @@ def test_a_change_is_applied_as_its_reader_would() -> None:
         "epilogue": {"ops": ["a"]},
     }
     advice = (("check.shapes.1.2", 8), ("search.tile.m", (128,)), ("epilogue.ops.0", None), ("tile.k", 64))
-    expected = {
+    expected: dict[str, object] = {
         "check": {"shapes": [[1, 2, 3], [4, 5, 8]]},
         "search": {"tile.m": [128]},
         "epilogue": {"ops": []},

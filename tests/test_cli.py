@@ -697,7 +697,7 @@ def test_a_machine_without_a_place_for_temporary_files_says_so(
 def test_what_the_machine_refuses_is_told_in_words(
     gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path) -> Product:
+    def full(path: Path, *_: object) -> Product:
         raise OSError(28, "No space left on device", "/some/file")
 
     monkeypatch.setattr(gemmgen.cli, "make", full)
@@ -718,7 +718,8 @@ def test_a_reader_that_leaves_is_not_an_error_to_tell(arguments: list[object]) -
     os.close(reader)
     process = subprocess_of(*arguments, stdout=pipe)
     os.close(pipe)
-    assert process.communicate()[1] == ""
+    told = process.communicate()[1]
+    assert not re.search("Traceback|error", told)  # a plan may be warned of
     assert process.returncode == 1
 
 

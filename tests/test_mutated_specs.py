@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mutated_specs
 import pytest
+from modules import ROOT
 from mutated_specs import MOST_BYTES, MOST_SECONDS, Watch, build, build_all, mutant
 
 RECORD = Path(__file__).parent / "records" / "mutated_specs.json"
@@ -25,9 +26,13 @@ def test_two_thousand_spoilt_files_end_in_words() -> None:
     assert tally.accepted > FILES // 20
 
 
-def test_a_hundred_thousand_were_built_once() -> None:
+def test_many_more_were_built_once_as_the_page_says() -> None:
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    assert (record["files"], record["faults"]) == (100_000, [])
+    assert record["faults"] == []
+    assert record["files"] > 10 * FILES
+    assert f"of {record['files']:,} specs that were spoilt" in (ROOT / "docs/spec.md").read_text(
+        encoding="utf-8"
+    )
     assert record["accepted"] + record["refused"] == record["files"]
     assert record["most_seconds"] <= MOST_SECONDS
     assert record["most_bytes"] <= MOST_BYTES

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Generic, Literal, Never, TypeVar, cast, overload
 
@@ -212,8 +212,18 @@ def keeps(plan: Judged, rules: Sequence[Rule[Judged] | Part[Judged]]) -> bool:
 
 
 def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
-    """Return the plan with other decisions."""
-    return replace(plan, **decisions)  # pyright: ignore[reportArgumentType]
+    """Return the plan with other decisions; what it has computed of its own is not taken over."""
+    # As ``dataclasses.replace`` does, in an eighth of its time: a search makes tens of thousands. Plans are
+    # frozen, and nothing is computed when one is made.
+    names, own = _fields(type(plan)), vars(plan)
+    other = object.__new__(type(plan))
+    vars(other).update({name: own[name] for name in names}, **decisions)
+    return other
+
+
+@cache
+def _fields(kind: type[Kernel]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 # --- words, and how a machine reads them

@@ -354,27 +354,28 @@ class Refuted(Generic[P]):
         self._rules = list(family.rules)
         self._tangled: set[Rule[P]] = set()
         """Rules that read so much that hardly two kernels are alike to them."""
-        self._known: dict[tuple[str, ...], set[tuple[object, ...]]] = defaultdict(set)
+        self._known: dict[tuple[str, ...], dict[tuple[object, ...], Rule[P]]] = defaultdict(dict)
 
     @property
     def everything(self) -> bool:
         """Whether what the spec states is illegal whatever is open."""
         return () in self._known
 
-    def knows(self, decisions: Values) -> bool:
-        """Whether kernels with these decisions are known to be illegal."""
+    def knows(self, decisions: Values) -> Rule[P] | None:
+        """Return a rule that kernels with these decisions are known to break, None if none is known."""
         for names, known in self._known.items():
             try:
-                if tuple(decisions[name] for name in names) in known:
-                    return True
-            except KeyError:  # it follows from others, which are not all decided yet
+                values = tuple(decisions[name] for name in names)
+            except KeyError:  # one follows from others, which are not all decided yet
                 continue
-        return False
+            if broken := known.get(values):
+                return broken
+        return None
 
     def refuse(self, kernel: P) -> Rule[P] | None:
         """Return a rule that a kernel breaks, None if it is legal; what broke the last one is asked first."""
-        if self.knows(vars(kernel)):
-            return self._rules[0]
+        if known := self.knows(vars(kernel)):
+            return known
         self.judged += 1
         broken = first_broken(kernel, self._rules)
         if broken is None:
@@ -393,7 +394,7 @@ class Refuted(Generic[P]):
         if len(names) > MOST_READ:
             self._tangled.add(broken)
         else:
-            self._known[names].add(tuple(getattr(kernel, name) for name in names))
+            self._known[names][tuple(getattr(kernel, name) for name in names)] = broken
 
 
 def tile_and_cluster(kernel: Kernel) -> list[str]:

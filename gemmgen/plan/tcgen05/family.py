@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gemmgen.hardware import PADDED_K, TCGEN05
 from gemmgen.plan.decisions import LINES
+from gemmgen.plan.rule import altered
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -94,10 +94,10 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
             "a_swizzle_bytes": kernel.widest_swizzle(kernel.a_row, problem.a.smem_bits),
             "b_swizzle_bytes": kernel.widest_swizzle(kernel.b_row, problem.b.smem_bits),
         }
-        kernel = replace(kernel, **{name: value for name, value in derived.items() if name not in decisions})
+        kernel = altered(kernel, **{name: value for name, value in derived.items() if name not in decisions})
         if "worker_registers" in decisions:
             return kernel
-        return replace(kernel, worker_registers=max(WORKER_REGISTERS, needed_worker_registers(kernel)))
+        return altered(kernel, worker_registers=max(WORKER_REGISTERS, needed_worker_registers(kernel)))
 
     def stored(self, bound: Tcgen05Kernel, store: Values, decisions: Values) -> Tcgen05Kernel:
         """Return that kernel with a way to store D, in so far as its tile has one, and the stages left."""
@@ -105,12 +105,12 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
             # Sub-tiles would part the columns of one CTA from another's.
             whole, wanted = bound.cluster_n > 1, whole_number(store["subtile_n"])
             store = {**store, "subtile_n": bound.cta_tile_n if whole else min(wanted, bound.cta_tile_n)}
-        kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
+        kernel = altered(bound, **store)
         if "epilogue_buffers" not in decisions:
-            kernel = replace(kernel, epilogue_buffers=min(kernel.epilogue_buffers, kernel.subtiles))
+            kernel = altered(kernel, epilogue_buffers=min(kernel.epilogue_buffers, kernel.subtiles))
         if "stages" in decisions or "stages" in store:
             return kernel
-        return replace(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
+        return altered(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
 
     def preferred(self, kernel: Tcgen05Kernel) -> Choices:
         """Return what is tried beside other decisions of a kernel, the best first."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.plan.decisions import LINES
+from gemmgen.plan.rule import altered
 from gemmgen.plan.search import (
     Branch,
     Choices,
@@ -225,7 +226,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
         """Return that kernel with a way to store D, and what follows from the memory that is left."""
         if "subtile_n" in store:
             store = _with_subtiles(bound, store)
-        kernel = replace(bound, **store)  # pyright: ignore[reportArgumentType]
+        kernel = altered(bound, **store)
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decisions)
         return kernel
@@ -484,7 +485,7 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
 def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) -> WgmmaKernel:
     """Return the plan with those decisions that are open derived from it."""
     found = {item.name: item.value(plan) for item in derived if item.name not in decisions}
-    return replace(plan, **found) if found else plan  # pyright: ignore[reportArgumentType]
+    return altered(plan, **found) if found else plan
 
 
 def _columns_of_warp(plan: WgmmaKernel) -> int:
@@ -516,7 +517,7 @@ def _source_for(plan: WgmmaKernel) -> str:
     wide = plan.consumers > 2 or (plan.consumers == 2 and plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS)
     apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
     if plan.composed and sixteen and wide and apart:
-        held = replace(plan, a_source="registers")
+        held = altered(plan, a_source="registers")
         return "registers" if needed_registers(held) <= most_consumer_registers(held) else source
     return source
 

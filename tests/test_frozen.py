@@ -1,0 +1,235 @@
+"""Plans that are frozen in a spec, compared, and warned of."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from gemmgen.cli import main
+from gemmgen.plan import plan_spec
+from gemmgen.plan.decisions import frozen, spec_text
+from gemmgen.plan.ledger import differences
+from gemmgen.plan.planner import MOST_CONFIGURATIONS, rank, warnings
+from gemmgen.plan.search import spread
+from gemmgen.product import make
+from gemmgen.render import render
+from gemmgen.spec import load_spec
+
+ROOT = Path(__file__).parent.parent
+SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+HEAD = "title: t\ntarget: h100\noperands:\n  a: {dtype: bf16}\n  b: {dtype: bf16}\n  d: {dtype: bf16}\n"
+LARGE = {
+    "tile.m": [64, 128, 256],
+    "tile.n": [64, 96, 128, 160, 192, 256],
+    "tile.k": [32, 64, 128],
+    "cluster.m": [1, 2, 4],
+    "cluster.n": [1, 2],
+    "schedule.width": [4, 8, 16],
+    "schedule.order": ["row", "snake", "hilbert"],
+    "buffering.stages": [3, 4, 5],
+}
+
+
+def written(path: Path, rest: str) -> Path:
+    path.write_text(HEAD + rest)
+    return path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command has done."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run(*args: object) -> Ran:
+    out, errors = io.StringIO(), io.StringIO()
+    argv = mock.patch("sys.argv", ["gemmgen", *map(str, args)])
+    with argv, redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+        main()
+    return Ran(int(ended.value.code or 0), out.getvalue(), errors.getvalue())
+
+
+# --- frozen
+
+
+@pytest.mark.parametrize("path", SPECS[::3], ids=lambda path: path.stem)
+def test_a_frozen_spec_has_the_same_plan_and_the_same_module(path: Path, tmp_path: Path) -> None:
+    source = load_spec(path)
+    plan = plan_spec(source)
+    again = tmp_path / path.name
+    again.write_text(spec_text(frozen(source.spec, plan)))
+    found = plan_spec(load_spec(again))
+    assert found == plan
+    modules = {render(each, spec_name=path.name, spec_sha256=source.sha256) for each in (plan, found)}
+    assert len(modules) == 1
+
+
+@pytest.mark.quick
+def test_the_command_prints_the_spec_of_the_plan_or_of_a_candidate(tmp_path: Path) -> None:
+    path = written(tmp_path / "spec.yaml", "tile: {m: 128}\nwarp_specialization: {kind: cooperative}\n")
+    legal = rank(load_spec(path).spec).legal
+    for args, place in ((["--freeze"], 1), (["--freeze", 1], 1), (["--freeze", 3], 3)):
+        result = run("plan", path, *args)
+        assert result.exit_code == 0
+        again = tmp_path / "again.yaml"
+        again.write_text(result.stdout)
+        assert plan_spec(load_spec(again)) == legal[place - 1].plan
+    assert plan_spec(load_spec(path)) == legal[0].plan
+
+
+@pytest.mark.quick
+def test_a_frozen_spec_says_all_and_searches_nothing(tmp_path: Path) -> None:
+    path = written(tmp_path / "spec.yaml", "search: {tile.n: [128, 256]}\n")
+    (data,) = json.loads(run("plan", path, "--freeze", "--json").stdout)["results"].values()
+    assert "search" not in data
+    assert set(data) >= {"tile", "mma", "warps", "cluster", "buffering", "schedule", "occupancy", "epilogue"}
+    assert data["operands"]["b"] == {"dtype": "bf16", "major": "k", "swizzle": 128}
+
+
+@pytest.mark.quick
+def test_a_candidate_that_is_none_is_refused_in_words(tmp_path: Path) -> None:
+    result = run("plan", ROOT / "specs" / "h100_bf16.yaml", "--freeze", 2)
+    assert result.exit_code == 1
+    assert result.stderr.endswith("error[no-candidate]: candidate 2 of 1, that is all that are legal\n")
+    two = run("plan", ROOT / "specs" / "h100_bf16.yaml", ROOT / "specs" / "h100_e4m3.yaml", "--freeze")
+    assert two.exit_code == 2
+    assert "prints one spec; name one, or use --json" in " ".join(two.stderr.split())
+
+
+# --- compared
+
+
+@pytest.mark.quick
+def test_two_plans_are_compared_field_by_field(tmp_path: Path) -> None:
+    one = written(tmp_path / "one.yaml", "tile: {m: 128, n: 256, k: 64}\nbuffering: {stages: 4}\n")
+    two = written(tmp_path / "two.yaml", "tile: {m: 128, n: 256, k: 64}\nbuffering: {stages: 3}\n")
+    found = {each.name: (each.first, each.second) for each in differences(make(one).plan, make(two).plan)}
+    assert found["buffering.stages"] == (4, 3)
+    sizes = found["shared memory per CTA: total"]
+    assert sizes == (make(one).plan.smem_bytes, make(two).plan.smem_bytes)
+    assert "tile.n" not in found
+    data = json.loads(run("diff", one, two, "--json").stdout)["results"]
+    assert data["buffering.stages"] == [4, 3]
+    lines = run("diff", one, two).stdout.splitlines()
+    assert lines[0].split() == [one.as_posix(), two.as_posix()]
+    assert "buffering.stages 4 3" in [" ".join(line.split()) for line in lines]
+
+
+@pytest.mark.quick
+def test_the_same_plan_twice_has_no_difference() -> None:
+    path = ROOT / "specs" / "h100_bf16.yaml"
+    assert run("diff", path, path).stdout == f"{path} and {path} have the same plan\n"
+
+
+@pytest.mark.quick
+def test_a_spec_that_is_refused_has_no_difference(tmp_path: Path) -> None:
+    wrong = written(tmp_path / "wrong.yaml", "tile: {k: 8}\n")
+    result = run("diff", wrong, ROOT / "specs" / "h100_bf16.yaml")
+    assert result.exit_code == 1
+    assert not result.stdout
+    assert "error[mma-k] tile.k" in result.stderr
+
+
+# --- warned of
+
+
+def said(path: Path) -> Sequence[str]:
+    source = load_spec(path)
+    return [str(found).removeprefix(f"{path.as_posix()}:") for found in warnings(source, plan_spec(source))]
+
+
+@pytest.mark.quick
+def test_few_waves_and_idle_sms_are_warned_of(tmp_path: Path) -> None:
+    rest = "tile: {m: 128, n: 256, k: 64}\nbench: {shapes: [[256, 4096, 4096], [8192, 8192, 8192]]}\n"
+    # 2 x 16 tiles for 132 programs.
+    (found,) = said(written(tmp_path / "few.yaml", rest))
+    assert found == (
+        "8:18: warning[few-waves] bench.shapes.0: 0.24 waves of tiles, 76% of the programs that the H100 SXM "
+        "holds have no tile of this problem; smaller tiles, or parts of K, are more"
+    )
+    rest = "cluster: {m: 2, n: 2}\nwarp_specialization: {kind: cooperative}\n"
+    (found,) = said(written(tmp_path / "idle.yaml", rest))
+    assert found == (
+        "7:14: warning[idle-sms] cluster.m: 30 clusters of 2 x 2 CTAs run at a time, which leaves 12 of the "
+        "132 SMs of an H100 SXM without work; smaller clusters leave fewer"
+    )
+    result = run("plan", tmp_path / "idle.yaml")
+    assert result.exit_code == 0
+    assert "warning[idle-sms]" in result.stderr
+    assert said(ROOT / "specs" / "h100_bf16.yaml") == []
+
+
+# --- large searches
+
+
+def large(tmp_path: Path, **rest: object) -> Path:
+    path = tmp_path / "large.yaml"
+    search = {name: values for name, values in LARGE.items() if name.partition(".")[0] not in rest}
+    path.write_text(HEAD + f"search: {json.dumps(search)}\n" + f"{json.dumps(rest)[1:-1]}\n" * bool(rest))
+    return path
+
+
+@pytest.mark.parametrize("rest", [{}, {"schedule": {"width": 5000}}], ids=["legal", "refused"])
+def test_ten_thousand_combinations_are_searched_in_two_seconds_and_it_is_said(
+    rest: dict[str, object], tmp_path: Path
+) -> None:
+    path = large(tmp_path, **rest)
+    start = time.process_time()
+    result = run("plan", path)
+    assert time.process_time() - start < 2
+    if rest:
+        (found,) = (line for line in result.stderr.splitlines() if "error[" in line)
+        assert "error[group-width] schedule.width" in found
+        assert found.endswith("; use at most 4096")
+    else:
+        assert "52,488 combinations, 10,000 of them were tried, evenly spread over all" in result.stderr
+
+
+@pytest.mark.quick
+def test_a_stated_spec_is_planned_in_five_milliseconds() -> None:
+    source = load_spec(ROOT / "specs" / "h100_bf16.yaml")
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        plan_spec(source)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(20)) < 0.005
+
+
+@pytest.mark.quick
+def test_a_sample_has_the_first_combination_and_each_once() -> None:
+    assert list(spread(7, 10)) == list(range(7))
+    found = spread(39_366, MOST_CONFIGURATIONS)
+    assert len(set(found)) == MOST_CONFIGURATIONS
+    assert found[0] == 0
+    gaps = {after - before for before, after in itertools.pairwise(found)}
+    assert max(gaps) < 16
+
+
+@pytest.mark.quick
+def test_a_search_that_takes_long_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gemmgen.cli.SECONDS_OF_SILENCE", 0.0)
+    path = written(tmp_path / "spec.yaml", "search: {tile.n: [128, 256]}\n")
+    assert f"{path.as_posix()}: 1 of " in run("plan", path).stderr
+    monkeypatch.setattr("gemmgen.cli.SECONDS_OF_SILENCE", 1000.0)
+    assert run("plan", path).stderr == ""
+
+
+@pytest.mark.quick
+def test_plain_data_are_written_in_one_line_a_section() -> None:
+    assert spec_text({"title": 'a "b": c', "tile": {"m": 1}, "l": [[1, 2], ["x", 1.5]]}) == (
+        'title: "a \\"b\\": c"\ntile: {m: 1}\nl: [[1, 2], [x, 1.5]]\n'
+    )
