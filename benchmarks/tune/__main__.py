@@ -14,12 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gemmgen.tune.halving import ROUNDS
+
 from gemmgen.hardware import HOPPER
 from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
 from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
-from gemmgen.tune.halving import ROUNDS
 from gemmgen.tune.store import Evidence, Trial
 from gemmgen.tune.tuning import BUDGET_SECONDS, Outcome, Tick, tune
 from gemmgen.tune.worker import Gpu, Request, compile_in_children, cuda_machine, look
