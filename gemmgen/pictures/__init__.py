@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from itertools import pairwise
 from pathlib import PurePath
 
@@ -80,10 +81,12 @@ def _bars(bars: Sequence[Bar], first: float, whole: float, top: float) -> Iterat
         x, width = BAR_LEFT + (bar.begin - first) * per_unit, bar.size * per_unit
         pieces = bar.pieces if width / bar.pieces > 4 else 1
         each = width / pieces
-        for piece in range(pieces):
-            shown = max(1.5, each - 1) if pieces > 1 else max(1.5, each)
-            left = min(x + each * piece, BAR_LEFT + BAR_WIDTH - 1.5)
-            yield cell(f"c{number % HUES}", round(left, 1), y, round(shown, 1), BAR_HEIGHT, bar.tooltip)
+        shown = round(max(1.5, each - 1) if pieces > 1 else max(1.5, each), 1)
+        lefts = (min(x + each * piece, BAR_LEFT + BAR_WIDTH - 1.5) for piece in range(pieces))
+        box = f"v{BAR_HEIGHT}h{-shown:g}z"
+        boxes = "".join(f"M{left:.1f} {y:g}h{shown:g}{box}" for left in lefts)
+        told = f"<title>{escape(bar.tooltip)}</title>"
+        yield f'<path class="c{number % HUES}" d="{boxes}">{told}</path>'
         yield text_at("note", TEXT_LEFT, y + 12, fitting(bar.text, TEXT_WIDTH, 11))
 
 
@@ -315,6 +318,7 @@ def ring(kernel: Kernel) -> Drawing:
         for stage in found.stages:
             if stage.slot == slot:
                 lines += _drawn_stage(stage, y, per_unit)
+    lines += _phases(kernel, found.stages, top, per_unit)
     y = top + LANE_HEIGHT * slots + 4
     for lane, name in enumerate(_multipliers(kernel)):
         lines.append(text_at("lane", LEFT, y + 12, name))
@@ -372,10 +376,22 @@ def _drawn_stage(stage: Stage, y: float, per_unit: float) -> Iterator[str]:
     yield from _drawn_bar(
         "mma", stage.multiplied, stage.freed, y, per_unit, str(stage.step), f"{name} is multiplied"
     )
-    for at, told in ((stage.arrived, "load_ready"), (stage.freed, "load_empty")):
-        x = LANE_LEFT + at * per_unit
-        tick = f'd="M{x:.1f} {y:g}v{LANE_HEIGHT - 2}"'
-        yield f'<path class="phase" {tick}><title>{told}: a phase completes</title></path>'
+
+
+def _phases(kernel: Kernel, stages: Sequence[Stage], top: float, per_unit: float) -> Iterator[str]:
+    """Yield a tick for each phase of the ring's barriers; a kernel whose warps all load has one barrier."""
+    known = {barrier.name for barrier in kernel.barriers}
+    ends = {
+        "load_ready": [(stage.slot, stage.arrived) for stage in stages],
+        "load_empty": [(stage.slot, stage.freed) for stage in stages],
+    }
+    for name in (name for name in ends if name in known):
+        ticks = "".join(
+            f"M{LANE_LEFT + at * per_unit:.1f} {top + LANE_HEIGHT * slot:g}v{LANE_HEIGHT - 2}"
+            for slot, at in ends[name]
+            if slot < MOST_SLOTS
+        )
+        yield f'<path class="phase" d="{ticks}"><title>{name}: a phase completes</title></path>'
 
 
 def _drawn_bar(
