@@ -36,6 +36,11 @@ class Wrapper:
             for op in problem.operations
         )
 
+    @property
+    def multiplies_zeros(self) -> bool:
+        """Whether a K of 0 has a D to compute; block-scaled operands of none, without scales, are refused."""
+        return not self.vanishes and not self.scales
+
     def _of_kind(self, kind: str) -> tuple[str, ...]:
         return tuple(argument.name for argument in self.plan.arguments if argument.kind == kind)
 
@@ -379,7 +384,7 @@ class Wrapper:
         """The parts of `matmul` between its inputs and its output, which few modules have."""
         parts = ["single_tile"] if self.plan.schedule_kind == "single_tile" else []
         parts += ["mixed_k"] if self.packs("a") != self.packs("b") else []
-        parts += [] if self.vanishes else ["zero_k"]
+        parts += ["zero_k"] * self.multiplies_zeros
         return tuple(f"condition_{part}.py.j2" for part in parts)
 
     @property
@@ -609,57 +614,34 @@ class Wrapper:
 
     @property
     def zero_k(self) -> int:
-        """The K of zeros: rows of K are a whole unit of TMA long, where there are no columns of K.
-
-        Two elements of 4 bits, of which a unit has twice as many, count as one.
-        """
+        """The K of zeros: rows of K are a whole unit of TMA long, where there are no columns of K."""
         problem = self.plan.problem
-        if self.padded:
-            return problem.k_multiple
         return TMA_UNIT_BYTES if (problem.a.major, problem.b.major) == ("k", "k") else 1
 
     @property
     def zero_a(self) -> str:
         """An A of zeros, for a K of 0."""
-        return self._zeros("a", "m") + ".T" * (self.plan.problem.a.major == "mn")
+        if self.plan.problem.a.major == "mn":
+            return "a.new_zeros((1, m)).T"
+        return f"a.new_zeros((m, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1)
 
     @property
     def zero_b(self) -> str:
         """A B of zeros."""
-        return self._zeros("b", "n") + ".T" * (self.plan.problem.b.major == "k")
-
-    def _zeros(self, name: str, rows: str) -> str:
-        """Return an operand of zeros as it lies in memory."""
-        if self.operand(name).major == "mn":
-            if self.zero_k == 1:
-                return f"{name}.new_zeros((1, {rows}))"
-            unit = TMA_UNIT_BYTES  # a mixed operand that lies so has a byte an element
-            return f"{name}.new_zeros(({self.zero_k}, -(-{rows} // {unit}) * {unit}))[:, :{rows}]"
-        packed = self.operand(name).dtype.elements_per_byte if self.padded else 1
-        columns = max(TMA_UNIT_BYTES, self.zero_k // packed)
-        return f"{name}.new_zeros(({rows}, {columns}))" + "[:, :1]" * (self.zero_k == 1)
+        if self.plan.problem.b.major == "mn":
+            return "b.new_zeros((1, n))"
+        return f"b.new_zeros((n, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1) + ".T"
 
     @property
     def describe_zeros(self) -> str:
-        """The statement that puts them in the place of the operands, of B for each part of a tile.
-
-        Scales of zeros are held against their extents, and kept as they are packed.
-        """
+        """The statement that puts them in the place of the operands, of B for each part of a tile."""
         names = ("a", "b", *self.further_parts)
-        known = "zeros" if self.scales else "{}"
-        each = [f'_argument("{name}", {tensor_of(name)}, {known})' for name in names]
-        for name, rows in zip(self.scales, "mn", strict=False):
-            k = self.zero_k * (2 if self.packs("a") and self.packs("b") else 1)
-            zeros = f"{name}.new_zeros(({rows}, {-(-k // self.vector(name))}))"
-            each.append(f'_argument("{name}", {zeros}, {known})')
-        define = "zeros = {}  # their extents, and their scales as they are packed\n        " * bool(
-            self.scales
-        )
-        line = f"arguments[:{len(each)}] = {', '.join(each)}"
+        each = [f'_argument("{name}", {tensor_of(name)}, {{}})' for name in names]
+        line = f"arguments[:{len(names)}] = {', '.join(each)}"
         if 8 + len(line) <= LINE_LENGTH:
-            return define + line
+            return line
         items = "".join(f"            {item},\n" for item in each)
-        return f"{define}arguments[:{len(each)}] = (\n{items}        )"
+        return f"arguments[:{len(names)}] = (\n{items}        )"
 
     @property
     def rounds(self) -> bool:

@@ -164,7 +164,7 @@ def _as_dict(plan: Tcgen05Kernel) -> dict[str, object]:
 # --- the cost
 
 DRAIN_BYTES_PER_CYCLE = 128
-"""[derived] Of D, through shared memory, whose bandwidth per SM this is; tensor memory is read faster."""
+"""[derived] Of C and D, through shared memory, whose bandwidth per SM this is; tensor memory is read faster."""
 START_CYCLES = 3_200
 """[derived] From a launch to the first MMA and from the last store to its end: Hopper's figure."""
 
@@ -184,8 +184,9 @@ def loaded_bytes(plan: Tcgen05Kernel) -> float:
 
 
 def drain_cycles(plan: Tcgen05Kernel) -> float:
-    """Return the cycles in which the epilogue of one tile moves D."""
-    return plan.cta_tile_m * plan.cta_tile_n * plan.problem.d.bytes / DRAIN_BYTES_PER_CYCLE
+    """Return the cycles in which the epilogue of one tile moves C and D."""
+    element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
+    return plan.cta_tile_m * plan.cta_tile_n * element_bytes / DRAIN_BYTES_PER_CYCLE
 
 
 def _terms(plan: Tcgen05Kernel, shape: Shape) -> dict[str, float]:
