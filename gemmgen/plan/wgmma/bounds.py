@@ -93,6 +93,12 @@ sub-tile, and spill with 8 less. One or two vectors or factors need no more than
 """
 STEP_REGISTERS = 24
 """What such an epilogue needs besides."""
+STEP_REGISTERS_OF_SPLITS = 40
+"""The same besides the registers for parts of K, to which they are added.
+
+[gluon] 8 sums of eight parts, with C, three vectors and SiLU, spill 100 bytes at 64 registers, and of seven
+parts, with all operands and GELU, 28 bytes at 88 and 12 at 96.
+"""
 C_REGISTERS = 16
 """What an epilogue needs that adds C, besides every sum and half as many as a sub-tile has.
 
@@ -346,13 +352,12 @@ def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
     erf 216, and 8 sums with both 88; 128 sums need 200, and with C and SiLU spill 144 bytes at 232, whole,
     and none by halves. In steps of 64, 64 sums need 232 with C and SiLU, and spill 56 bytes there with erf;
     three vectors, which else need no more than elsewhere, need 176. Three parts of K, whose 64 sums need 112
-    registers, spill 112 bytes there with a C of 16 bits; eight parts of 8 sums spill 100 at 64 with C, SiLU
-    and three vectors, whose registers are added.
+    registers, spill 112 bytes there with a C of 16 bits.
     """
     c, sums = plan.problem.c, plan.accumulator_elements
     longer = _longer_step_registers(plan) if plan.mmas_per_step > LONG_STEP_MMAS else 0
     divided = plan.splits > 1 and plan.specialized and plan.reduction == "ordered"
-    steps = STEP_REGISTERS if divided and len(plan.problem.steps) >= EPILOGUE_STEPS else 0
+    steps = STEP_REGISTERS_OF_SPLITS if divided and len(plan.problem.steps) >= EPILOGUE_STEPS else 0
     if c is None and divided:
         return loop + steps
     if c is None:
