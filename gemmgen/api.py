@@ -86,7 +86,7 @@ def build(
             nothing has been written.
     """
     from gemmgen.build import build as build_spec
-    from gemmgen.doctor import require_compiler
+    from gemmgen.device import require_compiler
 
     if lower:
         require_compiler()
@@ -103,7 +103,7 @@ def export(spec: str | Path, aot: str | Path) -> Exported:
             installed; then nothing has been written.
     """
     from gemmgen.build import export as export_spec
-    from gemmgen.doctor import require_compiler
+    from gemmgen.device import require_compiler
 
     require_compiler()
     return export_spec(Path(spec), Path(aot))
@@ -121,7 +121,7 @@ def simulate(
         GemmgenError: The spec is refused, the compiler is not installed or refuses the kernel, or the
             simulator does not know something in it.
     """
-    from gemmgen.doctor import require_compiler
+    from gemmgen.device import require_compiler
     from gemmgen.product import make
 
     require_compiler()

@@ -24,7 +24,7 @@ from typer.core import TyperCommand
 
 from gemmgen import __version__, api
 from gemmgen.build import columns, resources_text, simulation_text, spec_row
-from gemmgen.doctor import require_compiler
+from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
@@ -723,7 +723,7 @@ def range_of(extents: str) -> range:
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Show versions and the GPU, and say which stages can run here."""
-    from gemmgen.doctor import examine
+    from gemmgen.device import examine
 
     found = examine()
     if as_json:
@@ -979,6 +979,51 @@ def library_command(
         else:
             print("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
     _exit(failed)
+
+
+# --- fuzzing
+
+
+@app.command(name="fuzz")
+def fuzz_command(
+    target: Annotated[
+        str, typer.Option(metavar="sm90|sm100", help="The architecture of the specs.")
+    ] = "sm90",
+    specs: Annotated[int, typer.Option("--specs", metavar="N", min=1, help="Specs to draw.")] = 100,
+    seed: Seed = 0,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="FILE", help="Append what is found; a run that was ended goes on."),
+    ] = None,
+    processes: Processes = None,
+    minimum: Annotated[
+        bool, typer.Option("--minimum", help="With the fewest registers that the rules allow a plan.")
+    ] = False,
+    simulated: Annotated[
+        int, typer.Option("--simulated", metavar="N", min=0, help="Simulate one accepted spec of N; 0: none.")
+    ] = 20,
+    refused: Annotated[
+        int, typer.Option("--refused", metavar="N", min=0, help="Of N specs one is a refused one; 0: none.")
+    ] = 5,
+    as_json: Json = False,
+) -> None:
+    """Draw random specs, and compare what the rules say of them with the compiler and the simulator."""
+    from gemmgen import fuzz
+
+    require_compiler()
+    if target not in fuzz.TABLES:
+        raise typer.BadParameter(f"`{target}` is none of {', '.join(fuzz.TABLES)}", param_hint="--target")
+    run = fuzz.Run(target, seed, minimum, simulated, refused)
+    report = fuzz.Report(run, ())
+    with _progress("fuzzing") as progress:
+        for one in fuzz.fuzz(run, specs, record=record, processes=processes or usable_cores()):
+            report = replace(report, judged=(*report.judged, one))
+            progress(f"{len(report.judged)} of {specs}, {len(report.findings)} findings")
+    if as_json:
+        _print_json(report.as_dict())
+    else:
+        print("\n".join(report.lines()))
+    _exit(bool(report.findings))
 
 
 # --- what a diagnostic means

@@ -1,15 +1,137 @@
-"""The GPU of this machine: whether it can run a kernel, CUDA graphs on it, whether a fault has lost it."""
+"""The machine: what it has, which stages can run on it, and what they do with its GPU."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+import importlib.metadata
+import importlib.util
+import platform
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-import torch
-
+from gemmgen import __version__, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import GPUS, Architecture
+from gemmgen.hardware.gpus import architectures, targets_of
+
+if TYPE_CHECKING:
+    import torch
+
+DRIVER = Path("/proc/driver/nvidia/version")
+"""Where Linux shows the version of NVIDIA's driver, behind ``Kernel Module``."""
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Versions, the GPU, and for every stage whether it runs here or why not."""
+
+    versions: dict[str, str]
+    gpu: str
+    stages: dict[str, str]
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        return {"versions": self.versions, "gpu": self.gpu, "stages": self.stages}
+
+
+def examine() -> Doctor:
+    """Look at the installed packages and at the GPU."""
+    torch = _torch()
+    gpu, capability = _gpu(torch)
+    versions = {
+        "gemmgen": __version__,
+        "python": platform.python_version(),
+        "triton": triton_api.found_version() or "not installed",
+        "torch": torch if isinstance(torch, str) else str(torch.__version__),
+        "CUDA of torch": "none" if isinstance(torch, str) else torch.version.cuda or "none: a CPU build",
+        "NVIDIA driver": _driver(),
+    }
+    packages = ("pydantic", "jinja2", "ruamel.yaml", "typer", "rich", "matplotlib")
+    versions |= {package: _version(package) for package in packages}
+    compiling = _verdict(require_compiler)
+    return Doctor(
+        versions,
+        gpu,
+        {
+            "plan, check, schema, list": "yes",
+            "build, lower, simulate": compiling,
+            "test, bench": compiling if compiling != "yes" else _verdict_on(gpu, capability),
+        },
+    )
+
+
+def require_compiler() -> None:
+    """Return if what compiles and runs kernels is installed: torch, and Triton in the supported release.
+
+    Raises:
+        GemmgenError: One of the two is not (``no-torch``, ``no-triton``, ``unknown-triton``).
+    """
+    if importlib.util.find_spec("torch") is None:
+        message = f"torch is not installed, and this needs it: `{triton_api.INSTALL}`"
+        raise GemmgenError([Diagnostic("torch", "no-torch", message)])
+    triton_api.require()
+
+
+def _verdict(require: Callable[[], None]) -> str:
+    try:
+        require()
+    except GemmgenError as error:
+        return f"no: {error.diagnostics[0].message}"
+    return "yes"
+
+
+def _verdict_on(gpu: str, capability: int | None) -> str:
+    targets = targets_of(capability)
+    if not targets:
+        known = architectures()
+        makes = " or ".join(architecture.generation for architecture in known)
+        capabilities = " or ".join(f"{architecture.compute_capability / 10}" for architecture in known)
+        return f"no: needs a {makes} GPU (compute capability {capabilities}), found {gpu}"
+    return f"yes, of specs for {' and '.join(targets)}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _torch() -> Any:
+    """Return torch, or in words why there is none."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "not installed"
+    except (ImportError, OSError) as error:  # a library of CUDA is missing, say
+        return f"cannot be imported: {error}"
+    return torch
+
+
+def _driver() -> str:
+    """Return the version of NVIDIA's driver."""
+    try:
+        text = DRIVER.read_text(encoding="utf-8")
+    except OSError:
+        return "none"
+    words = text.partition("Kernel Module")[2].split()
+    return next((word for word in words if word[0].isdigit()), "unknown")
+
+
+def _gpu(torch: Any) -> tuple[str, int | None]:
+    """Return the current GPU's name and its compute capability, major * 10 + minor."""
+    if isinstance(torch, str):
+        return f"unknown (torch: {torch})", None
+    if not torch.cuda.is_available():
+        return "no GPU", None
+    major, minor = cast("tuple[int, int]", torch.cuda.get_device_capability())
+    return torch.cuda.get_device_name(), 10 * major + minor
+
+
+# --- the GPU
 
 
 def require_gpu(architecture: Architecture) -> torch.device:
@@ -17,6 +139,8 @@ def require_gpu(architecture: Architecture) -> torch.device:
 
     The message names the products of the table of GPUs that have it.
     """
+    import torch
+
     needed = divmod(architecture.compute_capability, 10)
     if not torch.cuda.is_available():
         found = "torch finds no CUDA GPU"
@@ -31,6 +155,8 @@ def require_gpu(architecture: Architecture) -> torch.device:
 
 def context_lost() -> bool:
     """Return whether an earlier fault has made the CUDA context unusable: every later call would fail."""
+    import torch
+
     try:
         torch.cuda.synchronize()
     except RuntimeError:
@@ -45,6 +171,8 @@ def captured_graph() -> Generator[torch.cuda.CUDAGraph]:
     No garbage is collected meanwhile: Triton 3.9 unloads a kernel that is no longer held, another
     module's say, which CUDA does not permit while a stream is captured; it would end the capture.
     """
+    import torch
+
     graph = torch.cuda.CUDAGraph()
     gc.collect()
     gc.disable()

@@ -16,8 +16,12 @@ from typing import Any
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
+from gemmgen.hardware.gpus import round_up
 from gemmgen.module import import_generated
+from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import family_for
+from gemmgen.plan.rule import altered
 from gemmgen.scratch import run_child, scratch
 
 TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
@@ -278,10 +282,52 @@ def _differences(plan: Kernel, found: Resources) -> Iterator[str]:
     if found.multicast_loads != multicast_loads:
         yield f"the plan has {multicast_loads} multicast loads, the compiler {found.multicast_loads}"
     if found.spill_store_bytes or found.spill_load_bytes or found.stack_bytes:
+        advice = _spill_advice(plan, found.stack_bytes)
         yield (
             f"registers spill: {found.spill_store_bytes} bytes stored, {found.spill_load_bytes} loaded, "
-            f"{found.stack_bytes} of stack"
+            f"{found.stack_bytes} of stack{advice}"
         )
     for note in found.ptxas_notes:
         if note[1:6] not in plan.ptxas_notes:  # a note begins with its number in parentheses
             yield f"ptxas: {note}"
+
+
+def _spill_advice(plan: Kernel, stack_bytes: int) -> str:
+    """Return which decision to change where registers spill, and to what; nothing where no rule allows one.
+
+    The compiler tells how much spills, and not in which role: with more registers than the rules ask for, the
+    one that loads is the likelier.
+    """
+    family = family_for(plan)
+    short = round_up(max(1, stack_bytes // 4), plan.architecture.setmaxnreg_granularity)
+    for path, change in _relief(plan, short):
+        if not family.judge(altered(plan, **change)):
+            return f"; try {change[FIELDS[path]]} for {path}"
+    return ""
+
+
+def _relief(plan: Kernel, short: int) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield what makes room for so many registers more: the field to state, and what changes with it."""
+    named: dict[str, int] = {
+        name: value for name in FIELDS.values() if isinstance(value := getattr(plan, name, None), int)
+    }
+    step = plan.architecture.setmaxnreg_granularity
+    roles = ["consumer", "producer", "worker"]
+    if not family_for(plan).judge(altered(plan, **_less(named, "consumer_registers", 2 * step))):
+        roles.sort(key=lambda role: role == "consumer")  # it has more than it needs
+    for role in roles:
+        if name := f"{role}_registers" if f"{role}_registers" in named else "":
+            more = short if role == "consumer" else step
+            yield f"warp_specialization.registers.{role}", {name: named[name] + more}
+    if named["occupancy"] > 1:
+        yield "occupancy", {"occupancy": named["occupancy"] - 1}
+    yield "epilogue.subtile_n", {"subtile_n": named["subtile_n"] // 2}
+    yield "tile.k", {"cta_tile_k": named["cta_tile_k"] // 2}
+    narrower = named["cta_tile_n"] // 2
+    yield "tile.n", {"cta_tile_n": narrower, "subtile_n": min(named["subtile_n"], narrower)}
+    yield "tile.m", {"cta_tile_m": named["cta_tile_m"] // 2}
+
+
+def _less(named: Mapping[str, int], name: str, less: int) -> dict[str, int]:
+    """Return a change of one decision, nothing where the plan has none of that name."""
+    return {name: named[name] - less} if name in named else {}

@@ -26,7 +26,7 @@ from modules import SPECS, WANTED
 from ruamel.yaml import YAML
 
 import gemmgen.cli
-import gemmgen.doctor
+import gemmgen.device
 from gemmgen import __version__, triton_api
 from gemmgen.cli import app, main
 from gemmgen.product import Product
@@ -554,7 +554,7 @@ def test_doctor_shows_the_torch_that_is_imported_its_cuda_and_the_driver(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
         "GCC version:  gcc version 13.3.0\n"
     )
-    monkeypatch.setattr(gemmgen.doctor, "DRIVER", driver)
+    monkeypatch.setattr(gemmgen.device, "DRIVER", driver)
     monkeypatch.setattr(torch, "__version__", "2.15.0+cu132")
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     versions = gemmgen_("doctor", "--json").results["versions"]
@@ -566,7 +566,7 @@ def test_doctor_shows_the_torch_that_is_imported_its_cuda_and_the_driver(
 def test_doctor_says_what_a_cpu_build_and_a_machine_without_a_driver_lack(
     gemmgen_: Gemmgen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gemmgen.doctor, "DRIVER", Path("absent"))
+    monkeypatch.setattr(gemmgen.device, "DRIVER", Path("absent"))
     monkeypatch.setattr(torch.version, "cuda", None)
     versions = gemmgen_("doctor", "--json").results["versions"]
     assert (versions["CUDA of torch"], versions["NVIDIA driver"]) == ("none: a CPU build", "none")

@@ -26,6 +26,14 @@ of more rows 28; so do 32 of 8, 16 and 32 columns, which the rows do not spare. 
 """
 LONG_STEP_MMAS = 16
 LONGEST_STEP_MMAS = 32
+REGISTERS_OF_LONGER_STEPS = 32
+"""What longer steps need besides, of instructions with all columns of the tile and as many along K.
+
+[gluon] Four blocks of rows by 16 of K, 64 MMAs beside 64 sums, spill 112 bytes at 136 registers, 120 in a
+cluster, and none at 168. With C and SiLU they need 232, and spill 60 bytes with 24 less.
+"""
+REGISTERS_OF_VECTORS_AND_LONGER_STEPS = 8
+"""What an epilogue of ``EPILOGUE_STEPS`` needs besides these."""
 WORKING_REGISTERS_OF_NARROW_MMAS = 64
 """The same where A comes from registers and the instruction is narrower than the tile.
 
@@ -45,6 +53,11 @@ WORKING_REGISTERS_OF_MOST_SUMS = 108
 and 8 parts; with 2 parts, or in steps of 128, it does not.
 """
 MOST_SUMS = 128
+WORKING_REGISTERS_OF_MOST_PIECES = 132
+"""The same where programs divide the last wave.
+
+[gluon] 128 x 128 of e4m3 for a lone consumer, in steps of 16 MMAs, spills at 256, the most that it can have.
+"""
 WORKING_REGISTERS_OF_PIECES = 64
 """The same where programs divide the last wave.
 
@@ -80,12 +93,25 @@ sub-tile, and spill with 8 less. One or two vectors or factors need no more than
 """
 STEP_REGISTERS = 24
 """What such an epilogue needs besides."""
+STEP_REGISTERS_OF_SPLITS = 40
+"""The same besides the registers for parts of K, to which they are added.
+
+[gluon] 8 sums of eight parts, with C, three vectors and SiLU, spill 100 bytes at 64 registers, and of seven
+parts, with all operands and GELU, 28 bytes at 88 and 12 at 96.
+"""
 C_REGISTERS = 16
 """What an epilogue needs that adds C, besides every sum and half as many as a sub-tile has.
 
 [gluon] Beside 128 sums, C of 16 bits needs 192 to 208 registers in a tile stored whole, 168 or 176 by halves
 and 160 by quarters; beside 64, 104 or 112, whole; beside 32, 64. With 8 less they spill. What D is, int8,
 beta, ReLU and one more factor move it within that; C in fp32 needs 160 to 184.
+"""
+C_REGISTERS_OF_TWO_WARPGROUPS = 8
+"""The same of a ping-pong consumer of two warpgroups with up to 64 sums, no vectors and a D of 16 bits.
+
+[gluon] Beside 64 sums, C and SiLU or GELU compile with 104 registers, the most that such consumers can have,
+SiLU with 96 too, in bf16, tf32 and e4m3, in clusters and without; with a bias besides 2 bytes spill. An
+activation then needs half a sub-tile and ``ACTIVATION_REGISTERS`` instead of three quarters.
 """
 ACTIVATION_REGISTERS = 8
 """What SiLU or GELU need besides every sum and three quarters of a sub-tile; all of it where D is fp32.
@@ -105,6 +131,24 @@ ERF_REGISTERS = 16
 
 [gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile; of the
 bare sum 240, whole and by quarters, but not by eight elements at a time, which need 160.
+"""
+REGISTERS_OF_ERF_AMONG_STEPS = 8
+"""What an epilogue of ``EPILOGUE_STEPS`` needs besides, one of which is erf.
+
+[gluon] 160 registers beside 64 sums, with C and a bias, and 64 beside 16 with seven steps; with 8 less 4 to
+24 bytes spill.
+"""
+REGISTERS_OF_C_AND_ACTIVATION = 24
+"""What C and an activation need besides in steps of ``LONG_STEP_MMAS``: erf, and any beside ``MOST_SUMS``.
+
+[gluon] Beside 128 sums, whole, 232 registers spill 24 bytes with SiLU, and 68 in a cluster, while steps of 8
+do with them; beside 64, erf needs 168 and SiLU no more than elsewhere. C alone and vectors need none of it:
+``benchmarks/registers.json`` has the grid, and ``benchmarks/registers.py`` measures it anew.
+"""
+REGISTERS_OF_C_ALONE = 24
+"""What C alone needs besides its epilogue, beside ``MOST_SUMS`` in longer steps.
+
+[gluon] There 208 registers spill 28 bytes, and 36 in a cluster, and 224 none.
 """
 ERF_ELEMENTS = 8
 """Elements of a sub-tile to which the compiler applies erf at a time, if it is the only step."""
@@ -152,8 +196,9 @@ REGISTERS_OF_EARLY_LOADS = 8
 """What a producer needs besides that loads one operand early, so in two places of its code.
 
 [gluon] Of 38 kinds whose producers compile with 24 registers, seven spill 4 to 20 bytes then, six of them on
-Hilbert's curve, and none at 32. Of ten with 16 to 48 loads six need 8 more than without, and one 24, which is
-less than the rule asks for.
+Hilbert's curve, and none at 32; in a cluster 192 x 48 spill 12 bytes there at 32, so that the curve takes
+twice as many. Of ten with 16 to 48 loads six need 8 more than without, and one 24, which is less than the
+rule asks for.
 """
 MMA_REGISTERS = 26
 """Registers that a kernel of several roles starts with, besides the sums of one instruction.
@@ -181,7 +226,15 @@ def loads_across(plan: WgmmaKernel) -> dict[str, int]:
 def needed_producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a producer needs: for coordinates, pieces and early loads."""
     pieces = PIECE_REGISTERS if plan.divides_last_wave else 0
-    return _registers_of_loads(plan) + pieces + (REGISTERS_OF_EARLY_LOADS if plan.dependent else 0)
+    return _registers_of_loads(plan) + pieces + registers_of_early_loads(plan)
+
+
+def registers_of_early_loads(plan: WgmmaKernel) -> int:
+    """Return what a producer needs besides where one operand is loaded early, 0 where none is."""
+    if not plan.dependent:
+        return 0
+    curve = plan.order == "hilbert" and plan.cluster_size > 1
+    return 2 * REGISTERS_OF_EARLY_LOADS if curve else REGISTERS_OF_EARLY_LOADS
 
 
 def _registers_of_loads(plan: WgmmaKernel) -> int:
@@ -245,17 +298,17 @@ def widest_launched_mma(plan: WgmmaKernel) -> int:
 
 def working_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
-    needed = max(_loop_registers(plan), _epilogue_registers(plan))
+    loop, epilogue = _loop_registers(plan), _epilogue_registers(plan)
+    needed = max(loop, epilogue, _registers_with_c(plan, loop, epilogue))
     return needed - plan.accumulator_registers - plan.operand_registers
 
 
 def _loop_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread needs while it multiplies."""
-    narrow = plan.mma_n < plan.mma_parts[0] // plan.warps_across[1]
+    narrow = _is_narrow(plan)
     working = 0
     if plan.mmas_per_step > LONG_STEP_MMAS:
-        times = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) if narrow else 1
-        working = times * WORKING_REGISTERS_OF_LONG_STEPS
+        working = WORKING_REGISTERS_OF_LONG_STEPS + _longer_step_registers(plan)
     if narrow and plan.a_source == "registers":
         working += WORKING_REGISTERS_OF_NARROW_MMAS
     if plan.composed and plan.a_source == "registers":
@@ -265,6 +318,8 @@ def _loop_registers(plan: WgmmaKernel) -> int:
         long = most and plan.mmas_per_step >= LONG_STEP_MMAS
         working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
         if plan.divides_last_wave:
+            if long:
+                working = max(working, WORKING_REGISTERS_OF_MOST_PIECES)
             if narrow and plan.mmas_per_step > LONG_STEP_MMAS:
                 working += WORKING_REGISTERS_OF_PIECES
             short = plan.mmas_per_step <= SHORT_STEP_MMAS
@@ -272,6 +327,56 @@ def _loop_registers(plan: WgmmaKernel) -> int:
     if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
         working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
     return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
+
+
+def _is_narrow(plan: WgmmaKernel) -> bool:
+    """Whether an instruction has fewer columns than a warp has of the tile."""
+    return plan.mma_n < plan.mma_parts[0] // plan.warps_across[1]
+
+
+def _longer_step_registers(plan: WgmmaKernel) -> int:
+    """Return what steps of more than ``LONGEST_STEP_MMAS`` need besides."""
+    more = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) - 1
+    if _is_narrow(plan):
+        return more * WORKING_REGISTERS_OF_LONG_STEPS
+    along_k = plan.cta_tile_k // plan.mma_shape[2]
+    return REGISTERS_OF_LONGER_STEPS if more and along_k >= LONG_STEP_MMAS else 0
+
+
+def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
+    """Return what a consumer thread needs where C meets a long step or parts of K, 0 where it meets neither.
+
+    The compiler keeps the addresses of either while C is in registers: what `loop` and C need adds up.
+
+    [gluon] In steps of 32 MMAs, 64 sums need 136 registers, with C up to 168, with SiLU besides 192 and with
+    erf 216, and 8 sums with both 88; 128 sums need 200, and with C and SiLU spill 144 bytes at 232, whole,
+    and none by halves. In steps of 64, 64 sums need 232 with C and SiLU, and spill 56 bytes there with erf;
+    three vectors, which else need no more than elsewhere, need 176. Three parts of K, whose 64 sums need 112
+    registers, spill 112 bytes there with a C of 16 bits.
+    """
+    c, sums = plan.problem.c, plan.accumulator_elements
+    longer = _longer_step_registers(plan) if plan.mmas_per_step > LONG_STEP_MMAS else 0
+    divided = plan.splits > 1 and plan.specialized and plan.reduction == "ordered"
+    steps = STEP_REGISTERS_OF_SPLITS if divided and len(plan.problem.steps) >= EPILOGUE_STEPS else 0
+    if c is None and divided:
+        return loop + steps
+    if c is None:
+        vectors = longer and len(plan.problem.steps) >= EPILOGUE_STEPS
+        return loop + REGISTERS_OF_VECTORS_AND_LONGER_STEPS if vectors else 0
+    part = max(sums // plan.subtiles, ERF_ELEMENTS)
+    with_c = loop + part * c.bits // 32
+    classes = {op.register_class for op in plan.problem.operations if op.function} - {"linear"}
+    if divided:
+        return with_c + steps
+    if plan.mmas_per_step > LONG_STEP_MMAS and not _is_narrow(plan):  # narrow ones need all of it anyway
+        if sums >= MOST_SUMS:
+            return with_c if classes else epilogue + REGISTERS_OF_C_ALONE
+        eighths = 6 if "erf" in classes else 3 if classes else 0
+        return with_c + max(longer, part * eighths // 8)
+    long = plan.mmas_per_step == LONG_STEP_MMAS and plan.specialized
+    if long and ("erf" in classes or (classes and sums >= MOST_SUMS)):
+        return epilogue + REGISTERS_OF_C_AND_ACTIVATION
+    return 0
 
 
 def _epilogue_registers(plan: WgmmaKernel) -> int:
@@ -286,10 +391,20 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
             else sums + UNPACKED_REGISTERS
         )
     if plan.problem.c is not None:
-        needed.append(sums + sums // plan.subtiles // 2 + C_REGISTERS)
+        beside = C_REGISTERS_OF_TWO_WARPGROUPS if _fits_two_warpgroups(plan) else C_REGISTERS
+        needed.append(sums + sums // plan.subtiles // 2 + beside)
+    erf = any(op.register_class == "erf" for op in plan.problem.operations if op.function)
     if len(steps) >= EPILOGUE_STEPS:
-        needed.append(sums + sums // plan.subtiles + STEP_REGISTERS)
+        more = REGISTERS_OF_ERF_AMONG_STEPS if erf else 0
+        needed.append(sums + sums // plan.subtiles + STEP_REGISTERS + more)
     return max(needed)
+
+
+def _fits_two_warpgroups(plan: WgmmaKernel) -> bool:
+    """Whether a consumer of two warpgroups stores few enough sums, without vectors, as 16 bits or less."""
+    two = plan.consumer_warps == 2 * plan.architecture.warps_per_warpgroup and plan.ping_pong
+    few = plan.accumulator_elements <= MOST_SUMS // 2 and plan.problem.d.bits <= 16
+    return two and few and not plan.problem.vectors
 
 
 def _activation_registers(plan: WgmmaKernel) -> int:
@@ -299,7 +414,8 @@ def _activation_registers(plan: WgmmaKernel) -> int:
     activations = [op.register_class for op in plan.problem.operations if op.function]
     needed = [0]
     if set(activations) - {"linear"}:
-        needed.append(sums + (part if plan.problem.d.bits == 32 else part * 3 // 4 + ACTIVATION_REGISTERS))
+        share = part // 2 if _fits_two_warpgroups(plan) else part * 3 // 4
+        needed.append(sums + (part if plan.problem.d.bits == 32 else share + ACTIVATION_REGISTERS))
     if len(activations) > 1:
         needed.append(sums + sums // 2 + SECOND_ACTIVATION_REGISTERS)
     if "erf" in activations and (len(steps) > 1 or part > ERF_ELEMENTS):

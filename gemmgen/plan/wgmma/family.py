@@ -220,6 +220,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
         kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
         for derived in (TILE_DERIVED, SOURCE_DERIVED, *((each,) for each in ORDER_DERIVED)):
             kernel = _derive(kernel, derived, decisions)
+        if not {"warps_m", "warps_n", "mma_n"} & decisions.keys() and _needs_two_warpgroups(kernel):
+            wider = altered(kernel, warps_m=2 * kernel.warps_m)
+            kernel = wider if _holds_its_tile(wider) else kernel
         return kernel
 
     def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
@@ -501,6 +504,19 @@ def _warps_down(decisions: Values) -> int:
     return max(warpgroup, 2 * warpgroup // whole_number(decisions.get(along, 1))) if lone else warpgroup
 
 
+def _needs_two_warpgroups(plan: WgmmaKernel) -> bool:
+    """Whether a ping-pong consumer of one warpgroup has no registers for its tile, however D is stored.
+
+    Where CTAs along N share a tile it is stored whole.
+    """
+    return plan.ping_pong and plan.cluster_n > 1 and plan.mma_rows == "m" and not _holds_its_tile(plan)
+
+
+def _holds_its_tile(plan: WgmmaKernel) -> bool:
+    """Whether consumers have registers for what they need."""
+    return needed_registers(plan) <= most_consumer_registers(plan)
+
+
 def _a_source(problem: Problem) -> str:
     """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
     return "registers" if problem.a.major == "mn" and problem.a.dtype.bits != 16 else "shared"
@@ -518,7 +534,7 @@ def _source_for(plan: WgmmaKernel) -> str:
     apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
     if plan.composed and sixteen and wide and apart:
         held = altered(plan, a_source="registers")
-        return "registers" if needed_registers(held) <= most_consumer_registers(held) else source
+        return "registers" if _holds_its_tile(held) else source
     return source
 
 

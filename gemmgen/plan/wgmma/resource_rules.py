@@ -17,7 +17,6 @@ from gemmgen.plan.shared_rules import (
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
     MOST_LOADS,
-    REGISTERS_OF_EARLY_LOADS,
     REGISTERS_OF_LONG_PING_PONG,
     REGISTERS_OF_MOST_LOADS,
     fewest_stages,
@@ -27,6 +26,7 @@ from gemmgen.plan.wgmma.bounds import (
     most_stages,
     needed_producer_registers,
     needed_registers,
+    registers_of_early_loads,
     smem_limit,
     widest_launched_mma,
     working_registers,
@@ -125,7 +125,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         yield _too_many_loads(plan)
     elif plan.producer_registers < (needed := needed_producer_registers(plan)):
         along = plan.loads("a") + plan.loads("b") - across
-        late = needed - (REGISTERS_OF_EARLY_LOADS if plan.dependent else 0)
+        late = needed - registers_of_early_loads(plan)
         long = plan.ping_pong and late == REGISTERS_OF_LONG_PING_PONG
         of = f" of {plan.mmas_per_step} instructions a step" if long else ""
         early = f" with {plan.early_operand.upper()} loaded early" if plan.dependent else ""

@@ -1,0 +1,301 @@
+"""Random specs beside the compiler and the simulator: what is drawn, what is found, what is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_cli
+
+from gemmgen import fuzz
+from gemmgen.errors import GemmgenError
+from gemmgen.fuzz import Judged, Outcome, Report, Run, Values
+from gemmgen.plan import plan_spec, planner
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import FAMILIES
+from gemmgen.plan.rule import Finding, Rule, rule
+from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
+from gemmgen.plan.wgmma.resources import WgmmaKernel
+
+gemmgen_ = test_cli.gemmgen_
+TARGETS = tuple(fuzz.TABLES)
+SPECS = 6
+ROOT = Path(__file__).parents[1]
+ORDINARY: Values = {
+    "title": "an ordinary spec",
+    "target": "h100",
+    "operands.a.dtype": "bf16",
+    "operands.b.dtype": "bf16",
+    "operands.c.dtype": "bf16",
+    "operands.d.dtype": "bf16",
+    "tile.m": 256,
+    "tile.n": 64,
+    "tile.k": 128,
+    "cluster.m": 1,
+    "cluster.n": 2,
+    "warp_specialization.kind": "ping_pong",
+    "epilogue.ops": ["residual", "silu"],
+}
+SMALL: Values = {
+    "title": "a small kernel",
+    "target": "h100",
+    "operands.a.dtype": "bf16",
+    "operands.b.dtype": "bf16",
+    "operands.d.dtype": "bf16",
+    "tile.m": 64,
+    "tile.n": 16,
+    "tile.k": 16,
+    "warp_specialization.kind": "none",
+    "schedule.kind": "tiled",
+}
+
+
+# --- what is drawn
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_seed_makes_one_spec_which_is_legal_and_one_that_is_refused(target: str) -> None:
+    refusals = 0
+    for number in range(SPECS):
+        values, refused = fuzz.drawn(target, 0, number)
+        if number == 0:
+            assert (values, refused) == fuzz.drawn(target, 0, number)
+        plan_spec(fuzz.spec_of(values))
+        if refused is not None:
+            refusals += 1
+            with pytest.raises(GemmgenError):
+                plan_spec(fuzz.spec_of(refused))
+    assert refusals >= SPECS // 2
+
+
+@pytest.mark.quick
+def test_seeds_and_numbers_make_specs_of_their_own() -> None:
+    texts = {fuzz.spec_text(fuzz.drawn("sm100", seed, number)[0]) for seed in range(3) for number in range(3)}
+    assert len(texts) == 9
+
+
+@pytest.mark.quick
+def test_what_neither_sees_are_rules() -> None:
+    known = {each.id for family in FAMILIES.values() for each in family.rules}
+    assert fuzz.UNSEEN.keys() <= known
+
+
+# --- what is found
+
+
+def test_the_ordinary_spec_compiles_with_consumers_of_two_warpgroups() -> None:
+    plan = plan_spec(fuzz.spec_of(ORDINARY))
+    assert isinstance(plan, WgmmaKernel)
+    assert (plan.warps_m, plan.accumulator_registers, plan.consumer_registers) == (8, 64, 104)
+    assert fuzz.judged(ORDINARY, simulated=False) == Outcome("accepted", "lower")
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:
+    """Let the planner forget rules of Hopper kernels."""
+    family = FAMILIES["wgmma"]
+    kept = fuzz._rules_without(family, frozenset(rules))  # pyright: ignore[reportPrivateUsage]
+    with_fewer = replace(family, rules=kept)
+    monkeypatch.setattr(planner, "FAMILIES", {**FAMILIES, "wgmma": with_fewer})
+
+
+def test_a_rule_that_is_missing_is_found_by_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "accumulator-registers", "consumer-registers")
+    found = fuzz.judged({**ORDINARY, "warps.m": 4}, simulated=False)
+    assert found.finding == "accepted, but not compiled as planned"
+    # 148 bytes of stack are 37 registers, rounded up to 40: more than there are. K is the field that helps.
+    assert found.fault.startswith("registers spill: 148 bytes stored")
+    assert found.fault.endswith("; try 64 for tile.k")
+
+
+@rule("no-narrow-tiles")
+def no_narrow_tiles(plan: Kernel) -> Iterator[Finding]:
+    """Tiles have at least 32 columns, for no reason."""
+    if plan.cta_tile_n < 32:
+        yield Finding("tile.n", "a narrow tile", "none is", "use at least 32")
+
+
+def forbidding(monkeypatch: pytest.MonkeyPatch, rule: Rule[Kernel]) -> None:
+    family = FAMILIES["wgmma"]
+    stricter = replace(family, rules=(*family.rules, rule))
+    monkeypatch.setattr(planner, "FAMILIES", {**FAMILIES, "wgmma": stricter})
+
+
+def test_a_rule_without_a_reason_is_found_by_what_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbidding(monkeypatch, no_narrow_tiles)
+    found = fuzz.judged(SMALL, simulated=False)
+    assert found == Outcome("refused", "simulate", ("no-narrow-tiles",))
+    assert found.finding == "refused by no-narrow-tiles, but fine"
+
+
+def test_a_rule_whose_reason_is_unseen_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    forbidding(monkeypatch, no_narrow_tiles)
+    monkeypatch.setitem(fuzz.UNSEEN, "no-narrow-tiles", "they look bad")
+    found = fuzz.judged(SMALL, simulated=False)
+    assert (found.stage, found.finding) == ("simulate", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "fault"),
+    [
+        ({"mma.n": 24}, "lower", "Triton refuses the kernel"),  # no power of two: the compiler is killed
+        ({"operands.a.scale": {"format": "mxfp8"}}, "plan", "no kernel has such a field"),
+        ({"tile.k": 2**31 - 1}, "plan", ""),
+    ],
+)
+def test_what_is_refused_with_reason_fails_without_its_rules(change: Values, stage: str, fault: str) -> None:
+    found = fuzz.judged({**SMALL, **change}, simulated=False)
+    assert (found.verdict, found.stage, found.finding) == ("refused", stage, None)
+    assert fault in found.fault
+
+
+@pytest.mark.quick
+def test_the_fewest_registers_are_those_below_which_a_rule_refuses() -> None:
+    plan = plan_spec(fuzz.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": []}))
+    fewest = fuzz.fewest_registers(plan)
+    assert isinstance(fewest, WgmmaKernel)
+    # 128 sums, and 72 for the addresses of steps of 32 instructions; the producer has 8 loads, all along K.
+    assert (fewest.consumer_registers, fewest.producer_registers) == (200, 32)
+
+
+@pytest.mark.quick
+def test_a_finding_is_left_with_the_fields_that_make_it_one() -> None:
+    values: Values = {**ORDINARY, "schedule.order": "snake", "buffering.stages": 3}
+    small = fuzz.smallest(values, lambda found: found.get("tile.k") == 128 and "schedule.order" in found)
+    assert {"tile.k", "schedule.order"} == small.keys() - {"title", "target"} - {*fuzz.REQUIRED}
+
+
+# --- what was measured of registers
+
+MEASURED = json.loads((ROOT / "benchmarks" / "registers.json").read_text())["kernels"]
+
+
+def asked_of(row: dict[str, Any]) -> tuple[int, int]:
+    """Return what a measured kernel needs by the rules, and the most that it can have."""
+    (m, n, k), (cluster_m, cluster_n) = row["tile"], row["cluster"]
+    values: Values = {
+        **{name: value for name, value in ORDINARY.items() if not name.startswith("operands.c")},
+        "tile.m": m,
+        "tile.n": n,
+        "tile.k": k,
+        "cluster.m": cluster_m,
+        "cluster.n": cluster_n,
+        "warp_specialization.kind": row["kind"],
+        "epilogue.ops": row["ops"],
+        "epilogue.subtile_n": n // row["subtiles"],
+        "warps.m": 4,
+    }
+    if "residual" in row["ops"]:
+        values["operands.c.dtype"] = "bf16"
+    plan = fuzz.plan_without(fuzz.spec_of(values), ("accumulator-registers", "consumer-registers"))
+    assert isinstance(plan, WgmmaKernel)
+    plan = replace(plan, producer_registers=40)
+    return needed_registers(plan), most_consumer_registers(plan)
+
+
+@pytest.mark.quick
+def test_the_rules_ask_for_what_was_measured() -> None:
+    for row in MEASURED:
+        asked, most = asked_of(row)
+        assert asked > most if row["needed"] is None else asked >= row["needed"], row
+
+
+# --- a run and its record
+
+RUN = Run("sm90", 7)
+
+
+@pytest.fixture
+def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let every third spec be a finding; return a file with a line for each spec that was looked at."""
+    looked = tmp_path / "looked"
+
+    def examine(run: Run, number: int) -> Judged:
+        with looked.open("a") as file:
+            file.write(f"{number}\n")
+        fault = "registers spill: 8 bytes" if number % 3 == 0 else ""
+        return Judged(number, Outcome("accepted", "lower", fault=fault), "title: x\n" if fault else "")
+
+    monkeypatch.setattr(fuzz, "examined", examine)
+    return looked
+
+
+@pytest.mark.quick
+def test_a_run_goes_on_where_it_was_ended(examined: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    first = list(fuzz.fuzz(RUN, 3, record=record))
+    with record.open("a") as file:
+        file.write('{"target": "sm90", "se')  # it was killed here
+    both = list(fuzz.fuzz(RUN, 6, record=record, processes=2))
+    assert sorted(examined.read_text().split()) == list("012345")
+    assert sorted(one.number for one in both) == [0, 1, 2, 3, 4, 5]
+    assert {one.number: one for one in both}[0] == {one.number: one for one in first}[0]
+    assert len(list(fuzz.fuzz(RUN, 6, record=record))) == 6
+    assert len(examined.read_text().split()) == 6
+
+
+@pytest.mark.quick
+def test_a_record_holds_several_runs_apart(examined: Path, tmp_path: Path) -> None:
+    record = tmp_path / "record.jsonl"
+    for run in (RUN, replace(RUN, seed=8), replace(RUN, minimum=True)):
+        assert len(list(fuzz.fuzz(run, 2, record=record))) == 2
+    assert len(examined.read_text().split()) == 6
+
+
+@pytest.mark.quick
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
+    record = tmp_path / "notes.txt"
+    record.write_text("a line\nand another\n")
+    with pytest.raises(GemmgenError, match=r"notes.txt:1: error\[bad-record\]: this line is of no record"):
+        fuzz.recorded(RUN, record)
+
+
+@pytest.mark.quick
+def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(run: Run, number: int) -> Judged:
+        raise SystemExit
+
+    monkeypatch.setattr(fuzz, "examined", die)
+    (found,) = fuzz.fuzz(RUN, 1)
+    assert found.outcome.finding == "accepted, but not clean"
+    assert found.outcome.fault.startswith("the process is lost: ")
+    assert found.text == fuzz.spec_text(fuzz.drawn("sm90", 7, 0)[0])
+
+
+@pytest.mark.quick
+def test_a_report_counts_and_shows_the_findings(examined: Path) -> None:
+    report = Report(RUN, tuple(fuzz.fuzz(RUN, 4)))
+    assert "\n".join(report.lines()) == (
+        "4 specs of seed 7 for sm90\n"
+        "       2  accepted: compiled as planned\n"
+        "       2  accepted: not compiled as planned\n"
+        "\n"
+        "finding in spec 0: accepted, but not compiled as planned\n"
+        "  registers spill: 8 bytes\n"
+        "    title: x\n"
+        "\n"
+        "finding in spec 3: accepted, but not compiled as planned\n"
+        "  registers spill: 8 bytes\n"
+        "    title: x\n"
+        "2 findings"
+    )
+
+
+def test_the_command_draws_compiles_and_reports(gemmgen_: test_cli.Gemmgen, tmp_path: Path) -> None:
+    arguments = ("--target", "sm90", "--specs", "2", "--seed", "5", "--simulated", "0", "--processes", "1")
+    ran = gemmgen_("fuzz", *arguments, "--record", str(tmp_path / "record.jsonl"), "--json")
+    assert ran.code == 0, ran.stderr
+    report: dict[str, Any] = json.loads(ran.stdout)
+    assert report["counts"] == {"accepted: compiled as planned": 2}
+    assert (report["specs"], report["findings"]) == (2, [])
+
+
+@pytest.mark.quick
+def test_an_unknown_target_is_wrong_usage(gemmgen_: test_cli.Gemmgen) -> None:
+    ran = gemmgen_("fuzz", "--target", "sm80")
+    assert (ran.code, ran.stdout) == (2, "")
+    assert "`sm80` is none of sm90, sm100" in ran.stderr
