@@ -164,7 +164,7 @@ def _as_dict(plan: Tcgen05Kernel) -> dict[str, object]:
 # --- the cost
 
 DRAIN_BYTES_PER_CYCLE = 128
-"""[derived] Of C and D, through shared memory, whose bandwidth this is; tensor memory is read faster."""
+"""[derived] Of C and D, through shared memory, whose bandwidth per SM this is; tensor memory is faster."""
 START_CYCLES = 3_200
 """[derived] From a launch to the first MMA and from the last store to its end: Hopper's figure."""
 
