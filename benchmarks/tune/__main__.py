@@ -22,7 +22,7 @@ from gemmgen.scratch import scratch
 from gemmgen.spec import load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
 from gemmgen.tune.store import Evidence, Trial
-from gemmgen.tune.tuning import BUDGET_SECONDS, Outcome, Tick, tune
+from gemmgen.tune.tuning import BUDGET_SECONDS, ROUNDS, Outcome, Tick, tune
 from gemmgen.tune.worker import Gpu, Request, compile_in_children, cuda_machine, look
 
 HERE = Path(__file__).parent
