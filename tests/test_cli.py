@@ -687,7 +687,7 @@ def test_a_machine_without_a_place_for_temporary_files_says_so(
 def test_what_the_machine_refuses_is_told_in_words(
     gemmgen_: Gemmgen, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path) -> Product:
+    def full(path: Path, _: object) -> Product:
         raise OSError(28, "No space left on device", "/some/file")
 
     monkeypatch.setattr(gemmgen.cli, "make", full)
