@@ -597,3 +597,10 @@ def test_a_rule_that_there_is_not_gets_the_one_that_is_meant(gemmgen_: Gemmgen, 
     ran = gemmgen_("explain", "smem_capacty")
     assert (ran.code, ran.codes) == (1, ["unknown-rule"])
     assert "did you mean smem-capacity?" in ran.stderr
+
+
+@pytest.mark.quick
+def test_advice_for_a_field_of_zero_is_words(gemmgen_: Gemmgen, good: Path) -> None:
+    """A spec that was spoilt at random found this one: no power of two is below 0."""
+    good.write_text(SPEC.replace("h100", "b200") + "buffering: {outstanding_mmas: 0}\naccumulator: fp16\n")
+    assert gemmgen_("plan", good).codes == ["target-choice"]

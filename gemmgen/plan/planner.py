@@ -359,7 +359,7 @@ def _nearby(path: str, value: object, ruled: Sequence[Value]) -> list[Value]:
         near += [value // 8 * 8 + 8 * i for i in range(-MOST_VALUES // 2, MOST_VALUES // 2)]
     elif path.endswith(COUNTS):
         near += [value + i for i in range(-MOST_VALUES // 2, MOST_VALUES // 4)]
-    power = power_of_two_below(value)
+    power = power_of_two_below(max(1, value))
     near += [power >> i for i in range(MOST_VALUES // 2)] + [power << 1, power << 2]
     usable = {each for each in near if 0 < each <= SIZE_LIMIT and each != value}
     return [*sorted(usable, key=lambda each: (abs(math.log(each / max(1, value))), each))[:MOST_VALUES]]
