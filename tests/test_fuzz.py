@@ -171,7 +171,7 @@ def test_a_finding_is_left_with_the_fields_that_make_it_one() -> None:
 
 # --- what was measured of registers
 
-MEASURED = json.loads((ROOT / "benchmarks" / "registers.json").read_text())["kernels"]
+MEASURED = json.loads((ROOT / "benchmarks" / "registers" / "needed.json").read_text())["kernels"]
 
 
 def asked_of(row: dict[str, Any]) -> tuple[int, int]:

@@ -133,17 +133,17 @@ ERF_REGISTERS = 16
 bare sum 240, whole and by quarters, but not by eight elements at a time, which need 160.
 """
 REGISTERS_OF_ERF_AMONG_STEPS = 8
-"""What an epilogue of ``EPILOGUE_STEPS`` needs besides, one of which is erf.
+"""What an epilogue of ``EPILOGUE_STEPS`` needs besides, one of which is erf: for each of its activations.
 
-[gluon] 160 registers beside 64 sums, with C and a bias, and 64 beside 16 with seven steps; with 8 less 4 to
-24 bytes spill.
+[gluon] 160 registers beside 64 sums, with C and a bias, and of seven steps, of which SiLU and GELU are two,
+beside 16 more than 72; with 8 less the former spill 4 bytes, and the latter 12 at 72.
 """
 REGISTERS_OF_C_AND_ACTIVATION = 24
 """What C and an activation need besides in steps of ``LONG_STEP_MMAS``: erf, and any beside ``MOST_SUMS``.
 
 [gluon] Beside 128 sums, whole, 232 registers spill 24 bytes with SiLU, and 68 in a cluster, while steps of 8
 do with them; beside 64, erf needs 168 and SiLU no more than elsewhere. C alone and vectors need none of it:
-``benchmarks/registers.json`` has the grid, and ``benchmarks/registers.py`` measures it anew.
+``benchmarks/registers/needed.json`` has the grid, and ``benchmarks/registers/measure.py`` measures it anew.
 """
 REGISTERS_OF_C_ALONE = 24
 """What C alone needs besides its epilogue, beside ``MOST_SUMS`` in longer steps.
@@ -368,6 +368,9 @@ def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
     classes = {op.register_class for op in plan.problem.operations if op.function} - {"linear"}
     if divided:
         return with_c + steps
+    if plan.splits > 1 and plan.dependent and plan.reduction == "ordered":
+        # [gluon] 32 sums of 13 parts, with C, a bias and B loaded early, spill 16 bytes at 80, without roles.
+        return epilogue + REGISTERS_OF_C_AND_ACTIVATION
     if plan.mmas_per_step > LONG_STEP_MMAS and not _is_narrow(plan):  # narrow ones need all of it anyway
         if sums >= MOST_SUMS:
             return with_c if classes else epilogue + REGISTERS_OF_C_ALONE
@@ -393,9 +396,10 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
     if plan.problem.c is not None:
         beside = C_REGISTERS_OF_TWO_WARPGROUPS if _fits_two_warpgroups(plan) else C_REGISTERS
         needed.append(sums + sums // plan.subtiles // 2 + beside)
-    erf = any(op.register_class == "erf" for op in plan.problem.operations if op.function)
+    curved = [op.register_class for op in plan.problem.operations if op.function]
+    curved = [found for found in curved if found != "linear"]
     if len(steps) >= EPILOGUE_STEPS:
-        more = REGISTERS_OF_ERF_AMONG_STEPS if erf else 0
+        more = min(len(curved), 3) * REGISTERS_OF_ERF_AMONG_STEPS if "erf" in curved else 0
         needed.append(sums + sums // plan.subtiles + STEP_REGISTERS + more)
     return max(needed)
 

@@ -3,7 +3,7 @@
 No GPU is needed: each kernel of the grid is compiled with ever more registers, from what the rules ask for
 on, until nothing spills. ``gemmgen/plan/wgmma/bounds.py`` has the rules; for a new Triton this repeats it:
 
-    python benchmarks/registers.py [--out benchmarks/registers.json]
+    python benchmarks/registers/measure.py [--out benchmarks/registers/needed.json]
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def spilled(plan: WgmmaKernel) -> int:
 def main() -> None:
     """Measure the grid and write a line for each of its kernels."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/registers.json"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/registers/needed.json"))
     out = parser.parse_args().out
     rows: list[dict[str, object]] = []
     for values in grid():
