@@ -14,8 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gemmgen.tune.halving import ROUNDS
-
 from gemmgen.hardware import HOPPER
 from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
