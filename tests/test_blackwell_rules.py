@@ -172,16 +172,6 @@ def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path
     assert any(not diagnostics(changed(path, found.field, value, tmp_path)) for value in fixes(found))
 
 
-@pytest.mark.parametrize("stem", sorted(HAS_SEVERAL_MISTAKES))
-def test_one_fix_after_the_other_leads_to_a_legal_spec(stem: str, tmp_path: Path) -> None:
-    path, seen = DIRECTORY / f"{stem}.yaml", set[str]()
-    while found := diagnostics(path):
-        assert str(found) not in seen, "the fixes go in a circle"
-        seen.add(str(found))
-        assert found[0].field
-        path = changed(path, found[0].field, fixes(found[0])[0], tmp_path)
-
-
 @every_invalid_spec
 def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
