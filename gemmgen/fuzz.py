@@ -398,21 +398,14 @@ UNSEEN = {
     "single-tile-shapes": "the spec lists a shape that the kernel does not compute",
     "group-width": "the order does not read the number, or counts tiles of larger problems with it",
     "minor-dimension": "the order does not read the word",
-    "register-pool": "a lone consumer makes no request, and the number would mean nothing",
     "role-registers": "without roles nobody makes a request, and the number would mean nothing",
-    "register-granularity": "a lone consumer makes no request",
     "occupancy": "how many CTAs an SM holds, and how clusters lie on SMs, shows at the launch",
     "promotion": "sums of 16 and 32 bits lose nothing that a promotion could save",
     "reduction": "of one part nothing is added up: the word would mean nothing",
     "same-bits": "that other runs and batches give other bits shows on a GPU that has other things to do",
-    "outstanding-mmas": "no MMA follows the only one",
-    "epilogue-ops": "an operand of an operation has a name, and only one value",
     "epilogue-factors": "a factor of 0 says that there is no such term",
-    "schedule-kind": "a program of one tile has nothing to load ahead for",
-    "consumer-count": "without roles there are no consumers to count",
-    "cluster-shape": "no tile gains by sharing among more CTAs: MAX_CLUSTER says what was measured",
 }
-"""Rules with a reason that neither a compiler nor the simulator can see, and what that is."""
+"""Rules with a reason that neither a compiler nor the simulator can see; a report counts what they refuse."""
 
 
 def judged(values: Values, *, simulated: bool, minimum: bool = False) -> Outcome:
@@ -730,10 +723,20 @@ class Report:
         ends = Counter(f"{one.outcome.verdict}: {_end(one.outcome)}" for one in self.judged)
         return dict(sorted(ends.items()))
 
+    @property
+    def unseen(self) -> dict[str, int]:
+        """How many clean specs each rule refused, for a reason that nothing here can see."""
+        outcomes = [one.outcome for one in self.judged]
+        fine = [
+            each for each in outcomes if each.verdict == "refused" and not each.fault and not each.finding
+        ]
+        return dict(sorted(Counter(rule for each in fine for rule in each.rules).items()))
+
     def lines(self) -> Iterator[str]:
         """Yield it for people: counts, and then each finding with its spec."""
         yield f"{counted(len(self.judged), 'spec')} of seed {self.run.seed} for {self.run.target}"
         yield from (f"  {count:>6}  {end}" for end, count in self.counts.items())
+        yield from (f"  {count:>6}  refused by {rule}: {UNSEEN[rule]}" for rule, count in self.unseen.items())
         for one in self.findings:
             yield ""
             yield f"finding in spec {one.number}: {one.outcome.finding}"
@@ -748,6 +751,7 @@ class Report:
             **asdict(self.run),
             "specs": len(self.judged),
             "counts": self.counts,
+            "unseen": self.unseen,
             "findings": [
                 {
                     "number": one.number,

@@ -137,6 +137,9 @@ def test_a_rule_whose_reason_is_unseen_is_no_finding(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(fuzz.UNSEEN, "no-narrow-tiles", "they look bad")
     found = fuzz.judged(SMALL, simulated=False)
     assert (found.stage, found.finding) == ("simulate", None)
+    report = fuzz.Report(fuzz.Run("sm90", 0), (fuzz.Judged(1, found),))
+    assert report.unseen == {"no-narrow-tiles": 1}
+    assert "       1  refused by no-narrow-tiles: they look bad" in list(report.lines())
 
 
 @pytest.mark.parametrize(
