@@ -342,8 +342,10 @@ class _Mend:
         chosen = _union([base, tuple((path, _decided(plan, path)) for path in gone)])
         if not self.is_legal(chosen):
             return left_out
-        for path in gone:  # what a rule names is nearer to what the spec says
-            for value in ruled[path]:
+        for path in gone:  # what the planner decides may be far from what the spec says
+            for value in (*ruled[path], *_nearby(path, _at(self._data, path), ())):
+                if value == dict(chosen)[path]:
+                    break
                 if self.is_legal(nearer := _union([chosen, ((path, value),)])):
                     chosen = nearer
                     break
