@@ -292,7 +292,7 @@ def test_the_command_draws_compiles_and_reports(gemmgen_: test_cli.Gemmgen, tmp_
     arguments = ("--target", "sm90", "--specs", "2", "--seed", "5", "--simulated", "0", "--processes", "1")
     ran = gemmgen_("fuzz", *arguments, "--record", str(tmp_path / "record.jsonl"), "--json")
     assert ran.code == 0, ran.stderr
-    report: dict[str, Any] = json.loads(ran.stdout)
+    report: dict[str, Any] = json.loads(ran.stdout)["results"]
     assert report["counts"] == {"accepted: compiled as planned": 2}
     assert (report["specs"], report["findings"]) == (2, [])
 

@@ -75,7 +75,16 @@ print(sorted(name for name in sys.modules if name.startswith("gemmgen.")))
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
     parts = {name.split(".")[1] for name in json.loads(ran.stdout.replace("'", '"'))}
-    assert parts == {"cache", "errors", "hardware", "numerics", "scratch", "simulate", "triton_api"}
+    assert parts == {
+        "cache",
+        "drawing",
+        "errors",
+        "hardware",
+        "numerics",
+        "scratch",
+        "simulate",
+        "triton_api",
+    }
 
 
 # --- binding

@@ -79,7 +79,7 @@ def assert_reasons(source: SpecFile, error: GemmgenError) -> None:
         assert found.code in CODES
         assert found.field
         assert (found.line, found.column) == source.locate(found.field)
-        assert re.fullmatch(r"[^;]+, [^;]+; (use|leave) (at (most|least) )?[0-9a-z].*", found.message)
+        assert re.fullmatch(r"[^;]+, [^;]+; (use|leave) (at (most|least) )?[0-9a-z[].*", found.message)
 
 
 def assert_neither_tame_nor_wild(
