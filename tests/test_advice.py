@@ -166,3 +166,10 @@ def test_a_change_is_applied_as_its_reader_would() -> None:
     }
     assert applied(data, advice) == changed(data, advice) == expected
     assert data["search"] == {"tile.m": [64]}
+
+
+@pytest.mark.quick
+def test_of_a_long_list_the_last_items_go_first() -> None:
+    data = {"epilogue": {"ops": [f"op {number}" for number in range(12)]}}
+    advice = tuple((f"epilogue.ops.{number}", None) for number in range(1, 12))
+    assert applied(data, advice) == {"epilogue": {"ops": ["op 0"]}}

@@ -181,6 +181,8 @@ MOST_VALUES = 12
 """Values that are tried for a field that ends a fault alone, the nearest to the stated one first."""
 MOST_ROUNDS = 8
 """Faults of the problem of which one hides the next."""
+PLACE_DIGITS = 9
+"""Of the place of an item in a list, to which digits are filled up to be sorted as text."""
 COUNTS = ("stages", "width", "splits", "consumers", "occupancy", "epilogue", "accumulators")
 """What fields end in whose neighbours differ by one; others by a factor of two, registers by eight."""
 
@@ -393,8 +395,9 @@ def decision_paths(data: Mapping[str, Any]) -> list[str]:
 def applied(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
     """Return a spec's plain data with a change; what is left out of a list makes it shorter."""
     changed = copy.deepcopy(dict(data))
-    # The later items of a list go first, so that the places of others stay what they are.
-    for path, value in sorted(advice, key=lambda pair: _steps(pair[0]), reverse=True):
+    # The later items of a list go first, so that the places of others stay what they are: 10 before 9.
+    places = sorted(advice, key=lambda pair: [step.zfill(PLACE_DIGITS) for step in _steps(pair[0])])
+    for path, value in reversed(places):
         *sections, last = _steps(path)
         section: Any = changed
         for step in sections:
