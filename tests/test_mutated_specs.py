@@ -51,7 +51,14 @@ def test_a_seed_makes_the_same_files() -> None:
 # --- the watch
 
 
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are built in this process, which has had the memory of all tests before."""
+    monkeypatch.setattr(mutated_specs, "_most_bytes", lambda: 0)
+
+
 @pytest.mark.quick
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("harm", "fault"),
     [
@@ -79,6 +86,7 @@ def test_what_must_not_be_is_seen(
 
 
 @pytest.mark.quick
+@pytest.mark.usefixtures("small")
 def test_a_file_that_takes_long_each_time_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def built(seconds: list[int]) -> list[str]:
         clock = itertools.accumulate(itertools.chain.from_iterable((0, each) for each in seconds))
@@ -87,3 +95,9 @@ def test_a_file_that_takes_long_each_time_is_seen(tmp_path: Path, monkeypatch: p
 
     assert built([3, 4, 5]) == ["file 0 of seed 0: 3.0 seconds"]
     assert built([3, 1]) == []  # the machine was busy with others
+
+
+@pytest.mark.quick
+def test_too_much_memory_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutated_specs, "_most_bytes", lambda: MOST_BYTES + 1)
+    assert build(range(1), 0, tmp_path, Watch()).faults == [f"files 0 to 0: {MOST_BYTES + 1:,} bytes"]
