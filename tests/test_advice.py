@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from pathlib import Path
 
 import pytest
 from advice import MOST_ROUNDS, changed, follow, invalid_specs, refused_specs
+from modules import ROOT
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
@@ -173,3 +175,13 @@ def test_of_a_long_list_the_last_items_go_first() -> None:
     data = {"epilogue": {"ops": [f"op {number}" for number in range(12)]}}
     advice = tuple((f"epilogue.ops.{number}", None) for number in range(1, 12))
     assert applied(data, advice) == {"epilogue": {"ops": ["op 0"]}}
+
+
+@pytest.mark.quick
+def test_the_page_has_the_figures_of_the_record() -> None:
+    record = json.loads((ROOT / "tests/records/advice.json").read_text(encoding="utf-8"))
+    assert (record["without_end"], list(record["rounds"])) == (0, ["1"])
+    alone, two, *more = record["fields_changed"].values()
+    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    assert f"All {record['invalid_specs']} and all {record['random_refused_specs']:,} (seeds" in page
+    assert f"{alone:,} of them by a change of one field, {two} of two, {sum(more)} of more" in page
