@@ -29,11 +29,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import lower
-from gemmgen.plan import plan_spec
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for, family_of
+from gemmgen.plan.planner import attempted, family_for, family_of
 from gemmgen.plan.rule import Part, Rule, altered, counted, judge
 from gemmgen.plan.search import Family
 from gemmgen.product import Product
@@ -60,6 +59,14 @@ MOST_REDUCTIONS = 40
 """Specs that are judged to make a finding small."""
 MOST_PRODUCTS = 3 * 10**8
 """Of a launch that is simulated: a second for each schedule."""
+MOST_TILES = 200
+"""Of one, with those of each split."""
+MOST_DIVIDED_TILE = 1 << 14
+"""Elements of a program's tile where the last wave is divided: eight of them are simulated, in many steps."""
+FEW_STEPS = 5
+"""Of K at most, where a launch is to have fewer than there are splits."""
+ODD_COLUMNS = 9
+"""In the second tile of a launch of few rows: no vector of stores is as wide."""
 
 # --- what is drawn
 
@@ -282,15 +289,31 @@ PLAIN: Values = {
 """What fields of a finding are reset to, if it is still one then; what is not here is left out."""
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A spec on the way to a legal one."""
+
+    values: Values
+    refused: tuple[Diagnostic, ...]
+    """Why it is not legal, without the search for advice that ends; empty if it is, or is a finding."""
+
+
 def drawn(target: str, seed: int, number: int) -> tuple[Values, Values | None]:
     """Return a random spec's values, and those of the last one that was refused on the way to it.
 
     The first are legal, unless so many rounds did not do; the second are None where the first ones drawn are.
     """
-    rng = random.Random(f"{target} {seed} {number}")
-    table, kinds = TABLES[target]
-    kind, own = rng.choice(kinds)
-    choices = {**table, **own}
+    *others, last = drafts(target, seed, number)
+    return last.values, others[-1].values if others else None
+
+
+def drafts(target: str, seed: int, number: int) -> Iterator[Draft]:
+    """Yield a random spec as it is drawn, and then round by round closer to what is legal.
+
+    The last one is legal, unless so many rounds did not do.
+    """
+    rng, (kind, own) = _kind(target, seed, number)
+    choices = {**TABLES[target][0], **own}
     left_out, wild = rng.choice((0.2, 0.4, 0.6, 0.8)), rng.choice((0.0, 0.0, 0.03, 0.1))
     values: Values = {"title": f"{kind} {number} of seed {seed}"}
     for path, tame in choices.items():
@@ -298,32 +321,43 @@ def drawn(target: str, seed: int, number: int) -> tuple[Values, Values | None]:
             values[path] = rng.choice(WILD[path] if path in WILD and rng.random() < wild else tame)
     if "operands.b.dtype" not in own and rng.random() < 0.8:  # of types at random, few go together
         values["operands.b.dtype"] = values["operands.a.dtype"]
-    refused = None
     for _ in range(ROUNDS):
-        diagnostics = _refusal(values)
-        if not diagnostics:
-            break
-        refused = dict(values)
-        _amend(values, diagnostics, choices, rng)
-    return values, refused
+        refused = _refused(values)
+        yield Draft(dict(values), refused)
+        if not refused:
+            return
+        _amend(values, [found.field or "" for found in refused], choices, rng)
+    yield Draft(values, _refused(values))
 
 
-def _refusal(values: Values) -> tuple[Diagnostic, ...]:
-    """Return why a spec is refused; nothing if it is legal."""
+def kind_of(target: str, seed: int, number: int) -> str:
+    """Return the kind of kernel of a random spec."""
+    return _kind(target, seed, number)[1][0]
+
+
+def _kind(target: str, seed: int, number: int) -> tuple[random.Random, tuple[str, Stated]]:
+    """Return what a random spec is drawn with, and its kind with the values of its own."""
+    rng = random.Random(f"{target} {seed} {number}")
+    return rng, rng.choice(TABLES[target][1])
+
+
+def _refused(values: Values) -> tuple[Diagnostic, ...]:
+    """Return why a spec is not legal; nothing if it is."""
     try:
-        plan_spec(spec_of(values))
+        source = spec_of(values)
+        found = attempted(source)
     except GemmgenError as error:
         return error.diagnostics
     except Exception:  # that is a finding, as the spec now is
         return ()
-    return ()
+    return () if isinstance(found, Kernel) else tuple(map(source.diagnose, found))
 
 
-def _amend(values: Values, diagnostics: Iterable[Diagnostic], choices: Stated, rng: random.Random) -> None:
+def _amend(values: Values, blamed: Iterable[str], choices: Stated, rng: random.Random) -> None:
     """Draw the fields anew that are blamed, or leave them out; one at random if none of them is stated."""
-    blamed = {path for found in diagnostics for path in _stated(values, found.field or "")}
+    paths = {path for field in blamed for path in _stated(values, field)}
     optional = sorted(values.keys() - {*REQUIRED, "title"})
-    for path in sorted(blamed) or rng.sample(optional, min(1, len(optional))):
+    for path in sorted(paths) or rng.sample(optional, min(1, len(optional))):
         if path in REQUIRED or (path in choices and rng.random() < 0.5):
             values[path] = rng.choice(choices[path])
             if path == "operands.b.dtype" and rng.random() < 0.5:
@@ -386,8 +420,9 @@ class Outcome:
         """What is wrong with the rules, as a class of findings; None where nothing is."""
         if self.verdict == "accepted":
             return f"accepted, but not {WRONG[self.stage]}" if self.fault else None
-        fine = not self.fault and not all(rule in UNSEEN for rule in self.rules)
-        return f"refused by {' and '.join(self.rules)}, but fine" if fine else None
+        seen = not self.rules or any(rule not in UNSEEN for rule in self.rules)
+        by = " and ".join(self.rules) or "no rule"
+        return f"refused by {by}, but fine" if seen and not self.fault else None
 
 
 WRONG = {"plan": "planned", "render": "rendered", "lower": "compiled as planned", "simulate": "clean"}
@@ -397,13 +432,18 @@ UNSEEN = {
     "shape-alignment": "TMA refuses such rows at the launch, and the simulator launches shapes of its own",
     "single-tile-shapes": "the spec lists a shape that the kernel does not compute",
     "group-width": "the order does not read the number, or counts tiles of larger problems with it",
-    "minor-dimension": "the order does not read the word",
+    "register-pool": "the first consumer gets what the others leave, whatever the number says",
     "role-registers": "without roles nobody makes a request, and the number would mean nothing",
+    "schedule-kind": "with roles a tiled schedule is the persistent kernel's code, with more programs",
+    "outstanding-mmas": "A is read into registers that an MMA in flight has: PTX leaves it undefined",
+    "cluster-shape": "how many clusters of so many CTAs a GPU holds at a time shows at the launch",
+    "operand-dtypes": "PTX promises no product of bf16 and fp16, and the compiler does not ask",
     "occupancy": "how many CTAs an SM holds, and how clusters lie on SMs, shows at the launch",
-    "promotion": "sums of 16 and 32 bits lose nothing that a promotion could save",
+    "promotion": "other sums lose nothing by it, and the code promotes each K step whatever the number",
     "reduction": "of one part nothing is added up: the word would mean nothing",
     "same-bits": "that other runs and batches give other bits shows on a GPU that has other things to do",
     "epilogue-factors": "a factor of 0 says that there is no such term",
+    "epilogue-ops": "an activation right behind itself is a slip, and two spill in some kernels of one",
 }
 """Rules with a reason that neither a compiler nor the simulator can see; a report counts what they refuse."""
 
@@ -416,12 +456,13 @@ def judged(values: Values, *, simulated: bool, minimum: bool = False) -> Outcome
     """
     try:
         source = spec_of(values)
-        plan = plan_spec(source)
+        plan = attempted(source)
     except GemmgenError as error:
-        rules = tuple(sorted({found.code for found in error.diagnostics}))
-        return _without(values, rules)
+        return _without(values, tuple(sorted({found.code for found in error.diagnostics})))
     except Exception as error:  # whatever it is, it is a finding
         return Outcome("accepted", "plan", fault=_brief(error))
+    if not isinstance(plan, Kernel):
+        return _without(values, tuple(sorted({violation.rule for violation in plan})))
     if minimum:
         plan = fewest_registers(plan)
     stage, fault = _made(source, plan, simulated=simulated)
@@ -475,14 +516,28 @@ def _brief(error: Exception) -> str:
 
 
 def launches(plan: Kernel) -> Iterator[Launch]:
-    """Yield what is simulated of a kernel: a launch that wraps its rings, or a smaller one of large tiles."""
-    from gemmgen.verify.simulation import ring_launch
+    """Yield what is simulated of a kernel, in sizes that take seconds.
 
-    ring = ring_launch(plan)
+    The launch that wraps its rings, or a smaller one of large tiles; of less than a tile of rows, with less
+    of K than there are splits; of more tiles than its groups have; of a last wave that is divided, and in
+    pieces.
+    """
+    from gemmgen.verify.simulation import order_launch, parts_launch, ragged, ring_launch
+
+    ring, order = ring_launch(plan), order_launch(plan)
     if prod(ring.shape) > MOST_PRODUCTS:
-        k = (2 * plan.splits_per_tile + 3) * plan.cta_tile_k
-        ring = replace(ring, shape=(plan.program_tile_m, 2 * plan.program_tile_n, k), wraps=False)
+        ring = replace(ring, shape=ragged(plan, 1, 2, 2 * plan.splits_per_tile + 3), wraps=False)
     yield ring
+    if plan.schedule_kind == "single_tile":
+        return
+    *_, k = ragged(plan, 1, 1, max(1, min(plan.splits_per_tile - 1, FEW_STEPS)))
+    rows, columns = max(1, plan.program_tile_m // 2 - 1), plan.program_tile_n + ODD_COLUMNS
+    yield replace(ring, shape=(rows, columns, k), programs=2, wraps=False)
+    tiles = prod(plan.tiles(order.shape)) * plan.splits_per_tile
+    if prod(order.shape) <= MOST_PRODUCTS and tiles <= MOST_TILES:
+        yield order
+    if plan.divides_last_wave and plan.program_tile_m * plan.program_tile_n <= MOST_DIVIDED_TILE:
+        yield parts_launch(plan, ("random",))
 
 
 def fewest_registers(plan: Kernel) -> Kernel:

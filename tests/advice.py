@@ -12,23 +12,24 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from random_specs import blackwell, composed, few_rows, hopper, stream_k
 from ruamel.yaml import YAML
 
+from gemmgen import fuzz
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent
 MOST_ROUNDS = 3
-GENERATORS = (hopper, blackwell, few_rows, composed, stream_k)
-"""Random specs by turns; those of a seed are the same each time."""
+TARGETS = tuple(fuzz.TABLES)
+"""Of random specs by turns."""
 
 
 @dataclass(frozen=True)
@@ -120,32 +121,38 @@ def invalid(name: str) -> Iterator[Path]:
     return (ROOT / "tests" / "invalid" / name).glob("*.yaml")
 
 
-def refused_specs(directory: Path, seeds: Iterator[int]) -> Iterator[tuple[int, Path]]:
-    """Random specs, each with its seed; some are legal."""
-    for seed in seeds:
-        path = directory / f"random_{seed}.yaml"
-        path.write_text(GENERATORS[seed % len(GENERATORS)].spec_text(seed))
-        yield seed, path
+def refused_specs(directory: Path, seed: int, numbers: Iterable[int]) -> Iterator[tuple[int, Path]]:
+    """Random specs that a rule refuses, each with its number: the last one on the way to a legal spec.
+
+    Those of a seed and a number are the same each time.
+    """
+    for number in numbers:
+        _, refused = fuzz.drawn(TARGETS[number % len(TARGETS)], seed, number)
+        if refused is not None:
+            path = directory / f"random_{number}.yaml"
+            path.write_text(fuzz.spec_text(refused))
+            yield number, path
 
 
 def main() -> None:
     """Print what following all advice came to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--specs", type=int, default=2000, metavar="N", help="random refused specs")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the first one")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of all of them")
     args = parser.parse_args()
     results: list[tuple[str, Followed]] = []
     for path in invalid_specs():
         if found := follow(path):
             results.append((path.relative_to(ROOT).as_posix(), found))
     of_tests = len(results)
+    last = 0
     with tempfile.TemporaryDirectory() as directory:
-        seed = args.seed
-        while len(results) < of_tests + args.specs:
-            for _, path in refused_specs(Path(directory), iter([seed])):
-                if found := follow(path):
-                    results.append((f"seed {seed}", found))
-            seed += 1
+        for number, path in refused_specs(Path(directory), args.seed, count()):
+            if found := follow(path):
+                results.append((f"number {number}", found))
+                last = number
+            if len(results) == of_tests + args.specs:
+                break
     faults = [(name, found) for name, found in results if found.fault]
     for name, found in faults:
         sys.stderr.write(f"{name}: {found.fault}\n")
@@ -154,7 +161,8 @@ def main() -> None:
     figures = {
         "invalid_specs": of_tests,
         "random_refused_specs": len(results) - of_tests,
-        "seeds": [args.seed, seed],
+        "seed": args.seed,
+        "numbers": [0, last],
         "rounds": dict(sorted(Counter(found.rounds for _, found in results if not found.fault).items())),
         "fields_changed": dict(sorted(Counter(min(found.changes, 9) for _, found in results).items())),
         "without_end": len(faults),

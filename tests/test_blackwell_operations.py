@@ -42,6 +42,7 @@ MINIMA = {
     "b200_bf16_one_cta": (1 + 1, 0, 4, 128 // 32),
     "b200_bf16_cluster4x1": (1 + 1, 0, 4, 256 // 64),  # two pairs: B comes once for both, still one load
     "b200_bf16_cluster2x2": (1 + 1, 0, 4, 128 // 128),  # two pairs: A comes once for both
+    "b200_bf16_rows64_cluster1x2": (1 + 1, 0, 4, 128 // 128),  # lone CTAs: each has all of its columns of B
     "b200_fp16_gelu": (1 + 1, 0, 4, 256 // 32),
     # A K step of two spans: 128 of K are 256 bytes. Two loads of either operand, 256 / 32 MMAs.
     "b200_bf16_n64": (2 + 2, 0, 8, 64 // 32),
@@ -56,6 +57,7 @@ MINIMA = {
     # nvfp4, half a byte: 256 of K are 128 bytes and 256 / 16 = 16 scales of a row. A CTA has 128 rows of A,
     # 128 x 16 / 512 = 4 copies, and the scales of all columns of B: 256 x 16 / 512 = 8, of 128 columns 4.
     "b200_nvfp4": (1 + 1 + 2, 4 + 8, 4, 256 // 64),
+    "b200_nvfp4_cluster4x1": (1 + 1 + 2, 4 + 4, 4, 128 // 64),  # B's scales come once for all four CTAs
     "b200_nvfp4_one_cta": (1 + 1 + 2, 4 + 4, 4, 128 // 32),
     "b200_nvfp4_search": (1 + 1 + 2, 4 + 8, 4, 256 // 64),
     "b200_nvfp4_two_accumulators": (1 + 1 + 2, 4 + 4, 4, 128 // 128),
@@ -65,6 +67,7 @@ MINIMA = {
     "b200_mxfp4_one_cta": (1 + 1 + 2, 1 + 2, 2, 256 // 256),
     # mxfp8, a byte: 128 of K are 128 bytes and 4 scales: 128 x 4 / 512 = 1 copy for A, 2 for 256 columns.
     "b200_mxfp8": (1 + 1 + 2, 1 + 2, 4, 256 // 64),
+    "b200_mxfp8_cluster2x2": (1 + 1 + 2, 1 + 1, 4, 128 // 128),
     "b200_mxfp8_one_cta": (1 + 1 + 2, 1 + 1, 4, 128 // 32),
     # 256 of K are two spans and 8 scales: 128 x 8 / 512 = 2 copies for either.
     "b200_mxfp8_e5m2": (2 + 2 + 2, 2 + 2, 8, 128 // 64),

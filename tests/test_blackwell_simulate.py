@@ -8,10 +8,15 @@ from __future__ import annotations
 import pytest
 from modules import BLACKWELL_SPECS, made
 
+from gemmgen import fuzz
+from gemmgen.lower import lower
+from gemmgen.plan.planner import plan_spec
+from gemmgen.plan.tcgen05.tile_rules import CLUSTERS
 from gemmgen.problem import Shape
 from gemmgen.product import Product
+from gemmgen.render import render
 from gemmgen.simulate.policies import schedules
-from gemmgen.verify.simulation import Launch, simulate_product
+from gemmgen.verify.simulation import Launch, ring_launch, simulate_product
 
 SEEDS = 5
 PROGRAMS = 2
@@ -59,3 +64,46 @@ def test_only_padded_operands_leave_a_shape_out() -> None:
         if product.plan.problem.a.padded or product.plan.problem.b.padded
     }
     assert left_out == padded
+
+
+# --- clusters of eight CTAs, of which no spec is committed
+
+DENSE: fuzz.Values = {f"operands.{name}.dtype": "bf16" for name in "abd"} | {"tile.k": 64}
+SCALED: fuzz.Values = DENSE | {
+    "operands.a.dtype": "e2m1",
+    "operands.b.dtype": "e4m3",
+    "operands.a.scale": {"format": "mxfp4"},
+    "operands.b.scale": {"format": "mxfp8"},
+    "tile.k": 128,
+}
+STATED: fuzz.Values = {
+    "title": "a cluster of CTAs",
+    "target": "b200",
+    "tile.m": 128,
+    "tile.n": 128,
+    "buffering.stages": 2,
+}
+"""With two stages a pair that could be a lap ahead soon is."""
+
+
+@pytest.mark.parametrize(("m", "n"), [(8, 1), (2, 4), (1, 8)])
+@pytest.mark.parametrize("operands", [DENSE, SCALED], ids=["dense", "scaled"])
+def test_eight_ctas_compile_as_planned_and_are_without_findings(
+    operands: fuzz.Values, m: int, n: int
+) -> None:
+    source = fuzz.spec_of(STATED | operands | {"cluster.m": m, "cluster.n": n})
+    plan = plan_spec(source)
+    module = render(plan, spec_name="eight_ctas.yaml", spec_sha256=source.sha256)
+    lower(module, plan, path="eight_ctas.yaml", stem="eight_ctas")
+    assert simulate_product(Product(source, plan, module), (ring_launch(plan),)).diagnostics == ()
+
+
+def test_the_simulator_finds_what_pairs_that_share_no_tile_overwrite() -> None:
+    assert (4, 2) not in CLUSTERS
+    source = fuzz.spec_of(STATED | DENSE | {"cluster.m": 4, "cluster.n": 2})
+    plan = fuzz.plan_without(source, ("cluster-shape",))
+    assert plan is not None
+    module = render(plan, spec_name="four_pairs.yaml", spec_sha256=source.sha256)
+    lower(module, plan, path="four_pairs.yaml", stem="four_pairs")
+    found = simulate_product(Product(source, plan, module), (ring_launch(plan),)).diagnostics
+    assert "write-after-write" in {diagnostic.code for diagnostic in found}

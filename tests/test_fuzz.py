@@ -14,12 +14,15 @@ import test_cli
 from gemmgen import fuzz
 from gemmgen.errors import GemmgenError
 from gemmgen.fuzz import Judged, Outcome, Report, Run, Values
+from gemmgen.lower import lower
 from gemmgen.plan import plan_spec, planner
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.plan.rule import Finding, Rule, rule
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.render import render
+from gemmgen.spec import load_spec
 
 gemmgen_ = test_cli.gemmgen_
 TARGETS = tuple(fuzz.TABLES)
@@ -157,6 +160,12 @@ def test_what_is_refused_with_reason_fails_without_its_rules(change: Values, sta
 
 
 @pytest.mark.quick
+def test_a_refusal_without_a_reason_is_a_finding() -> None:
+    assert Outcome("refused", "simulate").finding == "refused by no rule, but fine"
+    assert Outcome("refused", "lower", fault="registers spill").finding is None
+
+
+@pytest.mark.quick
 def test_the_fewest_registers_are_those_below_which_a_rule_refuses() -> None:
     plan = plan_spec(fuzz.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": []}))
     fewest = fuzz.fewest_registers(plan)
@@ -170,6 +179,17 @@ def test_a_finding_is_left_with_the_fields_that_make_it_one() -> None:
     values: Values = {**ORDINARY, "schedule.order": "snake", "buffering.stages": 3}
     small = fuzz.smallest(values, lambda found: found.get("tile.k") == 128 and "schedule.order" in found)
     assert {"tile.k", "schedule.order"} == small.keys() - {"title", "target"} - {*fuzz.REQUIRED}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("open_field", [{"operands.a.major": "mn"}, {"dependent_launch": {"early": "a"}}])
+@pytest.mark.parametrize("rows", [1, 8, 2**31 - 1])
+def test_a_tile_of_any_rows_is_planned_or_refused_in_words(rows: int, open_field: Values) -> None:
+    """Registers are estimated of tiles that no rule has seen: of one row, two consumers have none each."""
+    values = {**ORDINARY, "tile.m": rows, "schedule.splits": 3, **open_field}
+    found = planner.attempted(fuzz.spec_of(values))
+    assert not isinstance(found, Kernel)
+    assert found
 
 
 # --- what was measured of registers
@@ -205,6 +225,52 @@ def test_the_rules_ask_for_what_was_measured() -> None:
     for row in MEASURED:
         asked, most = asked_of(row)
         assert asked > most if row["needed"] is None else asked >= row["needed"], row
+
+
+# --- the runs on record
+
+RUNS: list[dict[str, Any]] = json.loads((ROOT / "tests" / "records" / "fuzz.json").read_text())
+
+
+BROKE = [
+    pytest.param(run, found, id=f"{run['target']}-{run['seed']}-{found['number']}")
+    for run in RUNS
+    for found in run["findings"]
+    if found["verdict"] == "accepted"
+]
+
+
+@pytest.mark.parametrize(("run", "found"), BROKE)
+def test_what_broke_in_a_run_on_record_is_repaired(
+    run: dict[str, Any], found: dict[str, Any], tmp_path: Path
+) -> None:
+    """By a rule that asks for more: the spec is planned otherwise, or refused."""
+    path = tmp_path / "random_spec.yaml"
+    path.write_text(found["spec"])
+    source = load_spec(path)
+    plan = planner.attempted(source)
+    if isinstance(plan, Kernel):
+        if run["minimum"]:
+            plan = fuzz.fewest_registers(plan)
+        lower(
+            render(plan, spec_name=path.name, spec_sha256=source.sha256), plan, path=path.name, stem=path.stem
+        )
+
+
+@pytest.mark.quick
+def test_at_most_one_spec_of_a_hundred_on_record_is_refused_but_fine() -> None:
+    fine = sum(found["verdict"] == "refused" for run in RUNS for found in run["findings"])
+    assert fine <= sum(run["specs"] for run in RUNS) / 100
+
+
+@pytest.mark.quick
+def test_the_page_tells_what_ran() -> None:
+    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    for run in RUNS:
+        least = ", with the fewest registers" if run["minimum"] else ""
+        assert (
+            f"| {run['target']}{least} | {run['seed']} | {run['specs']:,} | {len(run['findings'])} |" in page
+        )
 
 
 # --- a run and its record

@@ -361,6 +361,46 @@ def test_nothing_that_pip_says_is_hidden() -> None:
         assert not re.search(r"pip.*(--quiet|-q\b)", (ROOT / name).read_text())
 
 
+NOTES = """#!{shell}
+printf '%s %s\\n' "${{0##*/}}" "$1" >> "{log}"
+[ "$FAILS" != "${{0##*/}} $1" ] || exit 3
+"""
+"""A command that only notes its first argument, and fails where it is told to."""
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "said"),
+    [
+        ("", 0, ""),
+        ("apt-get update", 1, "apt-get could not install chromium"),
+        ("apt-get install", 1, "apt-get could not install chromium"),
+        ("make setup", 3, ""),
+        ("make test", 3, ""),
+    ],
+)
+def test_ci_installs_side_by_side_and_a_failure_of_either_ends_it(
+    tmp_path: Path, fails: str, code: int, said: str
+) -> None:
+    places, log = tmp_path / "bin", tmp_path / "log"
+    for directory in (places, tmp_path / ".ci"):
+        directory.mkdir()
+    script = shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    for name in ("bash", "dirname", "id"):
+        (places / name).symlink_to(cast(str, shutil.which(name)))
+    for name in ("apt-get", "make", "sudo"):
+        (places / name).write_text(NOTES.format(shell=shutil.which("bash"), log=log))
+        (places / name).chmod(0o755)
+    (places / "sudo").write_text(f'#!{shutil.which("bash")}\nexec "$@"\n')
+    environment = {"PATH": str(places), "FAILS": fails}
+    ran = subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr.startswith(said), bool(ran.stderr)) == (code, True, bool(said))
+    ends = fails.startswith("apt-get") or fails == "make setup"
+    done = ["apt-get update", *["apt-get install"] * (fails != "apt-get update"), "make setup"]
+    lines = log.read_text().splitlines()
+    assert sorted(lines[: len(done)]) == sorted(done)
+    assert lines[len(done) :] == ["make test"] * (not ends)
+
+
 def test_ci_runs_what_everybody_runs() -> None:
     targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
     commands = re.findall(r"\bmake ([a-z]+)", (ROOT / ".ci/run").read_text())

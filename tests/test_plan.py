@@ -14,6 +14,7 @@ from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
+from gemmgen.plan.rule import altered
 from gemmgen.plan.shared_rules import uneven_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -340,6 +341,28 @@ def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: WgmmaKernel, smem_
     assert plan.smem_bytes == smem_bytes
 
 
+def test_memory_with_other_stages_is_added_up_as_in_a_plan_that_has_them(product: Product) -> None:
+    plan = product.plan
+    for stages in range(2, 13):
+        assert plan.shared_memory.bytes_with("stages", stages) == altered(plan, stages=stages).smem_bytes
+
+
+def test_what_a_plan_has_computed_goes_along_only_where_register_counts_alone_differ() -> None:
+    plan = replace(TWO_CONSUMERS)
+    whole = plan.shared_memory
+    fewer = altered(plan, consumer_registers=plan.consumer_registers - 8)
+    assert fewer.shared_memory is whole
+    assert fewer == replace(plan, consumer_registers=plan.consumer_registers - 8)
+    fresh = replace(fewer)  # computes all of it again
+    assert (fresh.shared_memory, fresh.resources, fresh.partitions) == (
+        whole,
+        fewer.resources,
+        fewer.partitions,
+    )
+    assert fewer.partitions != plan.partitions
+    assert altered(plan, stages=3).shared_memory == replace(plan, stages=3).shared_memory != whole
+
+
 def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:
     divided = replace(TWO_CONSUMERS, splits=4)
     # The addresses of sums and counters are two captures more, 16 bytes. The first count lies at their start,
@@ -406,8 +429,10 @@ def test_sums_of_splits_are_read_in_groups_that_registers_hold() -> None:
     plan = replace(SQUARE, cta_tile_n=64)
     assert plan.accumulator_elements == 32
     assert [replace(plan, splits=splits).splits_at_once for splits in (2, 4, 6, 7, 8)] == [2, 4, 3, 4, 4]
-    # With several CTAs on an SM all groups are alike.
-    assert replace(plan, splits=7, occupancy=2).splits_at_once == 1
+    # Groups of two are alike, or splits are read one by one.
+    wide = replace(SQUARE, cta_tile_n=128)
+    assert wide.accumulator_elements == 64
+    assert [replace(wide, splits=splits).splits_at_once for splits in (2, 4, 5, 6, 7)] == [2, 2, 1, 2, 1]
 
 
 def test_what_tma_writes_without_a_swizzle_starts_at_a_multiple_of_128_bytes() -> None:

@@ -9,17 +9,21 @@ from functools import cache
 from typing import Any, cast
 
 import pytest
+from advice import asked
 from hopper import hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import applied, attempted
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_stages
 from gemmgen.plan.wgmma.cost import cost, cycles, excess
 from gemmgen.plan.wgmma.family import DEFAULTS, ORDER_DEFAULTS, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import spec_of, stated
 
 LARGE = (8192, 8192, 8192)
 COOPERATIVE: dict[str, Any] = {"warp_specialization": {"kind": "cooperative"}}
@@ -267,19 +271,37 @@ NUMBERS = sorted(set(PINS) - WORDS - {"outstanding_mmas"})
 SIZES = st.sampled_from((1, 2, 3, 4, 6, 8, 15, 16, 24, 32, 64, 128, 240, 256, 512, 2048, 4096, 2**31 - 1))
 
 
+ANY_NUMBERS = st.dictionaries(st.sampled_from(NUMBERS), SIZES | st.integers(1, 2**31 - 1))
+
+
 @settings(deadline=5000, max_examples=60, derandomize=True)
-@given(values=st.dictionaries(st.sampled_from(NUMBERS), SIZES | st.integers(1, 2**31 - 1)))
+@given(values=ANY_NUMBERS)
 def test_any_numbers_give_a_legal_plan_or_a_reason(values: dict[str, object]) -> None:
     spec = source(**pinning(values))
-    try:
-        plan = plan_spec(spec)
-    except GemmgenError as error:
-        fields = {diagnostic.field for diagnostic in error.diagnostics}
+    found = attempted(spec)
+    if isinstance(found, Kernel):
+        assert judge(hopper(found)) == ()
+        assert excess(hopper(found)) == 0
+    else:
+        fields = {violation.field for violation in found}
         assert fields
         assert fields <= set(spec.positions) or not fields & set(spec.positions)
+
+
+@settings(deadline=None, max_examples=8, derandomize=True)
+@given(values=ANY_NUMBERS)
+def test_what_is_advised_for_any_numbers_is_legal(values: dict[str, object]) -> None:
+    spec = source(**pinning(values))
+    try:
+        plan_spec(spec)
+    except GemmgenError as error:
+        found = error.diagnostics
     else:
-        assert judge(hopper(plan)) == ()
-        assert excess(hopper(plan)) == 0
+        return
+    assert all(diagnostic.advice for diagnostic in found)
+    changed = spec_of(applied(stated(spec.spec), asked(found)))
+    assert changed is not None
+    assert isinstance(attempted(replace(spec, spec=changed)), Kernel)
 
 
 @pytest.mark.parametrize("target", ["h100", "b200"])

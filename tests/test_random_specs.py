@@ -1,146 +1,132 @@
-"""Random specs: what the rules accept compiles as planned, and what they reject is given a reason.
+"""Random specs: what the rules accept compiles as planned, and what they refuse is given a reason.
 
-``GEMMGEN_RANDOM_SPECS=1000`` compiles that many of the accepted ones instead of a few, and
-``GEMMGEN_RANDOM_FEW_ROWS=300`` that many of those for few rows of A, which are simulated too, and
-``GEMMGEN_RANDOM_COMPOSED=300`` that many of those of composed tiles, ``GEMMGEN_RANDOM_STREAM_K=300`` of those
-with a divided last wave.
+These are some of every kind of kernel that ``gemmgen fuzz`` draws. That command runs thousands of them, and
+``tests/records/fuzz.json`` has which ran and what was found. ``GEMMGEN_RANDOM_SPECS=240`` compiles here that
+many of Hopper kernels instead of two of each kind, ``GEMMGEN_RANDOM_BLACKWELL_SPECS=160`` that many of
+Blackwell ones; half of them are simulated.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import count
-from math import prod
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from itertools import count, cycle, islice
 
 import pytest
-from random_specs import composed, few_rows, stream_k
-from random_specs.fields import furthest
-from random_specs.hopper import BORDER, spec_text
 from test_render import ruff
 
-from gemmgen.errors import GemmgenError
+from gemmgen import fuzz
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware.gpus import gpu_named
 from gemmgen.lower import lower
 from gemmgen.plan import plan_spec
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import FAMILIES, family_of
-from gemmgen.plan.search import Family
+from gemmgen.plan.planner import FAMILIES, family_for, family_of
+from gemmgen.plan.rule import altered
 from gemmgen.product import Product
 from gemmgen.render import render
-from gemmgen.spec import SpecFile, load_spec
-from gemmgen.verify.simulation import Launch, order_launch, parts_launch, ring_launch, simulate_product
+from gemmgen.spec import SpecFile
+from gemmgen.verify.simulation import simulate_product
 
-LOWERED = int(os.environ.get("GEMMGEN_RANDOM_SPECS", "60"))
-"""Accepted specs that are compiled, two to three seconds each."""
-FEW_ROWS_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_FEW_ROWS", "12"))
-"""Accepted specs for few rows that are compiled and simulated, three seconds each."""
-COMPOSED_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_COMPOSED", "12"))
-"""Accepted specs of composed tiles that are compiled and simulated, four seconds each."""
-STREAM_K_LOWERED = int(os.environ.get("GEMMGEN_RANDOM_STREAM_K", "12"))
-"""Accepted specs whose last wave is divided that are compiled and simulated, five seconds each."""
-HOPPER = FAMILIES["wgmma"]
-FEW_ROWS_RULES = ("splits", "reduction", "same-bits", "dependent-launch", "exchanged-operands")
-"""Of fields that only specs for few rows state."""
-COMPOSED_RULES = ("composed-tile",)
-"""Of columns that only specs of composed tiles have."""
-STREAM_K_RULE = "last-wave"
-"""Of a field that only specs whose last wave is divided state."""
-SEEDS_APART = 1_000
-"""Between the first seeds tried for two of them: far more than are tried."""
-
-SpecText = Callable[[int], str]
-"""Makes the text of a spec of a seed."""
+TARGETS = tuple(fuzz.TABLES)
+SEED = 4
+KINDS = {
+    target: tuple(dict.fromkeys(kind for kind, _ in kinds)) for target, (_, kinds) in fuzz.TABLES.items()
+}
+VARIABLES = {"sm90": "GEMMGEN_RANDOM_SPECS", "sm100": "GEMMGEN_RANDOM_BLACKWELL_SPECS"}
+COMPILED = {target: int(os.environ.get(VARIABLES[target], 2 * len(KINDS[target]))) for target in TARGETS}
+"""Accepted specs that are compiled, one to four seconds each, and one to three more where it is simulated."""
+DRAWN = {"sm90": 60, "sm100": 120}
+"""Specs that are drawn to hear what is said of the refused ones on the way, a fifth of a second each."""
 
 
-def load(text: str, directory: Path) -> SpecFile:
-    path = directory / "random_spec.yaml"
-    path.write_text(text)
-    return load_spec(path)
+# --- what is refused
+
+CODES = {rule.id for rules in (CHOICE_RULES, *(each.rules for each in FAMILIES.values())) for rule in rules}
+"""Of all reasons that a spec is given which is one."""
 
 
-def rule_ids(family: Family[Kernel]) -> set[str]:
-    return {rule.id for rule in family.rules}
+def rules_in(values: fuzz.Values, reasons: Sequence[Diagnostic]) -> set[str]:
+    """The rules among reasons, each with what was found, the limit and a fix; none is given twice.
 
-
-CODES = {rule.id for rule in CHOICE_RULES}.union(*map(rule_ids, FAMILIES.values()))
-"""Of all reasons: a random target can be another family's."""
-
-
-def assert_reasons(source: SpecFile, error: GemmgenError) -> None:
-    """Each reason is a rule's, at a place, with what was found, the limit and a fix; none is given twice."""
-    blamed = [(found.code, found.field) for found in error.diagnostics]
+    Values that are no spec are told so by the schema.
+    """
+    blamed = [(found.code, found.field) for found in reasons]
     assert blamed
     assert len(set(blamed)) == len(blamed)
-    for found in error.diagnostics:
-        assert found.code in CODES
+    codes = {found.code for found in reasons}
+    if not codes <= CODES:
+        with pytest.raises(GemmgenError):
+            fuzz.spec_of(values)
+        return set()
+    for found in reasons:
+        assert found.field
+        assert re.fullmatch(r"[^;]+, [^;]+; (use|leave) (at (most|least) )?[0-9a-z[].*", found.message)
+    return codes
+
+
+def assert_told_where(values: fuzz.Values) -> None:
+    """A refused spec's messages, with advice that ends, are at the places of their fields."""
+    try:
+        source = fuzz.spec_of(values)
+    except GemmgenError:
+        return
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(source)
+    for found in caught.value.diagnostics:
         assert found.field
         assert (found.line, found.column) == source.locate(found.field)
-        assert re.fullmatch(r"[^;]+, [^;]+; (use|leave) (at (most|least) )?[0-9a-z[].*", found.message)
+        assert found.advice
+    rules_in(values, caught.value.diagnostics)
 
 
-def assert_neither_tame_nor_wild(
-    texts: Iterable[str], family: Family[Kernel], directory: Path, *, out_of_reach: Iterable[str] = ()
-) -> None:
-    """Each is planned or told why not; a fifth passes, and of the rules in reach at least half are tried."""
-    sources = [load(text, directory) for text in texts]
-    legal, codes = 0, set[str]()
-    for source in sources:
-        try:
-            plan = plan_spec(source)
-        except GemmgenError as error:
-            assert_reasons(source, error)
-            codes |= {found.code for found in error.diagnostics}
-        else:
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_random_spec_is_planned_or_told_why_not(target: str) -> None:
+    """Of the family's rules two thirds are tried, and nearly all specs end as legal ones."""
+    codes, legal = set[str](), 0
+    for number in range(DRAWN[target]):
+        *refused, last = fuzz.drafts(target, SEED, number)
+        for draft in refused:
+            codes |= rules_in(draft.values, draft.refused)
+        if refused:
+            assert_told_where(refused[-1].values)
+        if not last.refused:
+            source = fuzz.spec_of(last.values)
+            assert family_of(source.spec).judge(plan_spec(source)) == ()
             legal += 1
-            assert family_of(source.spec).judge(plan) == ()
-    assert legal >= len(sources) // 5
-    within_reach = rule_ids(family) - {*out_of_reach}
-    assert len(codes & within_reach) >= len(within_reach) // 2
+    assert legal >= 9 * DRAWN[target] // 10
+    rules = {rule.id for rule in FAMILIES[gpu_named(target).architecture.mma].rules}
+    assert len(codes & rules) >= 2 * len(rules) // 3
 
 
-@pytest.mark.parametrize("first_seed", range(0, 400, 50))
-def test_a_random_spec_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
-    texts = map(spec_text, range(first_seed, first_seed + 50))
-    assert_neither_tame_nor_wild(
-        texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, *COMPOSED_RULES, STREAM_K_RULE)
-    )
+# --- what is accepted
 
 
-def accepted(
-    index: int,
-    text_of: SpecText,
-    family: Family[Kernel],
-    border: Sequence[tuple[str, int]],
-    directory: Path,
-) -> tuple[SpecFile, Kernel]:
-    """The first legal spec with a tile of its own, of those of an index; at the border if that is odd."""
-    for seed in count(SEEDS_APART * (index + 1)):
-        source = load(text_of(seed), directory)
-        if source.spec.tile.n and source.spec.tile.k and family_of(source.spec) is family:
-            try:
-                plan = plan_spec(source)
-            except GemmgenError:
-                continue
-            return source, furthest(plan, border, family) if index % 2 else plan
-    raise AssertionError
+def sample(target: str) -> Iterator[tuple[str, int, int]]:
+    """The kinds by turns, the turn, and the number of the spec: a fixed sample of each kind."""
+    numbers = {kind: numbers_of(target, kind) for kind in KINDS[target]}
+    for place, kind in islice(enumerate(cycle(numbers)), COMPILED[target]):
+        yield kind, place // len(numbers), next(numbers[kind])
 
 
-@pytest.mark.parametrize("index", range(LOWERED))
-def test_an_accepted_spec_compiles_as_planned(index: int, tmp_path: Path) -> None:
-    """Lowering fails if memory, registers or instruction differ from the plan's, and if a register spills."""
-    source, plan = accepted(index, spec_text, HOPPER, BORDER, tmp_path)
-    assert_compiled_as_planned(source, plan)
+def numbers_of(target: str, kind: str) -> Iterator[int]:
+    """The numbers of the specs of a kind."""
+    return (number for number in count() if fuzz.kind_of(target, SEED, number) == kind)
 
 
-def assert_compiled_as_planned(source: SpecFile, plan: Kernel) -> Product:
-    module = render(plan, spec_name="random.yaml", spec_sha256="0" * 64)
-    lowered = lower(module, plan, path="random.yaml", stem="random")
-    assert lowered.resources.smem_bytes == plan.smem_bytes
-    return Product(source, plan, module)
+def accepted(target: str, number: int) -> tuple[SpecFile, Kernel]:
+    """A spec and its plan."""
+    source = fuzz.spec_of(fuzz.drawn(target, SEED, number)[0])
+    return source, plan_spec(source)
+
+
+def at_the_border(plan: Kernel) -> Kernel:
+    """The plan with the fewest registers that the rules allow it, its tiles in the other minor dimension."""
+    plan = fuzz.fewest_registers(plan)
+    other = altered(plan, minor="n" if plan.minor == "m" else "m")
+    return plan if family_for(plan).judge(other) else other
 
 
 def assert_clean(module: str) -> None:
@@ -150,88 +136,23 @@ def assert_clean(module: str) -> None:
         assert found.returncode == 0, found.stdout + found.stderr
 
 
-# --- few rows of A
-
-MOST_PRODUCTS = 3 * 10**8
-"""Of a launch that is simulated, a second for each schedule."""
-MOST_TILES = 200
-"""Of one, with a program for each part of K."""
-
-
-def launches(plan: Kernel) -> Iterator[Launch]:
-    """One that wraps the ring; one of less than a tile of rows with less K than programs; one of groups."""
-    ring, order = ring_launch(plan), order_launch(plan)
-    if prod(ring.shape) > MOST_PRODUCTS:
-        k = (2 * plan.splits_per_tile + 3) * plan.cta_tile_k - plan.cta_tile_k // 3
-        shape = plan.program_tile_m - plan.program_tile_m // 3, 2 * plan.program_tile_n - 5, k
-        ring = replace(ring, shape=shape, wraps=False)
-    yield ring
-    if plan.schedule_kind == "single_tile":
-        return
-    rows, steps = max(1, plan.program_tile_m // 2 - 1), max(1, min(plan.splits_per_tile - 1, 5))
-    k = steps * plan.cta_tile_k - plan.cta_tile_k // 3
-    yield replace(ring, shape=(rows, plan.program_tile_n + 9, k), programs=2, wraps=False)
-    if (
-        prod(order.shape) <= MOST_PRODUCTS
-        and prod(plan.tiles(order.shape)) * plan.splits_per_tile <= MOST_TILES
-    ):
-        yield order
-
-
-@pytest.mark.parametrize("first_seed", range(0, 200, 50))
-def test_a_random_spec_for_few_rows_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
-    texts = map(few_rows.spec_text, range(first_seed, first_seed + 50))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(STREAM_K_RULE,))
-
-
-@pytest.mark.parametrize("index", range(FEW_ROWS_LOWERED))
-def test_an_accepted_spec_for_few_rows_compiles_as_planned_and_is_clean(index: int, tmp_path: Path) -> None:
-    source, plan = accepted(index, few_rows.spec_text, HOPPER, BORDER, tmp_path)
-    product = assert_compiled_as_planned(source, plan)
-    assert_clean(product.module)
-    assert simulate_product(product, tuple(launches(plan))).problems == ()
-
-
-# --- composed tiles
-
-
-@pytest.mark.parametrize("first_seed", range(0, 300, 100))
-def test_a_random_spec_of_composed_tiles_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
-    texts = map(composed.spec_text, range(first_seed, first_seed + 100))
-    assert_neither_tame_nor_wild(texts, HOPPER, tmp_path, out_of_reach=(*FEW_ROWS_RULES, STREAM_K_RULE))
-
-
-@pytest.mark.parametrize("index", range(COMPOSED_LOWERED))
-def test_an_accepted_spec_of_composed_tiles_compiles_as_planned_and_is_clean(
-    index: int, tmp_path: Path
+@pytest.mark.parametrize(
+    ("target", "kind", "turn", "number"), [(target, *each) for target in TARGETS for each in sample(target)]
+)
+def test_an_accepted_spec_compiles_as_planned_and_is_clean(
+    target: str, kind: str, turn: int, number: int
 ) -> None:
-    source, plan = accepted(index, composed.spec_text, HOPPER, BORDER, tmp_path)
-    product = assert_compiled_as_planned(source, plan)
-    assert_clean(product.module)
-    assert simulate_product(product, tuple(launches(plan))).problems == ()
+    """Lowering fails where memory, instructions or registers are not the plan's, and where a register spills.
 
-
-# --- stream-K
-
-MOST_TILE = 1 << 14
-"""Elements of a program's tile of which eight are simulated, in a hundred steps of K."""
-
-
-@pytest.mark.parametrize("first_seed", range(0, 200, 100))
-def test_a_random_spec_of_a_divided_wave_is_planned_or_told_why_not(first_seed: int, tmp_path: Path) -> None:
-    texts = map(stream_k.spec_text, range(first_seed, first_seed + 100))
-    assert_neither_tame_nor_wild(
-        texts, HOPPER, tmp_path, out_of_reach=("dependent-launch", "composed-tile", "same-bits")
-    )
-
-
-@pytest.mark.parametrize("index", range(STREAM_K_LOWERED))
-def test_an_accepted_spec_of_a_divided_wave_compiles_as_planned_and_is_clean(
-    index: int, tmp_path: Path
-) -> None:
-    source, plan = accepted(index, stream_k.spec_text, HOPPER, BORDER, tmp_path)
-    product = assert_compiled_as_planned(source, plan)
-    assert_clean(product.module)
-    parts = parts_launch(plan, ("random",))
-    shared = (parts,) if plan.program_tile_m * plan.program_tile_n <= MOST_TILE else ()
-    assert simulate_product(product, (*launches(plan), *shared)).problems == ()
+    Every other one of a kind is at the border, and every other one is simulated, of half of the kinds there.
+    """
+    source, plan = accepted(target, number)
+    if turn % 2:
+        plan = at_the_border(plan)
+    module = render(plan, spec_name="random.yaml", spec_sha256="0" * 64)
+    assert_clean(module)
+    resources = lower(module, plan, path="random.yaml", stem="random").resources
+    assert (resources.smem_bytes, resources.tmem_columns) == (plan.smem_bytes, plan.tmem_columns)
+    if (turn + KINDS[target].index(kind)) % 2 == 0:
+        launches = tuple(fuzz.launches(plan))
+        assert simulate_product(Product(source, plan, module), launches).problems == ()

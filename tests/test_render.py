@@ -393,7 +393,7 @@ def legal_plans(base: WgmmaKernel) -> Iterator[WgmmaKernel]:
             "cta_tile_n": 128,
             "mma_n": 128,
             "stages": 2,
-            "producer_registers": 24,
+            "producer_registers": 32,
             **kind,
             "problem": problem,
             "cluster_m": m,

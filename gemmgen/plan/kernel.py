@@ -329,7 +329,7 @@ def epilogue_arguments(problem: Problem) -> tuple[Argument, ...]:
     return (*c, *vectors, *scalar)
 
 
-SHARED = {"b_scale": "B's scales"}
+SHARED = {"a_scale": "A's scales", "b_scale": "B's scales"}
 """What of an operand is shared, where that is not its tile."""
 
 
@@ -453,7 +453,8 @@ class Kernel(Geometry, ABC):
     @property
     def shared_operands(self) -> str:
         """What CTAs share by multicast: ``A and B``."""
-        return " and ".join(SHARED.get(operand, operand.upper()) for operand in self.multicast)
+        *most, last = (SHARED.get(operand, operand.upper()) for operand in self.multicast)
+        return f"{', '.join(most)} and {last}" if most else last
 
     @property
     def register_entries(self) -> tuple[Entry, ...]:

@@ -64,13 +64,26 @@ def plan_spec(source: SpecFile, tick: Tick = _unheard) -> Kernel:
     Raises:
         GemmgenError: No combination is legal; carries what is wrong with the one that comes closest.
     """
+    found = attempted(source, tick)
+    if isinstance(found, Kernel):
+        return found
+    raise GemmgenError(map(source.diagnose, advised(found, source.spec)))
+
+
+def attempted(source: SpecFile, tick: Tick = _unheard) -> Kernel | Sequence[Violation]:
+    """Return the best legal plan for a spec, or what is wrong with the one that comes closest.
+
+    That is in the order of the file, and each rule's advice is its own: what it advises may break another.
+    """
     family = family_of(source.spec)
     if foreign := foreign_choices(source.spec, family):
-        raise GemmgenError(map(source.diagnose, advised(_in_order(foreign, source), source.spec)))
+        return _in_order(foreign, source)
     if (best := _best(source.spec, family, tick)) is not None:
         return best
-    found = [_as_searched(violation, source.spec) for violation in closest(source, family)]
-    raise GemmgenError(map(source.diagnose, advised(_in_order(found, source), source.spec)))
+    plan, violations = closest(source, family)
+    if not violations:  # where there was more to try than was tried, the closest one can be legal
+        return plan
+    return _in_order((_as_searched(found, source.spec) for found in violations), source)
 
 
 def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violation]:
@@ -97,6 +110,7 @@ def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
         if not refuted.knows(found.decisions):
             bounded.append((family.cost_over(found.lower_bound, shapes), found))
     best: tuple[tuple[float, ...], int, int, Kernel] | None = None
+    passed_over: list[Iterator[Kernel]] = []
     for number in sorted(range(len(bounded)), key=lambda number: bounded[number][0]):
         bound, configuration = bounded[number]
         if best is not None and bound > best[0]:
@@ -105,7 +119,8 @@ def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
             break
         if refuted.knows(configuration.decisions) or configuration.overfull:
             continue
-        for plan in configuration.kernels():
+        kernels = configuration.kernels()
+        for plan in kernels:
             cost = family.cost_over(plan, shapes)
             if best is not None and cost > best[0]:
                 continue
@@ -115,8 +130,30 @@ def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
             if not (broken := refuted.refuse(plan)):
                 best = (*ranked, plan)
             elif broken.subject != "store":
+                passed_over.append(kernels)
                 break
+    if best is None and not refuted.everything:
+        return _first_stored(passed_over, refuted)
     return best[3] if best else None
+
+
+MOST_STORED_OTHERWISE = 300
+"""Kernels that are judged, the cheapest first, where none is legal with its first way to store D."""
+
+
+def _first_stored(passed_over: Iterable[Iterator[Kernel]], refuted: Refuted[Kernel]) -> Kernel | None:
+    """Return the first legal one of other ways to store D, None if there is none among those that are judged.
+
+    Registers, which are no matter of storing D, can be too few for a whole tile of it and enough for a part.
+    """
+    most = refuted.judged + MOST_STORED_OTHERWISE
+    for kernels in passed_over:
+        for plan in kernels:
+            if refuted.everything or refuted.judged > most:
+                return None
+            if not refuted.refuse(plan):
+                return plan
+    return None
 
 
 MOST_REJECTED, SOME_REJECTED = 600, 300
@@ -125,8 +162,8 @@ MOST_STORED = 60
 """Of these, those of which every way to store D is judged, not only the first."""
 
 
-def closest(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
-    """Return what is wrong with the plan for which the spec's own values are most to blame, and least wrong.
+def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
+    """Return the plan for which the spec's own values are most to blame, least wrong, and what is wrong.
 
     A violation in a field that the planner chose is reported only if the spec's fields have none. A field
     whose values the spec wants searched is the spec's. Of many configurations a part is looked at, evenly
@@ -160,8 +197,8 @@ def closest(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
         rejected += ((wrong(candidate), candidate) for candidate in judged)
     least = min(rank for rank, _ in rejected)
     tied = (candidate for rank, candidate in rejected if rank == least)
-    _, violations = min(tied, key=lambda candidate: family.cost_over(candidate[0], shapes))
-    return to_blame(violations) or violations
+    plan, violations = min(tied, key=lambda candidate: family.cost_over(candidate[0], shapes))
+    return plan, to_blame(violations) or violations
 
 
 def _blames_the_problem_alone(candidate: Rejected, family: Family[Kernel]) -> bool:
@@ -279,11 +316,13 @@ class _Mend:
         open_to = set(decision_paths(self._data))
         blamed = [path for path in dict.fromkeys(v.field for v in violations) if path in open_to]
         problem = [
-            found[0]
+            (violation.field, found[0])
             for violation, found in zip(violations, named, strict=True)
             if found and violation.field not in open_to
         ]
-        base = self._sound(_union(problem), open_to)
+        base = self._sound(_union(found for _, found in problem), open_to)
+        if base is None:  # what the planner chose itself was blamed, and it can choose otherwise
+            base = self._sound(_union(found for field, found in problem if field not in FIELDS), open_to)
         if base is None:
             return None
         if self.is_legal(base):

@@ -135,9 +135,11 @@ class _Judgement(Generic[Judged]):
 
     def violations(self, rule: Rule[Judged]) -> tuple[Violation, ...]:
         """Return how the plan violates a rule."""
-        if rule not in self._violations:
-            self._violations[rule] = () if self.broken(*rule.after) else tuple(self._evaluated(rule))
-        return self._violations[rule]
+        found = self._violations.get(rule)
+        if found is None:
+            silent = bool(rule.after) and self.broken(*rule.after)
+            found = self._violations[rule] = () if silent else tuple(self._evaluated(rule))
+        return found
 
     def found_fault(self, rule: Rule[Judged]) -> bool:
         """Whether a rule that was evaluated is broken."""
@@ -212,13 +214,21 @@ def keeps(plan: Judged, rules: Sequence[Rule[Judged] | Part[Judged]]) -> bool:
 
 
 def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
-    """Return the plan with other decisions; what it has computed of its own is not taken over."""
+    """Return the plan with other decisions; what it has computed goes along where these cannot change it."""
     # As ``dataclasses.replace`` does, in an eighth of its time: a search makes tens of thousands. Plans are
     # frozen, and nothing is computed when one is made.
     names, own = _fields(type(plan)), vars(plan)
     other = object.__new__(type(plan))
     vars(other).update({name: own[name] for name in names}, **decisions)
+    if decisions.keys() <= REGISTER_COUNTS:
+        vars(other).update({name: own[name] for name in WITHOUT_REGISTERS if name in own})
     return other
+
+
+REGISTER_COUNTS = frozenset({"producer_registers", "consumer_registers", "worker_registers"})
+"""The decisions of how many registers the threads of a role have."""
+WITHOUT_REGISTERS = ("resources", "shared_buffers", "barriers", "arguments", "shared_memory")
+"""What a plan computes once, and does not compute from those: what is in memory, and what is passed."""
 
 
 @cache

@@ -142,7 +142,11 @@ class Space(ABC, Generic[P]):
 
     @abstractmethod
     def stored(self, bound: P, store: Values, decisions: Values) -> P:
-        """Return that kernel with a way to store D, and what follows from the memory that is left."""
+        """Return that kernel with a way to store D, in so far as its tile has one."""
+
+    @abstractmethod
+    def filled(self, kernel: P, decided: Collection[str]) -> P:
+        """Return a kernel with what follows from the memory that is left, where that is not decided."""
 
     @abstractmethod
     def preferred(self, kernel: P) -> Choices:
@@ -256,13 +260,16 @@ class Configuration(Generic[P]):
 
     def kernels(self) -> Iterator[P]:
         """Yield a kernel for each way to store D, legal or not, each once."""
-        seen: set[P] = set()
+        decided = {*self.decisions, *self.stores}
+        seen: set[tuple[object, ...]] = set()
         for values in itertools.product(*self.stores.values()):
             store = dict(zip(self.stores, values, strict=True))
             kernel = self.space.stored(self.lower_bound, store, self.decisions)
-            if kernel not in seen:
-                seen.add(kernel)
-                yield kernel
+            # Only these tell them apart, and what follows from the memory takes most of the time.
+            way = tuple(getattr(kernel, name) for name in self.stores)
+            if way not in seen:
+                seen.add(way)
+                yield self.space.filled(kernel, decided)
 
 
 def decided(kind: type[P], problem: Problem, decisions: Values) -> P:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import Architecture
@@ -12,7 +12,7 @@ from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule
-from gemmgen.problem import Problem
+from gemmgen.problem import OPERATIONS, Problem
 
 # --- the problem
 
@@ -75,16 +75,11 @@ def unequal_types(problem: Problem, mma: str) -> Iterator[Finding]:
 
 @rule("epilogue-ops", subject="problem")
 def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
-    """Each operation occurs once, for its operand has one name, and one that adds C has a C to add."""
+    """Operations occur once, but for a ReLU behind what scales or adds; one that adds C has a C to add."""
     problem = plan.problem
     for i, op in enumerate(problem.ops):
-        if op in problem.ops[:i]:
-            yield Finding(
-                f"epilogue.ops.{i}",
-                f"{op} a second time",
-                "an operation's operand is passed under its name, once",
-                "leave it out",
-            )
+        if op in problem.ops[:i] and (limit := _unrepeatable(problem.ops[:i], op)):
+            yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, "leave it out")
     if problem.residual and problem.c is None:
         yield Finding(
             f"epilogue.ops.{problem.ops.index('residual')}",
@@ -92,6 +87,23 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
             "it adds the matrix operands.c",
             "leave it out, or use it with an operands.c",
         )
+
+
+def _unrepeatable(ops: tuple[str, ...], op: str) -> str:
+    """Return why an operation cannot follow operations of which it is one; nothing if it can.
+
+    [gluon] SiLU on both sides of a scale spills 24 bytes in a Hopper kernel whose registers hold it once.
+    """
+    if OPERATIONS[op].operand != "none":
+        return "an operation's operand is passed under its name, once"
+    if OPERATIONS[op].parameters:
+        return "an activation's parameters are constants of the module under its name, once"
+    if OPERATIONS[op].register_class != "linear":
+        return "the registers that a thread computes it in were measured for one, and some kernels spill two"
+    last = len(ops) - 1 - ops[::-1].index(op)
+    if all(OPERATIONS[between].effect == "function" for between in ops[last:]):
+        return "an activation again, with nothing but activations in between, is most likely a slip"
+    return ""
 
 
 @rule("epilogue-factors", subject="problem")
@@ -138,11 +150,33 @@ def narrowest_subtile(plan: Kernel) -> int:
 
 # --- programs and the order of tiles
 
-MAX_CLUSTER = 4
-"""CTAs of a program.
 
-8 are portable, but no Hopper tile gains by sharing among more than 4; on Blackwell none was measured.
-"""
+def cluster_shapes(most: int) -> frozenset[tuple[int, int]]:
+    """Return all powers of two of CTAs along M and along N that are at most so many in all."""
+    sides = [1 << i for i in range(most.bit_length())]
+    return frozenset((m, n) for m in sides for n in sides if m * n <= most)
+
+
+def oversized_cluster(plan: Kernel, shapes: Collection[tuple[int, int]], *, why: str) -> Iterator[Finding]:
+    """Yield what is wrong with the CTAs of a program: no power of two, or more than of any of the shapes."""
+    if (sides := (plan.cluster_m, plan.cluster_n)) in shapes:
+        return
+    most = max(m * n for m, n in shapes)
+    possible = [any(sides[i] == shape[i] for shape in shapes) for i in range(2)]
+    for i, field in enumerate("mn"):
+        ctas, beside = sides[i], sides[1 - i] if possible[1 - i] else 1
+        high = max(shape[i] for shape in shapes if shape[1 - i] == beside)
+        below, found = power_of_two_below(ctas), f"{ctas:,} CTAs along {field.upper()}"
+        if not is_power_of_two(ctas):
+            limit = f"a cluster has a power of two of CTAs along M and along N, and at most {most} in all"
+            yield Finding(f"cluster.{field}", found, limit, nearest(below, 2 * below, high=high))
+        elif not possible[i] or (all(possible) and plan.cluster_size > most and i == sides.index(max(sides))):
+            if possible[i]:
+                found = f"{ctas} of {plan.cluster_m} x {plan.cluster_n} CTAs along {field.upper()}"
+            limit = f"a cluster has at most {most} in all: {why}"
+            yield Finding(f"cluster.{field}", found, limit, f"use at most {high}")
+
+
 MAX_WIDTH = 4_096
 """[derived] The tiles of a group are counted in 32 bits: this leaves N 2**19 tiles, 4 million columns."""
 MAX_SQUARE = 64

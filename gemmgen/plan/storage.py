@@ -6,7 +6,7 @@ sum is the compiler's figure to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -227,11 +227,20 @@ class SharedMemory:
         What a partition has counted lies wherever that is free first, also over the captures, which are read
         before anything is counted.
         """
-        end, taken = 0, list[range]()
-        for allocation, begin in self.placed:
-            end = begin + allocation.bytes
-            if not allocation.read_before_counting:
-                taken.append(range(begin, end))
+        return self._end(self.placed)
+
+    def bytes_with(self, measure: Measure, slots: int) -> int:
+        """Return what `total_bytes` is where rings of a measure have so many slots."""
+        return self._end(_placed(self._allocations(measure, slots)))
+
+    def _end(self, placed: Sequence[tuple[Allocation, int]]) -> int:
+        """Return the last byte of what is placed, of counts, and of cluster barriers."""
+        end = placed[-1][1] + placed[-1][0].bytes if placed else 0
+        taken = [
+            range(begin, begin + allocation.bytes)
+            for allocation, begin in (placed if self.counting_partitions else ())
+            if not allocation.read_before_counting
+        ]
         for _ in range(self.counting_partitions):
             alignment = COUNTER_SCRATCH_ALIGNMENT_BYTES
             places = sorted(-(-occupied.stop // alignment) * alignment for occupied in taken)
@@ -245,20 +254,22 @@ class SharedMemory:
     @cached_property
     def placed(self) -> tuple[tuple[Allocation, int], ...]:
         """Each allocation with its first byte: one behind the other, the largest first, each aligned."""
-        end, found = 0, list[tuple[Allocation, int]]()
-        for allocation in sorted(self._allocations, key=attrgetter("bytes"), reverse=True):
-            begin = -(-end // allocation.alignment_bytes) * allocation.alignment_bytes
-            end = begin + allocation.bytes
-            found.append((allocation, begin))
-        return tuple(found)
+        return _placed(self._allocations())
 
-    @property
-    def _allocations(self) -> Iterator[Allocation]:
-        """All that lies in the order of its size; the first of equal ones goes first."""
+    def _allocations(self, measure: Measure | None = None, slots: int = 0) -> Iterator[Allocation]:
+        """Yield all that lies in the order of its size; the first of equal ones goes first.
+
+        Rings of a measure that is given have so many slots, whatever they have in this memory.
+        """
+
+        def sized(total: int, ring: Ring | None) -> int:
+            other = measure and ring and ring.slots.measure == measure
+            return total // ring.depth * slots if other and ring else total
+
         for buffer in self.buffers:
-            yield Allocation(buffer.name, buffer.bytes, buffer.alignment_bytes)
+            yield Allocation(buffer.name, sized(buffer.bytes, buffer.ring), buffer.alignment_bytes)
         for barrier in self.barriers:
-            yield Allocation(barrier.name, barrier.bytes, BARRIER_ALIGNMENT_BYTES)
+            yield Allocation(barrier.name, sized(barrier.bytes, barrier.ring), BARRIER_ALIGNMENT_BYTES)
         if self.worker_warps:
             captures = (self.capture_bytes, CAPTURE_ALIGNMENT_BYTES)
             yield Allocation("captures", *captures, read_before_counting=True)
@@ -269,6 +280,16 @@ class SharedMemory:
         """Bytes lost to alignment."""
         named = self.buffer_bytes + self.capture_bytes + self.worker_state_bytes + self.cluster_barrier_bytes
         return self.total_bytes - named - sum(barrier.bytes for barrier in self.barriers)
+
+
+def _placed(allocations: Iterable[Allocation]) -> tuple[tuple[Allocation, int], ...]:
+    """Return each allocation with its first byte: one behind the other, the largest first, each aligned."""
+    end, found = 0, list[tuple[Allocation, int]]()
+    for allocation in sorted(allocations, key=attrgetter("bytes"), reverse=True):
+        begin = -(-end // allocation.alignment_bytes) * allocation.alignment_bytes
+        end = begin + allocation.bytes
+        found.append((allocation, begin))
+    return tuple(found)
 
 
 @dataclass(frozen=True)

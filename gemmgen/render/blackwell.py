@@ -199,9 +199,10 @@ class BlackwellView(KernelView):
             yield OperandLoad(name, coordinates, name in self.plan.multicast)
 
     @property
-    def b_scale_option(self) -> str:
-        """The argument that makes a multicast of the load of B's scales."""
-        return ", multicast=True" if "b_scale" in self.plan.multicast else ""
+    def scale_options(self) -> dict[str, str]:
+        """By the scales of A and of B: the argument that makes a multicast of their load."""
+        shared = self.plan.multicast
+        return {name: ", multicast=True" * (name in shared) for name in ("a_scale", "b_scale")}
 
     # --- MMAs
 

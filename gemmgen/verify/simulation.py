@@ -110,12 +110,12 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     epilogue once; in a kernel of a single tile there is one step, and no ring.
     """
     if plan.schedule_kind == "single_tile":
-        return Launch(_ragged(plan, 1, 1, 1), 1, "integers", schedules)
+        return Launch(ragged(plan, 1, 1, 1), 1, "integers", schedules)
     if plan.schedule_kind == "tiled":
         k_steps = plan.splits_per_tile * (3 * plan.stages + 2)
-        return Launch(_ragged(plan, 2, 2, k_steps), 4, "integers", schedules, wraps=True)
+        return Launch(ragged(plan, 2, 2, k_steps), 4, "integers", schedules, wraps=True)
     tiles_n = max(2, ceil(plan.tiles_to_wrap / 2))
-    return Launch(_ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
+    return Launch(ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
 
 
 PARTS_PROGRAMS = 3
@@ -134,8 +134,8 @@ def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> 
     if plan.divides_last_wave:
         # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
         steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
-        return Launch(_ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
-    return Launch(_ragged(plan, 2, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
+        return Launch(ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
+    return Launch(ragged(plan, 2, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 
 def order_launch(plan: Kernel) -> Launch:
@@ -152,7 +152,7 @@ def order_launch(plan: Kernel) -> Launch:
     else:
         along = plan.width + 1 if plan.order in ("grouped", "snake") else ROW_TILES
         tiles_m, tiles_n = (3, along) if plan.minor == "n" else (along, 3)
-    return Launch(_ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
+    return Launch(ragged(plan, tiles_m, tiles_n, 1), 2, "normal", ("random",))
 
 
 def pinned_launches(shape: Shape, seeds: int, programs: int | None = None) -> tuple[Launch, ...]:
@@ -184,7 +184,7 @@ def parse_shape(text: str) -> Shape:
     return m, n, k
 
 
-def _ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
+def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     """Return the shape of so many tiles and steps, the last of each filled in part only where it can be."""
     step, multiple = plan.cta_tile_k, plan.problem.k_multiple
     wanted = k_steps * step - step // 3

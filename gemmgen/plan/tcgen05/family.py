@@ -8,7 +8,7 @@ order plans; a time that they give is no prediction to rely on.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gemmgen.hardware import PADDED_K, TCGEN05
 from gemmgen.plan.decisions import LINES
@@ -100,7 +100,7 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
         return altered(kernel, worker_registers=max(WORKER_REGISTERS, needed_worker_registers(kernel)))
 
     def stored(self, bound: Tcgen05Kernel, store: Values, decisions: Values) -> Tcgen05Kernel:
-        """Return that kernel with a way to store D, in so far as its tile has one, and the stages left."""
+        """Return that kernel with a way to store D, in so far as its tile has one."""
         if "subtile_n" not in decisions:
             # Sub-tiles would part the columns of one CTA from another's.
             whole, wanted = bound.cluster_n > 1, whole_number(store["subtile_n"])
@@ -108,7 +108,11 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
         kernel = altered(bound, **store)
         if "epilogue_buffers" not in decisions:
             kernel = altered(kernel, epilogue_buffers=min(kernel.epilogue_buffers, kernel.subtiles))
-        if "stages" in decisions or "stages" in store:
+        return kernel
+
+    def filled(self, kernel: Tcgen05Kernel, decided: Collection[str]) -> Tcgen05Kernel:
+        """Return a kernel with what follows from the memory that is left, where that is not decided."""
+        if "stages" in decided:
             return kernel
         return altered(kernel, stages=max(1, min(DEEPEST_RING, most_stages(kernel))))
 
@@ -180,7 +184,8 @@ def loaded_bytes(plan: Tcgen05Kernel) -> float:
     """Return a CTA's share of the bytes that a K step loads, multicast ones divided by who shares them."""
     pairs_m = max(1, plan.cluster_m // plan.cta_group)
     operands = plan.a_loaded_bytes / plan.cluster_n + plan.b_loaded_bytes / pairs_m
-    return operands + plan.a_scale_tile_bytes + plan.b_scale_tile_bytes / plan.cluster_m
+    scales = plan.a_scale_tile_bytes / plan.cluster_n + plan.b_scale_tile_bytes / plan.cluster_m
+    return operands + scales
 
 
 def drain_cycles(plan: Tcgen05Kernel) -> float:

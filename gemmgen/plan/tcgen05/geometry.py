@@ -87,10 +87,11 @@ class Tcgen05Geometry(Tcgen05Decisions, Geometry):
 
     @property
     def multicast(self) -> tuple[str, ...]:
-        """What one CTA loads for several: A along N, B along M beyond the pair, B's scales within it."""
+        """What one CTA loads for several: A along N, B along M beyond the pair, and scales also within it."""
         shared = {
             "a": self.cluster_n > 1,
             "b": self.cluster_m > 2,
+            "a_scale": self.block_scaled and self.cluster_n > 1,
             "b_scale": self.block_scaled and self.cluster_m > 1,
         }
         return tuple(operand for operand, is_shared in shared.items() if is_shared)

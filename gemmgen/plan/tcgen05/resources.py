@@ -8,13 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 from gemmgen.hardware import SCALE_COLUMNS, SCALE_ROWS, TCGEN05
 from gemmgen.plan.kernel import Entry, EpilogueStorage, Kernel, epilogue_arguments, epilogue_storage
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Count, Partition, Passed
-from gemmgen.plan.rule import altered
 from gemmgen.plan.storage import (
     CTA_SCOPE,
     PAIR_SCOPE,
@@ -356,12 +355,12 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
 
 # --- how far a decision can go while the others stay as they are
 
-STEP_REGISTERS = ((20, 24), (24, 56), (28, 72), (32, 136))
+STEP_REGISTERS = ((20, 24), (24, 56), (28, 72), (32, 144))
 """Registers per worker thread by the most MMAs and copies of scales of a K step that compile with them.
 
 [gluon] 16 MMAs of any kind, and 8 of mxfp4 with 12 copies, compile with 24 registers; 8 of nvfp4 with 16
-copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12 with 56, 32 dense ones with 128. Schedules and
-clusters differ by 8 at most. Longer steps need more than any kernel gains by them.
+copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12 with 56, 32 dense ones with 128, and in a cluster
+of four with 136. Schedules and clusters differ by 8 at most. Longer steps need more than they gain.
 """
 
 FEW_LOADS = 12
@@ -453,18 +452,19 @@ def needed_worker_registers(plan: Tcgen05Kernel) -> int:
 def most_sums(plan: Tcgen05Kernel) -> int:
     """Return the most sums of a sub-tile that a thread of the epilogue can have at a time.
 
-    [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 bits, with factors
-    and ReLU too, or to 8 bits; fp32 spills, as do other activations, and three operations before 8 bits.
-    C and any row or column operand spill, too. With 128 all compile, but with other activations than ReLU
-    some whose tiles are found in groups or on a curve: those of fp32, those with erf, those with C, and five
-    operations; with 64 they do.
+    [gluon] With 256, a row's of so many columns, kernels compile that convert them to 16 or 8 bits, behind a
+    factor or ReLU too; fp32 spills, as do other activations, and a factor before ReLU. C and any row or
+    column operand spill, too. With 128 all compile, but with other activations than ReLU some whose tiles are
+    found in groups, on a curve or in a snake: those of fp32, those with erf, those with C, and two operations
+    and more; with 64 they do.
     """
     problem, steps, c = plan.problem, plan.problem.steps, plan.problem.c is not None
     reads = c or bool(problem.vectors)
     smooth = {op.register_class for op in problem.operations if op.smooth}
-    if smooth and (c or problem.d.bits == 32 or "erf" in smooth or len(steps) > 3):
+    if smooth and (c or problem.d.bits == 32 or "erf" in smooth or len(steps) > 1):
         return 64
-    most = smooth or reads or problem.d.bits == 32 or (problem.d.bits == 8 and len(steps) > 1)
+    sloped = any(op.function and op.parameters for op in problem.operations)
+    most = smooth or sloped or reads or problem.d.bits == 32 or len(steps) > 1
     return 128 if most else 256
 
 
@@ -497,11 +497,12 @@ def smem_limit(plan: Tcgen05Kernel) -> int:
 
 def fits(plan: Tcgen05Kernel) -> bool:
     """Whether a CTA's shared memory holds all that the plan puts there."""
-    return plan.smem_bytes <= smem_limit(plan)
+    limit = smem_limit(plan)
+    return plan.stages * plan.stage_bytes <= limit and plan.smem_bytes <= limit  # the ring is soon added up
 
 
 def most_stages(plan: Tcgen05Kernel) -> int:
     """Return the most stages that fit, 0 if not even one does."""
     limit = smem_limit(plan)
     depths = range(1, limit // max(1, plan.stage_bytes) + 1)
-    return bisect_right(depths, limit, key=lambda stages: altered(plan, stages=stages).smem_bytes)
+    return bisect_right(depths, limit, key=partial(plan.shared_memory.bytes_with, "stages"))

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 
 from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_COLUMNS, SCALE_FORMATS, SCALE_ROWS, TCGEN05
 from gemmgen.hardware.elements import FP8, outputs_of
-from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
-from gemmgen.plan.rule import Consulted, Finding, Rule, counted, either, nearest, one_of, rule
+from gemmgen.hardware.gpus import is_power_of_two
+from gemmgen.plan.rule import Consulted, Finding, Rule, counted, either, one_of, rule
 from gemmgen.plan.shared_rules import (
-    MAX_CLUSTER,
     Rows,
+    cluster_shapes,
     epilogue_factors,
     epilogue_ops,
     group_width,
     minor_dimension,
     narrowest_subtile,
     odd_extents,
+    oversized_cluster,
     unaligned_shapes,
     unequal_types,
 )
@@ -252,43 +253,33 @@ PROBLEM_RULES: tuple[Rule[Tcgen05Kernel], ...] = (
 # --- CTAs
 
 
+MAX_CLUSTER = 8
+"""CTAs of a program. [guide] Of more a launch would have to allow them, and a GPU need not hold them."""
+PAIR = 2
+"""[ptx] CTAs along M that multiply together, with ``cta_group::2``."""
+CLUSTERS = frozenset((m, n) for m, n in cluster_shapes(MAX_CLUSTER) if m <= PAIR or n == 1)
+"""CTAs of a program along M and N.
+
+Where pairs lie both ways, as in 4 x 2, two of them share neither A nor B. One could be a lap ahead of the
+other, and the barrier of a CTA that shares tiles with both takes its second arrival for the other's first:
+the simulator finds a load that overwrites what has not been read.
+"""
+
+PAIRS_BOTH_WAYS = cluster_shapes(MAX_CLUSTER) - CLUSTERS
+
+
 @rule("cluster-shape")
 def cluster_shape(plan: Tcgen05Kernel) -> Iterator[Finding]:
-    """Several CTAs of a program are pairs along M, of which two share tiles where nothing is scaled."""
-    m, n = plan.cluster_m, plan.cluster_n
-    most = 2 if plan.block_scaled else MAX_CLUSTER
-    possible = [is_power_of_two(ctas) and ctas <= MAX_CLUSTER for ctas in (m, n)]
-    beside_m, beside_n = n if possible[1] else 1, m if possible[0] else 1
-    highest = (max(1, most // beside_m), most // beside_n if beside_n > 1 and not plan.block_scaled else 1)
-    for field, ctas, is_possible, high in zip("mn", (m, n), possible, highest, strict=True):
-        if not is_possible:
-            below = power_of_two_below(ctas)
-            yield Finding(
-                f"cluster.{field}",
-                f"{ctas:,} CTAs along {field.upper()}",
-                f"a cluster has a power of two of CTAs along M and along N, and at most {most} in all",
-                nearest(below, 2 * below, high=high),
-            )
-    if not all(possible):
-        return
-    if plan.block_scaled and n > 1:
-        field, limit, fix = "n", "block-scaled kernels share tiles within one pair of CTAs, along M", 1
-    elif n > 1 and m == 1:
-        field, limit, fix = "n", "this version shares tiles among pairs of CTAs, which lie along M", 1
-    elif plan.cluster_size > most:
-        field = "m" if m >= n else "n"
-        limit = f"a cluster has at most {most} CTAs in all"
-        if plan.block_scaled:
-            limit = "a block-scaled kernel has at most one pair of CTAs"
-        fix = most // (n if field == "m" else m)
-    else:
-        return
-    yield Finding(
-        f"cluster.{field}",
-        f"{m} x {n} CTAs" if m > 1 and n > 1 else f"{m * n} CTAs along {field.upper()}",
-        limit,
-        "use 1" if fix == 1 else f"use at most {fix}",
-    )
+    """A program is a power of two of CTAs, up to eight, whose pairs, along M, all share A or all share B."""
+    sides = (plan.cluster_m, plan.cluster_n)
+    yield from oversized_cluster(plan, CLUSTERS, why="a GPU need not hold larger ones")
+    if sides in PAIRS_BOTH_WAYS:
+        yield Finding(
+            "cluster.m",
+            f"pairs of CTAs both ways in {plan.cluster_m} x {plan.cluster_n}",
+            "two that share no tile could be a lap apart, and the arrivals for a stage count them alike",
+            f"use at most {PAIR}",
+        )
 
 
 @rule("occupancy")

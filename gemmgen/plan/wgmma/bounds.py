@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below, round_up
 from gemmgen.plan.roles import balanced_consumer_registers
 from gemmgen.plan.rule import altered
-from gemmgen.plan.wgmma.resources import WgmmaKernel
+from gemmgen.plan.wgmma.resources import SPLIT_REGISTERS, WgmmaKernel
 
 WORKING_REGISTERS = 28
 """Registers that a consumer thread needs beside its accumulator: addresses, phases, converted elements.
@@ -17,72 +18,129 @@ WORKING_REGISTERS = 28
 160 registers on; with 8 less ptxas spills (C7512) or drops the request (C7507). About 150 kernels were
 lowered on both sides and 700 at the border: tile, dtypes, sub-tiles, order, ring and cluster do not matter.
 """
-WORKING_REGISTERS_OF_LONG_STEPS = 72
-"""The same where a K step is of more than ``LONG_STEP_MMAS``: the compiler then keeps their addresses.
+REGISTERS_OF_LONG_STEPS = 24
+"""What steps of ``LONG_STEP_MMAS`` need besides, for more than two consumers.
+
+[gluon] 32 sums of four consumers in a cluster of four spill 32 bytes at 64 registers, and none at 80; 16 of
+three, with three steps of an epilogue, 12 at 64 and none at 72.
+"""
+REGISTERS_OF_EARLY_LOADS_AND_LONGER_STEPS = 40
+"""What longer steps need besides where one operand is loaded early, beside ``MOST_SUMS``; the longest always.
+
+[gluon] 64 x 256 of int8 by 32 instructions of 32 columns spill 4 to 24 bytes at 200 to 232 registers, and 16
+sums by 64 instructions 128 bytes at 128.
+"""
+REGISTERS_OF_LONGER_STEPS = 44
+"""What steps of more than ``LONG_STEP_MMAS`` need besides: the compiler then keeps their addresses.
 
 [gluon] A tiles of 128 x 512 and 256 x 256, 32 instructions to each of two consumers, need 40 to 72, those
 of more rows 28; so do 32 of 8, 16 and 32 columns, which the rows do not spare. Steps of 128 instructions of
 16 columns spill at 232 registers beside 128 sums: each 32 are taken to need as many again.
 """
+MARGIN = 8
+"""Registers for each cause beyond the first, where several meet: each alone was measured, not all of them.
+
+[gluon] Of 160 random kernels with the fewest registers that the needs of single causes and some pairs allow,
+nine spill 4 to 48 bytes, and none with 8 or 16 more.
+"""
+REGISTERS_BESIDE_MOST_LOADS = 48
+"""What a consumer needs besides where parts or early loads meet more than ``MOST_LOADS`` of a K step.
+
+[gluon] 32 sums of seven parts, with 40 loads a step, spill 12 to 36 bytes at 128 to 160 registers, whatever
+the producer has, and none at 216.
+"""
 LONG_STEP_MMAS = 16
 LONGEST_STEP_MMAS = 32
-REGISTERS_OF_LONGER_STEPS = 32
-"""What longer steps need besides, of instructions with all columns of the tile and as many along K.
+REGISTERS_OF_LONGEST_STEPS = 32
+"""What steps of more than ``LONGEST_STEP_MMAS`` need besides, of all columns of the tile and 16 along K.
 
 [gluon] Four blocks of rows by 16 of K, 64 MMAs beside 64 sums, spill 112 bytes at 136 registers, 120 in a
 cluster, and none at 168. With C and SiLU they need 232, and spill 60 bytes with 24 less.
 """
-REGISTERS_OF_VECTORS_AND_LONGER_STEPS = 8
-"""What an epilogue of ``EPILOGUE_STEPS`` needs besides these."""
-WORKING_REGISTERS_OF_NARROW_MMAS = 64
-"""The same where A comes from registers and the instruction is narrower than the tile.
+REGISTERS_OF_NARROW_LONGEST_STEPS = 72
+"""The same of instructions of some columns, for each ``LONGEST_STEP_MMAS`` more."""
+REGISTERS_OF_STEPS_AND_LONGER_STEPS = 16
+"""What an epilogue of ``EPILOGUE_STEPS`` needs besides long steps.
+
+[gluon] 64 sums by 32 instructions of 16 columns, with a factor, a scalar, ReLU and erf, spill 12 bytes at 144
+registers and none at 152.
+"""
+REGISTERS_OF_NARROW_MMAS = 36
+"""What it needs besides where A comes from registers and the instruction is narrower than the tile.
 
 [gluon] 64 x 128 by instructions of 32 columns: 144 registers, 64 of them its sums and 16 its A; 136 spill.
-Long steps of them need both: 128 sums, promoted, by 32 instructions of 8 columns spill at 255.
 """
-WORKING_REGISTERS_OF_SUMS = 48
-"""The same where a consumer with a producer adds up the sums of all parts of K, in order.
+REGISTERS_OF_NARROW_LONG_STEPS = 64
+"""The same in steps of more than ``LONG_STEP_MMAS``, and of as many in kernels with roles.
 
-[gluon] 80, 104 and 176 registers beside 32, 64 and 128 sums, and 112 beside 64 in steps of 16 MMAs; with 8
-less, or 16 of the 176, they spill.
+[gluon] 128 sums, promoted, by 32 instructions of 8 columns spill at 255; 64 by 16 of them 64 bytes at 136
+registers, and none at 152.
 """
-WORKING_REGISTERS_OF_MOST_SUMS = 108
-"""The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``.
+REGISTERS_OF_TURNED_A = 56
+"""What it needs besides where an A in registers is M-contiguous in shared memory, and sums have 16 bits.
+
+[gluon] 8 sums of 16 bits beside an A of 32 registers spill 8 bytes at 104 registers, and none at 136.
+"""
+REGISTERS_OF_SUMS = 56
+"""What a consumer with a producer needs besides that adds up the sums of all parts of K, in order.
+
+[gluon] Of 70 random kernels, 16 to 64 sums spill 12 to 108 bytes with 48 to 80 registers beside them, more
+with C; with ``WORKING_REGISTERS`` and these beside them none does.
+"""
+REGISTERS_OF_SUMS_AND_LONGER_STEPS = 16
+"""The same besides in steps of more than ``LONG_STEP_MMAS``.
+
+[gluon] 64 sums of int8 by 32 instructions, of four parts, with B loaded early, spill 72 bytes at 224.
+"""
+UNROLLED_SUMS = 224
+"""Sums of all splits up to which the compiler unrolls a loop that reads them one by one, all at once then.
+
+[gluon] 64 sums of three splits spill 8 to 44 bytes at 160 to 192 registers, and of five and seven splits none
+at 168 and 184; 32 of seven 8 bytes at 232; 128 of two compile with 232. Three consumers, which have 152 at
+most, spill 36 bytes where they read 32 sums of four by twos.
+"""
+REGISTERS_OF_MOST_SUMS = 80
+"""The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``; without roles, where A is in registers too.
 
 [gluon] 128 x 256 for two consumers, in steps of 256 of K, spills at 232, the most that they can have, with 3
-and 8 parts; with 2 parts, or in steps of 128, it does not.
+and 8 parts; 64 x 256 with an A of 16 registers and twelve parts spills 8 bytes at 255.
 """
-MOST_SUMS = 128
-WORKING_REGISTERS_OF_MOST_PIECES = 132
-"""The same where programs divide the last wave.
-
-[gluon] 128 x 128 of e4m3 for a lone consumer, in steps of 16 MMAs, spills at 256, the most that it can have.
-"""
-WORKING_REGISTERS_OF_PIECES = 64
+REGISTERS_OF_PIECES = 36
 """The same where programs divide the last wave.
 
 [gluon] In steps of up to 4 MMAs, 8 to 128 sums compile with 48 registers beside them, but for 16 sums of fp8
 with three vectors, SiLU and three consumers: these spill with 56 and compile with 64.
 """
-WORKING_REGISTERS_OF_LONG_PIECES = 96
+REGISTERS_OF_LONG_PIECES = 68
 """The same in steps of more than ``SHORT_STEP_MMAS``.
 
 [gluon] With C and vectors in the epilogue, on Hilbert's curve, 8 and 64 sums in steps of 32 and 16 MMAs spill
 with 80 registers beside them and compile with 96; others do with 64 to 80. 128 sums by 32 instructions of 8
 columns spill at 256: what such steps need is added to that of pieces.
 """
+REGISTERS_OF_MOST_PIECES = 104
+"""The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``.
+
+[gluon] 128 x 128 of e4m3 for a lone consumer, in steps of 16 MMAs, spills at 256, the most that it can have.
+"""
+REGISTERS_OF_PIECES_AND_VECTORS = 16
+"""What pieces of the last wave need besides where a cluster's epilogue reads vectors.
+
+[gluon] 128 sums with a bias of columns, in a cluster of two, spill 8 bytes at 232 registers.
+"""
+MOST_SUMS = 128
 SHORT_STEP_MMAS = 4
-WORKING_REGISTERS_OF_PARTS = 48
-"""The same where several parts of a tile multiply an A from registers.
+REGISTERS_OF_PARTS = 20
+"""What it needs besides where several parts of a tile multiply an A from registers.
 
 [gluon] Two parts of 144 to 320 columns need 16 to 40 beside their sums and two steps of A of 32 registers, 48
 where these are of 64; three parts of 176 need 48 beside one step of 16. With 8 less they spill or serialize.
 """
-LONE_PROMOTION_REGISTERS = 8
-"""What promotion needs besides where A comes from registers and the same warps also load.
+PROMOTION_REGISTERS = 8
+"""What promotion needs besides where A comes from registers, and the same warps also load or add up parts.
 
-[gluon] 4 bytes spill at 128 registers in a persistent kernel, 64 of them sums and partial sums and 16 its A;
-specialized ones do not.
+[gluon] 4 bytes spill at 128 registers in a persistent kernel without roles, 64 of them sums and partial sums
+and 16 its A, and at 232 where seven parts of K are added.
 """
 EPILOGUE_STEPS = 3
 """Steps from which on an epilogue holds what it computes beside what it has not come to.
@@ -94,7 +152,7 @@ sub-tile, and spill with 8 less. One or two vectors or factors need no more than
 STEP_REGISTERS = 24
 """What such an epilogue needs besides."""
 STEP_REGISTERS_OF_SPLITS = 40
-"""The same besides the registers for parts of K, to which they are added.
+"""What an epilogue of two steps and more needs besides where parts of K are added up.
 
 [gluon] 8 sums of eight parts, with C, three vectors and SiLU, spill 100 bytes at 64 registers, and of seven
 parts, with all operands and GELU, 28 bytes at 88 and 12 at 96.
@@ -130,7 +188,8 @@ ERF_REGISTERS = 16
 """What an epilogue needs that computes erf, besides every sum twice.
 
 [gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile; of the
-bare sum 240, whole and by quarters, but not by eight elements at a time, which need 160.
+bare sum 240, whole and by quarters, but not by eight elements at a time, which need 160. Beside 32 sums and a
+factor, 16 bytes spill at 80 registers and none at 88: of several steps ``MARGIN`` is added.
 """
 REGISTERS_OF_ERF_AMONG_STEPS = 8
 """What an epilogue of ``EPILOGUE_STEPS`` needs besides, one of which is erf: for each of its activations.
@@ -165,6 +224,13 @@ FEW_LOADS = 9
 """
 MOST_LOADS = 16
 REGISTERS_OF_MOST_LOADS = 48
+SOME_LOADS_ALONG = 12
+REGISTERS_OF_SOME_LOADS = 32
+"""What a producer needs for more than these K-contiguous loads, or for more than two consumers.
+
+[gluon] 16 and 4 in a cluster of four spill 4 bytes at 24 registers, and 5 for four consumers, in steps of 32
+MMAs, 44 bytes; at 32 none.
+"""
 LOADS_ALONG = 3
 """K-contiguous loads that take as much as one across.
 
@@ -173,6 +239,11 @@ LOADS_ALONG = 3
 """
 MANY_LOADS_ALONG = 40
 REGISTERS_OF_MANY_LOADS = 40
+SPLIT_PRODUCER_REGISTERS = 8
+"""What a producer needs besides that finds parts of K.
+
+[gluon] With B loaded early, for three consumers in a cluster of two, 32 registers spill 4 bytes and 40 none.
+"""
 PIECE_REGISTERS = 16
 """What a producer needs besides that finds the pieces of the last wave.
 
@@ -180,8 +251,13 @@ PIECE_REGISTERS = 16
 """
 REGISTERS_OF_PING_PONG_LOADS = 56
 """[gluon] There 16 loads across and 2, 4 or 8 along, or 1 in a cluster, spill at 48; else 4 along do not."""
-REGISTERS_OF_LONE_CURVE = 32
-"""What a producer for one consumer needs that follows Hilbert's curve.
+REGISTERS_OF_LONE_LOADS = 8
+"""What a producer for one consumer needs besides ``REGISTERS_OF_MANY_LOADS``.
+
+[gluon] 16 loads of A and 16 of B, K-contiguous, spill 16 and 36 bytes at 40 registers and none at 48.
+"""
+REGISTERS_OF_LONE_CURVE = 8
+"""What a producer for one consumer needs besides that follows Hilbert's curve.
 
 [gluon] 64 x 128 of e4m3 spill 4 bytes at 24 and none at 32; in order of rows or snakes they compile with 24.
 """
@@ -200,6 +276,12 @@ Hilbert's curve, and none at 32; in a cluster 192 x 48 spill 12 bytes there at 3
 twice as many. Of ten with 16 to 48 loads six need 8 more than without, and one 24, which is less than the
 rule asks for.
 """
+REGISTERS_OF_UNPACKED_LONG_STEPS = 40
+"""What C needs besides the same and a long step of narrow MMAs.
+
+[gluon] 64 sums by 32 instructions of 32 columns spill 304 bytes at 112 registers and some at 176, and none
+at 208.
+"""
 MMA_REGISTERS = 26
 """Registers that a kernel of several roles starts with, besides the sums of one instruction.
 
@@ -209,8 +291,8 @@ with 64 columns and not with 128, 56 with 32.
 UNPACKED_REGISTERS = 8
 """What it takes to convert sums of 16 bits, which are packed by two, besides one register for each.
 
-[gluon] 64 and 128 sums need 72 and 136 where D is bf16; both spill with 8 less. Where D is fp16 and nothing
-is computed, they stay packed.
+[gluon] 64 and 128 sums need 72 and 136 where D is bf16; both spill with 8 less, and 128 in steps of 16 MMAs
+spill 16 bytes at 136. Where D is fp16 and nothing is computed, they stay packed.
 """
 
 
@@ -224,9 +306,9 @@ def loads_across(plan: WgmmaKernel) -> dict[str, int]:
 
 
 def needed_producer_registers(plan: WgmmaKernel) -> int:
-    """Return the registers per thread that a producer needs: for coordinates, pieces and early loads."""
-    pieces = PIECE_REGISTERS if plan.divides_last_wave else 0
-    return _registers_of_loads(plan) + pieces + registers_of_early_loads(plan)
+    """Return the registers per thread that a producer needs: for coordinates, parts of K and early loads."""
+    parts = PIECE_REGISTERS if plan.divides_last_wave else SPLIT_PRODUCER_REGISTERS if plan.splits > 1 else 0
+    return _registers_of_loads(plan) + parts + registers_of_early_loads(plan)
 
 
 def registers_of_early_loads(plan: WgmmaKernel) -> int:
@@ -247,11 +329,13 @@ def _registers_of_loads(plan: WgmmaKernel) -> int:
     if weight > MANY_LOADS_ALONG:
         return REGISTERS_OF_MOST_LOADS
     if weight > FEW_LOADS * LOADS_ALONG:
-        return REGISTERS_OF_MANY_LOADS
+        return REGISTERS_OF_MANY_LOADS + (REGISTERS_OF_LONE_LOADS if plan.consumers == 1 else 0)
+    curve = REGISTERS_OF_LONE_CURVE if plan.order == "hilbert" and plan.consumers == 1 else 0
     if plan.ping_pong and plan.mmas_per_step > LONG_STEP_MMAS:
         return REGISTERS_OF_LONG_PING_PONG
-    lone_curve = plan.order == "hilbert" and plan.consumers == 1
-    return REGISTERS_OF_LONE_CURVE if lone_curve else plan.architecture.setmaxnreg_min
+    if weight > SOME_LOADS_ALONG or plan.consumers > 2:
+        return REGISTERS_OF_SOME_LOADS + curve
+    return plan.architecture.setmaxnreg_min + curve
 
 
 # --- consumers
@@ -300,33 +384,84 @@ def working_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
     loop, epilogue = _loop_registers(plan), _epilogue_registers(plan)
     needed = max(loop, epilogue, _registers_with_c(plan, loop, epilogue))
-    return needed - plan.accumulator_registers - plan.operand_registers
+    return needed + _margin(plan) - plan.accumulator_registers - plan.operand_registers
+
+
+def _margin(plan: WgmmaKernel) -> int:
+    """Return what is added where several causes meet whose needs were measured one by one."""
+    late = plan.shares_tiles or plan.dependent
+    causes = (
+        plan.shares_tiles,
+        plan.shares_tiles and plan.cluster_size > 1,
+        plan.dependent,
+        late and plan.consumers > 2,
+        plan.mmas_per_step > LONG_STEP_MMAS or plan.a_source == "registers",
+        plan.consumers > 3 and plan.a_source == "registers",
+        late and (plan.problem.c is not None or len(plan.problem.steps) > 1),
+        late and plan.occupancy > 1,
+        late and plan.outstanding_mmas > 0,
+        plan.splits % plan.splits_in(SPLIT_REGISTERS) > 0,
+    )
+    many = late and plan.loads("a") + plan.loads("b") > MOST_LOADS
+    return MARGIN * max(0, sum(map(bool, causes)) - 1) + (REGISTERS_BESIDE_MOST_LOADS if many else 0)
 
 
 def _loop_registers(plan: WgmmaKernel) -> int:
-    """Return the registers that a consumer thread needs while it multiplies."""
-    narrow = _is_narrow(plan)
-    working = 0
+    """Return the registers that a consumer thread needs while it multiplies: what it does there adds up."""
+    working = WORKING_REGISTERS + _registers_of_a(plan) + _registers_of_parts(plan)
+    if not plan.divides_last_wave:
+        working += _registers_of_long_steps(plan)
+    return plan.accumulator_registers + plan.operand_registers + working
+
+
+def _registers_of_long_steps(plan: WgmmaKernel) -> int:
+    """Return what the addresses of a long step's operands need."""
     if plan.mmas_per_step > LONG_STEP_MMAS:
-        working = WORKING_REGISTERS_OF_LONG_STEPS + _longer_step_registers(plan)
-    if narrow and plan.a_source == "registers":
-        working += WORKING_REGISTERS_OF_NARROW_MMAS
-    if plan.composed and plan.a_source == "registers":
-        working = max(working, WORKING_REGISTERS_OF_PARTS)
-    if plan.shares_tiles and plan.specialized and plan.reduction == "ordered":
-        most = (plan.splits > 2 or plan.divides_last_wave) and plan.accumulator_registers >= MOST_SUMS
-        long = most and plan.mmas_per_step >= LONG_STEP_MMAS
-        working = max(working, WORKING_REGISTERS_OF_MOST_SUMS if long else WORKING_REGISTERS_OF_SUMS)
-        if plan.divides_last_wave:
-            if long:
-                working = max(working, WORKING_REGISTERS_OF_MOST_PIECES)
-            if narrow and plan.mmas_per_step > LONG_STEP_MMAS:
-                working += WORKING_REGISTERS_OF_PIECES
-            short = plan.mmas_per_step <= SHORT_STEP_MMAS
-            working = max(working, WORKING_REGISTERS_OF_PIECES if short else WORKING_REGISTERS_OF_LONG_PIECES)
-    if plan.a_source == "registers" and plan.promote_k and not plan.specialized:
-        working = max(working, WORKING_REGISTERS) + LONE_PROMOTION_REGISTERS
-    return plan.accumulator_registers + plan.operand_registers + (working or WORKING_REGISTERS)
+        hard = plan.accumulator_registers >= MOST_SUMS or plan.mmas_per_step > LONGEST_STEP_MMAS
+        early = plan.dependent and plan.specialized and hard
+        more = REGISTERS_OF_EARLY_LOADS_AND_LONGER_STEPS if early else 0
+        return REGISTERS_OF_LONGER_STEPS + _longest_step_registers(plan) + more
+    as_long = plan.mmas_per_step == LONG_STEP_MMAS and plan.consumers > 2
+    return REGISTERS_OF_LONG_STEPS if as_long else 0
+
+
+def _registers_of_a(plan: WgmmaKernel) -> int:
+    """Return what an A in registers needs besides its own, 0 for one in shared memory."""
+    if plan.a_source != "registers":
+        return 0
+    needed = REGISTERS_OF_PARTS if plan.composed else 0
+    if _is_narrow(plan):
+        long = plan.mmas_per_step >= LONG_STEP_MMAS + (not plan.specialized)
+        needed += REGISTERS_OF_NARROW_LONG_STEPS if long else REGISTERS_OF_NARROW_MMAS
+    if plan.specialized and plan.problem.a.major == "mn" and plan.problem.accumulator.bits == 16:
+        needed += REGISTERS_OF_TURNED_A
+    if plan.promote_k and (plan.shares_tiles or not plan.specialized):
+        needed += PROMOTION_REGISTERS
+    return needed
+
+
+def _registers_of_parts(plan: WgmmaKernel) -> int:
+    """Return what it needs to add up the sums of parts of K, or of pieces of the last wave, in order."""
+    if not plan.shares_tiles or plan.reduction != "ordered":
+        return 0
+    if not plan.specialized:
+        most = plan.a_source == "registers" and plan.accumulator_registers >= MOST_SUMS
+        return REGISTERS_OF_MOST_SUMS if most else 0
+    most = plan.mmas_per_step >= LONG_STEP_MMAS and plan.accumulator_registers >= MOST_SUMS
+    if not plan.divides_last_wave:
+        others = (plan.splits - 1) * plan.accumulator_elements
+        one_by_one = plan.splits_in(SPLIT_REGISTERS) == 1 or plan.consumers > 2
+        unrolled = one_by_one and others + plan.accumulator_elements <= UNROLLED_SUMS
+        sums = REGISTERS_OF_MOST_SUMS if most and plan.splits > 2 else REGISTERS_OF_SUMS
+        long = REGISTERS_OF_SUMS_AND_LONGER_STEPS if plan.mmas_per_step > LONG_STEP_MMAS else 0
+        return long + max(sums, others if unrolled else 0)
+    narrow = _is_narrow(plan) and plan.mmas_per_step > LONG_STEP_MMAS
+    vectors = plan.problem.vectors and plan.cluster_size > 1
+    more = REGISTERS_OF_NARROW_LONG_STEPS if narrow else 0
+    more += REGISTERS_OF_PIECES_AND_VECTORS if vectors else 0
+    if most:
+        return more + REGISTERS_OF_MOST_PIECES
+    return more + (REGISTERS_OF_PIECES if plan.mmas_per_step <= SHORT_STEP_MMAS else REGISTERS_OF_LONG_PIECES)
 
 
 def _is_narrow(plan: WgmmaKernel) -> bool:
@@ -334,17 +469,17 @@ def _is_narrow(plan: WgmmaKernel) -> bool:
     return plan.mma_n < plan.mma_parts[0] // plan.warps_across[1]
 
 
-def _longer_step_registers(plan: WgmmaKernel) -> int:
+def _longest_step_registers(plan: WgmmaKernel) -> int:
     """Return what steps of more than ``LONGEST_STEP_MMAS`` need besides."""
     more = -(-plan.mmas_per_step // LONGEST_STEP_MMAS) - 1
     if _is_narrow(plan):
-        return more * WORKING_REGISTERS_OF_LONG_STEPS
+        return more * REGISTERS_OF_NARROW_LONGEST_STEPS
     along_k = plan.cta_tile_k // plan.mma_shape[2]
-    return REGISTERS_OF_LONGER_STEPS if more and along_k >= LONG_STEP_MMAS else 0
+    return REGISTERS_OF_LONGEST_STEPS if more and along_k >= LONG_STEP_MMAS else 0
 
 
 def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
-    """Return what a consumer thread needs where C meets a long step or parts of K, 0 where it meets neither.
+    """Return what a consumer thread needs where an epilogue meets a long step or parts of K, 0 elsewhere.
 
     The compiler keeps the addresses of either while C is in registers: what `loop` and C need adds up.
 
@@ -354,30 +489,36 @@ def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
     three vectors, which else need no more than elsewhere, need 176. Three parts of K, whose 64 sums need 112
     registers, spill 112 bytes there with a C of 16 bits.
     """
-    c, sums = plan.problem.c, plan.accumulator_elements
-    longer = _longer_step_registers(plan) if plan.mmas_per_step > LONG_STEP_MMAS else 0
+    c, sums, steps = plan.problem.c, plan.accumulator_elements, len(plan.problem.steps)
+    long = plan.mmas_per_step > LONG_STEP_MMAS
     divided = plan.splits > 1 and plan.specialized and plan.reduction == "ordered"
-    steps = STEP_REGISTERS_OF_SPLITS if divided and len(plan.problem.steps) >= EPILOGUE_STEPS else 0
-    if c is None and divided:
-        return loop + steps
+    if divided:
+        loop += STEP_REGISTERS_OF_SPLITS * (steps > 1) + MARGIN * (steps >= EPILOGUE_STEPS)
+    elif long and steps >= EPILOGUE_STEPS:
+        loop += REGISTERS_OF_STEPS_AND_LONGER_STEPS
     if c is None:
-        vectors = longer and len(plan.problem.steps) >= EPILOGUE_STEPS
-        return loop + REGISTERS_OF_VECTORS_AND_LONGER_STEPS if vectors else 0
+        return loop
     part = max(sums // plan.subtiles, ERF_ELEMENTS)
     with_c = loop + part * c.bits // 32
     classes = {op.register_class for op in plan.problem.operations if op.function} - {"linear"}
     if divided:
-        return with_c + steps
+        # [gluon] 64 sums of twelve parts, with C and a D of 32 bits, spill 12 bytes at 216 and none at 232.
+        return with_c + (part // 2 if plan.problem.d.bits == 32 else 0)
     if plan.splits > 1 and plan.dependent and plan.reduction == "ordered":
         # [gluon] 32 sums of 13 parts, with C, a bias and B loaded early, spill 16 bytes at 80, without roles.
         return epilogue + REGISTERS_OF_C_AND_ACTIVATION
-    if plan.mmas_per_step > LONG_STEP_MMAS and not _is_narrow(plan):  # narrow ones need all of it anyway
+    if long and _is_narrow(plan):  # what these need is enough, but for sums that C unpacks
+        unpacked = WORKING_REGISTERS + _registers_of_long_steps(plan) + REGISTERS_OF_UNPACKED_LONG_STEPS
+        return (
+            max(loop, sums + part * c.bits // 32 + unpacked) if plan.problem.accumulator.bits == 16 else loop
+        )
+    if long:
         if sums >= MOST_SUMS:
             return with_c if classes else epilogue + REGISTERS_OF_C_ALONE
         eighths = 6 if "erf" in classes else 3 if classes else 0
-        return with_c + max(longer, part * eighths // 8)
-    long = plan.mmas_per_step == LONG_STEP_MMAS and plan.specialized
-    if long and ("erf" in classes or (classes and sums >= MOST_SUMS)):
+        return with_c + max(_longest_step_registers(plan), part * eighths // 8)
+    as_long = plan.mmas_per_step == LONG_STEP_MMAS and plan.specialized
+    if as_long and ("erf" in classes or (classes and sums >= MOST_SUMS)):
         return epilogue + REGISTERS_OF_C_AND_ACTIVATION
     return 0
 
@@ -388,11 +529,10 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
     needed = [plan.accumulator_registers + WORKING_REGISTERS, _activation_registers(plan)]
     if plan.problem.accumulator.bits == 16 and (steps or plan.problem.d.name != "fp16"):
         # [gluon] 32, 64 and 128 sums need 56, 88 and 168 with C and an activation; 8 less spill.
-        needed.append(
-            max(sums + STEP_REGISTERS, sums * 5 // 4 + UNPACKED_REGISTERS)
-            if steps
-            else sums + UNPACKED_REGISTERS
-        )
+        several = len(steps) > 1 and plan.specialized
+        more = MARGIN if several or plan.mmas_per_step >= LONG_STEP_MMAS else 0
+        unpacked = sums + UNPACKED_REGISTERS
+        needed.append(more + (max(sums + STEP_REGISTERS, unpacked + sums // 4) if steps else unpacked))
     if plan.problem.c is not None:
         beside = C_REGISTERS_OF_TWO_WARPGROUPS if _fits_two_warpgroups(plan) else C_REGISTERS
         needed.append(sums + sums // plan.subtiles // 2 + beside)
@@ -423,7 +563,7 @@ def _activation_registers(plan: WgmmaKernel) -> int:
     if len(activations) > 1:
         needed.append(sums + sums // 2 + SECOND_ACTIVATION_REGISTERS)
     if "erf" in activations and (len(steps) > 1 or part > ERF_ELEMENTS):
-        needed.append(2 * sums + ERF_REGISTERS)
+        needed.append(2 * sums + ERF_REGISTERS + (MARGIN if len(steps) > 1 and plan.specialized else 0))
     if "erf" in activations and len(steps) > 1:
         needed.append(sums + WORKING_REGISTERS_OF_ERF)
     return max(needed)
@@ -440,7 +580,8 @@ def needed_registers(plan: WgmmaKernel) -> int:
 
 def fits(plan: WgmmaKernel) -> bool:
     """Whether a CTA's share of shared memory holds all that the plan puts there."""
-    return plan.smem_bytes <= smem_limit(plan)
+    limit = smem_limit(plan)
+    return plan.stages * plan.stage_bytes <= limit and plan.smem_bytes <= limit  # the ring is soon added up
 
 
 def smem_limit(plan: WgmmaKernel) -> int:
@@ -466,4 +607,4 @@ def most_stages(plan: WgmmaKernel) -> int:
         return int(fits(altered(plan, stages=1)))
     limit = smem_limit(plan)
     depths = range(1, limit // plan.stage_bytes + 1)
-    return bisect_right(depths, limit, key=lambda stages: altered(plan, stages=stages).smem_bytes)
+    return bisect_right(depths, limit, key=partial(plan.shared_memory.bytes_with, "stages"))

@@ -225,13 +225,19 @@ class WgmmaSpace(Space[WgmmaKernel]):
             kernel = wider if _holds_its_tile(wider) else kernel
         return kernel
 
-    def stored(self, bound: WgmmaKernel, store: Values, decisions: Values) -> WgmmaKernel:
-        """Return that kernel with a way to store D, and what follows from the memory that is left."""
-        if "subtile_n" in store:
-            store = _with_subtiles(bound, store)
-        kernel = altered(bound, **store)
+    def stored(
+        self,
+        bound: WgmmaKernel,
+        store: Values,
+        decisions: Values,  # noqa: ARG002  what a spec says of them is not in `store`
+    ) -> WgmmaKernel:
+        """Return that kernel with a way to store D, in so far as its tile has one."""
+        return altered(bound, **(_with_subtiles(bound, store) if "subtile_n" in store else store))
+
+    def filled(self, kernel: WgmmaKernel, decided: Collection[str]) -> WgmmaKernel:
+        """Return a kernel with what follows from the memory that is left, where that is not decided."""
         for derived in MEMORY_DERIVED:
-            kernel = _derive(kernel, (derived,), decisions)
+            kernel = _derive(kernel, (derived,), decided)
         return kernel
 
     def preferred(self, kernel: WgmmaKernel) -> Choices:
@@ -485,9 +491,9 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
     return implied
 
 
-def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decisions: Values) -> WgmmaKernel:
+def _derive(plan: WgmmaKernel, derived: tuple[Derived, ...], decided: Collection[str]) -> WgmmaKernel:
     """Return the plan with those decisions that are open derived from it."""
-    found = {item.name: item.value(plan) for item in derived if item.name not in decisions}
+    found = {item.name: item.value(plan) for item in derived if item.name not in decided}
     return altered(plan, **found) if found else plan
 
 
@@ -561,11 +567,13 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
     """
     several = plan.specialized and 1 < plan.consumers <= most_consumers(plan)
+    usual = (
+        max(PRODUCER_REGISTERS, needed_producer_registers(plan)) if plan.specialized else PRODUCER_REGISTERS
+    )
     if not several or plan.occupancy > 1:
-        return PRODUCER_REGISTERS
+        return usual
     share = plan.register_pool.launch_registers
-    needed = max(needed_registers(plan), needed_producer_registers(plan))
-    return share if needed <= share else PRODUCER_REGISTERS
+    return share if max(needed_registers(plan), usual) <= share else usual
 
 
 def _name(plan: WgmmaKernel) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
@@ -171,8 +172,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
         Each part has MMAs, tiles of B and sums of its own.
         """
-        n = self.cta_tile_n
-        return tuple(1 << bit for bit in reversed(range(n.bit_length())) if n >> bit & 1)
+        return powers_of_two(self.cta_tile_n)
 
     @property
     def mma_parts(self) -> tuple[int, ...]:
@@ -264,16 +264,19 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.cta_tile_n * self.cta_tile_k * self.problem.b.dtype.bytes
 
     def loads(self, operand: str) -> int:
-        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
+        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows.
+
+        A tile that no rule has seen yet may have fewer rows than consumers, and then no bytes in a row.
+        """
         element_bytes = self.problem.a.dtype.bytes  # B's elements are of the same size
         if operand == "a":
             row_bytes = self.a_row * element_bytes
-            rows = self.a_tile_bytes // self.row_shares // row_bytes
+            rows = self.a_tile_bytes // self.row_shares // max(1, row_bytes)
             return self.row_shares * self.boxes(rows, row_bytes, self.a_swizzle_bytes)
         loads = 0
         for columns in self.column_parts:
             row_bytes = self.b_row_of(columns) * element_bytes
-            rows = columns * self.cta_tile_k * element_bytes // row_bytes
+            rows = columns * self.cta_tile_k * element_bytes // max(1, row_bytes)
             loads += self.boxes(rows, row_bytes, self.b_swizzle_of(columns))
         return loads
 
@@ -322,3 +325,9 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         threads = self.warps_m * self.architecture.threads_per_warp
         elements = self.fragments * self.cta_consumer_tile_m * self.cta_tile_k
         return elements * self.problem.a.dtype.bytes // 4 // threads
+
+
+@cache
+def powers_of_two(value: int) -> tuple[int, ...]:
+    """Return the powers of two that add up to a value, each once, the largest first."""
+    return tuple(1 << bit for bit in reversed(range(value.bit_length())) if value >> bit & 1)

@@ -272,7 +272,7 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             field,
             f"{plan.stages} stage for warps that load and multiply over many tiles",
-            "a second one lets a step load while another is multiplied",
+            "a step loads while the one before it is multiplied, which needs a stage of its own",
             f"use at least {least}",
         )
     elif plan.fragments > 1:
@@ -295,9 +295,9 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
 def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
     """An MMA can only stay in flight where another one follows it, and where nothing of it is in registers.
 
-    [gluon] With A from registers and an MMA outstanding, ptxas serializes (C7511, C7512): bf16, tf32, e4m3
-    and int8, both majors, 32 and 64 of K, 64 and 128 sums, specialized or not. With none outstanding
-    all compile.
+    [ptx] The registers of a wgmma are not to be accessed before it has been waited for. [gluon] With A from
+    registers and an MMA outstanding the compiler makes a loop that reads the next step's A into the registers
+    that the MMA in flight has: in silence, or with a note that it serializes the MMAs (C7511, C7512).
     """
     if plan.schedule_kind == "single_tile" and plan.outstanding_mmas:
         yield Finding(
@@ -310,7 +310,7 @@ def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "buffering.outstanding_mmas",
             f"{plan.outstanding_mmas} outstanding MMA with A from registers",
-            "a step's A would overwrite what the MMA in flight reads, so that the compiler serializes them",
+            "the next step's A goes into registers that the MMA in flight reads: PTX leaves that undefined",
             "use 0",
         )
 

@@ -21,14 +21,15 @@ from gemmgen.plan.rule import (
     rule,
 )
 from gemmgen.plan.shared_rules import (
-    MAX_CLUSTER,
     Rows,
+    cluster_shapes,
     epilogue_factors,
     epilogue_ops,
     group_width,
     minor_dimension,
     narrowest_subtile,
     odd_extents,
+    oversized_cluster,
     unaligned_shapes,
     unequal_types,
 )
@@ -148,6 +149,11 @@ TYPE_RULES: tuple[Rule[WgmmaKernel], ...] = (
 OPERATION_RULES: tuple[Rule[WgmmaKernel], ...] = (epilogue_ops, epilogue_factors)
 
 
+MAX_CLUSTER = 4
+"""CTAs of a program. 8 are portable and simulate clean, but how many such clusters an H100 holds at a time
+was not measured: a persistent kernel launches as many programs, and takes twice as long with one too many.
+"""
+CLUSTERS = cluster_shapes(MAX_CLUSTER)
 MAX_OCCUPANCY = 3
 """A third CTA of one warpgroup still has room for an accumulator of 64 x 256, a fourth has not."""
 MAX_TILE_M = 2_048
@@ -162,13 +168,13 @@ MOST_PARTS = 3
 
 @rule("schedule-kind")
 def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Roles of their own pay off over many tiles, and are generated for those only."""
+    """Roles of their own are for programs of many tiles: with one their code is the persistent kernel's."""
     if plan.specialized and not plan.persistent:
         kind = plan.schedule_kind.replace("_", " ")
         yield Finding(
             "warp_specialization.kind",
             f"{plan.specialization} consumers in a {kind} schedule",
-            "a producer of its own keeps loads going from tile to tile, and such a program has but one",
+            "a producer of its own loads the next tile while one is stored, and such a program has none",
             "use none, or persistent for schedule.kind",
         )
 
@@ -315,31 +321,17 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
 @rule("cluster-shape")
 def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
     """A program is a power of two of CTAs, up to four, and several of them have producers to share tiles."""
-    sides = (plan.cluster_m, plan.cluster_n)
-    possible = [is_power_of_two(ctas) and ctas <= MAX_CLUSTER for ctas in sides]
-    for i, field in enumerate("mn"):
-        ctas, beside = sides[i], sides[1 - i] if possible[1 - i] else 1
-        if not plan.specialized and ctas > 1:
+    if plan.specialized:
+        why = "how many larger ones run at a time was not measured"
+        yield from oversized_cluster(plan, CLUSTERS, why=why)
+        return
+    for field, ctas in (("m", plan.cluster_m), ("n", plan.cluster_n)):
+        if ctas > 1:
             yield Finding(
                 f"cluster.{field}",
                 f"{ctas:,} CTAs along {field.upper()} without warp specialization",
                 "only producers of their own wait for the consumers of other CTAs before a multicast",
                 "use 1",
-            )
-        elif not possible[i]:
-            below = power_of_two_below(ctas)
-            yield Finding(
-                f"cluster.{field}",
-                f"{ctas:,} CTAs along {field.upper()}",
-                f"a cluster has a power of two of CTAs along M and along N, and at most {MAX_CLUSTER} in all",
-                nearest(below, 2 * below, high=MAX_CLUSTER // beside),
-            )
-        elif all(possible) and plan.cluster_size > MAX_CLUSTER and i == sides.index(max(sides)):
-            yield Finding(
-                f"cluster.{field}",
-                f"{ctas} of {plan.cluster_m} x {plan.cluster_n} CTAs along {field.upper()}",
-                f"a cluster has at most {MAX_CLUSTER} in all",
-                f"use at most {MAX_CLUSTER // beside}",
             )
 
 
@@ -433,7 +425,7 @@ def occupancy(plan: WgmmaKernel) -> Iterator[Finding]:
     """At most three CTAs share an SM, and those of a cluster have one each."""
     most = 1 if plan.cluster_size > 1 else MAX_OCCUPANCY
     if plan.occupancy > most:
-        limit = f"this version generates kernels for at most {MAX_OCCUPANCY}"
+        limit = f"what a thread needs beside its sums was measured with up to {MAX_OCCUPANCY}"
         if most == 1:
             limit = f"a {plan.cluster_m} x {plan.cluster_n} cluster has its CTAs one on each SM"
         yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM", limit, f"use at most {most}")

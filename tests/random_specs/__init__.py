@@ -1,1 +1,0 @@
-"""Specs at random, at and beyond the borders of what is legal."""
