@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from gemmgen import triton_api
@@ -77,7 +78,8 @@ def columns(rows: Sequence[dict[str, object]]) -> list[str]:
 
 
 ONE_SIMULATION = Lock()
-"""A simulation forks, and no other thread may then be inside torch."""
+"""Held while one of a module runs, and while its compiler is forked just before: a process that is forked
+while another thread is inside torch has that thread's locks and not the thread, and may wait for ever."""
 
 
 @dataclass(frozen=True)
@@ -132,25 +134,30 @@ def build(
 
 def _prove(product: Product, *, simulation: bool) -> tuple[Lowered, Simulation | None]:
     """Compile and simulate a module at the same time: the compiler is a process of its own."""
-    source = product.source
+    source, begun = product.source, Event()
+    compiled = partial(
+        lower, product.module, product.plan, path=source.path, stem=source.stem, begun=begun.set
+    )
+    if not simulation:
+        return compiled(), None
     with ThreadPoolExecutor(2) as pool:
-        lowered = pool.submit(lower, product.module, product.plan, path=source.path, stem=source.stem)
-        simulated = pool.submit(_simulate, product) if simulation else None
+        with ONE_SIMULATION:
+            lowered = pool.submit(compiled)
+            lowered.add_done_callback(lambda _: begun.set())  # what is cached, or refused, forks nothing
+            begun.wait()
+            simulated = pool.submit(_simulate, product)
+            wait([simulated])
         # The compiler's word first: what it refuses cannot be simulated either.
-        return lowered.result(), simulated.result() if simulated else None
+        return lowered.result(), simulated.result()
 
 
 def _simulate(product: Product) -> Simulation:
     """Run the module under the few schedules that a build has time for."""
-    with ONE_SIMULATION:
-        # Before anything below imports parts of it, in another order than the thread that compiles.
-        triton_api.load()
-        from gemmgen.verify.simulation import (
-            ring_launch,
-            simulate_product,  # torch takes a second: only where needed
-        )
+    # Before anything below imports parts of it, in another order than the thread that compiles.
+    triton_api.load()
+    from gemmgen.verify.simulation import ring_launch, simulate_product  # torch: a second, only where needed
 
-        simulated = simulate_product(product, (ring_launch(product.plan),))
+    simulated = simulate_product(product, (ring_launch(product.plan),))
     if simulated.problems:
         raise GemmgenError(simulated.diagnostics)
     return simulated

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,22 +104,25 @@ class Lowered:
     resources: Resources
 
 
-def lower(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
+def lower(
+    source: str, plan: Kernel, *, path: str, stem: str, begun: Callable[[], None] = lambda: None
+) -> Lowered:
     """Compile a module's text for the plan's architecture and confirm the plan.
 
-    `path` is the spec that diagnostics name, `stem` the module's name.
+    `path` is the spec that diagnostics name, `stem` the module's name. `begun` is called once the process
+    that compiles is forked; what the cache has needs none.
 
     Raises:
         GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
     """
-    lowered = _compile(source, plan, path=path, stem=stem)
+    lowered = _compile(source, plan, begun, path=path, stem=stem)
     differences = tuple(_differences(plan, lowered.resources))
     if differences:
         raise GemmgenError(Diagnostic(path, "plan-differs", difference) for difference in differences)
     return lowered
 
 
-def _compile(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
+def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str, stem: str) -> Lowered:
     """Compile a module, or take from the cache what came of it before."""
     triton_api.require()
     capability = plan.architecture.compute_capability
@@ -127,13 +130,15 @@ def _compile(source: str, plan: Kernel, *, path: str, stem: str) -> Lowered:
     identity = triton_api.identity(library) if library and cache.is_self_contained(source) else None
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
-    files = cache.cached(key, lambda: _in_child(source, capability, path=path, stem=stem))
+    files = cache.cached(key, lambda: _in_child(source, capability, begun, path=path, stem=stem))
     artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
     figures = json.loads(files["figures"])
     return Lowered(artifacts, _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures))
 
 
-def _in_child(source: str, capability: int, *, path: str, stem: str) -> dict[str, bytes]:
+def _in_child(
+    source: str, capability: int, begun: Callable[[], None], *, path: str, stem: str
+) -> dict[str, bytes]:
     """Compile a module in a process of its own; return the artifacts, ptxas's report and the figures.
 
     Some illegal kernels abort the process, and MLIR prints its errors to file descriptor 2; both must come
@@ -152,6 +157,7 @@ def _in_child(source: str, capability: int, *, path: str, stem: str) -> dict[str
                 directory,
                 {**triton_api.COMPILER_ENVIRONMENT, **own_cache},
                 TIMEOUT_SECONDS,
+                begun,
             )
         except subprocess.TimeoutExpired as error:
             message = f"the compiler did not finish within {TIMEOUT_SECONDS} seconds"

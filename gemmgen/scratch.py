@@ -160,12 +160,17 @@ def _sweep(place: Path) -> None:
 
 
 def run_child(
-    function: Callable[[], None], directory: Path, environment: Mapping[str, str], timeout: float
+    function: Callable[[], None],
+    directory: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    begun: Callable[[], None] = lambda: None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a function in a forked process, and return how that ended and what it printed.
 
     The process leads a group of its own and has `environment` besides this one's. `directory` takes what it
-    prints, and whatever it puts into temporary files. An exception in it is a return code of 1.
+    prints, and whatever it puts into temporary files. An exception in it is a return code of 1. `begun` is
+    called once it is forked.
 
     Raises:
         subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
@@ -175,6 +180,7 @@ def run_child(
     child = _fork(partial(_run_here, function, printed, {**environment, "TMPDIR": str(directory)}))
     with started(child):
         try:
+            begun()
             status = _ended(child, timeout)
         except BaseException:
             _kill(child)

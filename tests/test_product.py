@@ -9,16 +9,19 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from modules import PLACES, SPECS, made, spec_file
 
 import gemmgen.build
+import gemmgen.scratch
 from gemmgen.build import build
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import Lowered, Resources
@@ -347,6 +350,38 @@ def test_nothing_is_written_when_an_artifact_cannot_be(spec: Path, monkeypatch: 
     (diagnostic,) = caught.value.diagnostics
     assert str(diagnostic) == "out/one.ptx: error[cannot-write]: cannot write: Is a directory"
     assert list(written_names()) == ["one.ptx"]
+
+
+# --- processes and threads
+
+
+def test_no_thread_is_inside_torch_when_the_compiler_is_forked(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be forked with the locks that such a thread holds, and without the thread."""
+    events: list[str] = []
+    fork, simulate = gemmgen.scratch._fork, gemmgen.build._simulate  # pyright: ignore[reportPrivateUsage]
+
+    def forking(in_child: Any) -> int:
+        if threading.current_thread() not in simulating:
+            events.append("the compiler is forked")
+        return fork(in_child)
+
+    def simulated(product: Product) -> Any:
+        simulating.append(threading.current_thread())
+        events.append("a simulation begins")
+        found = simulate(product)
+        events.append("a simulation ends")
+        return found
+
+    simulating: list[threading.Thread] = []
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", "")
+    monkeypatch.setattr(gemmgen.scratch, "_fork", forking)
+    monkeypatch.setattr(gemmgen.build, "_simulate", simulated)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda path: build(path, Path("out")), (spec, titled("second", "two"))))
+    assert events == 2 * ["the compiler is forked", "a simulation begins", "a simulation ends"]
+    assert all(path.exists() for path in (Path("out/one.py"), Path("out/two.py")))
 
 
 # --- crashes and races
