@@ -355,12 +355,13 @@ class Tcgen05Kernel(Tcgen05Geometry, Kernel):
 
 # --- how far a decision can go while the others stay as they are
 
-STEP_REGISTERS = ((20, 24), (24, 56), (28, 72), (32, 144))
+STEP_REGISTERS = ((15, 24), (20, 32), (24, 56), (28, 72), (32, 144))
 """Registers per worker thread by the most MMAs and copies of scales of a K step that compile with them.
 
-[gluon] 16 MMAs of any kind, and 8 of mxfp4 with 12 copies, compile with 24 registers; 8 of nvfp4 with 16
-copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12 with 56, 32 dense ones with 128, and in a cluster
-of four with 136. Schedules and clusters differ by 8 at most. Longer steps need more than they gain.
+[gluon] 16 MMAs of most kinds, and 8 of mxfp4 with 12 copies, compile with 24 registers, and 16 of e5m2 by
+pairs spill 4 bytes there; 8 of nvfp4 with 16 copies spill with 32, 16 of mxfp8 with 8 with 48 and with 12
+with 56, 32 dense ones with 128, and in a cluster of four with 136. Schedules and clusters differ by 8 at
+most. Longer steps need more than they gain.
 """
 
 FEW_LOADS = 12

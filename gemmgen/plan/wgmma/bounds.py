@@ -55,7 +55,8 @@ REGISTERS_OF_LONGEST_STEPS = 32
 """What steps of more than ``LONGEST_STEP_MMAS`` need besides, of all columns of the tile and 16 along K.
 
 [gluon] Four blocks of rows by 16 of K, 64 MMAs beside 64 sums, spill 112 bytes at 136 registers, 120 in a
-cluster, and none at 168. With C and SiLU they need 232, and spill 60 bytes with 24 less.
+cluster, and none at 168. With C and SiLU they need 232, and spill 60 bytes with 24 less. Two blocks by 32 of
+K beside 16 sums spill 152 bytes at 120 and none at 152: each 16 of K are taken to need as many.
 """
 REGISTERS_OF_NARROW_LONGEST_STEPS = 72
 """The same of instructions of some columns, for each ``LONGEST_STEP_MMAS`` more."""
@@ -74,18 +75,24 @@ REGISTERS_OF_NARROW_LONG_STEPS = 64
 """The same in steps of more than ``LONG_STEP_MMAS``, and of as many in kernels with roles.
 
 [gluon] 128 sums, promoted, by 32 instructions of 8 columns spill at 255; 64 by 16 of them 64 bytes at 136
-registers, and none at 152.
+registers, and none at 152. An M-contiguous A needs ``MARGIN`` more: 64 of int8 by 32 spill 16 bytes at 208.
 """
 REGISTERS_OF_TURNED_A = 56
 """What it needs besides where an A in registers is M-contiguous in shared memory, and sums have 16 bits.
 
 [gluon] 8 sums of 16 bits beside an A of 32 registers spill 8 bytes at 104 registers, and none at 136.
 """
-REGISTERS_OF_SUMS = 56
+REGISTERS_OF_SUMS = 72
 """What a consumer with a producer needs besides that adds up the sums of all parts of K, in order.
 
 [gluon] Of 70 random kernels, 16 to 64 sums spill 12 to 108 bytes with 48 to 80 registers beside them, more
-with C; with ``WORKING_REGISTERS`` and these beside them none does.
+with C; of 500 more, 16 and 64 sums of seven and four parts, in clusters, 20 bytes with 96, and none with 112.
+"""
+REGISTERS_OF_SUMS_ALONE = 56
+"""The same of kernels without roles.
+
+[gluon] 16 to 64 sums of 3 to 8 parts, two or three CTAs to an SM, with a factor, C or early loads, spill 4 to
+72 bytes with up to 40 registers beside what they need otherwise; those alone on an SM have them.
 """
 REGISTERS_OF_SUMS_AND_LONGER_STEPS = 16
 """The same besides in steps of more than ``LONG_STEP_MMAS``.
@@ -100,10 +107,11 @@ at 168 and 184; 32 of seven 8 bytes at 232; 128 of two compile with 232. Three c
 most, spill 36 bytes where they read 32 sums of four by twos.
 """
 REGISTERS_OF_MOST_SUMS = 80
-"""The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``; without roles, where A is in registers too.
+"""The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``; without roles, in any.
 
 [gluon] 128 x 256 for two consumers, in steps of 256 of K, spills at 232, the most that they can have, with 3
-and 8 parts; 64 x 256 with an A of 16 registers and twelve parts spills 8 bytes at 255.
+and 8 parts; 64 x 256 with an A of 16 registers and twelve parts spills 8 bytes at 255, and so does one with
+five parts and early loads.
 """
 REGISTERS_OF_PIECES = 36
 """The same where programs divide the last wave.
@@ -122,6 +130,12 @@ REGISTERS_OF_MOST_PIECES = 104
 """The same beside ``MOST_SUMS`` in steps of ``LONG_STEP_MMAS``.
 
 [gluon] 128 x 128 of e4m3 for a lone consumer, in steps of 16 MMAs, spills at 256, the most that it can have.
+"""
+REGISTERS_OF_PIECES_AND_OTHERS = 24
+"""What pieces need besides for three consumers, and where A comes from registers.
+
+[gluon] 64 sums of three consumers spill 8 to 20 bytes at 152, the most that they can have, and 128 beside an
+A of 8 registers 4 bytes at 224.
 """
 REGISTERS_OF_PIECES_AND_VECTORS = 16
 """What pieces of the last wave need besides where a cluster's epilogue reads vectors.
@@ -280,7 +294,7 @@ REGISTERS_OF_UNPACKED_LONG_STEPS = 40
 """What C needs besides the same and a long step of narrow MMAs.
 
 [gluon] 64 sums by 32 instructions of 32 columns spill 304 bytes at 112 registers and some at 176, and none
-at 208.
+at 208; 128 by 16 of 16 columns, with a bias, 292 bytes at 232.
 """
 MMA_REGISTERS = 26
 """Registers that a kernel of several roles starts with, besides the sums of one instruction.
@@ -433,6 +447,7 @@ def _registers_of_a(plan: WgmmaKernel) -> int:
     if _is_narrow(plan):
         long = plan.mmas_per_step >= LONG_STEP_MMAS + (not plan.specialized)
         needed += REGISTERS_OF_NARROW_LONG_STEPS if long else REGISTERS_OF_NARROW_MMAS
+        needed += MARGIN if long and plan.problem.a.major == "mn" else 0
     if plan.specialized and plan.problem.a.major == "mn" and plan.problem.accumulator.bits == 16:
         needed += REGISTERS_OF_TURNED_A
     if plan.promote_k and (plan.shares_tiles or not plan.specialized):
@@ -445,8 +460,8 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
     if not plan.shares_tiles or plan.reduction != "ordered":
         return 0
     if not plan.specialized:
-        most = plan.a_source == "registers" and plan.accumulator_registers >= MOST_SUMS
-        return REGISTERS_OF_MOST_SUMS if most else 0
+        most = plan.accumulator_registers >= MOST_SUMS
+        return REGISTERS_OF_MOST_SUMS if most else REGISTERS_OF_SUMS_ALONE
     most = plan.mmas_per_step >= LONG_STEP_MMAS and plan.accumulator_registers >= MOST_SUMS
     if not plan.divides_last_wave:
         others = (plan.splits - 1) * plan.accumulator_elements
@@ -459,6 +474,8 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
     vectors = plan.problem.vectors and plan.cluster_size > 1
     more = REGISTERS_OF_NARROW_LONG_STEPS if narrow else 0
     more += REGISTERS_OF_PIECES_AND_VECTORS if vectors else 0
+    hard = plan.consumers > 2 and plan.accumulator_registers >= MOST_SUMS // 2
+    more += REGISTERS_OF_PIECES_AND_OTHERS if hard or plan.a_source == "registers" else 0
     if most:
         return more + REGISTERS_OF_MOST_PIECES
     return more + (REGISTERS_OF_PIECES if plan.mmas_per_step <= SHORT_STEP_MMAS else REGISTERS_OF_LONG_PIECES)
@@ -475,7 +492,7 @@ def _longest_step_registers(plan: WgmmaKernel) -> int:
     if _is_narrow(plan):
         return more * REGISTERS_OF_NARROW_LONGEST_STEPS
     along_k = plan.cta_tile_k // plan.mma_shape[2]
-    return REGISTERS_OF_LONGEST_STEPS if more and along_k >= LONG_STEP_MMAS else 0
+    return REGISTERS_OF_LONGEST_STEPS * (along_k // LONG_STEP_MMAS) if more else 0
 
 
 def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
@@ -496,11 +513,15 @@ def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
         loop += STEP_REGISTERS_OF_SPLITS * (steps > 1) + MARGIN * (steps >= EPILOGUE_STEPS)
     elif long and steps >= EPILOGUE_STEPS:
         loop += REGISTERS_OF_STEPS_AND_LONGER_STEPS
-    if c is None:
-        return loop
     part = max(sums // plan.subtiles, ERF_ELEMENTS)
-    with_c = loop + part * c.bits // 32
     classes = {op.register_class for op in plan.problem.operations if op.function} - {"linear"}
+    if long and steps == EPILOGUE_STEPS - 1 and "erf" in classes:
+        # [gluon] 32 sums by 32 instructions of 8 columns, with a factor and erf, spill 48 bytes at 104.
+        loop += MARGIN
+    if c is None:
+        # [gluon] 128 sums of two parts, with SiLU and a D of 32 bits, spill 24 bytes at 256, by quarters too.
+        return loop + (part if divided and classes and plan.problem.d.bits == 32 else 0)
+    with_c = loop + part * c.bits // 32
     if divided:
         # [gluon] 64 sums of twelve parts, with C and a D of 32 bits, spill 12 bytes at 216 and none at 232.
         return with_c + (part // 2 if plan.problem.d.bits == 32 else 0)
@@ -518,6 +539,8 @@ def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
         eighths = 6 if "erf" in classes else 3 if classes else 0
         return with_c + max(_longest_step_registers(plan), part * eighths // 8)
     as_long = plan.mmas_per_step == LONG_STEP_MMAS and plan.specialized
+    if as_long and _is_narrow(plan) and plan.problem.accumulator.bits == 16:
+        return epilogue + REGISTERS_OF_UNPACKED_LONG_STEPS
     if as_long and ("erf" in classes or (classes and sums >= MOST_SUMS)):
         return epilogue + REGISTERS_OF_C_AND_ACTIVATION
     return 0
@@ -540,14 +563,16 @@ def _epilogue_registers(plan: WgmmaKernel) -> int:
     curved = [found for found in curved if found != "linear"]
     if len(steps) >= EPILOGUE_STEPS:
         more = min(len(curved), 3) * REGISTERS_OF_ERF_AMONG_STEPS if "erf" in curved else 0
+        # [gluon] 64 sums and an A of 32 registers, with C and nine steps, spill 20 bytes at 152, by quarters.
+        more += plan.operand_registers + MARGIN if more and plan.a_source == "registers" else 0
         needed.append(sums + sums // plan.subtiles + STEP_REGISTERS + more)
     return max(needed)
 
 
 def _fits_two_warpgroups(plan: WgmmaKernel) -> bool:
-    """Whether a consumer of two warpgroups stores few enough sums, without vectors, as 16 bits or less."""
+    """Whether a consumer of two warpgroups stores few enough sums, without vectors, as 16 bits."""
     two = plan.consumer_warps == 2 * plan.architecture.warps_per_warpgroup and plan.ping_pong
-    few = plan.accumulator_elements <= MOST_SUMS // 2 and plan.problem.d.bits <= 16
+    few = plan.accumulator_elements <= MOST_SUMS // 2 and plan.problem.d.bits == 16
     return two and few and not plan.problem.vectors
 
 

@@ -23,6 +23,7 @@ from gemmgen.plan.search import (
     whole_number,
 )
 from gemmgen.plan.wgmma.bounds import (
+    MARGIN,
     most_consumer_registers,
     most_consumers,
     most_stages,
@@ -565,15 +566,21 @@ def _producer_registers(plan: WgmmaKernel) -> int:
 
     Then no role asks for registers, and the kernel starts and ends about 0.2 us sooner on an H200
     (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
+
+    [gluon] Such kernels need more where cooperative consumers wait for their sums and multiply parts of them
+    by a number: 128 of them need 160 registers otherwise, and spill 32 to 56 bytes at 168, in every order,
+    and none with C, a scalar, or an MMA in flight. Four consumers, at 96, spill 36.
     """
-    several = plan.specialized and 1 < plan.consumers <= most_consumers(plan)
-    usual = (
-        max(PRODUCER_REGISTERS, needed_producer_registers(plan)) if plan.specialized else PRODUCER_REGISTERS
-    )
-    if not several or plan.occupancy > 1:
+    if not plan.specialized:
+        return PRODUCER_REGISTERS
+    usual = max(PRODUCER_REGISTERS, needed_producer_registers(plan))
+    if plan.consumers not in range(2, most_consumers(plan) + 1) or plan.occupancy > 1:
         return usual
+    waits = plan.specialization == "cooperative" and not plan.outstanding_mmas
+    in_parts = "alpha" in plan.problem.steps and plan.problem.c is None and plan.subtiles > 1
+    needed = needed_registers(plan) + (2 * MARGIN if (waits and in_parts) or plan.consumers > 3 else 0)
     share = plan.register_pool.launch_registers
-    return share if max(needed_registers(plan), usual) <= share else usual
+    return share if max(needed, usual) <= share else usual
 
 
 def _name(plan: WgmmaKernel) -> str:
