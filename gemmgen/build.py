@@ -78,8 +78,11 @@ def columns(rows: Sequence[dict[str, object]]) -> list[str]:
 
 
 ONE_SIMULATION = Lock()
-"""Held while one of a module runs, and while its compiler is forked just before: a process that is forked
-while another thread is inside torch has that thread's locks and not the thread, and may wait for ever."""
+"""Held while a module is simulated, and just before, while the process that compiles it is forked.
+
+A process that is forked while another thread is inside torch has that thread's locks and not the thread, and
+may wait for ever.
+"""
 
 
 @dataclass(frozen=True)

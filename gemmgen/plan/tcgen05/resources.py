@@ -97,9 +97,12 @@ def resources_of(kernel: Tcgen05Geometry) -> Tcgen05Resources:
             _tmem_scales(kernel, "a_scale_tmem", problem.a, kernel.cta_tile_m),
             _tmem_scales(kernel, "b_scale_tmem", problem.b, kernel.cta_tile_n),
         )
-    readers = kernel.stage_readers
-    reads = "the MMAs of all pairs that it fills have read the stage"
-    read = reads if readers > 1 else "the stage has been read"
+    readers, who = kernel.stage_readers, "pairs" if kernel.paired else "CTAs"
+    read = (
+        f"the MMAs of all {who} that it fills have read the stage"
+        if readers > 1
+        else "the stage has been read"
+    )
     return Tcgen05Resources(
         a=_operand_buffer(kernel, "a", stages),
         b=_operand_buffer(kernel, "b", stages),

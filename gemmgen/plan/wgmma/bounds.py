@@ -397,7 +397,7 @@ def widest_launched_mma(plan: WgmmaKernel) -> int:
 def working_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
     loop, epilogue = _loop_registers(plan), _epilogue_registers(plan)
-    needed = max(loop, epilogue, _registers_with_c(plan, loop, epilogue))
+    needed = max(loop, epilogue, _registers_of_loop_and_epilogue(plan, loop, epilogue))
     return needed + _margin(plan) - plan.accumulator_registers - plan.operand_registers
 
 
@@ -500,7 +500,7 @@ def _longest_step_registers(plan: WgmmaKernel) -> int:
     return REGISTERS_OF_LONGEST_STEPS * (along_k // LONG_STEP_MMAS) if more else 0
 
 
-def _registers_with_c(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
+def _registers_of_loop_and_epilogue(plan: WgmmaKernel, loop: int, epilogue: int) -> int:
     """Return what a consumer thread needs where an epilogue meets a long step or parts of K, 0 elsewhere.
 
     The compiler keeps the addresses of either while C is in registers: what `loop` and C need adds up.

@@ -229,7 +229,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
     d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_N], D_LAYOUT)
-    # load_empty, tensor cores to the load warp: the MMAs of all pairs that it fills have read the stage.
+    # load_empty, tensor cores to the load warp: the MMAs of all CTAs that it fills have read the stage.
     load_empty = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_ready, TMA to the MMA warp: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
