@@ -990,12 +990,17 @@ def fuzz_command(
         str, typer.Option(metavar="sm90|sm100", help="The architecture of the specs.")
     ] = "sm90",
     specs: Annotated[int, typer.Option("--specs", metavar="N", min=1, help="Specs to draw.")] = 100,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, max=2**31, help="Of the specs.")] = 0,
     record: Annotated[
         Path | None,
-        typer.Option("--record", metavar="FILE", help="Append what is found; a run that was ended goes on."),
+        typer.Option(
+            "--record", metavar="FILE", help="Append a line for each; a run that was ended goes on."
+        ),
     ] = None,
-    processes: Processes = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="That judge specs (the cores of this machine)."),
+    ] = None,
     minimum: Annotated[
         bool, typer.Option("--minimum", help="With the fewest registers that the rules allow a plan.")
     ] = False,

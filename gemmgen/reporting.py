@@ -330,9 +330,10 @@ class Explanation:
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """What holds for a plan that keeps the rule, as each family says it."""
-        found = [" ".join(rule.says.split()) for rule in _rules() if rule.id == self.code]
-        return tuple(dict.fromkeys(found))
+        """What holds for a plan that keeps the rule; where GPUs differ, each says first whose it is."""
+        found = {rule.says: generation for generation, rule in _rules() if rule.id == self.code}
+        said = [(generation, " ".join(says.split())) for says, generation in found.items()]
+        return tuple(f"{generation}: {says}" if len(said) > 1 else says for generation, says in said)
 
     @property
     def example(self) -> tuple[str, str, str] | None:
@@ -385,12 +386,15 @@ def explanation_of(code: str) -> Explanation:
     return known[name]
 
 
-def _rules() -> list[Any]:
-    """Return the rules of every family, and those of what a target has."""
+def _rules() -> list[tuple[str, Any]]:
+    """Return the rules of every family with its generation of GPUs, and those of what a target has."""
+    from gemmgen.hardware import GPUS
     from gemmgen.plan.choices import CHOICE_RULES
     from gemmgen.plan.planner import FAMILIES
 
-    return [*(rule for family in FAMILIES.values() for rule in family.rules), *CHOICE_RULES]
+    generations = {gpu.architecture.mma: gpu.architecture.generation for gpu in GPUS.values()}
+    of_families = [(generations[mma], rule) for mma, family in FAMILIES.items() for rule in family.rules]
+    return [*of_families, *(("Any GPU", rule) for rule in CHOICE_RULES)]
 
 
 def _shipped(name: str, source: str) -> Path:
@@ -487,6 +491,8 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
         yield show
 
 
+_States = dict[Path, tuple[int, int] | None]
+
 LOOKING_SECONDS = 0.3
 """How often a watched file is looked at."""
 
@@ -503,8 +509,15 @@ def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> N
         sys.stdout.flush()
         count = len(before)
         print(f"watching {count} {'spec' if count == 1 else 'specs'}", file=sys.stderr, flush=True)
-        while _states(files()) == before:
-            time.sleep(LOOKING_SECONDS)
+        _until_saved(files, before)
+
+
+def _until_saved(files: Callable[[], Sequence[Path]], before: _States) -> None:
+    """Return once the files differ from before and two looks agree: who saves a file empties it first."""
+    last = before
+    while (now := _states(files())) == before or now != last:
+        last = now
+        time.sleep(LOOKING_SECONDS)
 
 
 def _nothing(command: Callable[[], None]) -> int:
@@ -512,7 +525,7 @@ def _nothing(command: Callable[[], None]) -> int:
     return 0
 
 
-def _states(files: Sequence[Path]) -> dict[Path, tuple[int, int] | None]:
+def _states(files: Sequence[Path]) -> _States:
     """Return what changes when a file is written; None of one that is not there."""
 
     def state(path: Path) -> tuple[int, int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import test_cli
+from ruamel.yaml import YAML
 
 from gemmgen import fuzz
 from gemmgen.errors import GemmgenError
@@ -22,7 +24,7 @@ from gemmgen.plan.rule import Finding, Rule, rule
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.render import render
-from gemmgen.spec import load_spec
+from gemmgen.spec import SpecFile, load_spec
 
 gemmgen_ = test_cli.gemmgen_
 TARGETS = tuple(fuzz.TABLES)
@@ -170,8 +172,8 @@ def test_the_fewest_registers_are_those_below_which_a_rule_refuses() -> None:
     plan = plan_spec(fuzz.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": []}))
     fewest = fuzz.fewest_registers(plan)
     assert isinstance(fewest, WgmmaKernel)
-    # 128 sums, and 72 for the addresses of steps of 32 instructions; the producer has 8 loads, all along K.
-    assert (fewest.consumer_registers, fewest.producer_registers) == (200, 32)
+    # 128 sums, 72 for the addresses of steps of 32 instructions, 24 for C; the producer has 8 loads along K.
+    assert (fewest.consumer_registers, fewest.producer_registers) == (224, 32)
 
 
 @pytest.mark.quick
@@ -232,29 +234,80 @@ def test_the_rules_ask_for_what_was_measured() -> None:
 RUNS: list[dict[str, Any]] = json.loads((ROOT / "tests" / "records" / "fuzz.json").read_text())
 
 
-BROKE = [
-    pytest.param(run, found, id=f"{run['target']}-{run['seed']}-{found['number']}")
-    for run in RUNS
+UNSEEN: list[dict[str, Any]] = json.loads((ROOT / "tests" / "records" / "fuzz_unseen.json").read_text())
+"""Runs of seeds that no repair had seen when they ran."""
+SPILLED = [
+    {**found, "target": run["target"], "seed": run["seed"], "minimum": run["minimum"]}
+    for run in UNSEEN
     for found in run["findings"]
     if found["verdict"] == "accepted"
 ]
+REPAIRED: list[dict[str, Any]] = [
+    *json.loads((ROOT / "tests" / "records" / "fuzz_repaired.json").read_text()),
+    *SPILLED,
+]
+"""What the rules accepted in earlier runs, and broke."""
+REGISTER_RULES = ("accumulator-registers", "consumer-registers", "producer-registers")
 
 
-@pytest.mark.parametrize(("run", "found"), BROKE)
-def test_what_broke_in_a_run_on_record_is_repaired(
-    run: dict[str, Any], found: dict[str, Any], tmp_path: Path
-) -> None:
+@pytest.mark.quick
+def test_nothing_on_record_was_accepted_and_broke() -> None:
+    assert {found["verdict"] for run in RUNS for found in run["findings"]} == {"refused"}
+
+
+@pytest.mark.parametrize("broke", REPAIRED, ids=lambda broke: f"{broke['seed']}-{broke['number']}")
+def test_what_broke_in_an_earlier_run_is_repaired(broke: dict[str, Any], tmp_path: Path) -> None:
     """By a rule that asks for more: the spec is planned otherwise, or refused."""
-    path = tmp_path / "random_spec.yaml"
-    path.write_text(found["spec"])
-    source = load_spec(path)
+    source = recorded(broke, tmp_path)
     plan = planner.attempted(source)
     if isinstance(plan, Kernel):
-        if run["minimum"]:
-            plan = fuzz.fewest_registers(plan)
-        lower(
-            render(plan, spec_name=path.name, spec_sha256=source.sha256), plan, path=path.name, stem=path.stem
-        )
+        assert not fault_of(fuzz.fewest_registers(plan) if broke["minimum"] else plan)
+
+
+@pytest.mark.parametrize("number", [771, 811, 883])
+def test_what_spills_compiles_once_it_is_changed_as_it_is_told(number: int, tmp_path: Path) -> None:
+    """Without the rules that refuse it now, it spills; what `lower` then says is legal, and compiles."""
+    (broke,) = (found for found in SPILLED if found["number"] == number)
+    spilling = fuzz.plan_without(recorded(broke, tmp_path), REGISTER_RULES)
+    assert spilling
+    told = re.search(r"^registers spill: .*; try (\d+) for (\w+)(?:\.(\w+))?$", fault_of(spilling))
+    assert told
+    value, section, field = told.groups()
+    yaml: Any = YAML(typ="safe", pure=True)
+    data = yaml.load(broke["spec"])
+    data[section] = {**data.get(section, {}), field: int(value)} if field else int(value)
+    (tmp_path / "changed.yaml").write_text(json.dumps(data))
+    plan = planner.attempted(load_spec(tmp_path / "changed.yaml"))
+    assert isinstance(plan, Kernel)
+    assert not fault_of(plan)
+
+
+def recorded(found: dict[str, Any], tmp_path: Path) -> SpecFile:
+    """Return a finding's spec, as one that was read."""
+    path = tmp_path / "random_spec.yaml"
+    path.write_text(found["spec"])
+    return load_spec(path)
+
+
+def fault_of(plan: Kernel) -> str:
+    """Return what the compiler has against a plan; nothing if it does as planned."""
+    try:
+        lower(render(plan, spec_name="x.yaml", spec_sha256="0" * 64), plan, path="x.yaml", stem="x")
+    except GemmgenError as error:
+        return error.diagnostics[0].message
+    return ""
+
+
+@pytest.mark.quick
+def test_the_page_tells_what_seeds_find_that_no_repair_has_seen() -> None:
+    accepted = sum(
+        count for run in UNSEEN for end, count in run["counts"].items() if end.startswith("accepted")
+    )
+    page = " ".join((ROOT / "docs/planner.md").read_text(encoding="utf-8").split())
+    specs, seeds = sum(run["specs"] for run in UNSEEN), " and ".join(str(run["seed"]) for run in UNSEEN)
+    assert f"of {specs:,} Hopper specs of the seeds {seeds}" in page
+    assert f"{accepted:,} were accepted, and {len(SPILLED)} of them spilled" in page
+    assert not {run["seed"] for run in UNSEEN} & {run["seed"] for run in RUNS}
 
 
 @pytest.mark.quick

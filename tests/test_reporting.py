@@ -552,6 +552,29 @@ def test_a_watched_spec_is_planned_each_time_that_it_is_saved(good: Path) -> Non
 
 
 @pytest.mark.quick
+def test_a_watched_spec_that_is_being_saved_is_not_read_half_way(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = SPEC.replace("a matmul", "another matmul")
+    states = iter([None, "", longer[:20], longer, None])  # of an editor that takes its time
+    read: list[str] = []
+
+    def save(seconds: float) -> None:
+        if (state := next(states)) is not None:
+            good.write_text(state)
+
+    def command() -> None:
+        if len(read) == 1:
+            raise KeyboardInterrupt
+        read.append(good.read_text())
+
+    monkeypatch.setattr("time.sleep", save)
+    with pytest.raises(KeyboardInterrupt):
+        reporting.watch(lambda: [good], command)
+    assert (read, good.read_text(), list(states)) == ([SPEC], longer, [])
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("arguments", [("good.yaml", "--json"), ("-",), ("good.yaml", "--sarif", "x")])
 def test_what_has_one_end_is_not_watched(gemmgen_: Gemmgen, good: Path, arguments: tuple[str, ...]) -> None:
     assert gemmgen_("plan", *arguments, "--watch").code == 2
@@ -561,6 +584,13 @@ def test_what_has_one_end_is_not_watched(gemmgen_: Gemmgen, good: Path, argument
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("code", ["tile-power-of-two", "epilogue-subtile", "cluster-shape"])
+def test_what_differs_between_hopper_and_blackwell_says_whose_it_is(code: str, gemmgen_: Gemmgen) -> None:
+    told = gemmgen_("explain", code).stdout.split("\n\n")[1:3]
+    assert [line.partition(": ")[0] for line in told] == ["Hopper", "Blackwell"]
+    assert "\nHopper: " not in gemmgen_("explain", "ring-depth").stdout
+
+
 def test_every_rule_and_every_code_of_a_file_is_explained_and_no_other() -> None:
     rules = {rule.id for family in FAMILIES.values() for rule in family.rules}
     rules |= {rule.id for rule in CHOICE_RULES}

@@ -91,6 +91,17 @@ def test_dependent_launches_change_nothing_within_one() -> None:
     assert d.equal(x)
 
 
+def test_a_pointer_to_other_elements_points_to_the_same_byte() -> None:
+    x, out = torch.arange(256, dtype=torch.int32) * 65537 + 3, torch.zeros(128, dtype=torch.int16)
+    assert run(kernels.halves_kernel, (1,), (x, out)).findings == ()
+    assert out.equal(x[2:66].view(torch.int16))
+
+
+def test_a_reduction_by_something_else_than_its_operands_is_refused() -> None:
+    with pytest.raises(GemmgenError, match="this reduction is not known to the simulator"):
+        run(kernels.doubling_kernel, (1,), (integers(64, 64), torch.zeros(64)))
+
+
 def test_inline_assembly_is_refused_with_its_text() -> None:
     with pytest.raises(GemmgenError, match=r"inline assembly is not known to the simulator: neg\.f32"):
         run(kernels.inline_assembly_kernel, (1,), (integers(128), torch.zeros(128)))

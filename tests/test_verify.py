@@ -26,10 +26,19 @@ from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
+from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.spec import Spec, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
-from gemmgen.verify.shapes import LARGE_SHAPE, acceptance_shapes, fitting, large_shape, single_tile
+from gemmgen.verify.shapes import (
+    LARGE_SHAPE,
+    LARGE_SUMS_BYTES,
+    acceptance_shapes,
+    fitting,
+    large_shape,
+    single_tile,
+)
 from gemmgen.verify.verification import given_output, run_checks
 
 ROOT = Path(__file__).parent.parent
@@ -484,6 +493,9 @@ def test_a_kernel_of_a_single_tile_is_verified_on_what_fits_the_tile() -> None:
     assert single_tile(spec_of()) is None
     assert acceptance_shapes(spec_of()) == tuple(ACCEPTANCE_SHAPES)
     assert large_shape(spec_of()) == LARGE_SHAPE
+    one_by_one = {"kind": "tiled", "splits": 16}
+    assert large_shape(spec_of(schedule=one_by_one)) == (32768, 33024, 64)
+    assert large_shape(spec_of(schedule={**one_by_one, "reduction": "atomic"})) == LARGE_SHAPE
     assert fitting([(64, 64, 64), (65, 1, 1)], (64, 128, 64)) == ((64, 64, 64),)
     assert fitting([(65, 1, 1)], None) == ((65, 1, 1),)
 
@@ -670,6 +682,18 @@ def start_on_gpu(script: str, module: Path, **environment: str) -> subprocess.Co
         timeout=600,  # the slowest module takes half of it to compile under ConSan, a cluster of four CTAs
         check=False,
     )
+
+
+@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
+def test_what_a_large_d_needs_has_room_and_more_elements_than_32_bits_count(module: Path) -> None:
+    source = load_spec(spec_path(module))
+    m, n, _ = large_shape(source.spec)
+    plan = plan_spec(source)
+    kept = plan.partials if isinstance(plan, WgmmaKernel) and plan.splits > 1 else 1
+    if single_tile(source.spec) is None:
+        assert kept * m * n > 2**31
+    if kept > 1:
+        assert kept * m * n * plan.problem.accumulator.bytes <= LARGE_SUMS_BYTES
 
 
 @pytest.mark.gpu

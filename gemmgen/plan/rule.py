@@ -227,8 +227,16 @@ def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
 
 REGISTER_COUNTS = frozenset({"producer_registers", "consumer_registers", "worker_registers"})
 """The decisions of how many registers the threads of a role have."""
-WITHOUT_REGISTERS = ("resources", "shared_buffers", "barriers", "arguments", "shared_memory")
-"""What a plan computes once, and does not compute from those: what is in memory, and what is passed."""
+WITHOUT_REGISTERS = (
+    "resources",
+    "shared_buffers",
+    "barriers",
+    "arguments",
+    "shared_memory",
+    "mma_shapes",
+    "mmas_per_step",
+)
+"""What a plan computes once, and does not compute from those: what is in memory, passed, and multiplied."""
 
 
 @cache

@@ -703,6 +703,9 @@ def _stays(head: _Head, new: _Head, hands_on: bool) -> bool:
 
 
 def _distinct(marks: Tensor) -> list[int]:
+    low, high = (int(bound) for bound in marks.aminmax())
+    if low == high:  # nearly always: the elements were last touched by one access
+        return [low]
     return cast("list[int]", cast(Any, marks).unique().tolist())
 
 

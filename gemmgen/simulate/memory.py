@@ -19,6 +19,10 @@ POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""
 
 
+STORE_OF_THE_SAME = "store to shared memory of what other CTAs hold too"
+"""Each of them stores it, into the memory of whoever holds that part of the buffer."""
+
+
 class Proxy(StrEnum):
     """The path of an access to memory; a fence orders generic accesses before asynchronous ones."""
 
@@ -315,6 +319,9 @@ class Memory:
     ) -> None:
         if write.covered(clock):
             self._judge_fence(view, access, write, fenced)
+        elif access.what == write.what == STORE_OF_THE_SAME and access.location == write.location:
+            text = f"{access.what} writes what {write} wrote: one of the two is enough"
+            self._report(Kind.REDUNDANT_STORE, view, access, write, text, Severity.LINT)
         else:
             text = f"{access.what} overwrites it although {write} is not known to be complete"
             self._report(Kind.WRITE_AFTER_WRITE, view, access, write, text)

@@ -72,11 +72,28 @@ class Encoding:
 
 
 def _in_tiles(bases: list[list[int]], shape: tuple[int, ...]) -> list[list[int]]:
+    rank = len(bases[0]) if bases else 0
+    shape = shape[len(shape) - rank :]
+    # A layout may be of a larger shape: a CTA whose part lies beyond the end of this one holds the first.
+    bases = [
+        [step if step < extent else 0 for step, extent in zip(basis, shape, strict=True)] for basis in bases
+    ]
     splits = [2 ** sum(1 for basis in bases if basis[dim]) for dim in range(len(shape))]
     tile = [extent // split for extent, split in zip(shape, splits, strict=True)]
     if any(basis[dim] % tile[dim] for basis in bases for dim in range(len(shape))):
         raise refusal(f"a layout interleaves the CTAs of a cluster: bases {bases} of shape {list(shape)}")
     return [[step // extent for step, extent in zip(basis, tile, strict=True)] for basis in bases]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The elements of a region, of a tensor or of a buffer, that one CTA holds."""
+
+    cta: int
+    here: tuple[slice, ...]
+    """Where they are in the region."""
+    there: tuple[slice, ...]
+    """Where they are in what the CTA holds."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +141,27 @@ class Distributed:
     def shared_bits(self) -> int:
         """Bits of the CTA's number that make no difference: CTAs that differ in them hold the same."""
         return sum(1 << bit for bit, basis in enumerate(self.blocks) if not any(basis))
+
+    def holdings(self, cta: int, origin: tuple[int, ...], extents: tuple[int, ...]) -> tuple[Holding, ...]:
+        """Return from which CTA a given one gets each element of a region.
+
+        Of CTAs that hold the same elements it is the one with the same `shared_bits` as the given one, as
+        Triton 3.9 has it: a CTA that holds an element itself takes its own.
+        """
+        others = (each for each in range(1 << len(self.blocks)) if not (each ^ cta) & self.shared_bits)
+        return tuple(found for each in others if (found := self._holding(each, origin, extents)))
+
+    def _holding(self, cta: int, origin: tuple[int, ...], extents: tuple[int, ...]) -> Holding | None:
+        own = self.origin(cta)
+        here: list[slice] = []
+        there: list[slice] = []
+        for begin, extent, first, count in zip(origin, extents, own, self.local_shape, strict=True):
+            low, high = max(begin, first), min(begin + extent, first + count)
+            if low >= high:
+                return None
+            here.append(slice(low - begin, high - begin))
+            there.append(slice(low - first, high - first))
+        return Holding(cta, tuple(here), tuple(there))
 
     @property
     def dtype(self) -> torch.dtype:

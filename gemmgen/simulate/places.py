@@ -111,6 +111,7 @@ def shared_memory_index(operation: Operation) -> Tensor:
 
 
 REINTERPRET = "ttg.memdesc_reinterpret"
+SUBSLICE = "ttg.memdesc_subslice"
 
 
 def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
@@ -123,7 +124,7 @@ def apply_view(tensor: Tensor, how: Any, type_: Type) -> Tensor:
     assert isinstance(type_, MemDescType)
     if kind == "ttg.memdesc_reshape":
         return tensor.reshape(type_.local_shape)
-    if kind == "ttg.memdesc_subslice":
+    if kind == SUBSLICE:
         for dim, (start, extent) in enumerate(zip(*numbers, strict=True)):
             tensor = tensor.narrow(dim, start, extent)
         return tensor

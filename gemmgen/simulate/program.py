@@ -301,8 +301,8 @@ class Agent:
 
 
 Handler = Callable[[Agent, Operation], Any]
-"""What an operation does: returns the result, or a tuple of several; a blocking one is a generator that
-returns them."""
+"""What an operation does: returns the result, or a tuple of several; one that may wait is a generator
+function."""
 
 
 @dataclass(frozen=True)
@@ -314,7 +314,6 @@ class Entry:
     attributes: frozenset[str]
     ignored: frozenset[str]
     """Hints that change the speed, or what is undefined anyway: never a defined result."""
-    blocking: bool
     computes: bool
     """Whether it does nothing but to compute its results of its operands."""
 
@@ -402,6 +401,8 @@ class Rendezvous:
     location: Location
     arrived: int = 0
     released: Released = field(default_factory=Released)
+    brought: dict[int, tuple[Operation, Any]] = field(default_factory=dict[int, "tuple[Operation, Any]"])
+    """By CTA, the operation at which it meets the others, and what it hands to them."""
 
     def ready(self) -> bool:
         """See `Wait`."""
@@ -520,7 +521,7 @@ def _successor(agent: Agent, terminator: Operation) -> tuple[str, tuple[str, ...
     return terminator.successors[1], otherwise
 
 
-def _placed(error: GemmgenError, location: Location) -> GemmgenError:
+def placed(error: GemmgenError, location: Location) -> GemmgenError:
     """Return a refusal with the place of the operation that it is about, if it has none."""
     diagnostic = error.diagnostics[0]
     if diagnostic.line is not None or location.line is None:
@@ -728,7 +729,7 @@ class Cluster:
                     if step.blocking:
                         result = cast(Any, (yield from result))
                 except GemmgenError as error:
-                    raise _placed(error, step.op.location) from error
+                    raise placed(error, step.op.location) from error
                 if agent.undefined is not None:
                     self._taint(agent, step, result)
                 elif step.result is not None:

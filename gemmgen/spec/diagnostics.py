@@ -231,6 +231,11 @@ MAX_DEPTH = 16
 """Levels of nesting, several times the model's; it bounds every recursion over a tree."""
 
 
+def _is_nothing(event: Event) -> bool:
+    """Whether an event is of no letter: what follows a key where there is no value."""
+    return bool(event.start_mark.index == event.end_mark.index)
+
+
 def compose(text: str, report: Report) -> Node:
     """Return the tree of the one document in the text."""
     composer = _Composer(text, report)
@@ -283,6 +288,8 @@ class _Composer:
 
     def _node(self, event: Event, depth: int, key_place: Place | None = None) -> Node:
         place = _place(event.start_mark)
+        if depth and key_place and isinstance(event, ScalarEvent) and _is_nothing(event):
+            place = key_place  # the parser says that nothing is where the next thing begins
         if depth > MAX_DEPTH:
             self._report.stop(
                 "yaml-depth", f"nested more than {MAX_DEPTH} levels deep; no field of a spec is", place

@@ -49,6 +49,8 @@ K is one step, so the work is small: 4.3 GB of D in 16 bits and 8.7 GB in fp32, 
 one (and three times that while it is drawn), with B and one chunk of the reference beside it.
 """
 
+LARGE_SUMS_BYTES: Final = 70 * 10**9
+"""Of the sums of all parts of K in memory: half of an H200's."""
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 """Of files that hold shapes."""
@@ -82,8 +84,19 @@ def _misaligned_shapes(spec: Spec) -> tuple[Shape, ...]:
 
 
 def large_shape(spec: Spec) -> Shape:
-    """Return a shape of more than 2**31 elements of D, or the tile of a kernel that computes no more."""
-    return single_tile(spec) or _with_legal_k(spec, LARGE_SHAPE)
+    """Return a shape of more than 2**31 elements of D, or the tile of a kernel that computes no more.
+
+    Where the sums of so many elements would take more than ``LARGE_SUMS_BYTES``, D has fewer rows: it is the
+    sums then that have more than 2**31 elements.
+    """
+    if (tile := single_tile(spec)) is not None:
+        return tile
+    m, n, k = _with_legal_k(spec, LARGE_SHAPE)
+    ordered = spec.schedule.reduction != "atomic"  # which adds all parts up in one place
+    parts = spec.schedule.splits or 1 if ordered else 1
+    while parts * m * n * problem_of(spec).accumulator.bytes > LARGE_SUMS_BYTES:
+        m //= 2
+    return m, n, k
 
 
 def refuse_k(spec: Spec, shapes: Iterable[Shape]) -> None:

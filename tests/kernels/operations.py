@@ -285,3 +285,26 @@ def same_box_kernel(x_ptr, d_desc, offset):
 def narrowing_kernel(x_ptr, d_ptr):
     """Converts a tile to what the pointer points to."""
     gl.store(tile_of(d_ptr, 64, 64), gl.load(tile_of(x_ptr, 64, 64)).to(d_ptr.dtype.element_ty))
+
+
+@gluon.jit
+def halves_kernel(x_ptr, out_ptr):
+    """out = the halves of 32-bit numbers, from the third number on."""
+    offsets = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    halves = (x_ptr + 2).to(gl.pointer_type(gl.int16), bitcast=True)
+    gl.store(out_ptr + offsets, gl.load(halves + offsets))
+
+
+@gluon.jit
+def first_twice(a, b):
+    return a + a
+
+
+@gluon.jit
+def doubling_kernel(x_ptr, out_ptr):
+    """Reduces by what is no sum."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
+    rows = gl.arange(0, 64, gl.SliceLayout(1, layout))
+    columns = gl.arange(0, 64, gl.SliceLayout(0, layout))
+    x = gl.load(x_ptr + rows[:, None] * 64 + columns[None, :])
+    gl.store(out_ptr + rows, gl.reduce(x, 1, first_twice))

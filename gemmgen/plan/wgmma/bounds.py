@@ -203,7 +203,8 @@ ERF_REGISTERS = 16
 
 [gluon] 144 registers beside 64 sums, whole; 136 spill. Beside 128 sums 232 spill, in any sub-tile; of the
 bare sum 240, whole and by quarters, but not by eight elements at a time, which need 160. Beside 32 sums and a
-factor, 16 bytes spill at 80 registers and none at 88: of several steps ``MARGIN`` is added.
+factor, 16 bytes spill at 80 registers and none at 88: of several steps ``MARGIN`` is added. Three consumers
+with 64 and a bias spill 8 at 152 and none at 160: it is added twice there.
 """
 REGISTERS_OF_ERF_AMONG_STEPS = 8
 """What an epilogue of ``EPILOGUE_STEPS`` needs besides, one of which is erf: for each of its activations.
@@ -219,9 +220,10 @@ do with them; beside 64, erf needs 168 and SiLU no more than elsewhere. C alone 
 ``benchmarks/registers/needed.json`` has the grid, and ``benchmarks/registers/measure.py`` measures it anew.
 """
 REGISTERS_OF_C_ALONE = 24
-"""What C alone needs besides its epilogue, beside ``MOST_SUMS`` in longer steps.
+"""What C alone needs besides the loop or its epilogue, beside ``MOST_SUMS`` in longer steps.
 
-[gluon] There 208 registers spill 28 bytes, and 36 in a cluster, and 224 none.
+[gluon] There 208 registers spill 28 bytes, and 36 in a cluster, and 224 none. Steps of 64 spill 80 bytes at
+232, the most that two consumers can have, by halves, and 160 sums of two parts 60 bytes, by tenths.
 """
 ERF_ELEMENTS = 8
 """Elements of a sub-tile to which the compiler applies erf at a time, if it is the only step."""
@@ -275,12 +277,13 @@ REGISTERS_OF_LONE_CURVE = 8
 
 [gluon] 64 x 128 of e4m3 spill 4 bytes at 24 and none at 32; in order of rows or snakes they compile with 24.
 """
-REGISTERS_OF_LONG_PING_PONG = 32
-"""What a ping-pong producer needs beside steps of more than ``LONG_STEP_MMAS``.
+REGISTERS_OF_LONG_STEP_LOADS = 32
+"""What a producer for two consumers needs beside steps of more than ``LONG_STEP_MMAS``; for one, longer ones.
 
 [gluon] 32 or 64 instructions of two rows and two columns of a tile, of 8 or 16 columns each, and 32 of one
 column of them on Hilbert's curve in a cluster: 4 to 28 bytes spill at 24 and none at 32, in every type, with
-the operands exchanged or not. Lone consumers need no more.
+the operands exchanged or not, and 4 and 12 of cooperative consumers. Beside a lone consumer 8 spill in steps
+of 64, and none in shorter ones.
 """
 REGISTERS_OF_EARLY_LOADS = 8
 """What a producer needs besides that loads one operand early, so in two places of its code.
@@ -345,8 +348,8 @@ def _registers_of_loads(plan: WgmmaKernel) -> int:
     if weight > FEW_LOADS * LOADS_ALONG:
         return REGISTERS_OF_MANY_LOADS + (REGISTERS_OF_LONE_LOADS if plan.consumers == 1 else 0)
     curve = REGISTERS_OF_LONE_CURVE if plan.order == "hilbert" and plan.consumers == 1 else 0
-    if plan.ping_pong and plan.mmas_per_step > LONG_STEP_MMAS:
-        return REGISTERS_OF_LONG_PING_PONG
+    if plan.mmas_per_step > (LONG_STEP_MMAS if plan.consumers == 2 else LONGEST_STEP_MMAS):
+        return REGISTERS_OF_LONG_STEP_LOADS + curve
     if weight > SOME_LOADS_ALONG or plan.consumers > 2:
         return REGISTERS_OF_SOME_LOADS + curve
     return plan.architecture.setmaxnreg_min + curve
@@ -414,11 +417,14 @@ def _margin(plan: WgmmaKernel) -> int:
         late and (plan.problem.c is not None or len(plan.problem.steps) > 1),
         late and plan.occupancy > 1,
         late and plan.outstanding_mmas > 0,
+        late and plan.composed and plan.consumers > 2,  # whose [gluon] 104 sums spill 160 bytes at 152
         plan.splits % plan.splits_in(SPLIT_REGISTERS) > 0,
     )
     many = late and plan.loads("a") + plan.loads("b") > MOST_LOADS
-    # [gluon] Four consumers with 32 sums and an A of 16 registers spill 4 bytes at 104 and none at 120.
-    four = plan.consumers > 3 and plan.a_source == "registers" and plan.operand_registers >= 16
+    # [gluon] Four consumers with 32 sums and an A of 16 registers spill 4 bytes at 104 and none at 120. Two
+    # of two warpgroups with 8 sums and an A of 32, loaded early, spill 36 bytes at 128 and none at 136.
+    warpgroups = plan.consumers * plan.consumer_warps // plan.architecture.warps_per_warpgroup
+    four = warpgroups > 3 and plan.operand_registers >= 16 and (plan.consumers > 3 or plan.dependent)
     more = (REGISTERS_BESIDE_MOST_LOADS if many else 0) + (3 * MARGIN if four else 0)
     return MARGIN * max(0, sum(map(bool, causes)) - 1) + more
 
@@ -455,6 +461,9 @@ def _registers_of_a(plan: WgmmaKernel) -> int:
         needed += REGISTERS_OF_TURNED_A
     if plan.promote_k and (plan.shares_tiles or not plan.specialized):
         needed += PROMOTION_REGISTERS
+    if plan.problem.c is not None and plan.problem.d.bits == 32:
+        # [gluon] 64 sums beside an A of 8 registers, with a C of 16 bits, spill 4 bytes at 104, none at 112.
+        needed += MARGIN
     return needed
 
 
@@ -465,8 +474,9 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
     if not plan.specialized:
         if plan.accumulator_registers < MOST_SUMS:
             return REGISTERS_OF_SUMS_ALONE
-        # [gluon] 128 sums of eight parts, with a factor, spill 8 bytes at 255, the most that there are.
-        return REGISTERS_OF_MOST_SUMS + (2 * MARGIN if plan.problem.steps else 0)
+        # [gluon] 128 sums of eight parts, with a factor, spill 8 bytes at 255, the most that there are; so do
+        # those of three parts where two CTAs share an SM. Alone on one they do not.
+        return REGISTERS_OF_MOST_SUMS + (2 * MARGIN if plan.problem.steps or plan.occupancy > 1 else 0)
     most = plan.mmas_per_step >= LONG_STEP_MMAS and plan.accumulator_registers >= MOST_SUMS
     if not plan.divides_last_wave:
         others = (plan.splits - 1) * plan.accumulator_elements
@@ -524,8 +534,12 @@ def _registers_of_loop_and_epilogue(plan: WgmmaKernel, loop: int, epilogue: int)
         # [gluon] 32 sums by 32 instructions of 8 columns, with a factor and erf, spill 48 bytes at 104.
         loop += MARGIN
     if c is None:
-        # [gluon] 128 sums of two parts, with SiLU and a D of 32 bits, spill 24 bytes at 256, by quarters too.
-        return loop + (part if divided and classes and plan.problem.d.bits == 32 else 0)
+        if not divided or plan.problem.d.bits != 32:
+            return loop
+        # [gluon] 128 sums of two parts, with SiLU and a D of 32 bits, spill 24 bytes at 256, by quarters too;
+        # of twelve parts, without it, for each of two consumers, 4 at 232, the most that these can have.
+        most = sums >= MOST_SUMS and plan.splits > 2 and plan.consumers > 1
+        return loop + (part if classes else MARGIN if most else 0)
     with_c = loop + part * c.bits // 32
     if divided:
         # [gluon] 64 sums of twelve parts, with C and a D of 32 bits, spill 12 bytes at 216 and none at 232.
@@ -540,7 +554,7 @@ def _registers_of_loop_and_epilogue(plan: WgmmaKernel, loop: int, epilogue: int)
         )
     if long:
         if sums >= MOST_SUMS:
-            return with_c if classes else epilogue + REGISTERS_OF_C_ALONE
+            return with_c if classes else max(loop, epilogue) + REGISTERS_OF_C_ALONE
         eighths = 6 if "erf" in classes else 3 if classes else 0
         return with_c + max(_longest_step_registers(plan), part * eighths // 8)
     as_long = plan.mmas_per_step == LONG_STEP_MMAS and plan.specialized
@@ -593,7 +607,8 @@ def _activation_registers(plan: WgmmaKernel) -> int:
     if len(activations) > 1:
         needed.append(sums + sums // 2 + SECOND_ACTIVATION_REGISTERS)
     if "erf" in activations and (len(steps) > 1 or part > ERF_ELEMENTS):
-        needed.append(2 * sums + ERF_REGISTERS + (MARGIN if len(steps) > 1 and plan.specialized else 0))
+        several = len(steps) > 1 and plan.specialized
+        needed.append(2 * sums + ERF_REGISTERS + several * MARGIN * (2 if plan.consumers > 2 else 1))
     if "erf" in activations and len(steps) > 1:
         needed.append(sums + WORKING_REGISTERS_OF_ERF)
     return max(needed)

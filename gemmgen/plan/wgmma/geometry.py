@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
@@ -195,7 +195,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """The wgmma instruction (m, n, k), the widest one."""
         return (WGMMA.m, self.mma_n, WGMMA.k_bytes // self.problem.a.dtype.bytes)
 
-    @property
+    @cached_property
     def mma_shapes(self) -> tuple[tuple[int, int, int], ...]:
         """The instruction of each part: no wider than the warps of the part."""
         m, n, k = self.mma_shape
@@ -208,7 +208,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """Columns of the widest instruction for the operands' type."""
         return self.problem.a.dtype.wgmma_n_max
 
-    @property
+    @cached_property
     def mmas_per_step(self) -> int:
         """Instructions that one warpgroup of a consumer issues for one K step."""
         warps_down, warps_along = self.warps_across

@@ -16,8 +16,9 @@ from gemmgen.plan.shared_rules import (
 )
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
+    LONG_STEP_MMAS,
     MOST_LOADS,
-    REGISTERS_OF_LONG_PING_PONG,
+    REGISTERS_OF_LONG_STEP_LOADS,
     REGISTERS_OF_MOST_LOADS,
     fewest_stages,
     fits,
@@ -126,7 +127,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     elif plan.producer_registers < (needed := needed_producer_registers(plan)):
         along = plan.loads("a") + plan.loads("b") - across
         late = needed - registers_of_early_loads(plan)
-        long = plan.ping_pong and late == REGISTERS_OF_LONG_PING_PONG
+        long = plan.mmas_per_step > LONG_STEP_MMAS and late == REGISTERS_OF_LONG_STEP_LOADS
         of = f" of {plan.mmas_per_step} instructions a step" if long else ""
         early = f" with {plan.early_operand.upper()} loaded early" if plan.dependent else ""
         of += " that divide the last wave" if plan.divides_last_wave else ""

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import isgeneratorfunction
 from types import ModuleType
 
+from gemmgen.errors import GemmgenError
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.parse import TERMINATORS, Block, Operation, blocks
-from gemmgen.simulate.program import Agent, Code, Entry, Handler, Step
+from gemmgen.simulate.program import Agent, Code, Entry, Handler, Step, placed
 
 HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
 """What a kernel's author says of addresses, and this takes on trust."""
 COMMON_ATTRIBUTES = frozenset({"operandSegmentSizes", "allocation.offset", "allocation.size", *HINTS})
-"""Known for all operations. Scratch memory, where an operation has it, is touched and left at once."""
+"""Known for all operations. Scratch memory, where an operation has it, is the compiler's to order."""
 
 
 Resolve = Callable[[Operation], Handler]
@@ -23,13 +25,12 @@ def operation(
     name: str,
     *attributes: str,
     ignored: tuple[str, ...] = (),
-    blocking: bool = False,
     computes: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Enter a function as what an operation does."""
 
     def enter(run: Handler) -> Handler:
-        resolved(name, *attributes, ignored=ignored, blocking=blocking, computes=computes)(lambda _: run)
+        resolved(name, *attributes, ignored=ignored, computes=computes)(lambda _: run)
         return run
 
     return enter
@@ -39,13 +40,15 @@ def resolved(
     name: str,
     *attributes: str,
     ignored: tuple[str, ...] = (),
-    blocking: bool = False,
     computes: bool = False,
 ) -> Callable[[Resolve], Resolve]:
-    """Enter a function that returns what one operation does: it is called once for each operation."""
+    """Enter a function that returns what one operation does: it is called once for each operation.
+
+    One that returns a generator function may wait; others of the same name need not.
+    """
 
     def enter(resolve: Resolve) -> Resolve:
-        _ENTRIES[name] = Entry(resolve, frozenset(attributes), frozenset(ignored), blocking, computes)
+        _ENTRIES[name] = Entry(resolve, frozenset(attributes), frozenset(ignored), computes)
         return resolve
 
     return enter
@@ -75,8 +78,16 @@ def _code(block: Block) -> Code:
             return Code(tuple(steps), Step(op, _nothing, blocking=False, computes=False, result=None))
         entry = _entry(op)
         only = op.results[0] if len(op.results) == 1 else None
-        steps.append(Step(op, entry.resolve(op), entry.blocking, entry.computes, only))
+        run = _resolved(entry, op)
+        steps.append(Step(op, run, isgeneratorfunction(run), entry.computes, only))
     return Code(tuple(steps), None)
+
+
+def _resolved(entry: Entry, op: Operation) -> Handler:
+    try:
+        return entry.resolve(op)
+    except GemmgenError as error:
+        raise placed(error, op.location) from error
 
 
 def _nothing(agent: Agent, op: Operation) -> None:

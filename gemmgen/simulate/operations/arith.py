@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from typing import Any, cast
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from gemmgen.simulate.findings import Kind, Severity, refusal
 from gemmgen.simulate.operations import computation, resolved
+from gemmgen.simulate.operations.control import exchange
 from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.parse import Dense, Distributed, Operation, TensorType, Type, dtype_of
-from gemmgen.simulate.program import Agent, Handler, Undefined
+from gemmgen.simulate.parse import Dense, Distributed, Holding, Operation, TensorType, Type, dtype_of
+from gemmgen.simulate.program import Agent, Handler, Steps, Undefined
 
 Number = Any
 """A Python number for a scalar, or a torch tensor."""
@@ -65,7 +66,7 @@ _BY_ZERO = -1
 
 
 def truncated(quotient: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """Return division or remainder of magnitudes, to be given the device's signs: towards zero."""
+    """Return a division or a remainder whose result is `_BY_ZERO` where the divisor is zero."""
 
     def apply(a: int, b: int) -> int:
         return quotient(a, b) if b else _BY_ZERO
@@ -452,9 +453,15 @@ def bitcast(agent: Agent, op: Operation) -> Number:
     value = agent.get(op.operands[0])
     if isinstance(value, Pointer):
         pointee = op.result_types[0].element.removeprefix("!tt.ptr<").removesuffix(">")
-        return Pointer(value.name, value.flat.view(dtype_of(pointee)), value.offset)
+        flat = value.flat.view(dtype_of(pointee))
+        offset = value.offset * value.flat.element_size()
+        if torch.as_tensor(offset % flat.element_size()).any():
+            raise refusal(
+                "a pointer into the middle of an element is not known to the simulator", op.location
+            )
+        return Pointer(value.name, flat, offset // flat.element_size())
     target = dtype_of(op.result_types[0].element)
-    result = as_tensor(agent.get(op.operands[0]), op.operand_types[0]).contiguous().view(target)
+    result = as_tensor(value, op.operand_types[0]).contiguous().view(target)
     return result if isinstance(op.result_types[0], Distributed) else result.item()
 
 
@@ -527,41 +534,95 @@ def join(agent: Agent, op: Operation) -> Tensor:
     return torch.stack([agent.get(name) for name in op.operands], dim=-1)
 
 
-@computation("ttg.convert_layout")
-def convert_layout(agent: Agent, op: Operation) -> Any:
+@resolved("ttg.convert_layout", computes=True)
+def convert_layout(op: Operation) -> Handler:
     before, after = op.operand_types[0], op.result_types[0]
     assert isinstance(before, TensorType)
     assert isinstance(after, TensorType)
-    if before.blocks != after.blocks:
-        raise refusal("a layout conversion that moves elements between CTAs is not known", op.location)
+    if before.blocks == after.blocks:
+        return _same
+    ctas = range(1 << len(after.blocks))
+    held = [before.holdings(cta, after.origin(cta), after.local_shape) for cta in ctas]
+    shape = after.local_shape
+
+    def within(agent: Agent, op: Operation) -> Any:
+        return _assembled(agent, op, shape, held[agent.cta], {agent.cta: agent.values[op.operands[0]]})
+
+    def across(agent: Agent, op: Operation) -> Steps:
+        values = yield from exchange(agent, op)
+        return _assembled(agent, op, shape, held[agent.cta], values)
+
+    alone = all(each.cta == cta for cta in ctas for each in held[cta])
+    return within if alone else across
+
+
+def _same(agent: Agent, op: Operation) -> Any:
     return agent.get(op.operands[0])
+
+
+def _assembled(
+    agent: Agent, op: Operation, shape: tuple[int, ...], held: Sequence[Holding], by_cta: Mapping[int, Any]
+) -> Any:
+    """Return a tensor, of numbers or of pointers, put together of what CTAs hold of it."""
+    values = [agent.used(by_cta[each.cta]) for each in held]
+    first = values[0]
+    pieces = [torch.as_tensor(value.offset if isinstance(value, Pointer) else value) for value in values]
+    whole = torch.empty(shape, dtype=pieces[0].dtype)
+    for each, piece in zip(held, pieces, strict=True):
+        whole[each.here] = piece[each.there]
+    if not isinstance(first, Pointer):
+        return whole
+    if any(value.flat.data_ptr() != first.flat.data_ptr() for value in values):
+        raise refusal("a tensor of pointers into several tensors is not known to the simulator", op.location)
+    return Pointer(first.name, first.flat, whole)
+
+
+def _without_nan(reduce: Callable[[Tensor, int], Tensor], neutral: float, value: Tensor, axis: int) -> Tensor:
+    """Return the largest or smallest numbers along an axis; NaN only where there is nothing else."""
+    nan = value.isnan()
+    return reduce(value.masked_fill(nan, neutral), axis).masked_fill(nan.all(axis), math.nan)
 
 
 _REDUCERS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "arith.addf": torch.sum,
     "arith.addi": torch.sum,
-    "arith.maxnumf": torch.amax,
+    "arith.maxnumf": partial(_without_nan, torch.amax, -math.inf),
     "arith.maximumf": torch.amax,
-    "arith.minnumf": torch.amin,
+    "arith.minnumf": partial(_without_nan, torch.amin, math.inf),
     "arith.minimumf": torch.amin,
     "arith.maxsi": torch.amax,
     "arith.minsi": torch.amin,
 }
 
 
-@computation("tt.reduce", "axis")
-def reduce(agent: Agent, op: Operation) -> Any:
-    combiner = op.regions[0].operations[0].name
+@resolved("tt.reduce", "axis", computes=True)
+def reduce(op: Operation) -> Handler:
+    body = op.regions[0]
+    combiner = body.operations[0].name
     type_ = op.operand_types[0]
     assert isinstance(type_, TensorType)
     axis: int = op.attributes["axis"]
-    if len(op.operands) != 1 or combiner not in _REDUCERS or len(op.regions[0].operations) != 2:
+    combines = len(body.operations) == 2 and body.operations[0].operands == body.arguments
+    if len(op.operands) != 1 or combiner not in _REDUCERS or not combines:
         raise refusal("this reduction is not known to the simulator", op.location)
-    if type_.local_shape[axis] != type_.shape[axis]:
-        raise refusal("a reduction across CTAs is not known to the simulator", op.location)
-    value: Tensor = agent.get(op.operands[0])
-    result = _REDUCERS[combiner](value, axis).to(value.dtype)
-    return result if isinstance(op.result_types[0], TensorType) else result.item()
+
+    def reduced(value: Tensor) -> Any:
+        result = _REDUCERS[combiner](value, axis).to(value.dtype)
+        return result if isinstance(op.result_types[0], TensorType) else result.item()
+
+    def within(agent: Agent, op: Operation) -> Any:
+        return reduced(agent.get(op.operands[0]))
+
+    def across(agent: Agent, op: Operation) -> Steps:
+        """Reduce what the CTAs that divide the axis hold of it: each of them has the result."""
+        values = yield from exchange(agent, op)
+        origin, extents = list(type_.origin(agent.cta)), list(type_.local_shape)
+        origin[axis], extents[axis] = 0, type_.shape[axis]
+        shape = tuple(extents)
+        held = type_.holdings(agent.cta, tuple(origin), shape)
+        return reduced(_assembled(agent, op, shape, held, values))
+
+    return within if type_.local_shape[axis] == type_.shape[axis] else across
 
 
 @computation("tt.scan", "axis", "reverse")

@@ -17,7 +17,16 @@ from gemmgen.simulate.memory import Proxy, View
 from gemmgen.simulate.operations import operation, resolved
 from gemmgen.simulate.parse import Block, MemDescType, Operation, walk
 from gemmgen.simulate.picture import Span
-from gemmgen.simulate.program import Agent, BarrierWait, Handler, JoinWait, Rendezvous, SpinWait, Steps
+from gemmgen.simulate.program import (
+    Agent,
+    BarrierWait,
+    Handler,
+    JoinWait,
+    Rendezvous,
+    SpinWait,
+    Steps,
+    Undefined,
+)
 
 GDC_WAIT = "tt.grid_dependency_wait"
 
@@ -80,7 +89,7 @@ def _write_barrier(agent: Agent, op: Operation, view: View, what: str) -> None:
     view.memory.write(view, access, agent.knowledge.clock, agent.knowledge.fenced)
 
 
-@operation("ttng.wait_barrier", blocking=True)
+@operation("ttng.wait_barrier")
 def wait_barrier(agent: Agent, op: Operation) -> Steps:
     (barrier_name,), (parity,), predicate, _ = op.segments
     if owner(op, 0, agent.cta) != agent.cta or (predicate and not agent.get(predicate[0])):
@@ -103,7 +112,7 @@ def wait_barrier(agent: Agent, op: Operation) -> Steps:
         )
 
 
-@operation("ttng.arrive_barrier", "count", "multicastCTA", "fromCTA", blocking=True)
+@operation("ttng.arrive_barrier", "count", "multicastCTA", "fromCTA")
 def arrive_barrier(agent: Agent, op: Operation) -> Steps:
     if op.attributes.get("multicastCTA", 0) != 0:
         raise refusal("arrivals that a multicast spreads are not known to the simulator", op.location)
@@ -113,7 +122,7 @@ def arrive_barrier(agent: Agent, op: Operation) -> Steps:
     yield
 
 
-@operation("ttng.barrier_expect", "size", "fromCTA", blocking=True)
+@operation("ttng.barrier_expect", "size", "fromCTA")
 def barrier_expect(agent: Agent, op: Operation) -> Steps:
     if not agent.get(op.operands[1]):
         return
@@ -171,7 +180,7 @@ def fence_of_initialisation(agent: Agent, op: Operation) -> None:
     """Nothing: initialisations are visible at once here, and the cluster barrier comes after them."""
 
 
-@operation("ttng.cluster_barrier", "relaxed", blocking=True)
+@operation("ttng.cluster_barrier", "relaxed")
 def cluster_barrier(agent: Agent, op: Operation) -> Steps:
     """Wait for the same partition of the cluster's other CTAs.
 
@@ -181,14 +190,34 @@ def cluster_barrier(agent: Agent, op: Operation) -> Steps:
     yield from meet(agent, op, relaxed=op.attributes["relaxed"])
 
 
-def meet(agent: Agent, op: Operation, *, relaxed: bool = False) -> Steps:
-    """Wait for the same partition of the cluster's other CTAs, and learn what they know."""
+def exchange(agent: Agent, op: Operation) -> Steps:
+    """Hand an operation's operand to the cluster's other CTAs; return what each of them has, by CTA.
+
+    Each leaves its part in shared memory, and the compiler has them meet before they read the others'.
+    """
+    value = agent.values[op.operands[0]]
+    if not isinstance(value, Undefined):  # a fault only of a CTA that gets a part of it
+        value = agent.used(value)
+    meeting: Rendezvous = yield from meet(agent, op, brings=value)
+    for cta, (other, _) in sorted(meeting.brought.items()):
+        if other is not op:
+            message = f"CTA {agent.cta} exchanges values here, and CTA {cta} is at {other.location}"
+            raise refusal(f"{message}: the CTAs of a cluster must come to the same operation", op.location)
+    return {cta: brought for cta, (_, brought) in meeting.brought.items()}
+
+
+def meet(agent: Agent, op: Operation, *, relaxed: bool = False, brings: Any = None) -> Steps:
+    """Wait for the same partition of the cluster's other CTAs, learn what they know; return the meeting.
+
+    What each CTA brings is in the meeting, for all of them.
+    """
     meetings = agent.cluster.rendezvous
     meeting = meetings.get(agent.partition)
     if meeting is None or meeting.arrived == meeting.expected:
         meeting = Rendezvous(agent.cluster.kernel.ctas, op.location)
         meetings[agent.partition] = meeting
     meeting.arrived += 1
+    meeting.brought[agent.cta] = op, brings
     if relaxed:
         join(meeting.released.clock, agent.knowledge.clock)
         agent.knowledge.tick()
@@ -196,6 +225,7 @@ def meet(agent: Agent, op: Operation, *, relaxed: bool = False) -> Steps:
         agent.knowledge.release_into(meeting.released)
     yield meeting
     agent.knowledge.acquire(meeting.released)
+    return meeting
 
 
 _LOOP_HINTS = (
@@ -218,7 +248,7 @@ def _results(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-@operation("scf.for", "unsignedCmp", ignored=_LOOP_HINTS, blocking=True)
+@operation("scf.for", "unsignedCmp", ignored=_LOOP_HINTS)
 def scf_for(agent: Agent, op: Operation) -> Steps:
     if op.attributes.get("unsignedCmp"):
         raise refusal("loops with unsigned bounds are not known to the simulator", op.location)
@@ -231,14 +261,14 @@ def scf_for(agent: Agent, op: Operation) -> Steps:
     return _results(carried)
 
 
-@operation("scf.if", blocking=True)
+@operation("scf.if")
 def scf_if(agent: Agent, op: Operation) -> Steps:
     taken = op.regions[0 if agent.get(op.operands[0]) else 1]
     values: list[Any] = yield from agent.cluster.block(agent, taken)
     return _results(values)
 
 
-@operation("scf.while", ignored=_LOOP_HINTS, blocking=True)
+@operation("scf.while", ignored=_LOOP_HINTS)
 def scf_while(agent: Agent, op: Operation) -> Steps:
     before, after = op.regions
     values = _raw(agent, op.operands)
@@ -325,7 +355,6 @@ def get_num_programs(agent: Agent, op: Operation) -> int:
     "warpGroupStartIds",
     "requestedRegisters",  # these two: see gemmgen.simulate.budget
     "actualRegisters",
-    blocking=True,
 )
 def warp_specialize(op: Operation) -> Handler:
     default, holder = op.regions
@@ -335,7 +364,7 @@ def warp_specialize(op: Operation) -> Handler:
     def run(agent: Agent, op: Operation) -> Steps:
         if not labels:
             labels.extend(starmap(agent.cluster.role, enumerate((default, *inner.regions))))
-        return _specialized(agent, op, default, inner, labels)
+        return (yield from _specialized(agent, op, default, inner, labels))
 
     return run
 

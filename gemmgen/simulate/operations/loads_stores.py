@@ -7,7 +7,7 @@ Atomics are what they do to global memory, and what they order between programs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,11 +17,11 @@ from torch import Tensor
 from gemmgen.simulate.clocks import learn
 from gemmgen.simulate.findings import refusal
 from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Elements, Region, Scope, Strength, same_bits
-from gemmgen.simulate.memory import View
+from gemmgen.simulate.memory import STORE_OF_THE_SAME, View
 from gemmgen.simulate.operations import computation, operation, resolved
 from gemmgen.simulate.operations.control import find, meet, owner
-from gemmgen.simulate.parse import SHARED_MEMORY, Distributed, MemDescType, Operation
-from gemmgen.simulate.places import REINTERPRET
+from gemmgen.simulate.parse import SHARED_MEMORY, Distributed, MemDescType, Operation, TensorType, Type
+from gemmgen.simulate.places import REINTERPRET, SUBSLICE
 from gemmgen.simulate.program import Agent, Event, Handler, PollWait, Steps, Undefined, Watch
 
 TOKEN = None
@@ -42,7 +42,7 @@ class Pointer:
 def local_alloc(agent: Agent, op: Operation) -> View:
     view = agent.memory.allocations[op]
     if op.operands:
-        _store(agent, op, agent.get(op.operands[0]), view, "store to shared memory")
+        _store_tensor(agent, op, view, op.result_types[0])
     return view
 
 
@@ -102,20 +102,54 @@ def memdesc_reinterpret(agent: Agent, op: Operation) -> View:
     return view.view((op.name, (after.element, after.local_shape)), after)
 
 
-@computation("ttg.memdesc_subslice", "offsets")
+@computation(SUBSLICE, "offsets")
 def memdesc_subslice(agent: Agent, op: Operation) -> View:
     view: View = agent.get(op.operands[0])
-    type_ = op.result_types[0]
+    source, type_ = op.operand_types[0], op.result_types[0]
+    assert isinstance(source, MemDescType)
     assert isinstance(type_, MemDescType)
+    if any(
+        part != whole and held != whole
+        for part, held, whole in zip(type_.shape, source.local_shape, source.shape, strict=True)
+    ):
+        raise refusal("a slice of a buffer along what CTAs divide is not known to the simulator", op.location)
     return view.view((op.name, (op.attributes["offsets"], type_.local_shape)), type_)
 
 
 @operation("ttg.local_load")
 def local_load(agent: Agent, op: Operation) -> Tensor:
     view: View = agent.get(op.operands[0])
+    memory, type_ = op.operand_types[0], op.result_types[0]
+    assert isinstance(memory, MemDescType)
+    assert isinstance(type_, TensorType)
+    if memory.blocks == type_.blocks:
+        _read(agent, op, view)
+        return loaded(agent, op, view)
+    # CTAs divide the tensor otherwise than the buffer: it comes from the memory of those that hold it.
+    whole = torch.empty(type_.local_shape, dtype=type_.dtype)
+    for here, held in _buffers(agent, view, memory, type_):
+        _read(agent, op, held)
+        whole[here] = held.data
+    return whole
+
+
+def _read(agent: Agent, op: Operation, view: View) -> None:
     access = agent.access("load from shared memory", op.location)
     view.memory.read(view, access, agent.knowledge.clock, agent.knowledge.fenced)
-    return loaded(agent, op, view)
+
+
+def _buffers(
+    agent: Agent, view: View, memory: MemDescType, tensor: TensorType
+) -> Iterator[tuple[tuple[slice, ...], View]]:
+    """Yield the parts of a tensor that a CTA has or gets, each with its place in the memory of some CTA.
+
+    Triton 3.9 makes no CTA wait for another one at such a load or store: that is up to the kernel.
+    """
+    for held in memory.holdings(agent.cta, tensor.origin(agent.cta), tensor.local_shape):
+        starts = tuple(each.start for each in held.there)
+        extents = tuple(each.stop - each.start for each in held.there)
+        other = view.on(agent.cluster.memories[held.cta])
+        yield held.here, other.view((SUBSLICE, (starts, extents)), memory)
 
 
 def loaded(agent: Agent, op: Operation, view: View) -> Tensor:
@@ -125,7 +159,21 @@ def loaded(agent: Agent, op: Operation, view: View) -> Tensor:
 
 @operation("ttg.local_store")
 def local_store(agent: Agent, op: Operation) -> None:
-    _store(agent, op, agent.get(op.operands[0]), agent.get(op.operands[1]), "store to shared memory")
+    _store_tensor(agent, op, agent.get(op.operands[1]), op.operand_types[1])
+
+
+def _store_tensor(agent: Agent, op: Operation, view: View, memory: Type) -> None:
+    """Store a tensor; where CTAs divide it otherwise than the buffer, into the memory of each."""
+    value: Tensor = agent.get(op.operands[0])
+    type_ = op.operand_types[0]
+    assert isinstance(memory, MemDescType)
+    assert isinstance(type_, TensorType)
+    if memory.blocks == type_.blocks:
+        _store(agent, op, value, view, "store to shared memory")
+        return
+    what = STORE_OF_THE_SAME if type_.shared_bits else "store to shared memory"
+    for here, held in _buffers(agent, view, memory, type_):
+        _store(agent, op, value[here], held, what)
 
 
 def _store(agent: Agent, op: Operation, value: Tensor, view: View, what: str) -> None:
@@ -169,7 +217,6 @@ def load(agent: Agent, op: Operation) -> Any:
 @operation(
     "ttg.async_copy_global_to_local",
     ignored=(*_CACHING, "isVolatile", "contiguity", "cachePolicy"),
-    blocking=True,
 )
 def async_copy(agent: Agent, op: Operation) -> Steps:
     """cp.async: the generic proxy, at some time until the group is awaited; a masked element becomes 0."""
@@ -203,7 +250,7 @@ def async_commit_group(agent: Agent, _: Operation) -> Any:
     return TOKEN
 
 
-@operation("ttg.async_wait", "num", blocking=True)
+@operation("ttg.async_wait", "num")
 def async_wait(agent: Agent, op: Operation) -> Steps:
     outstanding: int = op.attributes["num"]
     if len(agent.copy_groups) > outstanding:
@@ -214,7 +261,7 @@ def async_wait(agent: Agent, op: Operation) -> Steps:
     return TOKEN
 
 
-@operation("ttng.async_copy_mbarrier_arrive", "noIncrement", blocking=True)
+@operation("ttng.async_copy_mbarrier_arrive", "noIncrement")
 def async_copy_arrive(agent: Agent, op: Operation) -> Steps:
     """Arrive when the copies so far are complete; the arrival adds itself to those that are awaited."""
     if op.attributes.get("noIncrement"):
@@ -348,7 +395,7 @@ _RMW: dict[int, tuple[str, Combine]] = {
 }
 
 
-@operation("tt.atomic_rmw", "atomic_rmw_op", "sem", "scope", blocking=True)
+@operation("tt.atomic_rmw", "atomic_rmw_op", "sem", "scope")
 def atomic_rmw(agent: Agent, op: Operation) -> Steps:
     name, combine = _RMW[op.attributes["atomic_rmw_op"]]
 
@@ -359,7 +406,7 @@ def atomic_rmw(agent: Agent, op: Operation) -> Steps:
     return (yield from _in_cluster(agent, op, perform))
 
 
-@operation("tt.atomic_cas", "sem", "scope", blocking=True)
+@operation("tt.atomic_cas", "sem", "scope")
 def atomic_cas(agent: Agent, op: Operation) -> Steps:
     def perform() -> Any:
         place = _Place(agent, op, "atomic compare-and-swap", ())
@@ -374,7 +421,7 @@ def atomic_cas(agent: Agent, op: Operation) -> Steps:
     return (yield from _in_cluster(agent, op, perform))
 
 
-@operation("tt.atomic_load", "sem", "scope", blocking=True)
+@operation("tt.atomic_load", "sem", "scope")
 def atomic_load(agent: Agent, op: Operation) -> Steps:
     def perform() -> Any:
         place = _Place(agent, op, "atomic load", op.operands[1:])
@@ -383,7 +430,7 @@ def atomic_load(agent: Agent, op: Operation) -> Steps:
     return (yield from _in_cluster(agent, op, perform))
 
 
-@operation("tt.atomic_store", "sem", "scope", blocking=True)
+@operation("tt.atomic_store", "sem", "scope")
 def atomic_store(agent: Agent, op: Operation) -> Steps:
     def perform() -> None:
         place = _Place(agent, op, "atomic store", op.operands[2:])
@@ -392,7 +439,7 @@ def atomic_store(agent: Agent, op: Operation) -> Steps:
     yield from _in_cluster(agent, op, perform)
 
 
-@operation("tt.atomic_poll", "sem", "scope", blocking=True)
+@operation("tt.atomic_poll", "sem", "scope")
 def atomic_poll(agent: Agent, op: Operation) -> Steps:
     if len(op.operands) != 2:
         raise refusal("polls with a timeout are not known to the simulator, which has no time", op.location)
@@ -450,12 +497,12 @@ class _Place:
         """Write what becomes of the elements, and return what they were."""
         flat, touched = self._pointer.flat, self._touched
         old = flat[touched]
-        offsets = cast("list[int]", cast(Any, touched).tolist())
-        if len(set(offsets)) == len(offsets):
+        if bool((touched[1:] > touched[:-1]).all()) or _differ(touched):
             new = combine(old, values)
             flat[touched] = new
         else:  # one after the other, in the order of the elements
             new = old.clone()
+            offsets = cast("list[int]", cast(Any, touched).tolist())
             for i, offset in enumerate(offsets):
                 old[i] = flat[offset]
                 new[i] = flat[offset] = combine(old[i], values[i])
@@ -494,6 +541,11 @@ class _Place:
         result = torch.zeros(self.offsets.shape, dtype=self._pointer.flat.dtype)
         result[self._mask] = found
         return result
+
+
+def _differ(numbers: Tensor) -> bool:
+    """Whether no number is there twice."""
+    return len(set(cast("list[int]", cast(Any, numbers).tolist()))) == numbers.numel()
 
 
 def _leads(agent: Agent, op: Operation) -> bool:

@@ -35,7 +35,6 @@ from gemmgen.simulate.program import Accumulator, Agent, Event, Known, Lane, Ste
     "inputPrecision",
     # Promotion of fp8 partial sums: exact sums do not depend on it.
     ignored=("maxNumImpreciseAcc",),
-    blocking=True,
 )
 def warp_group_dot(agent: Agent, op: Operation) -> Steps:
     cluster = agent.cluster
@@ -137,7 +136,6 @@ def as_tf32(tensor: Tensor) -> Tensor:
     "pendings",
     # Which warps the compiler synchronizes after it: all warps of a partition run here as one.
     ignored=("warpGroupLocal",),
-    blocking=True,
 )
 def warp_group_dot_wait(agent: Agent, op: Operation) -> Steps:
     agent.mma.wait(op.attributes["pendings"], agent.knowledge)
@@ -217,7 +215,7 @@ class _Issue:
         cluster.issue(Event(self.lane.events, complete))
 
 
-@operation("ttng.tmem_copy", blocking=True)
+@operation("ttng.tmem_copy")
 def tmem_copy(agent: Agent, op: Operation) -> Steps:
     if not issues(agent):
         return
@@ -244,7 +242,7 @@ def tmem_copy(agent: Agent, op: Operation) -> Steps:
 _FLAGS = ("is_async", "two_ctas", "multicast")
 
 
-@operation("ttng.tc_gen5_mma", *_FLAGS, blocking=True)
+@operation("ttng.tc_gen5_mma", *_FLAGS)
 def tc_gen5_mma(agent: Agent, op: Operation) -> Steps:
     (a,), (b,), (d,), _, (use,), (predicate,), barriers, barrier_predicates = op.segments
     if issues(agent) and agent.get(predicate):
@@ -260,7 +258,7 @@ def tc_gen5_mma(agent: Agent, op: Operation) -> Steps:
     return TOKEN
 
 
-@operation("ttng.tc_gen5_mma_scaled", "a_type", "b_type", *_FLAGS, blocking=True)
+@operation("ttng.tc_gen5_mma_scaled", "a_type", "b_type", *_FLAGS)
 def tc_gen5_mma_scaled(agent: Agent, op: Operation) -> Steps:
     (a,), (b,), (d,), token, (a_scale,), (b_scale,), (use,), (predicate,), barriers, predicates = op.segments
     if issues(agent) and agent.get(predicate):
@@ -347,7 +345,7 @@ def _b_order(op: Operation, ctas: Sequence[int]) -> list[int]:
     return [found[start] for start in starts]
 
 
-@operation("ttng.tc_gen5_commit", blocking=True)
+@operation("ttng.tc_gen5_commit")
 def tc_gen5_commit(agent: Agent, op: Operation) -> Steps:
     (barrier,), predicate, descriptors = op.segments
     if not issues(agent) or (predicate and not agent.get(predicate[0])):

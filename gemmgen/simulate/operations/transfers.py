@@ -29,7 +29,7 @@ _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""
 
 
-@resolved("ttng.async_tma_copy_global_to_local", "multicast", ignored=_CACHING, blocking=True)
+@resolved("ttng.async_tma_copy_global_to_local", "multicast", ignored=_CACHING)
 def load(op: Operation) -> Handler:
     (descriptor_name,), coordinates, offsets, (barrier_name,), (result,), (predicate,) = op.segments
     if offsets:
@@ -62,7 +62,7 @@ def load(op: Operation) -> Handler:
     return run
 
 
-@operation("ttng.async_tma_gather", ignored=(*_CACHING, "multicast"), blocking=True)
+@operation("ttng.async_tma_gather", ignored=(*_CACHING, "multicast"))
 def gather(agent: Agent, op: Operation) -> Steps:
     """Load rows of a matrix that a tensor names."""
     if op.attributes.get("multicast") or agent.cluster.kernel.ctas > 1:
@@ -77,7 +77,7 @@ def gather(agent: Agent, op: Operation) -> Steps:
     yield
 
 
-@operation("ttng.async_tma_scatter", ignored=_CACHING, blocking=True)
+@operation("ttng.async_tma_scatter", ignored=_CACHING)
 def scatter(agent: Agent, op: Operation) -> Steps:
     """Store rows of a matrix that a tensor names."""
     if agent.cluster.kernel.ctas > 1:
@@ -224,7 +224,7 @@ def _as_held(view: View, values: Tensor) -> Tensor:
     return values.view(view.held.dtype).view(view.held.shape)
 
 
-@operation("ttng.async_tma_copy_local_to_global", ignored=_CACHING, blocking=True)
+@operation("ttng.async_tma_copy_local_to_global", ignored=_CACHING)
 def store(agent: Agent, op: Operation) -> Steps:
     _store(agent, op, None)
     yield
@@ -233,7 +233,7 @@ def store(agent: Agent, op: Operation) -> Steps:
 _REDUCE_KINDS = {1: "add", 2: "min", 3: "max"}
 
 
-@operation("ttng.async_tma_reduce", "kind", ignored=_CACHING, blocking=True)
+@operation("ttng.async_tma_reduce", "kind", ignored=_CACHING)
 def reduce(agent: Agent, op: Operation) -> Steps:
     kind = _REDUCE_KINDS.get(op.attributes["kind"])
     if kind not in REDUCTIONS:
@@ -288,7 +288,7 @@ def _store_from(
     cluster.issue(Event(reads.events, complete_read))
 
 
-@operation("ttng.async_tma_store_wait", "pendings", "read_only", blocking=True)
+@operation("ttng.async_tma_store_wait", "pendings", "read_only")
 def store_wait(agent: Agent, op: Operation) -> Steps:
     pending: int = op.attributes["pendings"]
     agent.store_reads.wait(pending, agent.knowledge)
@@ -369,7 +369,7 @@ class Response(NamedTuple):
     program: int
 
 
-@operation("ttng.clc_try_cancel", blocking=True)
+@operation("ttng.clc_try_cancel")
 def try_cancel(agent: Agent, op: Operation) -> Steps:
     """Ask for one program, by the cluster's first CTA for all of them."""
     if agent.cta != 0:
