@@ -219,11 +219,17 @@ REGISTERS_OF_C_AND_ACTIVATION = 24
 do with them; beside 64, erf needs 168 and SiLU no more than elsewhere. C alone and vectors need none of it:
 ``benchmarks/registers/needed.json`` has the grid, and ``benchmarks/registers/measure.py`` measures it anew.
 """
-REGISTERS_OF_C_ALONE = 24
-"""What C alone needs besides the loop or its epilogue, beside ``MOST_SUMS`` in longer steps.
+REGISTERS_OF_C_ALONE = 40
+"""What an epilogue of C alone needs besides its sums and C, beside ``MOST_SUMS`` in longer steps.
 
-[gluon] There 208 registers spill 28 bytes, and 36 in a cluster, and 224 none. Steps of 64 spill 80 bytes at
-232, the most that two consumers can have, by halves, and 160 sums of two parts 60 bytes, by tenths.
+[gluon] With C and D of 16 bits, 128 sums by 32 instructions need 224 registers whole, 200 by halves and at
+most 184 by quarters; by halves 216 with a D of 32 bits, and with such a C 8 bytes spill at 232.
+"""
+REGISTERS_OF_C_ALONE_AND_LONGEST_STEPS = 24
+"""What C alone needs besides the loop, beside more than ``MOST_SUMS`` or steps of ``LONGEST_STEP_MMAS``.
+
+[gluon] Steps of 64 spill 80 bytes at 232, the most that two consumers can have, by halves, and 160 sums of
+two parts 60 bytes, by tenths.
 """
 ERF_ELEMENTS = 8
 """Elements of a sub-tile to which the compiler applies erf at a time, if it is the only step."""
@@ -325,10 +331,10 @@ def loads_across(plan: WgmmaKernel) -> dict[str, int]:
 def needed_producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a producer needs: for coordinates, parts of K and early loads."""
     parts = PIECE_REGISTERS if plan.divides_last_wave else SPLIT_PRODUCER_REGISTERS if plan.splits > 1 else 0
-    return _registers_of_loads(plan) + parts + registers_of_early_loads(plan)
+    return _registers_of_loads(plan) + parts + _registers_of_early_loads(plan)
 
 
-def registers_of_early_loads(plan: WgmmaKernel) -> int:
+def _registers_of_early_loads(plan: WgmmaKernel) -> int:
     """Return what a producer needs besides where one operand is loaded early, 0 where none is."""
     if not plan.dependent:
         return 0
@@ -336,23 +342,34 @@ def registers_of_early_loads(plan: WgmmaKernel) -> int:
     return 2 * REGISTERS_OF_EARLY_LOADS if curve else REGISTERS_OF_EARLY_LOADS
 
 
+def long_step_decides(plan: WgmmaKernel) -> bool:
+    """Whether a step's instructions, not the number of its loads, decide what a producer needs."""
+    longest = LONG_STEP_MMAS if plan.consumers == 2 else LONGEST_STEP_MMAS
+    across, weight = _loads_across_and_weight(plan)
+    return plan.mmas_per_step > longest and across <= FEW_LOADS and weight <= FEW_LOADS * LOADS_ALONG
+
+
 def _registers_of_loads(plan: WgmmaKernel) -> int:
     """Return what it needs for the coordinates alone, where all its loads wait for the kernel ahead."""
-    across = sum(loads_across(plan).values())
-    along = plan.loads("a") + plan.loads("b") - across
-    weight = LOADS_ALONG * across + along
+    across, weight = _loads_across_and_weight(plan)
+    curve = REGISTERS_OF_LONE_CURVE if plan.order == "hilbert" and plan.consumers == 1 else 0
+    if long_step_decides(plan):
+        return REGISTERS_OF_LONG_STEP_LOADS + curve
     if across > FEW_LOADS:
         return REGISTERS_OF_PING_PONG_LOADS if plan.ping_pong else REGISTERS_OF_MOST_LOADS
     if weight > MANY_LOADS_ALONG:
         return REGISTERS_OF_MOST_LOADS
     if weight > FEW_LOADS * LOADS_ALONG:
         return REGISTERS_OF_MANY_LOADS + (REGISTERS_OF_LONE_LOADS if plan.consumers == 1 else 0)
-    curve = REGISTERS_OF_LONE_CURVE if plan.order == "hilbert" and plan.consumers == 1 else 0
-    if plan.mmas_per_step > (LONG_STEP_MMAS if plan.consumers == 2 else LONGEST_STEP_MMAS):
-        return REGISTERS_OF_LONG_STEP_LOADS + curve
     if weight > SOME_LOADS_ALONG or plan.consumers > 2:
         return REGISTERS_OF_SOME_LOADS + curve
     return plan.architecture.setmaxnreg_min + curve
+
+
+def _loads_across_and_weight(plan: WgmmaKernel) -> tuple[int, int]:
+    """Return a step's loads across rows of K, and what all of its loads weigh, in loads along them."""
+    across = sum(loads_across(plan).values())
+    return across, LOADS_ALONG * across + plan.loads("a") + plan.loads("b") - across
 
 
 # --- consumers
@@ -554,7 +571,7 @@ def _registers_of_loop_and_epilogue(plan: WgmmaKernel, loop: int, epilogue: int)
         )
     if long:
         if sums >= MOST_SUMS:
-            return with_c if classes else max(loop, epilogue) + REGISTERS_OF_C_ALONE
+            return with_c if classes else _registers_of_c_alone(plan, loop)
         eighths = 6 if "erf" in classes else 3 if classes else 0
         return with_c + max(_longest_step_registers(plan), part * eighths // 8)
     as_long = plan.mmas_per_step == LONG_STEP_MMAS and plan.specialized
@@ -563,6 +580,17 @@ def _registers_of_loop_and_epilogue(plan: WgmmaKernel, loop: int, epilogue: int)
     if as_long and ("erf" in classes or (classes and sums >= MOST_SUMS)):
         return epilogue + REGISTERS_OF_C_AND_ACTIVATION
     return 0
+
+
+def _registers_of_c_alone(plan: WgmmaKernel, loop: int) -> int:
+    """Return what a consumer thread of many sums needs that adds C, and nothing curved, after long steps."""
+    c, sums = plan.problem.c, plan.accumulator_elements
+    assert c is not None
+    part = sums // plan.subtiles
+    wide = part // 4 if 32 in (c.bits, plan.problem.d.bits) else 0
+    alone = sums + part * c.bits // 32 + wide + REGISTERS_OF_C_ALONE
+    hardest = sums > MOST_SUMS or plan.mmas_per_step > LONGEST_STEP_MMAS
+    return max(alone, loop + REGISTERS_OF_C_ALONE_AND_LONGEST_STEPS) if hardest else alone
 
 
 def _epilogue_registers(plan: WgmmaKernel) -> int:
@@ -607,8 +635,9 @@ def _activation_registers(plan: WgmmaKernel) -> int:
     if len(activations) > 1:
         needed.append(sums + sums // 2 + SECOND_ACTIVATION_REGISTERS)
     if "erf" in activations and (len(steps) > 1 or part > ERF_ELEMENTS):
-        several = len(steps) > 1 and plan.specialized
-        needed.append(2 * sums + ERF_REGISTERS + several * MARGIN * (2 if plan.consumers > 2 else 1))
+        needed.append(2 * sums + ERF_REGISTERS)
+        if len(steps) > 1 and plan.specialized:
+            needed[-1] += MARGIN if plan.consumers < 3 else 2 * MARGIN
     if "erf" in activations and len(steps) > 1:
         needed.append(sums + WORKING_REGISTERS_OF_ERF)
     return max(needed)

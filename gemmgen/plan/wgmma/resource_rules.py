@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below
@@ -16,18 +17,16 @@ from gemmgen.plan.shared_rules import (
 )
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
-    LONG_STEP_MMAS,
     MOST_LOADS,
-    REGISTERS_OF_LONG_STEP_LOADS,
     REGISTERS_OF_MOST_LOADS,
     fewest_stages,
     fits,
     loads_across,
+    long_step_decides,
     most_consumer_registers,
     most_stages,
     needed_producer_registers,
     needed_registers,
-    registers_of_early_loads,
     smem_limit,
     widest_launched_mma,
     working_registers,
@@ -126,9 +125,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         yield _too_many_loads(plan)
     elif plan.producer_registers < (needed := needed_producer_registers(plan)):
         along = plan.loads("a") + plan.loads("b") - across
-        late = needed - registers_of_early_loads(plan)
-        long = plan.mmas_per_step > LONG_STEP_MMAS and late == REGISTERS_OF_LONG_STEP_LOADS
-        of = f" of {plan.mmas_per_step} instructions a step" if long else ""
+        of = f" of {plan.mmas_per_step} instructions a step" if long_step_decides(plan) else ""
         early = f" with {plan.early_operand.upper()} loaded early" if plan.dependent else ""
         of += " that divide the last wave" if plan.divides_last_wave else ""
         yield Finding(
@@ -174,14 +171,15 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     accumulator, working = plan.accumulator_registers, working_registers(plan) + plan.operand_registers
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
-    if step := _step_beside_sums(plan, most):
+    if step := 0 if plan.promote_k else _halved(plan, "k", plan.mma_shape[2], most):
         field, largest = "tile.k", step
     elif columns > narrowest:
         fitting = max(narrowest, columns * room // accumulator)
         fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
         field, largest = f"tile.{plan.mma_columns}", fitting
     else:
-        field, largest = f"tile.{plan.mma_rows}", power_of_two_below(max(1, rows * room // accumulator))
+        field, largest = f"tile.{plan.mma_rows}", _halved(plan, plan.mma_rows, plan.mma_shape[0], most)
+        largest = largest or power_of_two_below(max(1, rows * room // accumulator))
     partial = " with its partial sums" if plan.promote_k else ""
     yield Finding(
         field,
@@ -194,13 +192,13 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     )
 
 
-def _step_beside_sums(plan: WgmmaKernel, most: int) -> int:
-    """Return the longest K step with which the same sums have registers, 0 if none leaves enough."""
-    step = 0 if plan.promote_k else plan.cta_tile_k // 2
-    while step >= plan.mma_shape[2]:
-        if needed_registers(altered(plan, cta_tile_k=step)) <= most:
-            return step
-        step //= 2
+def _halved(plan: WgmmaKernel, axis: Literal["m", "n", "k"], least: int, most: int) -> int:
+    """Return the next lower power of two of a tile's extent that needs at most so many registers, or 0."""
+    extent = power_of_two_below(getattr(plan, f"cta_tile_{axis}") - 1)
+    while extent >= least:
+        if needed_registers(altered(plan, **{f"cta_tile_{axis}": extent})) <= most:
+            return extent
+        extent //= 2
     return 0
 
 
