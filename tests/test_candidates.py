@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from hopper import hopper, judge
 from modules import spec_file
+from pace import reference_seconds
 
 from gemmgen import cli
 from gemmgen.plan import plan_spec
@@ -626,12 +626,7 @@ def test_promotion_is_planned_where_it_is_asked_for_only() -> None:
 
 @pytest.mark.parametrize("dtype", OUTPUTS)
 def test_an_open_spec_is_planned_within_300_milliseconds(dtype: str) -> None:
-    def seconds() -> float:
-        start = time.perf_counter()
-        planned(dtype, SHORT)
-        return time.perf_counter() - start
-
-    assert min(seconds() for _ in range(5)) < 0.3
+    assert reference_seconds(lambda: planned(dtype, SHORT), tries=5) < 0.3
 
 
 # --- the list
