@@ -492,6 +492,7 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
 
 
 _States = dict[Path, tuple[int, int] | None]
+"""Of each watched file, the nanosecond of its last change and its bytes; None of one that is not there."""
 
 LOOKING_SECONDS = 0.3
 """How often a watched file is looked at."""

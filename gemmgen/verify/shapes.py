@@ -92,8 +92,8 @@ def large_shape(spec: Spec) -> Shape:
     if (tile := single_tile(spec)) is not None:
         return tile
     m, n, k = _with_legal_k(spec, LARGE_SHAPE)
-    ordered = spec.schedule.reduction != "atomic"  # which adds all parts up in one place
-    parts = spec.schedule.splits or 1 if ordered else 1
+    # An atomic reduction adds all parts up in one place.
+    parts = 1 if spec.schedule.reduction == "atomic" else spec.schedule.splits or 1
     while parts * m * n * problem_of(spec).accumulator.bytes > LARGE_SUMS_BYTES:
         m //= 2
     return m, n, k
