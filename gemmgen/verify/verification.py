@@ -324,7 +324,7 @@ def verify_numbers(
 
 
 def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:
-    """Check every element of a D that has more than 2**31; by the sizes of its tensors up to 80 GB of GPU memory.
+    """Check every element of a D that has more than 2**31; its tensors take up to 80 GB of GPU memory.
 
     Of a kernel of a single tile, the largest D that it can compute; of one that divides K into many parts, a
     smaller D, whose sums in memory are more than 2**31. Raises GemmgenError (``no-gpu``) as
