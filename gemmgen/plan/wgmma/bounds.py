@@ -192,6 +192,13 @@ ACTIVATION_REGISTERS = 8
 of a scale 208, alone 184, by halves 176; GELU 192 and, beside 64 and C, 112. Where D is fp32, SiLU spills at
 240, whole, and GELU needs 232, but spills there if negated int8 sums have A in registers.
 """
+REGISTERS_OF_MOST_PARTS_AND_ACTIVATION = 80
+"""What these need besides every sum of a composed tile, where it has more than ``MOST_SUMS``.
+
+[gluon] 160 sums of two parts, by 16 or 32 columns, with SiLU or GELU for ping-pong consumers, spill 8 to 40
+bytes at 232, the most that two can have, and 192 of them 116; 144 compile with 184, and 160 of a lone
+consumer with 256.
+"""
 SECOND_ACTIVATION_REGISTERS = 16
 """What an epilogue of several activations needs besides one and a half times its sums.
 
@@ -291,6 +298,12 @@ column of them on Hilbert's curve in a cluster: 4 to 28 bytes spill at 24 and no
 the operands exchanged or not, and 4 and 12 of cooperative consumers. Beside a lone consumer 8 spill in steps
 of 64, and none in shorter ones.
 """
+REGISTERS_OF_LONGEST_STEP_LOADS = 56
+"""The same beside steps of more than ``LONGEST_STEP_MMAS``, for more than ``SOME_LOADS_ALONG`` loads.
+
+[gluon] 64 instructions of 16 columns and 20 or 24 loads, 16 of them of A by 32 bytes, with C and erf, spill 56
+and 80 bytes at 32 registers, 36 and 44 at 48, and none at 56.
+"""
 REGISTERS_OF_EARLY_LOADS = 8
 """What a producer needs besides that loads one operand early, so in two places of its code.
 
@@ -354,7 +367,8 @@ def _registers_of_loads(plan: WgmmaKernel) -> int:
     across, weight = _loads_across_and_weight(plan)
     curve = REGISTERS_OF_LONE_CURVE if plan.order == "hilbert" and plan.consumers == 1 else 0
     if long_step_decides(plan):
-        return REGISTERS_OF_LONG_STEP_LOADS + curve
+        longest = plan.mmas_per_step > LONGEST_STEP_MMAS and weight > SOME_LOADS_ALONG
+        return (REGISTERS_OF_LONGEST_STEP_LOADS if longest else REGISTERS_OF_LONG_STEP_LOADS) + curve
     if across > FEW_LOADS:
         return REGISTERS_OF_PING_PONG_LOADS if plan.ping_pong else REGISTERS_OF_MOST_LOADS
     if weight > MANY_LOADS_ALONG:
@@ -504,7 +518,8 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
         return long + max(sums, others if unrolled else 0)
     narrow = _is_narrow(plan) and plan.mmas_per_step > LONG_STEP_MMAS
     vectors = plan.problem.vectors and plan.cluster_size > 1
-    more = REGISTERS_OF_NARROW_LONG_STEPS if narrow else 0
+    # [gluon] 32 sums by 128 instructions of 8 columns spill 612 bytes at 224 registers.
+    more = REGISTERS_OF_NARROW_LONG_STEPS + _longest_step_registers(plan) if narrow else 0
     more += REGISTERS_OF_PIECES_AND_VECTORS if vectors else 0
     hard = plan.consumers > 2 and plan.accumulator_registers >= MOST_SUMS // 2
     more += REGISTERS_OF_PIECES_AND_OTHERS if hard or plan.a_source == "registers" else 0
@@ -632,6 +647,8 @@ def _activation_registers(plan: WgmmaKernel) -> int:
     if set(activations) - {"linear"}:
         share = part // 2 if _fits_two_warpgroups(plan) else part * 3 // 4
         needed.append(sums + (part if plan.problem.d.bits == 32 else share + ACTIVATION_REGISTERS))
+        if plan.composed and sums > MOST_SUMS:
+            needed.append(sums + REGISTERS_OF_MOST_PARTS_AND_ACTIVATION)
     if len(activations) > 1:
         needed.append(sums + sums // 2 + SECOND_ACTIVATION_REGISTERS)
     if "erf" in activations and (len(steps) > 1 or part > ERF_ELEMENTS):

@@ -341,8 +341,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def ptxas_notes(self) -> tuple[str, ...]:
-        """The notes that ptxas is known to give: it serializes MMAs whose 16-bit sums Gluon unpacks."""
-        return ("C7514", "C7517") if self.problem.accumulator.bits == 16 else ()
+        """The notes that ptxas is known to give: it serializes MMAs whose 16-bit sums Gluon unpacks.
+
+        [gluon] It says that other instructions read them (C7514), and of 192 and more columns of ping-pong
+        consumers with an MMA in flight that there are no registers for them (C7511), up to 232 registers.
+        """
+        return ("C7511", "C7514", "C7517") if self.problem.accumulator.bits == 16 else ()
 
     # --- what a ledger says of it
 
