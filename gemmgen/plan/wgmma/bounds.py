@@ -301,8 +301,8 @@ of 64, and none in shorter ones.
 REGISTERS_OF_LONGEST_STEP_LOADS = 56
 """The same beside steps of more than ``LONGEST_STEP_MMAS``, for more than ``SOME_LOADS_ALONG`` loads.
 
-[gluon] 64 instructions of 16 columns and 20 or 24 loads, 16 of them of A by 32 bytes, with C and erf, spill 56
-and 80 bytes at 32 registers, 36 and 44 at 48, and none at 56.
+[gluon] 64 instructions of 16 columns and 20 or 24 loads, 16 of them of A by 32 bytes, with C and erf, spill
+56 and 80 bytes at 32 registers, 36 and 44 at 48, and none at 56.
 """
 REGISTERS_OF_EARLY_LOADS = 8
 """What a producer needs besides that loads one operand early, so in two places of its code.
