@@ -158,6 +158,8 @@ def test_a_16_bit_output_leaves_the_registers_by_stmatrix_alone(product: Product
     assert ptx(lowered).count(stmatrix(plan)) == expected
 
 
+# The disassembler takes a third of a second to start, and of the others ptxas has told the same.
+@pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)
 def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(
     product: Product, sass: str
 ) -> None:

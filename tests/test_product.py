@@ -308,6 +308,9 @@ def test_a_spec_that_no_plan_satisfies_writes_nothing(spec: Path) -> None:
     assert not Path("out").exists()
 
 
+OF_EACH_MMA = ("h100_bf16", "h100_e4m3", "h100_int8", "b200_bf16", "b200_mxfp8")
+
+
 @pytest.fixture
 def compiled(lowered: Lowered, sass: str, product: Product, monkeypatch: pytest.MonkeyPatch) -> Lowered:
     """A build takes the kernel that the session has compiled, and its machine code."""
@@ -325,6 +328,7 @@ def compiled(lowered: Lowered, sass: str, product: Product, monkeypatch: pytest.
     return lowered
 
 
+@pytest.mark.parametrize("product", map(spec_file, OF_EACH_MMA), indirect=True, ids=OF_EACH_MMA)
 def test_artifacts_lie_beside_the_module(product: Product, compiled: Lowered, tmp_path: Path) -> None:
     stem = product.source.stem
     built = build(spec_file(stem), tmp_path, emit=("ttgir", "cubin", "sass"), simulation=False)
