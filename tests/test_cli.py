@@ -97,14 +97,18 @@ def subprocess_of(
     environment: dict[str, str] | None = None,
     stderr: int = subprocess.PIPE,
     program: str = "-c",
+    ignores_hangups: bool = False,
     **options: Any,
 ) -> subprocess.Popen[str]:
-    """Start the command line in a process of its own, which can be interrupted.
+    """Start the command line in a process of its own, which can be interrupted, and whose terminal can end.
 
-    The background jobs of a shell ignore interrupts, and so does what they start: this test run, perhaps.
+    The background jobs of a shell ignore interrupts, those of ``nohup`` hangups, and so does what they start:
+    this test run, perhaps.
     """
+    hangup = "signal.SIG_IGN" if ignores_hangups else "signal.SIG_DFL"
     start = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"signal.signal(signal.SIGHUP, {hangup}); "
         f"sys.argv[0] = {program!r}; from gemmgen.__main__ import run; run()"
     )
     command = [sys.executable, "-c", start, *map(str, arguments)]
@@ -810,7 +814,7 @@ def test_a_build_that_ignores_hangups_goes_on(good: Path) -> None:
         "--no-lower",
         good,
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),  # as nohup does
+        ignores_hangups=True,  # as nohup makes it
     )
     assert process.stderr
     assert process.stderr.readline() == "building good.yaml\n"

@@ -328,7 +328,7 @@ def compiled(lowered: Lowered, sass: str, product: Product, monkeypatch: pytest.
     return lowered
 
 
-@pytest.mark.parametrize("product", map(spec_file, OF_EACH_MMA), indirect=True, ids=OF_EACH_MMA)
+@pytest.mark.parametrize("product", [*map(spec_file, OF_EACH_MMA)], indirect=True, ids=OF_EACH_MMA)
 def test_artifacts_lie_beside_the_module(product: Product, compiled: Lowered, tmp_path: Path) -> None:
     stem = product.source.stem
     built = build(spec_file(stem), tmp_path, emit=("ttgir", "cubin", "sass"), simulation=False)
