@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import faulthandler
+import gc
 import os
 import pickle
 import re
@@ -320,6 +321,7 @@ def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
 def _begin(parent: int, blocked: Set[int]) -> None:
     """In the child: be a process of its own, that ends with its parent and by the signals that end others."""
     HOLD.release()  # this process was forked in the middle of holding it
+    gc.freeze()  # to look for garbage in what the parent has would copy all of its memory
     end_with_parent(parent)
     # Compilers would not look for Python's handlers of these.
     for number in ENDINGS:

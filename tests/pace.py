@@ -15,14 +15,11 @@ def reference_seconds(call: Callable[[], object], *, tries: int = 3) -> float:
     """Return the least processor time of some calls, divided by how much slower this machine is.
 
     Other programs make a shared machine slower, and a test must not fail for that. What tests before this one
-    have left in memory is hidden from the collector, which a command of a user's own has not to go through.
+    have left in memory is hidden from the collector, from now on: a command of a user's own has none of it.
     """
     gc.collect()
     gc.freeze()
-    try:
-        return min(_seconds(call) / slowness() for _ in range(tries))
-    finally:
-        gc.unfreeze()
+    return min(_seconds(call) / slowness() for _ in range(tries))
 
 
 def slowness() -> float:
