@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from operator import itemgetter
 from typing import Final
 
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -167,14 +168,19 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
                 reached[shape] = max(reached[shape], value)
         return reached
 
-    def gain(kernel: Kernel, reached: Mapping[Shape, float]) -> float:
-        return math.fsum(max(0.0, value - reached[shape]) for shape, value in worth[kernel].items())
+    def gain(worth_of_one: Mapping[Shape, float], reached: Mapping[Shape, float]) -> float:
+        return math.fsum(max(0.0, value - reached[shape]) for shape, value in worth_of_one.items())
+
+    def best_beside(reached: Mapping[Shape, float]) -> tuple[Kernel, float]:
+        """Return the kernel that raises the score most, and by how much."""
+        # Not by its key: a kernel is a whole spec, and to hash one takes longer than to add up what it gains.
+        gains = ((kernel, gain(found, reached)) for kernel, found in worth.items())
+        return max(gains, key=itemgetter(1))
 
     chosen: list[Kernel] = []
     while len(chosen) < min(limit, len(worth)):
-        reached = without(chosen)
-        best = max(worth, key=lambda kernel: gain(kernel, reached))
-        if gain(best, reached) == 0:
+        best, gained = best_beside(without(chosen))
+        if gained == 0:
             break
         chosen.append(best)
     exchanged = True
@@ -182,8 +188,8 @@ def select(ratios: Ratios, limit: int) -> tuple[Kernel, ...]:
         exchanged = False
         for place, kernel in enumerate(chosen):
             reached = without(chosen[:place] + chosen[place + 1 :])
-            best = max(worth, key=lambda other: gain(other, reached))
-            if gain(best, reached) > gain(kernel, reached) + 1e-12:
+            best, gained = best_beside(reached)
+            if gained > gain(worth[kernel], reached) + 1e-12:
                 chosen[place], exchanged = best, True
     serves = dict.fromkeys(chosen, 0)
     for found in ratios.values():

@@ -193,7 +193,7 @@ of a scale 208, alone 184, by halves 176; GELU 192 and, beside 64 and C, 112. Wh
 240, whole, and GELU needs 232, but spills there if negated int8 sums have A in registers.
 """
 REGISTERS_OF_MOST_PARTS_AND_ACTIVATION = 80
-"""What these need besides every sum of a composed tile, where it has more than ``MOST_SUMS``.
+"""What SiLU or GELU need besides every sum of a composed tile that has more than ``MOST_SUMS``.
 
 [gluon] 160 sums of two parts, by 16 or 32 columns, with SiLU or GELU for ping-pong consumers, spill 8 to 40
 bytes at 232, the most that two can have, and 192 of them 116; 144 compile with 184, and 160 of a lone

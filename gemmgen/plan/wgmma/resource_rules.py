@@ -193,7 +193,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
 
 
 def _halved(plan: WgmmaKernel, axis: Literal["m", "n", "k"], least: int, most: int) -> int:
-    """Return the next lower power of two of a tile's extent that needs at most so many registers, or 0."""
+    """Return the highest power of two below a tile's extent that needs at most so many registers, or 0."""
     extent = power_of_two_below(getattr(plan, f"cta_tile_{axis}") - 1)
     while extent >= least:
         if needed_registers(altered(plan, **{f"cta_tile_{axis}": extent})) <= most:
