@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -531,10 +532,15 @@ def said_by(program: str) -> str:
     return (found.stdout.splitlines() or [f"ended with {found.returncode}: {found.stderr}"])[-1]
 
 
-def compiled_ahead_of_time() -> None:
+def compiled_ahead_of_time(kind: str) -> None:
     """Compile a model into a package, load it, and say whether it computes the eager numbers."""
+    if kind == "library":
+        sys.path.insert(0, str(ROOT / "libraries"))
+        module = import_module("h200_bf16")
+    else:
+        module = import_generated(module_file(STEM))
     with torch.device("cuda"):
-        model = mlp_of(import_generated(module_file(STEM)))
+        model = mlp_of(module)
     for weight in model.parameters():
         weight.copy_(signs(*weight.shape))
     x, inductor = signs(200, 64), cast(Any, torch)._inductor
@@ -546,9 +552,10 @@ def compiled_ahead_of_time() -> None:
 
 
 @gpu
-def test_a_model_compiled_ahead_of_time_gives_the_eager_numbers() -> None:
+@pytest.mark.parametrize("kind", ["module", "library"])
+def test_a_model_compiled_ahead_of_time_gives_the_eager_numbers(kind: str) -> None:
     # In a process of its own, which a package can end.
-    assert said_by("import test_operator\ntest_operator.compiled_ahead_of_time()\n") == "right"
+    assert said_by(f"import test_operator\ntest_operator.compiled_ahead_of_time({kind!r})\n") == "right"
 
 
 @gpu
