@@ -29,7 +29,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
-from gemmgen.scratch import scratch
 
 ROOT = Path(__file__).parent.parent
 STEM = "h100_bf16"
@@ -532,30 +531,42 @@ def said_by(program: str) -> str:
     return (found.stdout.splitlines() or [f"ended with {found.returncode}: {found.stderr}"])[-1]
 
 
-def compiled_ahead_of_time(kind: str) -> None:
-    """Compile a model into a package, load it, and say whether it computes the eager numbers."""
-    if kind == "library":
-        sys.path.insert(0, str(ROOT / "libraries"))
-        module = import_module("h200_bf16")
-    else:
-        module = import_generated(module_file(STEM))
+def imported(kind: str) -> ModuleType:
+    """Import a module or a library, with its operator."""
+    if kind == "module":
+        return import_generated(module_file(STEM))
+    sys.path.insert(0, str(ROOT / "libraries"))
+    return import_module("h200_bf16")
+
+
+def compile_ahead_of_time(kind: str, package: str) -> None:
+    """Compile a model into a package; leave an input and what the model computes of it beside that."""
     with torch.device("cuda"):
-        model = mlp_of(module)
+        model = mlp_of(imported(kind))
     for weight in model.parameters():
         weight.copy_(signs(*weight.shape))
-    x, inductor = signs(200, 64), cast(Any, torch)._inductor
-    with scratch() as folder:
-        program = export(model, (x,))
-        path = inductor.aoti_compile_and_package(program, package_path=str(Path(folder) / "model.pt2"))
-        right = torch.equal(inductor.aoti_load_package(path)(x), model(x))
+    x = signs(200, 64)
+    torch.save((x, model(x)), f"{package}.tensors")
+    cast(Any, torch)._inductor.aoti_compile_and_package(export(model, (x,)), package_path=package)
+    sys.stdout.write("compiled\n")
+
+
+def run_compiled(kind: str, package: str) -> None:
+    """Load a package, and say whether it computes what the model did."""
+    imported(kind)
+    x, expected = torch.load(f"{package}.tensors")
+    right = torch.equal(cast(Any, torch)._inductor.aoti_load_package(package)(x), expected)
     sys.stdout.write("right\n" if right else "wrong\n")
 
 
 @gpu
 @pytest.mark.parametrize("kind", ["module", "library"])
-def test_a_model_compiled_ahead_of_time_gives_the_eager_numbers(kind: str) -> None:
-    # In a process of its own, which a package can end.
-    assert said_by(f"import test_operator\ntest_operator.compiled_ahead_of_time({kind!r})\n") == "right"
+def test_a_model_compiled_ahead_of_time_gives_the_eager_numbers_in_another_process(
+    kind: str, tmp_path: Path
+) -> None:
+    arguments = kind, str(tmp_path / "model.pt2")
+    assert said_by(f"import test_operator\ntest_operator.compile_ahead_of_time{arguments}\n") == "compiled"
+    assert said_by(f"import test_operator\ntest_operator.run_compiled{arguments}\n") == "right"
 
 
 @gpu
