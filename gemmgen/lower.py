@@ -32,15 +32,21 @@ def signature_of(module: ModuleType) -> dict[str, str]:
     """Return the type of each argument of a module's ``matmul_kernel``, by name.
 
     ``x_desc`` is a TMA descriptor with the dtype, box and layout of ``ARGUMENTS["x"]`` (``"out"`` for D);
-    ``x_ptr`` is a pointer to elements of that dtype.
+    ``x_ptr`` is a pointer to elements of that dtype. Of a ``reduction_kernel`` all else are numbers.
     """
+    return _signature(module, module.matmul_kernel)
+
+
+def _signature(module: ModuleType, kernel: Any) -> dict[str, str]:
     table: Mapping[str, tuple[Any, ...]] = module.ARGUMENTS
-    names: list[str] = list(module.matmul_kernel.arg_names)
+    names: list[str] = list(kernel.arg_names)
     return {argument: _type_of(argument, table) for argument in names}
 
 
 def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
     name, _, kind = argument.rpartition("_")
+    if kind not in ("ptr", "desc"):
+        return "i64" if kind == "stride" else "i32"
     dtype, _, box, layout = table["out" if name == "d" else name]
     element = TRITON_TYPES[str(dtype)]
     if kind == "ptr":
@@ -80,6 +86,8 @@ class Resources:
     """Warnings of the C75xx family: MMAs serialized, register requests ignored."""
     launch_registers: int | None = None
     """Registers per thread that the launch is limited to, None where it is not."""
+    reduction_smem_bytes: int | None = None
+    """Shared memory of the kernel that adds up the sums of parts of K, None where there is none."""
 
 
 OPERATIONS = {
@@ -178,6 +186,11 @@ def _compile_here(path: Path, capability: int) -> None:
     for stage, data in compiled.stages.items():
         path.with_name(f"kernel.{stage}").write_bytes(data)
     figures = {name: getattr(compiled, name) for name in ("smem_bytes", "warps", "tmem_columns")}
+    if second := getattr(imported, "reduction_kernel", None):
+        # What ptxas says of it stands in the same report: it must not spill either.
+        signature = _signature(imported, second)
+        reduction = triton_api.compile_kernel(second, signature, capability, imported.REDUCTION_OPTIONS)
+        figures["reduction_smem_bytes"] = reduction.smem_bytes
     path.with_name("kernel.figures").write_text(json.dumps(figures), encoding="utf-8")
 
 
@@ -227,6 +240,7 @@ def _measure(ptx: str, ptxas_log: str, figures: Mapping[str, int]) -> Resources:
         multicast_loads=len(re.findall(r"cp\.async\.bulk\.tensor\S*\.multicast::cluster", ptx)),
         ptxas_notes=tuple(re.findall(r"\(C75\d\d\)[^\n]*", ptxas_log)),
         launch_registers=int(limits[0]) if limits else None,
+        reduction_smem_bytes=figures.get("reduction_smem_bytes"),
     )
 
 
@@ -269,6 +283,11 @@ def _differences(plan: Kernel, found: Resources) -> Iterator[str]:
     if found.traps:
         yield "the compiler gave up: the kernel traps"
     yield from _operation_differences(plan, found)
+    if found.reduction_smem_bytes != plan.reduction_smem_bytes:
+        yield (
+            f"the plan has {plan.reduction_smem_bytes} bytes of shared memory for the kernel that adds up sums, "
+            f"the compiler {found.reduction_smem_bytes}"
+        )
     if found.warps != plan.total_warps:
         yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"
     if found.mmas != (planned_mmas := promised_mmas(plan)):

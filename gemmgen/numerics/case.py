@@ -113,6 +113,26 @@ def kernel_arguments(
     return list(_arguments(module, spec, inputs, d, restored))
 
 
+def reduction_arguments(
+    module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, partials: Tensor
+) -> list[Any]:
+    """Return the arguments of a module's ``reduction_kernel``, in order, behind the sums that it adds up.
+
+    ``x_ptr`` is the tensor x, ``x_stride`` how many elements its rows are apart, ``m`` and ``n`` D's extents.
+    """
+    stored = row_major(spec, inputs, d) | {"partials": partials}
+    extents = dict(zip(("m", "n"), d.shape, strict=True))
+    names: list[str] = list(module.reduction_kernel.arg_names)
+    return [
+        extents[name]
+        if name in extents
+        else stored[name.removesuffix("_stride")].stride(0)
+        if name.endswith("_stride")
+        else stored[name.removesuffix("_ptr")]
+        for name in names
+    ]
+
+
 def _arguments(
     module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, restored: Collection[str]
 ) -> Iterator[Any]:
@@ -123,11 +143,11 @@ def _arguments(
     stored = row_major(spec, inputs, d)
     table: Mapping[str, tuple[Any, str, list[int], Any]] = module.ARGUMENTS
     names: list[str] = list(module.matmul_kernel.arg_names)
-    if "counters_ptr" in names:
-        partials, counters = module.make_workspace(*d.shape, d.device)
+    if "partials_ptr" in names:
+        partials, *counters = module.make_workspace(*d.shape, d.device)
         if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
-        stored |= {"partials": partials, "counters": counters}
+        stored |= {"partials": partials, **dict(zip(("counters",), counters, strict=False))}
     for argument in names:
         name, _, kind = argument.rpartition("_")
         if kind == "ptr":

@@ -166,8 +166,9 @@ def batch_invariance(statement: Statement) -> Iterator[Finding]:
     steps = spec.search.get("tile.k", ())
     if splits != 1 and not (spec.tile.k or spec.mma.promote_k or len(steps) == 1):
         one, step = ("1" if spec.schedule.splits else "[1]"), "state tile.k"
-        if spec.schedule.reduction == "atomic":
+        if spec.schedule.reduction not in (None, "ordered"):
             one += " without a schedule.reduction"
+        if spec.schedule.reduction == "atomic":
             step += "" if spec.operands.a.dtype == "int8" else " with an ordered one"
         yield Finding(
             "schedule.splits" if spec.schedule.splits else "search.schedule.splits",

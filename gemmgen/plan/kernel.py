@@ -199,6 +199,11 @@ class Geometry(Decisions, ABC):
         return False
 
     @property
+    def reduces_apart(self) -> bool:
+        """Whether a second kernel adds up the sums of all parts of K, and stores D."""
+        return False
+
+    @property
     def least_steps(self) -> int:
         """K steps that a program multiplies at least of divided tiles, where a tile has as many."""
         return 1
@@ -382,6 +387,11 @@ class Kernel(Geometry, ABC):
         )
 
     @property
+    def reduction_smem_bytes(self) -> int | None:
+        """Bytes of shared memory of the kernel that adds up the sums of parts of K, None without one."""
+        return None
+
+    @property
     def restored(self) -> tuple[str, ...]:
         """The arguments that a launch leaves as it finds them, and relies on that."""
         return ()
@@ -432,6 +442,11 @@ class Kernel(Geometry, ABC):
     @abstractmethod
     def arguments(self) -> tuple[Argument, ...]:
         """The tensors that the kernel is launched with, in order."""
+
+    @property
+    def kernel_arguments(self) -> tuple[Argument, ...]:
+        """Those of the kernel that multiplies, where the module has another one besides."""
+        return self.arguments
 
     def argument(self, name: str) -> Argument:
         """Return the argument of this name."""

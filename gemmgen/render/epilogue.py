@@ -21,6 +21,23 @@ class Step:
     """The function that it calls, or the assignment that it makes."""
     widened: str = ""
     """What converts its operand to fp32, if anything has to."""
+    name: str = ""
+    """The operand, of what is read by address."""
+
+    @property
+    def along(self) -> str:
+        """The indices of its elements."""
+        return "rows" if OPERATIONS[self.name].along == "m" else "columns"
+
+    @property
+    def inside(self) -> str:
+        """Which of them it has."""
+        return f"{self.along} < args.{OPERATIONS[self.name].along}"
+
+    @property
+    def across(self) -> str:
+        """What makes it as wide, or as high, as a tile."""
+        return "[:, None]" if self.along == "rows" else "[None, :]"
 
 
 @dataclass(frozen=True)
@@ -343,6 +360,57 @@ class EpilogueView:
         if not self.plan.problem.c:
             return ""
         return "ring" if self.plan.subtiles > 1 and self.plan.epilogue_buffers > 1 else "one"
+
+
+@dataclass(frozen=True)
+class ReadingEpilogueView(EpilogueView):
+    """The epilogue of the kernel that adds up the sums of parts of K: it reads its operands by address."""
+
+    @property
+    def loads(self) -> bool:
+        """Whether it needs buffers in shared memory."""
+        return False
+
+    @property
+    def functions(self) -> Iterator[str]:
+        """The templates of what computes, callees first."""
+        yield from (f"shared/activation_{name}" for name in self.activations)
+        if self.plan.problem.transforms:
+            yield "shared/epilogue"
+
+    @property
+    def phased(self) -> bool:
+        """Whether it awaits barriers."""
+        return False
+
+    @property
+    def _steps(self) -> Iterator[Step]:
+        signs = {"times": "*=", "plus": "+="}
+        for step in super()._steps:
+            if step.part == "c":
+                yield replace(step, part="c_read")
+            elif step.part in self.plan.problem.vectors:
+                sign = signs[OPERATIONS[step.part].effect]
+                yield replace(step, part="vector_read", operation=sign, name=step.part)
+            else:
+                yield step
+
+    @property
+    def _places(self) -> tuple[str, ...]:
+        """What says where its operands' elements are."""
+        problem = self.plan.problem
+        along = {OPERATIONS[vector].along for vector in problem.vectors} | ({"m", "n"} if problem.c else set())
+        names = {"m": "rows", "n": "columns"}
+        return ("args", *(name for axis, name in names.items() if axis in along)) if along else ()
+
+    @property
+    def parameters(self) -> str:
+        """What the function that does its steps takes."""
+        return ", ".join(("tile", *self._places, *self._scalar))
+
+    def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  a tile is whole here
+        """Return the call on a piece of a tile."""
+        return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"
 
 
 def _widened(dtype: str) -> str:

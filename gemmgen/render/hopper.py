@@ -8,17 +8,27 @@ from functools import cached_property
 
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.kernel import EpilogueStorage, numbered
+from gemmgen.plan.roles import tensor_of
+from gemmgen.plan.storage import Extent, SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS, VECTOR_SUMS
 from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.epilogue import EpilogueView, ReadingEpilogueView
 from gemmgen.render.kernel import (
     DESCRIPTOR,
+    SCALAR,
     SHARED,
+    Construction,
     Field,
     KernelLayouts,
     KernelView,
     OperandLoad,
 )
 from gemmgen.render.overview import HopperOverview, argument_name, extent_name, fit, fit_sum
+from gemmgen.render.wrapper import TMA_UNIT_BYTES
+
+
+GLUON_NVIDIA = "triton.experimental.gluon.language.nvidia"
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,15 @@ class HopperLayouts(KernelLayouts):
             if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
                 name = part.operand.upper()
                 yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
-        yield from self._epilogue
+        if plan.reduces_apart:
+            yield "# Of A and B L2 keeps nothing that it needs for sums: these are read once more, by the second kernel."
+            policy = 'FractionalEvictionPolicy("evict_first", 1.0)'
+            yield f"READ_ONCE = gl.constexpr(CachePolicy(l2={policy}))"
+            threads = f"[1, {VECTOR_SUMS}], [1, {plan.architecture.threads_per_warp}]"
+            warps = plan.reduction_warps // plan.splits_side_by_side
+            yield f"SUMS_LAYOUT = gl.constexpr(gl.BlockedLayout({threads}, {[plan.splits_side_by_side, warps]}, [1, 0]))"
+        else:
+            yield from self._epilogue
         for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
             yield self._accumulator(part.layout, shape)
         if plan.a_source == "registers":
@@ -106,6 +124,16 @@ class HopperView(KernelView):
         return HopperLayouts(self.plan)
 
     @cached_property
+    def epilogue(self) -> EpilogueView:
+        """What lies between accumulator and store."""
+        return (ReadingEpilogueView if self.plan.reduces_apart else EpilogueView)(self.plan)
+
+    @cached_property
+    def reduction(self) -> ReductionView:
+        """The kernel that adds up the sums of parts of K, where there is one."""
+        return ReductionView(self.plan)
+
+    @cached_property
     def overview(self) -> HopperOverview:
         """The kernel in words."""
         return HopperOverview(self.plan)
@@ -138,15 +166,33 @@ class HopperView(KernelView):
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         if plan.composed and plan.a_source == "registers":
             parts.append("wgmma/load_a")
-        parts += [self._mma, self._multiply, *self._epilogue_parts]
+        parts += [self._mma, self._multiply]
+        if not plan.reduces_apart:
+            parts += self._epilogue_parts
         if plan.shares_tiles:
-            how = "stream_k" if plan.divides_last_wave else plan.reduction
-            order = f"wgmma/register_order{'_cluster' if self._column_ctas > 1 else ''}"
-            parts += [order, "wgmma/sum_addresses", f"wgmma/reduction_{how}"]
+            parts += self._sum_parts
         if plan.specialized:
             parts.append(f"wgmma/consumer{self._consumer}")
         parts.append(f"wgmma/kernel_{self._kind}")
+        if plan.reduces_apart:
+            origin = f"wgmma/piece_origin{self._of_cluster}"
+            parts += ["wgmma/reduction_args", *self.epilogue.functions, origin, "wgmma/reduction_kernel"]
         return tuple(f"{part}.py.j2" for part in parts)
+
+    @property
+    def _sum_parts(self) -> Iterator[str]:
+        """The parts by which programs leave each other sums."""
+        yield f"wgmma/register_order{self._of_cluster}"
+        if not self.plan.reduces_apart:
+            yield f"wgmma/accumulator_order{self._of_cluster}"
+        yield "wgmma/sum_addresses"
+        how = "stream_k" if self.plan.divides_last_wave else self.plan.reduction
+        yield "wgmma/leave_sums" if self.plan.reduces_apart else f"wgmma/reduction_{how}"
+
+    @property
+    def _of_cluster(self) -> str:
+        """The ending of parts that know of CTAs which divide an accumulator's columns."""
+        return "_cluster" if self._column_ctas > 1 else ""
 
     @property
     def _column_ctas(self) -> int:
@@ -167,7 +213,7 @@ class HopperView(KernelView):
         if self.plan.divides_last_wave:
             return "_stream_k"
         if self.divides_k:
-            return "_splits"
+            return "_parts" if self.plan.reduces_apart else "_splits"
         return "_loading" if self.epilogue.loads else ""
 
     @property
@@ -222,10 +268,22 @@ class HopperView(KernelView):
             yield "wgmma/store_whole_loading"
 
     @property
+    def hopper_imports(self) -> str:
+        """The statements that import Gluon's functions for Hopper."""
+        names = ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+        if self.plan.reduces_apart:
+            policies = "CachePolicy, FractionalEvictionPolicy"
+            ampere = f"from {GLUON_NVIDIA}.ampere import {policies}\n"
+            return f"{ampere}from {GLUON_NVIDIA}.hopper import {', '.join(names)}"
+        lines = "".join(f"    {name},\n" for name in ("fence_async_shared", *names))
+        return f"from {GLUON_NVIDIA}.hopper import (\n{lines})"
+
+    @property
     def cuda_names(self) -> str:
         """What the module takes from Triton's functions for CUDA."""
         launch = (["gdc_launch_dependents"] * (self.plan.trigger == "loads")) + ["gdc_wait"]
-        names = (launch if self.plan.dependent else []) + ["libdevice"] * self.epilogue.divides
+        names = launch if self.plan.dependent else ["gdc_wait"] * self.plan.reduces_apart
+        names += ["libdevice"] * self.epilogue.divides
         return ", ".join(names)
 
     # --- constants
@@ -258,6 +316,8 @@ class HopperView(KernelView):
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
             yield from self._sum_constants
+            if plan.reduces_apart:
+                yield from self.reduction.constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
                 yield (
                     "SPLITS_AT_ONCE",
@@ -268,7 +328,8 @@ class HopperView(KernelView):
         if plan.composed and "n" in vectors:
             meaning = "columns that are loaded of a column operand: a power of two"
             yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
-        yield from self.epilogue.subtile_constants
+        if not plan.reduces_apart:
+            yield from self.epilogue.subtile_constants
         yield from self.epilogue.constants
         yield from self.order_constants
 
@@ -297,7 +358,7 @@ class HopperView(KernelView):
             self._ring("a_smem", [buffer.name for buffer in resources.a]),
             _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
             *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
-            *((self._own,) if plan.specialized else ()),
+            *((self._own,) if plan.specialized and resources.epilogues else ()),
             *self._counts(),
         )
 
@@ -323,12 +384,13 @@ class HopperView(KernelView):
         if self.epilogue.loads:
             names = [numbered("buffers", consumer.number) for consumer in consumers]
             return self._ring("buffers", names, "Buffers")
-        return self._ring("d_smem", [consumer.epilogue.d.name for consumer in consumers])
+        return self._ring("d_smem", [own.d.name for own in self.plan.resources.epilogues])
 
     @property
     def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
         """That of each consumer."""
-        return tuple((consumer.number, consumer.epilogue) for consumer in self.plan.resources.consumers)
+        consumers = self.plan.resources.consumers
+        return tuple((each.number, each.epilogue) for each in consumers if each.epilogue)
 
     # --- loads
 
@@ -379,7 +441,7 @@ class HopperView(KernelView):
         return (
             "for i in gl.static_range(CONSUMERS):\n"
             "        a_tile = args.a_smem[i].index(ring.stage)\n"
-            f"        tma.async_load(args.a_desc, {load.coordinates}, ready, a_tile{load.option})"
+            f"        {self.load_share(margin=8)}"
         )
 
     @property
@@ -444,7 +506,8 @@ class HopperView(KernelView):
     @property
     def ending(self) -> str:
         """The part that stores its tile."""
-        return f"wgmma/ending{'_split' if self.divides_k else ''}.py.j2"
+        kind = "_part" if self.plan.reduces_apart else "_split" * self.divides_k
+        return f"wgmma/ending{kind}.py.j2"
 
     @property
     def reads_scalar_first(self) -> bool:
@@ -493,7 +556,8 @@ class HopperView(KernelView):
 
         def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
             coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
-            return OperandLoad(operand, coordinates, operand in plan.multicast, shares)
+            policy = "READ_ONCE" * plan.reduces_apart
+            return OperandLoad(operand, coordinates, operand in plan.multicast, shares, policy)
 
         problem = plan.problem
         return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))
@@ -506,14 +570,24 @@ class HopperView(KernelView):
     def load_statements(self, load: OperandLoad, margin: int = 0) -> str:
         """Return the statements that load an operand's tile; lines but the first are indented by `margin`."""
         parts = self.columns if load.operand == "b" else (Part(None),)
-        option = ["multicast=True"] * load.multicast
         statements: list[str] = []
         for part in parts:
             coordinates = load.coordinates.replace("column", part.column)
             tile = f"{part.of(f'{load.operand}_smem')}.index(ring.stage)"
-            arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *option]
+            arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
             statements.append(fit("tma.async_load(", arguments, ")", indent=self._load_indent, margin=margin))
         return f"\n{' ' * margin}".join(statements)
+
+    def load_share(self, margin: int) -> str:
+        """Return the statement that loads a consumer's tile of A; lines but the first are indented."""
+        load = self.loads[0]
+        arguments = ["args.a_desc", load.coordinates, "ready", "a_tile", *load.options]
+        return fit("tma.async_load(", arguments, ")", indent=self._load_indent + 4, margin=margin)
+
+    @property
+    def policy(self) -> str:
+        """The argument that says how long L2 keeps what a load reads, if it is not as long as anything else."""
+        return f", cache_policy={self.loads[0].policy}" if self.loads[0].policy else ""
 
     @property
     def a_coordinates(self) -> str:
@@ -635,7 +709,8 @@ class HopperView(KernelView):
     @property
     def _rows(self) -> str:
         """The constant that holds the rows of a consumer's tile."""
-        return extent_name(self.plan.resources.consumers[0].epilogue.d.shape[0])
+        resources = self.plan.resources
+        return extent_name(_rows_of(resources.a[0], self.plan.problem.a.major == "k"))
 
     @property
     def loop_results(self) -> str:
@@ -688,6 +763,9 @@ class HopperView(KernelView):
     @property
     def consumer_summary(self) -> str:
         """The consumer's role in a sentence."""
+        if self.plan.reduces_apart:
+            who = "The consumer" if self.plan.consumers == 1 else "One of the consumers"
+            return f"{who}: multiply parts of tiles, and leave their sums."
         if self.plan.shares_tiles:
             if self.plan.consumers == 1:
                 return "The consumer: multiply parts of tiles, and store the tiles that it completes."
@@ -695,6 +773,130 @@ class HopperView(KernelView):
         if self.plan.consumers == 1:
             return "The consumer: multiply and store every tile."
         return "One of the consumer warpgroups: multiply and store its rows of every tile."
+
+
+@dataclass(frozen=True)
+class ReductionView:
+    """The kernel that adds up the sums of parts of K as its templates see it."""
+
+    plan: WgmmaKernel
+
+    @property
+    def constants(self) -> Iterator[tuple[str, object, str]]:
+        """The name, value and meaning of its constants."""
+        plan = self.plan
+        m, n = FRAGMENT_ROWS, plan.piece_sums // FRAGMENT_ROWS
+        sums = plan.program_tile_m * plan.program_tile_n
+        yield "TILE_SUMS", sums, "of a part of a tile"
+        yield "FRAGMENT_ROWS", FRAGMENT_ROWS, "of an accumulator, which a warp has in groups of 8 columns"
+        yield "FRAGMENT_SUMS", FRAGMENT_SUMS, "of such a group"
+        yield "PIECE_SUMS", plan.piece_sums, "of a tile, which a program of the second kernel adds up"
+        yield "PIECES", sums // plan.piece_sums, "of a tile"
+        yield "PIECE_M", n if plan.exchanged else m, ""
+        yield "PIECE_N", m if plan.exchanged else n, ""
+        yield "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, "whose sums are read by different threads"
+
+    @property
+    def rows(self) -> str:
+        """The constant that holds the rows of an accumulator, over all CTAs."""
+        return self._extents[0]
+
+    @property
+    def columns(self) -> str:
+        """Its columns in one CTA."""
+        return self._extents[1]
+
+    @property
+    def _extents(self) -> tuple[str, str]:
+        view = HopperView(self.plan)
+        rows, columns = view.partial_extents
+        ctas = self.plan.cluster_m if self.plan.exchanged else self.plan.cluster_n
+        return rows, f"({columns} // COLUMN_CTAS)" if ctas > 1 else columns
+
+    @property
+    def row_of_fragments(self) -> str:
+        """The sums of 16 rows of an accumulator in one CTA."""
+        return f"({self.columns} * FRAGMENT_ROWS)"
+
+    def turned(self, row: str, column: str) -> str:
+        """Return an accumulator's row and column as those of D."""
+        return f"{column}, {row}" if self.plan.exchanged else f"{row}, {column}"
+
+    @property
+    def piece_order(self) -> str:
+        """The order of a fragment's dimensions in a piece of D: an accumulator's rows, then its columns."""
+        rows, columns = "3, 1", "0, 2, 4"
+        return f"({self.turned(rows, columns)})"
+
+    @property
+    def _read(self) -> tuple[str, ...]:
+        """The tensors that the epilogue reads."""
+        kinds = ("matrix", "vector", "scalar")
+        own = (each.name for each in self.plan.arguments if each.kind in kinds)
+        return tuple(name for name in own if tensor_of(name) not in ("a", "b", "d"))
+
+    @property
+    def _strides(self) -> tuple[str, ...]:
+        return ("c_stride",) if self.plan.problem.c else ()
+
+    @property
+    def numbers(self) -> str:
+        """The parameters that no compilation depends on."""
+        return str(("m", "n", *self._strides, "d_stride")).replace("'", '"')
+
+    def define_kernel(self) -> str:
+        """Return the kernel's head."""
+        read = [f"{name}_ptr" for name in self._read]
+        names = ["partials_ptr", *read, "d_ptr", *self._strides, "d_stride", "m", "n"]
+        return fit("def reduction_kernel(", names, "):")
+
+    @property
+    def meaning(self) -> str:
+        """What its arguments are, in words."""
+        strides = "D's rows are `d_stride` elements apart"
+        if self._strides:
+            strides = "C's rows are `c_stride` elements apart, D's `d_stride`"
+        return f"{strides}."
+
+    @property
+    def args(self) -> tuple[Field, ...]:
+        """The fields of the aggregate that its device functions are passed."""
+        read = (f"{name}_ptr" for name in self._read if name != "tensor_scale")
+        extents = ("m", "n") if self.plan.problem.c or self.plan.problem.vectors else ()
+        tiles = {"tiles_m": "gl.cdiv(m, PROGRAM_TILE_M)", "tiles_n": "gl.cdiv(n, PROGRAM_TILE_N)"}
+        placing = [f"tiles_{dimension}" for dimension in self.plan.placing_dimensions]
+        return (
+            *(Field(name, SCALAR, name) for name in (*read, *self._strides, *extents)),
+            *(Field(name, SCALAR, f"{name}={tiles[name]}") for name in placing),
+        )
+
+    @property
+    def construction(self) -> Construction:
+        """The statement that makes it."""
+        return Construction("args", "ReductionArgs", self.args)
+
+    @property
+    def add_splits(self) -> str:
+        """The statement that adds the sums of splits side by side; of the last ones some may be missing."""
+        whole = self.plan.splits % self.plan.splits_side_by_side == 0
+        mask = "" if whole else ", mask=(behind + split < SPLITS)[:, None], other=0"
+        return f"sums += gl.load(addresses + behind * TILE_SUMS{mask})"
+
+    @property
+    def d_unit(self) -> int:
+        """Elements of D in 16 bytes."""
+        return TMA_UNIT_BYTES // self.plan.problem.d.bytes
+
+    @property
+    def c_unit(self) -> int:
+        """Elements of C in 16 bytes."""
+        c = self.plan.problem.c
+        return TMA_UNIT_BYTES // c.bytes if c else 0
+
+
+def _rows_of(buffer: SharedBuffer, k_major: bool) -> Extent:
+    """Return the rows of A in a buffer of it."""
+    return buffer.shape[0 if k_major else 1]
 
 
 def _turned(name: str, is_turned: bool) -> str:

@@ -66,6 +66,8 @@ class OperandLoad:
     multicast: bool
     shares: int = 1
     """Tiles of it, one for each consumer's rows."""
+    policy: str = ""
+    """The constant that says how long L2 keeps it, if it is not as long as anything else."""
 
     @property
     def place(self) -> str:
@@ -73,9 +75,15 @@ class OperandLoad:
         return {"a": "row", "b": "column"}[self.operand]
 
     @property
+    def options(self) -> tuple[str, ...]:
+        """The arguments that make it a multicast, and say how long L2 keeps what it reads."""
+        policy = (f"cache_policy={self.policy}",) if self.policy else ()
+        return (*(("multicast=True",) if self.multicast else ()), *policy)
+
+    @property
     def option(self) -> str:
-        """The argument that makes it a multicast."""
-        return ", multicast=True" if self.multicast else ""
+        """The same, behind other arguments."""
+        return "".join(f", {option}" for option in self.options)
 
 
 @dataclass(frozen=True)
@@ -170,7 +178,7 @@ class KernelView(ABC):
 
     def define_kernel(self) -> str:
         """Return the kernel's head."""
-        return fit("def matmul_kernel(", [argument_name(argument) for argument in self.plan.arguments], "):")
+        return fit("def matmul_kernel(", [argument_name(argument) for argument in self.plan.kernel_arguments], "):")
 
     @property
     @abstractmethod
@@ -218,18 +226,27 @@ class KernelView(ABC):
         return (*(f"tiles_{dimension}" for dimension in dimensions), "k_steps")
 
     def _descriptors(self, *names: str) -> Iterator[Field]:
-        for argument in self.plan.arguments:
+        for argument in self.plan.kernel_arguments:
             if argument.name in names:
                 name = argument_name(argument)
                 yield Field(name, SCALAR if name.endswith("_ptr") else DESCRIPTOR, name)
 
     def _counts(self) -> Iterator[Field]:
+        m, n = self._extents_of_d
         extents = {
-            "tiles_m": "d_desc.shape[0], PROGRAM_TILE_M",
-            "tiles_n": "d_desc.shape[1], PROGRAM_TILE_N",
+            "tiles_m": f"{m}, PROGRAM_TILE_M",
+            "tiles_n": f"{n}, PROGRAM_TILE_N",
             "k_steps": f"{self._k_extent}, {self._k_span}",
         }
         return (Field(name, SCALAR, f"{name}=gl.cdiv({extents[name]})") for name in self.counts)
+
+    @property
+    def _extents_of_d(self) -> tuple[str, str]:
+        """M and N, as D's descriptor has them, or those of A and B where another kernel stores D."""
+        if not self.plan.reduces_apart:
+            return "d_desc.shape[0]", "d_desc.shape[1]"
+        a, b = self.plan.problem.a.major, self.plan.problem.b.major
+        return f"a_desc.shape[{int(a == 'mn')}]", f"b_desc.shape[{int(b == 'mn')}]"
 
     @property
     def _k_extent(self) -> str:

@@ -208,6 +208,9 @@ class KernelOverview(ABC):
         ]
         product = f"D = {formula(problem, *self.short_factors, 'C')}"
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
+        if self.plan.reduces_apart:
+            product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"
+            descriptors = f"the descriptors are over {' and '.join(stored[:2])}."
         if len(line := f'    """{product}; {descriptors}"""') <= 110:
             return line
         body = textwrap.fill(
@@ -327,6 +330,8 @@ class HopperOverview(KernelOverview):
         """How parts of K come together, as the end of a sentence."""
         if self.plan.reduction == "ordered":
             return "each leaves its sums in memory, and the last to come adds them up in order and stores D."
+        if self.plan.reduces_apart:
+            return "each leaves its sums in memory, and a second kernel adds them up in order and stores D."
         return "each adds its sums to those in memory as it comes, and the last to come stores D."
 
     @property

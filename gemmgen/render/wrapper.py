@@ -10,6 +10,7 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
+from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
@@ -394,12 +395,17 @@ class Wrapper:
             f"{part}.py.j2"
             for part in (
                 *(["pack_scales"] if self.scales else []),
-                *([f"workspace{'_stream_k' * self.plan.divides_last_wave}"] if self.workspace else []),
+                *([f"workspace{self._workspace_kind}"] if self.workspace else []),
                 *(["align"] if self.plan.problem.copies_misaligned else []),
                 "argument",
                 "descriptor",
             )
         )
+
+    @property
+    def _workspace_kind(self) -> str:
+        """The ending of the part that makes a workspace."""
+        return "_parallel" * self.plan.reduces_apart or "_stream_k" * self.plan.divides_last_wave
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -560,7 +566,14 @@ class Wrapper:
 
     @property
     def define_launch_options(self) -> str:
-        """The constant that holds them, and what they are."""
+        """The constants that hold them, and what they are."""
+        if isinstance(self.plan, WgmmaKernel) and self.plan.reduces_apart:
+            options = {"num_warps": self.plan.reduction_warps, "launch_pdl": True, "enable_fp_fusion": True}
+            return f"{self._main_options}\nREDUCTION_OPTIONS = {options}".replace("'", '"')
+        return self._main_options
+
+    @property
+    def _main_options(self) -> str:
         line = f"LAUNCH_OPTIONS = {self.launch_options}"
         meaning = self.launch_options_meaning
         short = f"{line}  # Triton warns of unset FP fusion"

@@ -49,7 +49,7 @@ EarlyOperand = Literal["a", "b"]
 """The operand that a kernel may load before the kernel ahead of it has ended."""
 Trigger = Literal["loads", "end"]
 """When the kernel behind may be launched."""
-Reduction = Literal["ordered", "atomic"]
+Reduction = Literal["ordered", "atomic", "parallel"]
 """How the sums of a tile's splits are added up."""
 LastWave = Literal["whole", "stream_k"]
 """How programs take the tiles that do not fill a wave."""
@@ -512,12 +512,13 @@ class Schedule(Model):
     )
     splits: Positive | None = Field(
         default=None,
-        description="parts of K, which programs take one by one; the last of a tile's stores D",
+        description="parts of K, which programs take one by one; their sums are added up",
     )
     reduction: Reduction | None = Field(
         default=None,
         description="ordered: the last split of a tile adds up the sums of all, in their order; atomic: each "
-        "adds its own to the tile's as it comes, so that floating-point sums can differ from run to run",
+        "adds its own to the tile's as it comes, so that floating-point sums can differ from run to run; "
+        "parallel: a second kernel, on all SMs, adds up the sums in their order and stores D",
     )
     last_wave: LastWave | None = Field(
         default=None,

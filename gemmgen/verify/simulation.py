@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import Case, kernel_arguments, numbers, once
+from gemmgen.numerics.case import Case, kernel_arguments, numbers, once, reduction_arguments
 from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
@@ -361,6 +361,7 @@ class _Simulated:
         self._target = product.plan.architecture
         self._early = early_arguments(product.plan)
         self._deterministic = product.plan.deterministic
+        self._reduces_apart = product.plan.reduces_apart
         self._restored = restored_arguments(product.plan)
         self._stage_barriers = {
             barrier.name for barrier in product.plan.barriers if barrier.ring.slots.measure == "stages"
@@ -375,11 +376,27 @@ class _Simulated:
         inputs = Inputs(a, b, extras)
         m, n, _ = inputs.shape
         d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
-        options: Mapping[str, Any] = self._module.LAUNCH_OPTIONS
-        self.result = run(
-            self._module.matmul_kernel,
-            (self._launch.programs,),
-            kernel_arguments(self._module, self._spec, inputs, d, restored=self._restored),
+        module, options = self._module, self._module.LAUNCH_OPTIONS
+        arguments = kernel_arguments(module, self._spec, inputs, d, restored=self._restored)
+        self.result = self._run(module.matmul_kernel, self._launch.programs, arguments, options)
+        if self._reduces_apart and not self.result.findings:
+            arguments = reduction_arguments(module, self._spec, inputs, d, arguments[-1])
+            programs = arguments[0].numel() // (module.SPLITS.value * module.PIECE_SUMS.value)
+            reduced = self._run(module.reduction_kernel, programs, arguments, module.REDUCTION_OPTIONS)
+            self.result = replace(
+                self.result,
+                findings=reduced.findings,
+                deterministic=self.result.deterministic and reduced.deterministic,
+            )
+        return d
+
+    def _run(
+        self, kernel: Any, programs: int, arguments: Sequence[Any], options: Mapping[str, Any]
+    ) -> Result:
+        return run(
+            kernel,
+            (programs,),
+            arguments,
             target=self._target,
             schedules=self._launch.schedules,
             seed=self._seed,
@@ -388,7 +405,6 @@ class _Simulated:
             restored=self._restored,
             **options,
         )
-        return d
 
     def problems(self) -> Iterator[Problem]:
         """Run the launch, and yield everything that is wrong in it."""

@@ -173,6 +173,10 @@ ROLES_SPLIT_NS = 3_000
 """[long-k] To leave sums, to count the programs that have, in a cluster together, and to store the tile."""
 ROLES_SPLIT_BYTES_PER_NS = 130
 """[long-k] At which consumers add up sums that lie in the order of registers."""
+PARALLEL_NS = 500
+"""[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
+PARALLEL_BYTES_PER_NS = 1_800
+"""[parallel] At which sums go to memory and come back, all of them."""
 ATOMIC_NS = 740
 """[long-k] To count, and to store the tile."""
 ATOMIC_ROLES_NS = 1_250
@@ -436,7 +440,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         "DRAM": dram,
         "busiest SM": together - dram,
         "start": start + (rounds - 1) * STREAM_ROUND_NS,
-        "splits": splits_ns(plan),
+        "splits": splits_ns(plan, programs),
     }
     taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if _overlaps(plan):
@@ -455,11 +459,16 @@ def bytes_of_neighbours(plan: WgmmaKernel) -> int:
     return 2 * plan.stage_bytes - shared
 
 
-def splits_ns(plan: WgmmaKernel) -> float:
-    """Return what it takes to add up the sums of a tile's parts, beside a program that has a tile alone."""
+def splits_ns(plan: WgmmaKernel, programs: int) -> float:
+    """Return what it takes to add up the sums of a tile's parts, beside a program that has a tile alone.
+
+    `programs` are those of all tiles, one for each part.
+    """
     if plan.splits == 1:
         return 0.0
     tile_bytes = plan.cta_tile_m * plan.cta_tile_n * plan.problem.accumulator.bytes
+    if plan.reduces_apart:
+        return PARALLEL_NS + programs * plan.cluster_size * tile_bytes / PARALLEL_BYTES_PER_NS
     if plan.reduction == "atomic":
         return ATOMIC_NS + (ATOMIC_ROLES_NS if plan.specialized else 0) + tile_bytes / ATOMIC_BYTES_PER_NS
     if plan.specialized:

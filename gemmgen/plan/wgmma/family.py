@@ -95,6 +95,14 @@ exchanged as for few rows, and as they are, with roles and in clusters that shar
 LONG_K = 8192
 """From where on it is: shorter ones of many rows were not measured."""
 
+LONGEST_K = 16_384
+"""From where on programs divide it so often that a second kernel may add up their sums; shorter ones were not
+measured.
+"""
+
+PARALLEL_CHOICES: Choices = {"splits": (7, 8, 15, 16, 30, 32, 64)}
+"""What is tried where it does: what fills the places of the GPU, in clusters of two and of four too."""
+
 EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128)}
 """The same where the operands are exchanged; the tile's rows follow from those of A."""
 
@@ -201,6 +209,9 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 choices |= _thirds(stated, wanted)
                 told = {"mma_rows": rows, "specialization": kind}
                 yield Branch(fixed, choices, told)
+                if _reduces_apart(problem, {*stated, *wanted}, choices):
+                    parallel = {**fixed, "reduction": "parallel"}
+                    yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
                 if kind != "none" and rows == "m":
                     for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
@@ -295,6 +306,8 @@ def _steps(problem: Problem, row_bytes: Iterable[int]) -> tuple[int, ...]:
 def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
     """Return a way to store D with sub-tiles that the kernel can have, and a number of buffers for them."""
     # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
+    if plan.reduces_apart:
+        return {"subtile_n": plan.cta_tile_n, "epilogue_buffers": 1}
     whole = plan.cluster_n > 1 or plan.warps_n > 1
     subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
     store = {**store, "subtile_n": subtile_n}
@@ -379,6 +392,17 @@ def _has_few_tiles(shape: Shape) -> bool:
 def _is_of_long_k(problem: Problem) -> bool:
     """Whether any of the problems that a kernel is chosen for is of a long K and few tiles."""
     return any(map(_has_few_tiles, problem.planned_shapes))
+
+
+def _reduces_apart(problem: Problem, decided: Collection[str], tried: Collection[str]) -> bool:
+    """Whether kernels are tried whose sums a second one adds up: for a D of few tiles and the longest K."""
+    if {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"} & decided:
+        return False
+    few = (
+        -(-rows // FEW_ROWS) * -(-columns // FEW_ROWS) <= FEW_TILES and depth >= LONGEST_K
+        for rows, columns, depth in problem.planned_shapes
+    )
+    return "splits" in tried and any(few) and not problem.copies_misaligned
 
 
 def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
@@ -605,7 +629,7 @@ def _label(plan: WgmmaKernel) -> str:
     if plan.occupancy > 1:
         parts.append(f"occupancy {plan.occupancy}")
     if plan.splits > 1:
-        parts.append(f"K split by {plan.splits}")
+        parts.append(f"K split by {plan.splits}{', added up in parallel' * plan.reduces_apart}")
     if plan.divides_last_wave:
         parts.append("stream-K")
     return ", ".join([*parts, f"{plan.outstanding_mmas} outstanding"])
@@ -619,6 +643,7 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
         "cluster": [plan.cluster_m, plan.cluster_n],
         "mma_rows": plan.mma_rows,
         "splits": plan.splits,
+        "reduction": plan.reduction,
         "last_wave": plan.last_wave,
         "consumers": plan.consumers,
         "warps": plan.total_warps,
@@ -634,7 +659,8 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
 
 def _ring(plan: WgmmaKernel) -> str:
     """Return how deep the ring is, how many MMAs are in flight, and by how many programs K is divided."""
-    splits = f" /{plan.splits}" if plan.splits > 1 else " /k" if plan.divides_last_wave else ""
+    apart = "/" * (1 + plan.reduces_apart)
+    splits = f" {apart}{plan.splits}" if plan.splits > 1 else " /k" if plan.divides_last_wave else ""
     return f"{plan.stages} q{plan.outstanding_mmas}{splits}"
 
 
@@ -656,7 +682,7 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, /k stream-K; accumulator "
+    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, //2 added up in parallel, /k stream-K; accumulator "
     "of registers",
     label=_label,
     as_dict=_as_dict,

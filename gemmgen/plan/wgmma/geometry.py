@@ -122,7 +122,17 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def deterministic(self) -> bool:
         """Whether each run leaves the same bits: integers have one sum in any order, floats have not."""
-        return self.splits == 1 or self.reduction == "ordered" or self.problem.accumulator.integer
+        return self.splits == 1 or self.reduction != "atomic" or self.problem.accumulator.integer
+
+    @property
+    def reduces_apart(self) -> bool:
+        """Whether a second kernel adds up the sums of all parts of K, and stores D."""
+        return self.reduction == "parallel"
+
+    @property
+    def counts_parts(self) -> bool:
+        """Whether programs count the parts of a tile that are multiplied, so that the last one stores D."""
+        return self.shares_tiles and not self.reduces_apart
 
     @property
     def read_early(self) -> EarlyOperand | None:

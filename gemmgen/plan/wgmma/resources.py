@@ -41,6 +41,18 @@ LEAST_OF_UNLIKE_SPLITS = 3
 under a mask, and not one by one; 32 sums of 7 splits, read one by one, spill 8 to 60 where the compiler
 unrolls that loop, and by threes and fours do not.
 """
+FRAGMENT_ROWS = 16
+"""Of an accumulator, which a warp holds side by side."""
+FRAGMENT_SUMS = 128
+"""That lie together in the order of registers: 16 rows of 8 columns."""
+VECTOR_SUMS = 4
+"""That a thread reads at once: 16 bytes."""
+SPLITS_OF_THREAD = 4
+"""That a thread of the kernel that adds up reads, at most, if there are threads enough."""
+MOST_PIECE_SUMS = 2048
+"""That a program of it adds up: there are threads for two splits side by side."""
+MOST_REDUCTION_THREADS = 1024
+"""[cuda] Of a CTA."""
 COUNTS = (TILES_M, TILES_N, K_STEPS)
 """From which a partition derives its tiles and K steps."""
 
@@ -52,7 +64,8 @@ class ConsumerResources:
     number: int | None
     """None of a lone one."""
     a: SharedBuffer
-    epilogue: EpilogueStorage
+    epilogue: EpilogueStorage | None
+    """None where it leaves its sums to another kernel."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +83,21 @@ class WgmmaResources:
     consumers: tuple[ConsumerResources, ...]
 
     @property
+    def epilogues(self) -> tuple[EpilogueStorage, ...]:
+        """What each consumer's epilogue has, where consumers have one."""
+        return tuple(consumer.epilogue for consumer in self.consumers if consumer.epilogue)
+
+    @property
     def buffers(self) -> tuple[SharedBuffer, ...]:
         """The tiles in the order in which the kernel allocates them."""
-        epilogues = [consumer.epilogue for consumer in self.consumers]
+        epilogues = self.epilogues
         # That of each consumer, buffer by buffer: all C, then the vectors one after the other, then all D.
         return (*self.a, *self.b, *chain.from_iterable(zip(*(own.buffers for own in epilogues), strict=True)))
 
     @property
     def barriers(self) -> tuple[Barrier, ...]:
         """The barriers in the order in which the kernel allocates them."""
-        epilogues = [consumer.epilogue for consumer in self.consumers]
+        epilogues = self.epilogues
         loaded = chain.from_iterable(zip(*(own.barriers for own in epilogues), strict=True))
         barriers = (self.load_ready, *self.load_empty, self.mma_turn, *loaded)
         return tuple(barrier for barrier in barriers if barrier)
@@ -106,9 +124,9 @@ def partitions_of(
     kernel: WgmmaGeometry, resources: WgmmaResources, arguments: tuple[Argument, ...]
 ) -> tuple[Partition, ...]:
     """Return all roles; the first is the default partition, the others are workers."""
-    by_name = {argument.name: argument for argument in arguments}
     loaded = tuple(argument for argument in arguments if tensor_of(argument.name) in ("a", "b"))
-    sources = tuple(argument for argument in arguments if argument not in (*loaded, by_name["d"]))
+    stored = tuple(argument for argument in arguments if argument.name == "d")
+    sources = tuple(argument for argument in arguments if argument not in (*loaded, *stored))
     turn = (resources.mma_turn,) if resources.mma_turn else ()
     consumers = (
         Partition(
@@ -117,15 +135,15 @@ def partitions_of(
             warps=kernel.consumer_warps,
             registers=kernel.consumer_registers,
             passes=(
-                by_name["d"],
+                *stored,
                 consumer.a,
                 *resources.b,
-                consumer.epilogue.d,
+                *((consumer.epilogue.d,) if consumer.epilogue else ()),
                 resources.load_ready,
                 *resources.load_empty,
                 *turn,
                 *sources,
-                *consumer.epilogue.loaded,
+                *(consumer.epilogue.loaded if consumer.epilogue else ()),
                 *COUNTS,
             ),
         )
@@ -209,6 +227,8 @@ def _operand_buffer(
 
 
 def _consumer(kernel: WgmmaGeometry, a: SharedBuffer, number: int | None) -> ConsumerResources:
+    if kernel.reduces_apart:
+        return ConsumerResources(number, a, None)
     columns = None
     if kernel.composed:
         elements = kernel.vector_columns
@@ -314,12 +334,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """All roles; the first is the default partition, the others are workers."""
-        return partitions_of(self, self.resources, self.arguments)
+        return partitions_of(self, self.resources, self.kernel_arguments)
 
     @property
     def counting_partitions(self) -> int:
         """Consumers that count the parts of a tile, which are beside others."""
-        return self.consumers if self.specialized and self.shares_tiles else 0
+        return self.consumers if self.specialized and self.counts_parts else 0
 
     @property
     def producer_partition(self) -> Partition:
@@ -328,16 +348,53 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
-        """The tensors that the kernel is launched with, in order."""
+        """The tensors that the module's kernels are launched with, in order."""
         problem = self.problem
         a = Argument("a", "matrix", problem.a.dtype)
         b = tuple(Argument(buffer.operand, "matrix", problem.b.dtype) for buffer in self.resources.b)
-        workspace = (
-            Argument("partials", "workspace", problem.accumulator),
-            Argument("counters", "workspace", DTYPES["int32"]),
-        )
         d = Argument("d", "matrix", problem.d)
-        return (a, *b, *epilogue_arguments(problem), d, *(workspace if self.shares_tiles else ()))
+        partials = (Argument("partials", "workspace", problem.accumulator),) * self.shares_tiles
+        counters = (Argument("counters", "workspace", DTYPES["int32"]),) * self.counts_parts
+        return (a, *b, *epilogue_arguments(problem), d, *partials, *counters)
+
+    @cached_property
+    def kernel_arguments(self) -> tuple[Argument, ...]:
+        """Those of the kernel that multiplies: all, or A, B and the sums that it leaves to another one."""
+        if not self.reduces_apart:
+            return self.arguments
+        return tuple(each for each in self.arguments if tensor_of(each.name) in ("a", "b", "partials"))
+
+    # --- the kernel that adds up the sums of parts of K
+
+    @property
+    def piece_sums(self) -> int:
+        """Sums of D that each of its programs adds up: as many as there are programs of the other kernel.
+
+        So it fills the GPU as that one does. They are neighbours in the order of registers: rows of 8 x 16.
+        """
+        rows, columns = self.consumer_extents
+        share = rows * columns * self.row_shares // self.splits
+        most = min(FRAGMENT_ROWS * columns, MOST_PIECE_SUMS)
+        return min(max(FRAGMENT_SUMS, 1 << (share - 1).bit_length()), most)
+
+    @property
+    def splits_side_by_side(self) -> int:
+        """Splits whose sums are read by different threads of a program, each of which has about four."""
+        most = MOST_REDUCTION_THREADS * VECTOR_SUMS // self.piece_sums
+        return min(max(2, 1 << (-(-self.splits // SPLITS_OF_THREAD) - 1).bit_length()), most)
+
+    @property
+    def reduction_warps(self) -> int:
+        """Warps of one of its programs: a thread reads four sums at a time."""
+        lanes = self.architecture.threads_per_warp
+        return self.piece_sums * self.splits_side_by_side // (VECTOR_SUMS * lanes)
+
+    @property
+    def reduction_smem_bytes(self) -> int | None:
+        """Bytes through which the compiler adds up what threads side by side have."""
+        if not self.reduces_apart:
+            return None
+        return self.splits_side_by_side * self.piece_sums * self.problem.accumulator.bytes
 
     @property
     def ptxas_notes(self) -> tuple[str, ...]:
@@ -385,12 +442,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """The arguments that a launch leaves as it finds them: counters, and sums that programs add to."""
         if not self.shares_tiles:
             return ()
-        return ("counters",) if self.reduction == "ordered" else ("partials", "counters")
+        return {"ordered": ("counters",), "atomic": ("partials", "counters"), "parallel": ()}[self.reduction]
 
     @property
     def partials(self) -> int:
         """Sums in memory of each element of D: of every split, or one that they all add to."""
-        return self.splits if self.reduction == "ordered" else 1
+        return 1 if self.reduction == "atomic" else self.splits
 
     @property
     def partial_bytes(self) -> int:

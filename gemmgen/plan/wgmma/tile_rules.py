@@ -189,7 +189,7 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.splits == 1:
         return
     field, found = "schedule.splits", f"{plan.splits:,} parts of K"
-    no_reduction = " without a schedule.reduction" if plan.reduction == "atomic" else ""
+    no_reduction = "" if plan.reduction == "ordered" else " without a schedule.reduction"
     if plan.schedule_kind == "single_tile":
         limit = "all of K is one step there"
         fix = f"use 1{no_reduction}, or tiled or persistent for schedule.kind"
@@ -248,25 +248,30 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(field, f"stream_k with {plan.early_operand.upper()} loaded early", limit, "use whole")
     if plan.splits > 1:
         limit = "the last wave is of whole tiles, not of parts"
-        one = "use 1 without a schedule.reduction" if plan.reduction == "atomic" else "use 1"
+        one = "use 1" if plan.reduction == "ordered" else "use 1 without a schedule.reduction"
         yield Finding("schedule.splits", f"{plan.splits:,} parts of K and stream_k", limit, f"{one}, {whole}")
+
+
+ARTICLES = {"atomic": "an", "parallel": "a"}
 
 
 @rule("reduction")
 def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Sums are added up as they come only where there are several."""
+    """Sums are added up as they come, or by a second kernel, only where there are several."""
     if plan.reduction == "ordered" or plan.splits > 1:
         return
+    found = f"{ARTICLES[plan.reduction]} {plan.reduction} reduction"
     if plan.divides_last_wave:
         yield Finding(
             "schedule.reduction",
-            "an atomic reduction with stream_k",
+            f"{found} with stream_k",
             "this version adds up the sums of a tile's pieces in their order",
             "leave it out",
         )
         return
     problem = plan.problem
     refused = (problem.deterministic or problem.batch_invariant) and not problem.accumulator.integer
+    refused &= plan.reduction == "atomic"
     several = ", or use at least 2 for schedule.splits"
     if plan.persistent:
         several += " with cooperative consumers"
@@ -274,7 +279,7 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
         several = ""
     yield Finding(
         "schedule.reduction",
-        "an atomic reduction of 1 part of K",
+        f"{found} of 1 part of K",
         "one program has all of a tile's sums, and adds nothing up",
         f"leave it out{several}",
     )
@@ -300,6 +305,41 @@ def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
         "floating-point sums that are added up as they come differ from run to run",
         "use ordered",
     )
+
+
+@rule("parallel-reduction", after=[reduction])
+def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The kernel that adds up sums starts behind one that waits for all ahead of it, and stores D by pieces."""
+    if not plan.reduces_apart:
+        return
+    if plan.dependent:
+        yield Finding(
+            "schedule.reduction",
+            f"a parallel reduction with {plan.early_operand.upper()} loaded early",
+            "the sums of the call before may still be read then",
+            "use ordered, or no dependent_launch",
+        )
+    if plan.problem.copies_misaligned:
+        yield Finding(
+            "schedule.reduction",
+            "a parallel reduction with copies of misaligned tensors",
+            "this version copies for kernels that store D themselves",
+            "use ordered, or refuse for operands.misaligned",
+        )
+    if plan.subtile_n != plan.cta_tile_n:
+        yield Finding(
+            "epilogue.subtile_n",
+            f"sub-tiles of {plan.subtile_n} columns and a parallel reduction",
+            "the kernel that adds up the sums stores D, and has no sub-tiles",
+            f"use {plan.cta_tile_n}, or ordered for schedule.reduction",
+        )
+    if plan.epilogue_buffers > 1:
+        yield Finding(
+            "buffering.epilogue",
+            f"{plan.epilogue_buffers} buffers and a parallel reduction",
+            "the kernel that adds up the sums stores D, and needs no buffer for it",
+            "use 1, or ordered for schedule.reduction",
+        )
 
 
 @rule("dependent-launch")
@@ -718,6 +758,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     splits,
     last_wave,
     reduction,
+    parallel_reduction,
     same_bits,
     dependent_launch,
     cluster_shape,
