@@ -32,9 +32,12 @@ def signature_of(module: ModuleType) -> dict[str, str]:
     """Return the type of each argument of a module's ``matmul_kernel``, by name.
 
     ``x_desc`` is a TMA descriptor with the dtype, box and layout of ``ARGUMENTS["x"]`` (``"out"`` for D);
-    ``x_ptr`` is a pointer to elements of that dtype.
+    ``x_ptr`` is a pointer to elements of that dtype, or of the part of a workspace that is called x.
     """
-    table: Mapping[str, tuple[Any, ...]] = module.ARGUMENTS
+    table: dict[str, tuple[Any, ...]] = dict(module.ARGUMENTS)
+    if make := getattr(module, "make_workspace", None):
+        workspace = zip(("partials", "counters"), make(1, 1, "meta"), strict=True)
+        table |= {name: (tensor.dtype, "", None, None) for name, tensor in workspace}
     names: list[str] = list(module.matmul_kernel.arg_names)
     return {argument: _type_of(argument, table) for argument in names}
 
