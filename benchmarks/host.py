@@ -26,6 +26,10 @@ SHAPES = {
     "h100_bf16": (128, 256, 64),
     "h100_bf16_rows8": (8, 64, 256),
     "h100_bf16_rows16_split2": (16, 128, 512),
+    "h100_bf16_bias_gelu": (128, 256, 64),
+    "h100_bf16_residual": (128, 256, 64),
+    "h100_e4m3_scaled": (128, 256, 128),
+    "h100_bf16_split8_bias": (128, 256, 1024),
 }
 """M, N and K for each module: a tile or two."""
 REPETITIONS = 15
@@ -47,26 +51,32 @@ def module(stem: str) -> Any:
 
 
 def calls(stem: str) -> dict[str, Call]:
-    """Return what is timed for one module, by name, each with the same matrices."""
-    m, n, k = SHAPES[stem]
-    a = torch.randn(m, k, device="cuda").bfloat16()
-    b = torch.randn(n, k, device="cuda").bfloat16().T
-    out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
-    matmul = module(stem).matmul
+    """Return what is timed for one module, by name, with the same matrices; torch multiplies them in bf16."""
+    made = module(stem)
+    extents = dict(zip("MNK1", (*SHAPES[stem], 1), strict=True))
+    given: dict[str, torch.Tensor] = {}
+    for name, (dtype, axes, *_) in made.ARGUMENTS.items():
+        # B as the transposed view of what lies in memory row by row.
+        shape = [extents[axis] for axis in (axes[::-1] if name == "b" else axes)]
+        tensor = torch.randn(shape, device="cuda").to(dtype)
+        given[name] = tensor.T if name == "b" else tensor
+    a, b, out = (given.pop(name) for name in ("a", "b", "out"))
+    a16, b16, out16 = (tensor.bfloat16() for tensor in (a, b, out))
+    matmul, operator = made.matmul, getattr(torch.ops.gemmgen, stem)
     timed: dict[str, Call] = {
-        "torch.matmul": lambda: torch.matmul(a, b),
-        "torch.matmul out=": lambda: torch.matmul(a, b, out=out),
-        "module": lambda: matmul(a, b),
-        "module out=": lambda: matmul(a, b, out=out),
+        "torch.matmul": lambda: torch.matmul(a16, b16),
+        "torch.matmul out=": lambda: torch.matmul(a16, b16, out=out16),
+        "module": lambda: matmul(a, b, **given),
+        "module out=": lambda: matmul(a, b, **given, out=out),
+        "operator": lambda: operator(a, b, **given),
+        "operator out=": lambda: operator.out(a, b, **given, out=out),
     }
-    operator = getattr(torch.ops.gemmgen, stem, None)
-    if operator is not None:
-        timed["operator"] = lambda: operator(a, b)
-        timed["operator out="] = lambda: operator.out(a, b, out=out)
+    expected = timed["torch.matmul"]() if not given else matmul(a, b, **given)
     for name, call in timed.items():
         result = call()
         found = out if result is None else result  # the operator that writes into `out` returns nothing
-        torch.testing.assert_close(found, a @ b, rtol=2e-2, atol=2e-1, msg=f"{stem}: {name}")
+        if not (given and name.startswith("torch")):
+            torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-1, msg=f"{stem}: {name}")
     return timed
 
 

@@ -22,8 +22,8 @@ EPILOGUE = "Return epilogue(a @ b), as the module's docstring has it."
 BIAS_ALONE = "The epilogue: plus a bias for each column."
 """What one says, and its module, that adds a bias."""
 
-CHECKS: Final = ("_describe", "_argument")
-"""What modules call the function that checks an argument: the first in those of A, B and D alone."""
+CHECK: Final = "_argument"
+"""What modules call the function that checks an argument."""
 Kernel: TypeAlias = Any
 """A generated module, or what else has such a ``matmul``."""
 
@@ -38,11 +38,11 @@ def can_implement(
     the problem as a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
     """
     table: Mapping[str, tuple[Any, ...]] | None = getattr(kernel, "ARGUMENTS", None)
-    check = next((found for name in CHECKS if (found := getattr(kernel, name, None))), None)
+    check = getattr(kernel, CHECK, None)
     if table is None or check is None:
         return False, f"{_name(kernel)} has no table of arguments: it is no generated module"
     given = {"a": a, "b": b, **extras} | ({} if out is None else {"out": out})
-    wanted = {name for name, (_, axes, *_) in table.items() if axes and _tensor(name) != "out"}
+    wanted = {name for name in table if _tensor(name) != "out"}
     if unknown := given.keys() - wanted.union(("out",)):
         return False, f"{_name(kernel)} takes no {', '.join(sorted(unknown))}"
     if missing := {_tensor(name) for name in wanted} - given.keys():
@@ -173,7 +173,7 @@ class Linear(nn.Linear):
             )
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
-        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "LIBRARIES")
+        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "TAGS")
         self.reason = ""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it

@@ -32,13 +32,17 @@ def signature_of(module: ModuleType) -> dict[str, str]:
     """Return the type of each argument of a module's ``matmul_kernel``, by name.
 
     ``x_desc`` is a TMA descriptor with the dtype, box and layout of ``ARGUMENTS["x"]`` (``"out"`` for D);
-    ``x_ptr`` is a pointer to elements of that dtype. Of a ``reduction_kernel`` all else are numbers.
+    ``x_ptr`` is a pointer to elements of that dtype, or of the part of a workspace that is called x. Of a
+    ``reduction_kernel`` all else are numbers.
     """
     return _signature(module, module.matmul_kernel)
 
 
 def _signature(module: ModuleType, kernel: Any) -> dict[str, str]:
-    table: Mapping[str, tuple[Any, ...]] = module.ARGUMENTS
+    table: dict[str, tuple[Any, ...]] = dict(module.ARGUMENTS)
+    if make := getattr(module, "make_workspace", None):
+        workspace = zip(("partials", "counters"), make(1, 1, "meta"), strict=False)
+        table |= {name: (tensor.dtype, "", None, None) for name, tensor in workspace}
     names: list[str] = list(kernel.arg_names)
     return {argument: _type_of(argument, table) for argument in names}
 
@@ -285,8 +289,8 @@ def _differences(plan: Kernel, found: Resources) -> Iterator[str]:
     yield from _operation_differences(plan, found)
     if found.reduction_smem_bytes != plan.reduction_smem_bytes:
         yield (
-            f"the plan has {plan.reduction_smem_bytes} bytes of shared memory for the kernel that adds up sums, "
-            f"the compiler {found.reduction_smem_bytes}"
+            f"the plan has {plan.reduction_smem_bytes} bytes of shared memory for the kernel that adds up "
+            f"sums, the compiler {found.reduction_smem_bytes}"
         )
     if found.warps != plan.total_warps:
         yield f"the plan has {plan.total_warps} warps, the compiler {found.warps}"

@@ -24,8 +24,8 @@ import functools
 import torch
 import triton
 from torch import _C, Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -250,41 +250,35 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     )
 
 
-# Each argument: dtype, axes, TMA box, and the box's layout in shared memory.
-ARGUMENTS = {
+ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
     "a": (torch.bfloat16, "MK", [CONSUMER_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", [CONSUMER_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }
 MAX_EXTENT = 2**31 - 512  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 2, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS = {}, {}, triton.knobs.runtime  # kernels by device, launches by what is checked
+COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b.
 
-    Args:
+    On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
-
-    All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided;
-    addresses and row strides are multiples of 16 bytes. Where a row of D is not, `out` is refused, and the
-    result is a view of padded rows. There is no backward; torch traces this as an operator; a CUDA graph can
-    capture all calls but the first. Raises TypeError for other dtypes and layouts, ValueError for the rest.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    seen = is_compiling() or _C._len_torch_dispatch_stack()
+    seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
     seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
     run = torch.ops.gemmgen.h100_bf16_cluster1x2 if seen else _matmul
     return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
+def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
-        hooked = bool(HOOKS.launch_enter_hook.calls or HOOKS.launch_exit_hook.calls)
+        hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
@@ -292,73 +286,22 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        launch, device, rest = PREPARED[token, d.data_ptr()]
+        launch, rest = PREPARED[token, d.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
-        return _first(key, *inputs, out=out)
-    launch(_C._cuda_getCurrentRawStream(device), *rest)
-    return None if d is out else d
-
-
-def _first(key: tuple | None, *inputs: Tensor, out: Tensor | None = None) -> Tensor | None:
-    """Check a call and launch it through Triton; a later one with this key replays it."""
-    known = {}  # the extent of each axis, and a's device
-    arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
+    else:
+        launch(_C._cuda_getCurrentRawStream(key[2]), *rest)
+        return d if out is None else None
+    arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
     arguments.append(_argument("out", d, known))
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
-        d.zero_()
-        return None if d is out else d
-    prepared = _launch(d.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
-    if prepared and key and key[:3] == (False, -1, d.device.index):
-        if len(PREPARED) > 16384:
-            PREPARED.clear()
-        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = prepared
-    return None if d is out else d
-
-
-def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
-    """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
-    dtype, axes, box, layout = ARGUMENTS[name]
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.dtype != dtype:
-        raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
-    device, shape, strides = tensor.device, tensor.shape, tensor.stride()
-    wanted, dual = tuple(map(known.setdefault, axes, shape)), forward_ad.unpack_dual(tensor)
-    wrapped = _C._functorch.is_functorch_wrapped_tensor(tensor)
-    address = -16 if wrapped or tensor.is_meta or 0 in shape else tensor.data_ptr()  # what is not described
-    if name == "b":  # the transposed view of what lies in memory
-        axes, shape, strides = axes[::-1], shape[::-1], strides[::-1]
-    (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
-    unit = 16 // dtype.itemsize
-    row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
-    fault = (  # what the first line whose condition holds says
-        (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
-        or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
-        or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
-        or (dual.tangent is not None and "be no forward-AD dual: there is no derivative")
-        or (wrapped and "be outside of vmap, grad and jvp: there is no rule for them")
-        or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
-        or (not address and f"have memory, found a {type(tensor).__name__} at 0")
-        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
-        or (tensor.shape != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
-        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
-        or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
-        or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
-        or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
-        or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
-    )
-    if fault:
-        raise ValueError(f"{name} must {fault}")
-    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], box, layout) if address > 0 else None
-
-
-def _launch(device: torch.device, tiles: int, arguments: list) -> tuple | None:
-    """Run the kernel on the current stream of a device, compiled if need be; return what does so again."""
+        (d if out is None else out).zero_()
+        return d if out is None else None
+    tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
     if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
         found = f"{torch.cuda.get_device_name(device)} with {capability}"
         raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
@@ -368,19 +311,53 @@ def _launch(device: torch.device, tiles: int, arguments: list) -> tuple | None:
         (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
     run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
     memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
-    if memory or type(run) is not nvidia.CudaLauncher:
-        return None
-    encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, kernel.metadata.tensordesc_meta)
-    options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-    rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
-    return functools.partial(triton.runtime.driver.active.utils.launch, *grid), device.index, rest
+    if key and key[:3] == (False, -1, device.index) and type(run) is nvidia.CudaLauncher and not memory:
+        if len(PREPARED) > 16384:
+            PREPARED.clear()
+        encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, kernel.metadata.tensordesc_meta)
+        options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
+        rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
+        kept = functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest
+        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = kept
+    return d if out is None else None
 
 
-NAME, PLAIN = "h100_bf16_cluster1x2", Tensor.__torch_dispatch__
-TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
-LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
-LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
+def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
+    """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
+    dtype, axes, box, layout = ARGUMENTS[name]
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
+    if tensor.layout != torch.strided or tensor.dtype != dtype:
+        raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
+    device, turn, whole, unit = tensor.device, -1 if name == "b" else 1, tensor.shape, 16 // dtype.itemsize
+    wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
+    axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory
+    address = -16 if is_wrapped(tensor) or tensor.is_meta or 0 in shape else tensor.data_ptr()
+    (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
+    row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
+    if fault := (  # what the first line whose condition holds says
+        (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
+        or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
+        or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
+        or (dual.tangent is not None and "be no forward-AD dual: there is no derivative")
+        or (is_wrapped(tensor) and "be outside of vmap, grad and jvp: there is no rule for them")
+        or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
+        or (not address and f"have memory, found a {type(tensor).__name__} at 0")
+        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
+        or (whole != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
+        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
+        or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
+        or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
+        or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
+        or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
+    ):
+        raise ValueError(f"{name} must {fault}")
+    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], box, layout) if address > 0 else None
+
+
+NAME, TAGS = "h100_bf16_cluster1x2", (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+vars(torch.ops.gemmgen).setdefault("kept", {})[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
 for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
-    LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)
-    LIBRARIES[NAME].impl(NAME + overload, _matmul, "CompositeExplicitAutograd")
-    LIBRARIES[NAME].impl(NAME + overload, functools.partial(_first, None), "Meta")
+    torch.ops.gemmgen.kept[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)
+    torch.ops.gemmgen.kept[NAME].impl(NAME + overload, _matmul, "CompositeExplicitAutograd")
+    torch.ops.gemmgen.kept[NAME].impl(NAME + overload, functools.partial(_matmul, hooks=None), "Meta")

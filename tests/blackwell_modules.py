@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import module_file
 from right_kernel import unpacked_scales, written_out
 from torch import Tensor
@@ -64,8 +64,8 @@ def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) ->
         made = matmul(a.as_subclass(Cuda), b.as_subclass(Cuda), out=given, **extras).as_subclass(Tensor)
         return made if out is None else out
 
-    on_a_fake_gpu(monkeypatch)
-    monkeypatch.setattr(module, "_launch", launch)
+    on_a_fake_gpu(monkeypatch, (10, 0))
+    launch_into(module, launch)
     monkeypatch.setattr(module, "matmul", on_the_cpu)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,10 +29,39 @@ class SecondCuda(Cuda):
     device = property(lambda self: torch.device("cuda", 1))  # pyright: ignore[reportAssignmentType]
 
 
-def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+class LaunchedInto:
+    """A compiled kernel, and what compiles it: its launches are a function's, with programs and arguments."""
+
+    def __init__(self, kernel: Any, launch: Callable[[int, list[Any]], object]) -> None:
+        self.arg_names: list[str] = kernel.arg_names
+        self.launch = launch
+
+    def warmup(self, *arguments: Any, **options: Any) -> LaunchedInto:
+        """Return the kernel, as the JIT compiles it."""
+        return self
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        def launch(*arguments: Any) -> None:
+            self.launch(grid[0], list(arguments))
+
+        return launch
+
+
+def launch_into(module: ModuleType, launch: Callable[[int, list[Any]], object]) -> None:
+    """Let a function have the launches of a module: as many programs as there is work for, and arguments."""
+    module.__dict__["matmul_kernel"] = LaunchedInto(module.__dict__["matmul_kernel"], launch)
+
+
+def always(answer: object) -> Callable[[object], object]:
+    """Return what gives the same answer for every device."""
+    return lambda _: answer
+
+
+def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
     """Let wrappers allocate on a GPU that there is not, and take the first one for the current one.
 
-    What `torch.empty` returns there is NaN all over, so that an element that nobody wrote is seen.
+    It has as many SMs as any kernel could have programs for. What `torch.empty` returns there is NaN all
+    over, so that an element that nobody wrote is seen.
     """
 
     def allocating(allocate: Any) -> Any:
@@ -50,14 +80,11 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "current_stream", FakeStream)
-
-
-@dataclass(frozen=True)
-class FakeStream:
-    """The current stream of a device."""
-
-    device: torch.device
+    gpu = SimpleNamespace(multi_processor_count=2**30)
+    monkeypatch.setattr(torch.cuda, "device", always(nullcontext()))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", always(capability))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", always(gpu))
+    monkeypatch.setattr(torch.cuda, "current_stream", always(SimpleNamespace(cuda_stream=7)))
 
 
 @dataclass

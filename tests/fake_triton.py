@@ -25,15 +25,20 @@ class FakeDriver:
     compiled: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     device: int = 0
     stream: int = 77
+    capturing: bool = False
     scratch: int = 0
 
-    def kernel(self, descriptors: Sequence[Any]) -> Any:
-        """Return what Triton would have compiled for these descriptors."""
+    def kernel(self, arguments: Sequence[Any]) -> Any:
+        """Return what Triton would have compiled for descriptors, and tensors read by their addresses."""
         run = object.__new__(nvidia.CudaLauncher)
         run.gsan_enabled, run.launch_cooperative_grid, run.launch_pdl = False, False, True
         run.global_scratch_size, run.profile_scratch_size = self.scratch, 0
         run.arg_annotations, run.kernel_signature = ["annotations"], b"signature"
-        signature = {i: f"tensordesc<bf16{d.block_shape}>" for i, d in enumerate(descriptors)}
+        descriptors = [argument for argument in arguments if not isinstance(argument, torch.Tensor)]
+        signature = {
+            i: "*i8" if isinstance(argument, torch.Tensor) else f"tensordesc<bf16{argument.block_shape}>"
+            for i, argument in enumerate(arguments)
+        }
         meta = [
             {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": d.block_shape, "fp4_padded": False}
             for d in descriptors
@@ -100,6 +105,11 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
         def __exit__(self, *_: object) -> None:
             driver.device = self.before
 
+    def current_stream(_: object) -> SimpleNamespace:
+        return SimpleNamespace(cuda_stream=driver.stream)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: driver.capturing)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     monkeypatch.setattr(torch.cuda, "device", Device)

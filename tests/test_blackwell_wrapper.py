@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import torch
 from blackwell_modules import module_and_spec
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import BLACKWELL_SPECS
 from right_kernel import pack_scales
 from torch import Tensor
 
 from gemmgen.numerics.encoding import TORCH_DTYPES
+from gemmgen.numerics.inputs import random_inputs
 from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, load_spec
@@ -103,12 +104,12 @@ def of(paths: list[Path]) -> Any:
 @pytest.fixture
 def wrapper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Wrapper:
     module, spec = module_and_spec(request.param)
-    on_a_fake_gpu(monkeypatch)
+    on_a_fake_gpu(monkeypatch, (10, 0))
 
     def launch(*arguments: object) -> None:
         raise AssertionError(f"launched with {arguments}")
 
-    monkeypatch.setattr(module, "_launch", launch)
+    launch_into(module, launch)
     return Wrapper(module, spec)
 
 
@@ -354,7 +355,7 @@ def test_any_even_k_is_taken_where_bytes_stay_packed(
     def launch(*arguments: Any) -> None:
         launched.append(dict(zip(wrapper.module.matmul_kernel.arg_names, arguments[-1], strict=False)))
 
-    monkeypatch.setattr(wrapper.module, "_launch", launch)
+    launch_into(wrapper.module, launch)
     for k in (2, 34, 62, 130):
         wrapper.call(a=wrapper.a(k=k), b=wrapper.b(k=k), **wrapper.extras(k=k))
         made = launched.pop()
@@ -391,13 +392,14 @@ def test_no_k_is_refused_where_the_epilogue_would_make_something_of_no_product(w
 
 @pytest.mark.parametrize("path", BLACKWELL_SPECS, ids=lambda path: path.stem)
 def test_on_another_gpu_the_module_says_which_it_needs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, _ = module_and_spec(path)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))  # pyright: ignore
+    module, spec = module_and_spec(path)
+    on_a_fake_gpu(monkeypatch, (9, 0))
+    inputs = random_inputs((5, 32, 128), spec, torch.Generator().manual_seed(0))
+    extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")  # pyright: ignore
     message = "this kernel needs compute capability (10, 0), found NVIDIA H200 with (9, 0)"
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        module._launch(torch.device("cuda", 0), 1, [])
+        module.matmul(inputs.a.as_subclass(Cuda), inputs.b.as_subclass(Cuda), **extras)
 
 
 # --- scales
@@ -448,7 +450,7 @@ def test_packing_and_plain_scales_tell_tma_the_same(
         made = dict(zip(wrapper.module.matmul_kernel.arg_names, arguments[-1], strict=False))
         launched.append([(made[name].shape, made[name].strides) for name in ("a_scale_desc", "b_scale_desc")])
 
-    monkeypatch.setattr(wrapper.module, "_launch", launch)
+    launch_into(wrapper.module, launch)
     extras = wrapper.extras()
     packed = {name: wrapper.module.pack_scales(extras[name]) for name in ("a_scale", "b_scale")}
     wrapper.call(**extras)

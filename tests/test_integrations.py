@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, SecondCuda, on_a_fake_gpu
+from fake_gpu import Cuda, SecondCuda, launch_into, on_a_fake_gpu
 from modules import GENERATED, module_file
 from torch import Tensor, nn
 
@@ -54,7 +54,7 @@ def imported(stem: str, launched: list[str] | None = None) -> ModuleType:
         if launched is not None:
             launched.append(stem)
 
-    module.__dict__["_launch"] = launch
+    launch_into(module, launch)
     return module
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import SPECS, made, module_file
 from right_kernel import written_out
 from ruamel.yaml import YAML
@@ -131,8 +131,8 @@ def on_the_cpu(module: ModuleType, spec: Spec, monkeypatch: pytest.MonkeyPatch) 
         for source, target, *_ in pairs:
             target.copy_(source)
 
-    on_a_fake_gpu(monkeypatch)
-    monkeypatch.setattr(module, "_launch", launch)
+    on_a_fake_gpu(monkeypatch, (10, 0) if spec.target == "b200" else (9, 0))
+    launch_into(module, launch)
     monkeypatch.setattr(module, "_copy", copy)
     return found
 
@@ -278,7 +278,7 @@ def test_nothing_is_copied_before_all_is_judged(plain: Made, monkeypatch: pytest
 
 def test_no_copy_outlives_its_call(plain: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[weakref.ref[Tensor]] = []
-    copy, launch = plain.module.__dict__["_copy"], plain.module.__dict__["_launch"]
+    copy, kernel = plain.module.__dict__["_copy"], plain.module.__dict__["matmul_kernel"]
     alive: list[bool] = []
 
     def watched(pairs: list[tuple[Tensor, ...]]) -> None:
@@ -287,11 +287,12 @@ def test_no_copy_outlives_its_call(plain: Made, monkeypatch: pytest.MonkeyPatch)
 
     def launched(*arguments: Any) -> None:
         alive.extend(reference() is not None for reference in copies)
-        launch(*arguments)
+        kernel.launch(*arguments)
 
     monkeypatch.setattr(plain.module, "_copy", watched)
-    monkeypatch.setattr(plain.module, "_launch", launched)
+    launch_into(plain.module, launched)
     plain(numbers(4, 9), numbers(24, 9).T)
+    plain.launches.clear()
     gc.collect()
     assert alive == [True, True]
     assert [reference() for reference in copies] == [None, None]

@@ -5,12 +5,14 @@ All but the launch is tested without a GPU, on fake tensors; the tests of the la
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,9 +21,9 @@ from typing import Any, cast
 import pytest
 import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
-from fake_gpu import Cuda
+from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
-from modules import SPECS, made, module_file
+from modules import SPECS, made, module_file, spec_file
 from pace import slowness
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -29,6 +31,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gemmgen.device import captured_graph
 from gemmgen.module import import_generated, matmul_of
+from gemmgen.numerics.inputs import random_inputs
+from gemmgen.verify.shapes import single_tile
 
 ROOT = Path(__file__).parent.parent
 STEM = "h100_bf16"
@@ -39,14 +43,67 @@ export: Any = cast(Any, torch).export.export
 opcheck: Any = cast(Any, torch).library.opcheck
 
 
-def has_operator(path: Path) -> bool:
-    """Whether a kernel takes A, B and D alone."""
-    plan = made(path).plan
-    names = {argument.name for argument in plan.arguments}
-    return names <= {"a", "b", "b_1", "b_2", "d"} and not plan.problem.copies_misaligned
+KINDS = (
+    "h100_bf16_bias_gelu",
+    "h100_e4m3_scaled",
+    "h100_bf16_residual",
+    "h100_bf16_split8_bias",
+    "h100_bf16_split8_atomic",
+    "h100_bf16_streamk",
+    "b200_mxfp8",
+    "b200_nvfp4_residual",
+    "h100_bf16_misaligned",
+    "h100_bf16_single_tile",
+)
+"""A module of each kind that takes more than A, B and D, divides K, copies, or takes a tile at most."""
 
 
-OPERATORS = [path for path in SPECS if has_operator(path)]
+@dataclass(frozen=True)
+class Call:
+    """A module, imported as its name, and arguments of `matmul` by name, in the order of its operator."""
+
+    stem: str
+    module: ModuleType
+    arguments: dict[str, Tensor]
+    d: torch.dtype
+
+    @classmethod
+    def of(cls, stem: str, m: int = 4, n: int = 32, device: str = "meta") -> Call:
+        """Return a call with random tensors; those without memory have the strides of such."""
+        spec, module = made(spec_file(stem)).source.spec, import_generated(module_file(stem))
+        k = min(128, (single_tile(spec) or (0, 0, 128))[2])
+        generator = torch.Generator("cpu" if device == "meta" else device).manual_seed(1)
+        inputs = random_inputs((m, n, k), spec, generator)
+        arguments = {"a": inputs.a, "b": inputs.b, **inputs.extras}
+        if device == "meta":
+            arguments = {name: on_meta(tensor) for name, tensor in arguments.items()}
+        names = [name for name in arguments if name in ("a", "b")]
+        names += [name for name in module.ARGUMENTS if name in inputs.extras]
+        return cls(stem, module, {name: arguments[name] for name in names}, module.ARGUMENTS["out"][0])
+
+    def __call__(self, *tensors: Tensor, **options: Any) -> Tensor:
+        """Call `matmul`, with other tensors if they are given in the order of the operator."""
+        given = dict(zip(self.arguments, tensors or self.arguments.values(), strict=True))
+        a, b = given.pop("a"), given.pop("b")
+        return self.module.matmul(a, b, **given, **options)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The arguments in the order of the operator."""
+        return tuple(self.arguments.values())
+
+
+def on_meta(tensor: Tensor) -> Tensor:
+    """A tensor without memory that lies as this one does."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """A call of a module of each kind, without memory."""
+    call = Call.of(request.param)
+    monkeypatch.setitem(sys.modules, call.stem, call.module)
+    return call
 
 
 @pytest.fixture
@@ -70,9 +127,14 @@ def on_a_gpu(*shape: int, dtype: torch.dtype = BF16) -> Tensor:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_a_kernel_of_a_b_and_d_alone_is_an_operator(path: Path) -> None:
+def test_every_module_is_an_operator_that_takes_what_matmul_does(path: Path) -> None:
     module = import_generated(module_file(path.stem))
-    assert ("LIBRARIES" in vars(module)) == has_operator(path)
+    taken = [name for name in inspect.signature(module.matmul).parameters if name not in ("workspace", "out")]
+    operator = operator_of(path.stem)
+    assert operator.overloads() == ["default", "out"]
+    for schema in (operator.default._schema, operator.out._schema):
+        assert [argument.name for argument in schema.arguments if argument.name != "out"] == taken
+    assert ("workspace" in inspect.signature(module.matmul).parameters) == hasattr(module, "make_workspace")
 
 
 def test_its_schema_and_tags_say_what_it_reads_and_writes(module: ModuleType) -> None:
@@ -115,19 +177,16 @@ def test_importing_takes_less_than_300_ms_and_no_gpu() -> None:
 # --- what it gives without a launch
 
 
-@pytest.mark.parametrize("path", OPERATORS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_fake_result_has_the_strides_of_a_real_one(path: Path) -> None:
-    plan, module = made(path).plan, import_generated(module_file(path.stem))
-    (a_dtype, *_), (b_dtype, *_), (d_dtype, *_) = (module.ARGUMENTS[name] for name in ("a", "b", "out"))
-    unit = 16 // d_dtype.itemsize
     for n in (32, 9):
-        with torch.device("meta"):
-            a = torch.empty(4, 16, dtype=a_dtype)
-            a = a if plan.problem.a.major == "k" else torch.empty(16, 16, dtype=a_dtype)[:, :4].T
-            b = torch.empty(n, 16, dtype=b_dtype).T
-            b = b if plan.problem.b.major == "k" else torch.empty(16, 32, dtype=b_dtype)[:, :n]
-        d = matmul_of(module)(a, b)
-        assert (d.shape, d.dtype, d.stride()) == ((4, n), d_dtype, (-(-n // unit) * unit, 1))
+        call = Call.of(path.stem, n=n)
+        unit = 16 // call.d.itemsize
+        d = call()
+        assert (d.shape, d.dtype, d.stride()) == ((4, n), call.d, (-(-n // unit) * unit, 1))
+        assert d.device.type == "meta"
+    out = torch.empty(4, 32, dtype=call.d, device="meta")
+    assert Call.of(path.stem)(out=out) is out
 
 
 def test_a_fake_result_is_on_the_device_of_its_operands(module: ModuleType) -> None:
@@ -239,7 +298,55 @@ def test_torch_s_own_checks_of_operators_pass(module: ModuleType, n: int) -> Non
         assert {*opcheck(operator_of(STEM).out, (a, b), out, test_utils=FAKE_CHECKS).values()} == {"SUCCESS"}
 
 
+def test_each_kind_is_compiled_as_one_graph(kind: Call) -> None:
+    graphs: list[list[str]] = []
+
+    def keeping(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes if "gemmgen" in str(node.target)])
+        return dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    dynamo.reset()
+    result = compiled(kind.__call__, fullgraph=True, backend=keeping)(*kind.tensors)
+    assert (result.shape, result.dtype) == ((4, 32), kind.d)
+    assert graphs == [[f"gemmgen.{kind.stem}"]]
+
+
+def test_each_kind_is_exported(kind: Call) -> None:
+    class Layer(torch.nn.Module):
+        def forward(self, *tensors: Tensor) -> Tensor:
+            return kind(*tensors)
+
+    program = export(Layer(), kind.tensors, strict=False)
+    assert operators_in(program.graph) == [f"gemmgen.{kind.stem}.default"]
+
+
+def test_each_kind_passes_torch_s_own_checks(kind: Call) -> None:
+    operator, out = operator_of(kind.stem), torch.empty(4, 32, dtype=kind.d, device="meta")
+    for found in (
+        opcheck(operator.default, kind.tensors, test_utils=FAKE_CHECKS),
+        opcheck(operator.out, kind.tensors, {"out": out}, test_utils=FAKE_CHECKS),
+    ):
+        assert {*found.values()} == {"SUCCESS"}
+
+
+def test_a_workspace_that_is_given_does_not_keep_a_graph_from_being_traced() -> None:
+    call = Call.of("h100_bf16_split8_bias")
+    workspace = call.module.make_workspace(4, 32, "meta")
+    program = make_fx(lambda *tensors: call(*tensors, workspace=workspace))(*call.tensors)
+    assert operators_in(program.graph) == [f"gemmgen.{call.stem}.default"]
+
+
 # --- what it refuses
+
+
+def test_a_transform_of_each_kind_is_refused(kind: Call) -> None:
+    def layer(a: Tensor) -> Tensor:
+        return kind(a, *kind.tensors[1:])
+
+    with pytest.raises(
+        ValueError, match=r"^a must be outside of vmap, grad and jvp: there is no rule for them$"
+    ):
+        torch.func.vmap(layer)(kind.tensors[0][None])
 
 
 def test_the_operator_refuses_what_the_function_refuses(module: ModuleType) -> None:
@@ -467,6 +574,102 @@ def test_threads_share_what_is_kept(module: ModuleType, driver: FakeDriver) -> N
     assert {arguments[-1][10][1] for arguments in driver.direct} == outputs
 
 
+@dataclass
+class Split:
+    """A module that divides K, on a driver that is not there, and its arguments."""
+
+    module: ModuleType
+    driver: FakeDriver
+    out: Tensor
+    tensors: tuple[Tensor, ...]
+
+    def __call__(self, **options: Any) -> None:
+        a, b, bias = self.tensors
+        assert self.module.matmul(a, b, column_bias=bias, out=self.out, **options) is self.out
+
+    def workspace(self) -> tuple[int, ...]:
+        """The addresses that the kernel was launched with last, past Triton."""
+        return tuple(self.driver.direct[-1][-1][-2:])
+
+
+@pytest.fixture
+def split(monkeypatch: pytest.MonkeyPatch) -> Split:
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file("h100_bf16_split8_bias"))
+    a, b, out = matrices()
+    return Split(
+        module,
+        on_a_fake_driver(module, monkeypatch),
+        out,
+        (a, b, torch.zeros(24, dtype=BF16).as_subclass(Cuda)),
+    )
+
+
+def test_each_stream_has_a_workspace_and_launches_of_its_own(split: Split) -> None:
+    found: dict[int, set[tuple[int, ...]]] = {1: set(), 2: set()}
+    for _ in range(3):
+        for split.driver.stream in found:
+            split()
+    assert (len(split.driver.jit), len(split.driver.direct)) == (2, 4)
+    for split.driver.stream, places in found.items():
+        for _ in range(2):
+            split()
+            places.add(split.workspace())
+    assert [len(places) for places in found.values()] == [1, 1]
+    assert not found[1] & found[2]
+
+
+def test_a_captured_call_has_a_workspace_that_no_stream_gets(split: Split) -> None:
+    for _ in range(2):
+        split()
+    kept = split.workspace()
+    split.driver.capturing = True
+    for _ in range(2):
+        split()
+    assert len(split.driver.direct) == 1  # through Triton, into the graph
+    partials, counters = split.driver.jit[-1][-1][-2:]
+    assert (partials.data_ptr(), counters.data_ptr()) != kept
+    split.driver.capturing = False
+    split()
+    assert split.workspace() == kept
+
+
+def test_an_evicted_workspace_is_never_launched_with(split: Split) -> None:
+    for _ in range(2):
+        split()
+    for split.driver.stream in range(100, 120):  # more than are kept
+        split()
+    assert split.module.STREAMS.cache_info().currsize == 16
+    split.driver.stream = 77
+    for _ in range(2):
+        split()
+    held = split.module.STREAMS(77, 4, 24, torch.device("cuda", 0))
+    assert split.workspace() == tuple(t.data_ptr() for t in held)
+
+
+def test_a_workspace_that_is_given_is_replayed_by_its_addresses(split: Split) -> None:
+    for _ in range(2):
+        first, second = (split.module.make_workspace(4, 24, torch.device("cuda", 0)) for _ in range(2))
+        for workspace in (first, second, first):
+            split(workspace=workspace)
+            split(workspace=workspace)
+            assert split.workspace() == tuple(t.data_ptr() for t in workspace)
+
+
+def test_a_scalar_is_read_where_the_call_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_generated(module_file("h100_e5m2_e4m3"))
+    driver = on_a_fake_driver(module, monkeypatch)
+    a = torch.zeros(4, 16, dtype=torch.float8_e5m2).as_subclass(Cuda)
+    b = torch.zeros(32, 16, dtype=torch.float8_e4m3fn).as_subclass(Cuda).T
+    out = torch.zeros(4, 32, dtype=module.ARGUMENTS["out"][0]).as_subclass(Cuda)
+    scales = torch.ones(2).as_subclass(Cuda)
+    for scale in (scales[:1], scales[1], scales[:1], scales[1]):
+        module.matmul(a, b, tensor_scale=scale, out=out)
+    assert (len(driver.jit), len(driver.direct)) == (2, 2)
+    addresses = {argument for launched in driver.direct for argument in launched[-1] if type(argument) is int}
+    assert {scales.data_ptr(), scales.data_ptr() + 4} <= addresses
+
+
 # --- on a GPU
 
 gpu = pytest.mark.gpu
@@ -567,6 +770,99 @@ def test_a_model_compiled_ahead_of_time_gives_the_eager_numbers_in_another_proce
     arguments = kind, str(tmp_path / "model.pt2")
     assert said_by(f"import test_operator\ntest_operator.compile_ahead_of_time{arguments}\n") == "compiled"
     assert said_by(f"import test_operator\ntest_operator.run_compiled{arguments}\n") == "right"
+
+
+HOPPER_KINDS = [stem for stem in KINDS if stem.startswith("h100")]
+
+
+@pytest.fixture(params=HOPPER_KINDS)
+def real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """A call of a Hopper module of each kind."""
+    call = Call.of(request.param, m=48, n=64, device="cuda")
+    monkeypatch.setitem(sys.modules, call.stem, call.module)
+    return call
+
+
+def same(call: Call, found: Tensor, expected: Tensor) -> None:
+    """Check two results of a module: the same bits, unless programs add up as they come."""
+    if call.stem.endswith("atomic"):
+        torch.testing.assert_close(found, expected)
+    else:
+        assert torch.equal(found, expected)
+
+
+@gpu
+def test_each_kind_replays_its_launch_with_new_data(real: Call) -> None:
+    out = torch.empty(48, 64, dtype=real.d, device="cuda")
+    real()
+    real(out=out)
+    kept = dict(real.module.PREPARED)
+    assert len(kept) == 4  # a layout and a D, without `out` and with it
+    for seed in range(3):
+        spec = made(spec_file(real.stem)).source.spec
+        k = real.arguments["a"].shape[1]
+        inputs = random_inputs((48, 64, k), spec, torch.Generator("cuda").manual_seed(seed))
+        for name, tensor in {"a": inputs.a, "b": inputs.b, **inputs.extras}.items():
+            real.arguments[name].copy_(tensor)
+        other = Call(real.stem, import_generated(module_file(real.stem)), real.arguments, real.d)
+        expected = other()
+        for _ in range(2):
+            same(real, real(), expected)
+            same(real, real(out=out.fill_(1)), expected)
+    assert {key: real.module.PREPARED.get(key) for key in kept} == kept
+
+
+@gpu
+@pytest.mark.filterwarnings("ignore")  # Inductor has its own, which depend on the release
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_each_kind_is_compiled_and_gives_the_eager_numbers(real: Call, mode: str) -> None:
+    expected = real()
+    dynamo.reset()
+    call = compiled(real.__call__, fullgraph=True, mode=mode)
+    for _ in range(4):
+        same(real, call(*real.tensors).clone(), expected)
+
+
+@gpu
+def test_each_kind_passes_torch_s_own_checks_on_the_gpu(real: Call) -> None:
+    if not real.stem.endswith("atomic"):
+        assert {*opcheck(operator_of(real.stem).default, real.tensors).values()} == {"SUCCESS"}
+
+
+@gpu
+def test_a_graph_and_two_streams_have_workspaces_of_their_own() -> None:
+    call = Call.of("h100_bf16_split8_bias", m=48, n=64, device="cuda")
+    expected = call()
+    held = [call.module.STREAMS.cache_info().currsize]
+    torch.cuda.synchronize()
+    with captured_graph() as graph:
+        result = call()
+    held.append(call.module.STREAMS.cache_info().currsize)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    found: list[Tensor] = []
+    for _ in range(50):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(call())
+                if stream is streams[0]:
+                    graph.replay()
+    torch.cuda.synchronize()
+    held.append(call.module.STREAMS.cache_info().currsize)
+    assert held == [1, 1, 3]
+    assert all(torch.equal(each, expected) for each in [*found, result])
+
+
+@gpu
+def test_rows_that_are_copied_are_right_with_and_without_an_operator() -> None:
+    module = import_generated(module_file("h100_bf16_misaligned"))
+    a, b = signs(50, 65), signs(43, 65).T
+    for _ in range(2):
+        assert torch.equal(module.matmul(a, b), a @ b)
+        assert torch.equal(operator_of("h100_bf16_misaligned")(a, b), a @ b)
+        out = signs(50, 43)
+        assert module.matmul(a, b, out=out) is out
+        assert torch.equal(out, a @ b)
+    assert not module.PREPARED
 
 
 @gpu

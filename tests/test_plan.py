@@ -167,10 +167,7 @@ def test_consumers_share_a_tile_s_rows_and_a_lone_one_takes_two_warpgroups() -> 
 def test_ping_pong_consumers_have_a_tile_each_and_all_of_its_rows() -> None:
     assert (PING_PONG.row_shares, PING_PONG.cta_consumer_tile_m, PING_PONG.consumer_warps) == (1, 128, 4)
     assert [buffer.name for buffer in PING_PONG.resources.a] == ["a_smem"]
-    assert [consumer.epilogue.d.name for consumer in PING_PONG.resources.consumers] == [
-        "d_smem_0",
-        "d_smem_1",
-    ]
+    assert [epilogue.d.name for epilogue in PING_PONG.resources.epilogues] == ["d_smem_0", "d_smem_1"]
 
 
 def test_a_pair_of_ctas_is_one_program_of_twice_the_rows() -> None:
@@ -892,7 +889,7 @@ def test_an_n_contiguous_part_is_swizzled_as_widely_as_its_rows_are() -> None:
 
 def test_a_column_operand_is_loaded_in_a_block_that_holds_the_tile() -> None:
     plan = computing(COMPOSED, ops=("column_bias",))
-    (bias,) = plan.resources.consumers[0].epilogue.vectors
+    (bias,) = plan.resources.epilogues[0].vectors
     assert (bias.shape[0].size, bias.bytes) == (256, 512)
 
 

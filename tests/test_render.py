@@ -227,7 +227,7 @@ def test_a_module_reads_from_top_to_bottom(product: Product, tree: ast.Module) -
     roles = [name for name in order if name.endswith("_partition")]
     landmarks = [*roles, "matmul_kernel", "matmul"]
     assert [name for name in order if name in landmarks] == landmarks
-    assert order[-1] == "_launch"
+    assert order[-1] == "_argument"
     kernel = order.index("matmul_kernel")
     assert all(is_jitted(functions(tree)[name]) for name in order[: kernel + 1])
     assert not any(is_jitted(functions(tree)[name]) for name in order[kernel + 1 :])

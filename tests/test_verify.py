@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import GENERATED, spec_file
 from torch import Tensor
 
@@ -329,8 +329,8 @@ def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
     def launch(*_: object) -> None:
         """Nothing is computed here."""
 
-    on_a_fake_gpu(monkeypatch)
-    monkeypatch.setattr(module, "_launch", launch)
+    on_a_fake_gpu(monkeypatch, (10, 0) if path.stem.startswith("b200") else (9, 0))
+    launch_into(module, launch)
     copies = problem_of(spec).copies_misaligned
     if copies:
         monkeypatch.setattr(module, "_copy", launch)

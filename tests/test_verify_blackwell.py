@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from blackwell_modules import computed, fake_gpu, module_and_spec
-from fake_gpu import Cuda, on_a_fake_gpu
+from fake_gpu import Cuda, launch_into, on_a_fake_gpu
 from modules import BLACKWELL_SPECS
 from right_kernel import SCALED, kernel, module_of, pack_scales, spec_of
 from torch import Tensor
@@ -263,8 +263,8 @@ def launched(
     def keep(*launched: Any) -> None:
         made.append(launched)
 
-    monkeypatch.setattr(module, "_launch", keep)
-    on_a_fake_gpu(monkeypatch)
+    on_a_fake_gpu(monkeypatch, (10, 0))
+    launch_into(module, keep)
 
     def launch(inputs: Inputs) -> dict[str, Any]:
         made.clear()

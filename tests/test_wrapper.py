@@ -23,7 +23,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fake_gpu import Cuda, SecondCuda, on_a_fake_gpu
+from fake_gpu import Cuda, SecondCuda, launch_into, on_a_fake_gpu
 from fake_triton import on_a_fake_driver
 from hopper import hopper
 from modules import HOPPER_SPECS, SPECS, made, module_file, spec_file
@@ -299,13 +299,13 @@ def filled(template: str, plan: WgmmaKernel, operands: Operands) -> str:
 
 @pytest.fixture(scope="session")
 def checks(product: Product) -> Matmul:
-    """The `matmul` of each module, which must refuse before it launches."""
+    """The `matmul` of each module, which must refuse before it asks for a GPU, and before it launches."""
     module = import_module(product)
 
     def launch(*arguments: object) -> None:
         raise AssertionError(f"launched with {arguments}")
 
-    module.__dict__["_launch"] = launch
+    launch_into(module, launch)
     return matmul_of(module)
 
 
@@ -382,9 +382,9 @@ def test_out_is_a_keyword(checks: Matmul, operands: Operands) -> None:
 
 @dataclass(frozen=True)
 class Launch:
-    """One call of the module's `_launch`."""
+    """One launch of a module: of as many programs as there are tiles, unless clusters are too few."""
 
-    tiles: int
+    programs: int
     descriptors: list[Any]
 
 
@@ -394,11 +394,10 @@ def launches(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Launch
     on_a_fake_gpu(monkeypatch)
     made: list[Launch] = []
 
-    def launch(device: torch.device, tiles: int, descriptors: list[Any]) -> None:
-        assert device == torch.device("cuda", 0)
-        made.append(Launch(tiles, descriptors))
+    def launch(programs: int, descriptors: list[Any]) -> None:
+        made.append(Launch(programs, descriptors))
 
-    monkeypatch.setattr(module, "_launch", launch)
+    launch_into(module, launch)
     return made
 
 
@@ -526,7 +525,13 @@ def test_every_tile_is_counted(
 ) -> None:
     matmul(operands.a(m), operands.b(n=n))
     plan = hopper(product.plan)
-    assert launches[0].tiles == ceil(m / plan.program_tile_m) * ceil(n / plan.program_tile_n)
+    tiles = ceil(m / plan.program_tile_m) * ceil(n / plan.program_tile_n)
+    assert launches[0].programs == most(tiles, plan)
+
+
+def most(programs: int, plan: WgmmaKernel) -> int:
+    """As many programs, or as there are clusters of four."""
+    return min(programs, 30) if plan.persistent and plan.cluster_size == 4 else programs
 
 
 def test_a_parameter_is_an_operand_where_gradients_are_off(
@@ -736,10 +741,10 @@ def launched(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[list[A
     on_a_fake_gpu(monkeypatch)
     made: list[list[Any]] = []
 
-    def launch(device: torch.device, tiles: int, arguments: list[Any]) -> None:
+    def launch(programs: int, arguments: list[Any]) -> None:
         made.append(arguments)
 
-    monkeypatch.setattr(module, "_launch", launch)
+    launch_into(module, launch)
     return made
 
 
@@ -1016,17 +1021,17 @@ def test_every_part_of_every_tile_is_counted(
     plan, module = hopper(made(spec_file(stem)).plan), import_generated(module_file(stem))
     launched: list[tuple[int, list[Any]]] = []
 
-    def launch(_: torch.device, parts: int, arguments: list[Any]) -> None:
+    def launch(parts: int, arguments: list[Any]) -> None:
         launched.append((parts, arguments))
 
-    monkeypatch.setattr(module, "_launch", launch)
+    launch_into(module, launch)
     ab, d = (TORCH_DTYPES[dtype.name] for dtype in (plan.problem.a.dtype, plan.problem.d))
     operands = Operands(ab, d, Cuda)
     matmul_of(module)(operands.a(m), operands.b(n=n))
     ((parts, arguments),) = launched
     tiles_m, tiles_n = plan.tiles((m, n, 16))
     partials, counters = arguments[-2:]
-    assert parts == tiles_m * tiles_n * plan.splits
+    assert parts == most(tiles_m * tiles_n * plan.splits, plan)
     assert counters.numel() == tiles_m * tiles_n * (plan.consumers if plan.specialized else 1)
     assert not counters.any()
     assert partials.numel() * partials.element_size() == tiles_m * tiles_n * plan.partial_bytes
@@ -1042,17 +1047,17 @@ def test_a_kernel_of_stream_k_has_a_program_for_each_k_step_at_most_and_places_f
     plan, module = hopper(made(spec_file(stem)).plan), import_generated(module_file(stem))
     launched: list[tuple[int, list[Any]]] = []
 
-    def launch(_: torch.device, steps: int, arguments: list[Any]) -> None:
-        launched.append((steps, arguments))
+    def launch(programs: int, arguments: list[Any]) -> None:
+        launched.append((programs, arguments))
 
-    monkeypatch.setattr(module, "_launch", launch)
+    launch_into(module, launch)
     operands = Operands(torch.bfloat16, torch.bfloat16, Cuda)
     a, b = operands.a(m, k), operands.b(k, n)
     matmul_of(module)(a, b)
-    ((steps, arguments),) = launched
+    ((programs, arguments),) = launched
     tiles = prod(plan.tiles((m, n, k)))
     partials, counters = arguments[-2:]
-    assert steps == tiles * -(-k // plan.cta_tile_k)
+    assert programs == min(tiles * -(-k // plan.cta_tile_k), plan.most_programs)
     assert counters.numel() == plan.consumers * min(tiles, plan.most_programs)
     assert not counters.any()
     assert partials.numel() * 4 == plan.partial_bytes * (plan.most_programs + min(tiles, plan.most_programs))

@@ -383,7 +383,8 @@ def _stream(kernel: WgmmaKernel) -> Stream:
         loaded=kernel.cluster_size * cost.loaded_bytes(kernel) / cost.ALL_SMS_BYTES_PER_NS,
         start=cost.STREAM_START_NS + (cost.ROLES_START_NS if kernel.specialized else 0),
         round=cost.STREAM_ROUND_NS,
-        sums=cost.splits_ns(kernel),
+        # A second kernel's time grows with D: it is taken of one for which programs fill the GPU.
+        sums=cost.splits_ns(kernel, kernel.resident_programs),
     )
 
 

@@ -199,6 +199,11 @@ class Geometry(Decisions, ABC):
         return False
 
     @property
+    def frees_buffers_early(self) -> bool:
+        """Whether the stores of the previous tile are waited for before the last MMA of the next one."""
+        return False
+
+    @property
     def reduces_apart(self) -> bool:
         """Whether a second kernel adds up the sums of all parts of K, and stores D."""
         return False
@@ -387,6 +392,11 @@ class Kernel(Geometry, ABC):
         )
 
     @property
+    def reduction_warps(self) -> int:
+        """Warps of one of its programs, 0 where there is no such kernel."""
+        return 0
+
+    @property
     def reduction_smem_bytes(self) -> int | None:
         """Bytes of shared memory of the kernel that adds up the sums of parts of K, None without one."""
         return None
@@ -443,7 +453,7 @@ class Kernel(Geometry, ABC):
     def arguments(self) -> tuple[Argument, ...]:
         """The tensors that the kernel is launched with, in order."""
 
-    @property
+    @cached_property
     def kernel_arguments(self) -> tuple[Argument, ...]:
         """Those of the kernel that multiplies, where the module has another one besides."""
         return self.arguments

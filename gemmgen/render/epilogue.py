@@ -262,6 +262,11 @@ class EpilogueView:
         return self.plan.schedule_kind in ("persistent", "launch_control")
 
     @property
+    def waits_between_halves(self) -> bool:
+        """Whether both halves of a tile are stored through one buffer, one after the other."""
+        return self.plan.frees_buffers_early and self.plan.epilogue_buffers == 1
+
+    @property
     def stores_in_flight(self) -> str:
         """The later stores that need not be complete when a buffer is used again."""
         return "EPILOGUE_BUFFERS - 1" if self.plan.epilogue_buffers > 1 else "0"
@@ -399,9 +404,10 @@ class ReadingEpilogueView(EpilogueView):
     def _places(self) -> tuple[str, ...]:
         """What says where its operands' elements are."""
         problem = self.plan.problem
-        along = {OPERATIONS[vector].along for vector in problem.vectors} | ({"m", "n"} if problem.c else set())
+        along = {OPERATIONS[vector].along for vector in problem.vectors}
         names = {"m": "rows", "n": "columns"}
-        return ("args", *(name for axis, name in names.items() if axis in along)) if along else ()
+        read = [name for axis, name in names.items() if problem.c or axis in along]
+        return ("args", *read) if read else ()
 
     @property
     def parameters(self) -> str:

@@ -27,7 +27,6 @@ from gemmgen.render.kernel import (
 from gemmgen.render.overview import HopperOverview, argument_name, extent_name, fit, fit_sum
 from gemmgen.render.wrapper import TMA_UNIT_BYTES
 
-
 GLUON_NVIDIA = "triton.experimental.gluon.language.nvidia"
 
 
@@ -81,12 +80,12 @@ class HopperLayouts(KernelLayouts):
                 name = part.operand.upper()
                 yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
         if plan.reduces_apart:
-            yield "# Of A and B L2 keeps nothing that it needs for sums: these are read once more, by the second kernel."
+            yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
             policy = 'FractionalEvictionPolicy("evict_first", 1.0)'
             yield f"READ_ONCE = gl.constexpr(CachePolicy(l2={policy}))"
             threads = f"[1, {VECTOR_SUMS}], [1, {plan.architecture.threads_per_warp}]"
-            warps = plan.reduction_warps // plan.splits_side_by_side
-            yield f"SUMS_LAYOUT = gl.constexpr(gl.BlockedLayout({threads}, {[plan.splits_side_by_side, warps]}, [1, 0]))"
+            warps = [plan.splits_side_by_side, plan.reduction_warps // plan.splits_side_by_side]
+            yield f"SUMS_LAYOUT = gl.constexpr(gl.BlockedLayout({threads}, {warps}, [1, 0]))"
         else:
             yield from self._epilogue
         for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
@@ -586,7 +585,7 @@ class HopperView(KernelView):
 
     @property
     def policy(self) -> str:
-        """The argument that says how long L2 keeps what a load reads, if it is not as long as anything else."""
+        """The argument that says how long L2 keeps what a load reads, if that is not as usual."""
         return f", cache_policy={self.loads[0].policy}" if self.loads[0].policy else ""
 
     @property
@@ -847,7 +846,8 @@ class ReductionView:
     def define_kernel(self) -> str:
         """Return the kernel's head."""
         read = [f"{name}_ptr" for name in self._read]
-        names = ["partials_ptr", *read, "d_ptr", *self._strides, "d_stride", "m", "n"]
+        strides = (f"{name}: gl.int64" for name in (*self._strides, "d_stride"))
+        names = ["partials_ptr", *read, "d_ptr", *strides, "m", "n"]
         return fit("def reduction_kernel(", names, "):")
 
     @property

@@ -178,7 +178,9 @@ class KernelView(ABC):
 
     def define_kernel(self) -> str:
         """Return the kernel's head."""
-        return fit("def matmul_kernel(", [argument_name(argument) for argument in self.plan.kernel_arguments], "):")
+        return fit(
+            "def matmul_kernel(", [argument_name(argument) for argument in self.plan.kernel_arguments], "):"
+        )
 
     @property
     @abstractmethod

@@ -10,7 +10,6 @@ from gemmgen import triton_api
 from gemmgen.hardware import DType
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
-from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
@@ -83,11 +82,83 @@ class Wrapper:
         return self.plan.argument(name).dtype
 
     def define(self) -> str:
-        """Return the head of `matmul`."""
+        """Return the head of `matmul`, whose docstring has all types: it has them where there is room."""
         extras = [f"{name}: Tensor" for name in self.extras]
-        workspace = ["workspace: tuple[Tensor, Tensor] | None = None"] if self.workspace else []
-        arguments = ["a: Tensor", "b: Tensor", "*", *extras, *workspace, "out: Tensor | None = None"]
-        return fit("def matmul(", arguments, ") -> Tensor:")
+        workspace = ["workspace: tuple | None = None"] if self.workspace else []
+        typed = ["a: Tensor", "b: Tensor", "*", *extras, *workspace, "out: Tensor | None = None"]
+        head = fit("def matmul(", typed, ") -> Tensor:")
+        if "\n" not in head:
+            return head
+        plain = ["a", "b", "*", *self.extras, *["workspace=None"] * self.workspace, "out=None"]
+        return fit("def matmul(", plain, ") -> Tensor:")
+
+    @property
+    def define_run(self) -> str:
+        """The head of what `matmul` and the operator call."""
+        workspace = ["workspace: tuple = ()"] if self.workspace else []
+        arguments = ["*inputs: Tensor", *workspace, "out: Tensor | None = None", "hooks=HOOKS"]
+        return fit("def _matmul(", arguments, ") -> Tensor | None:")
+
+    def define_operator(self, stem: str) -> Iterator[str]:
+        """Return the constants of the operator of a module of this name."""
+        tags = "torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides"
+        line = f'NAME, TAGS = "{stem}", ({tags})'
+        if len(line) <= LINE_LENGTH:
+            yield line
+        else:
+            yield f'NAME = "{stem}"'
+            yield f"TAGS = {tags}"
+        yield (
+            'vars(torch.ops.gemmgen).setdefault("kept", {})[NAME] = '
+            'torch.library.Library("gemmgen", "FRAGMENT")'
+        )
+        library = "torch.ops.gemmgen.kept[NAME]"
+        define = f'    {library}.define(f"{{NAME}}{{overload}}({self.schema}{{rest}}", tags=TAGS)'
+        if len(define) > LINE_LENGTH:
+            others = str(("out", *self.further_parts)).replace("'", '"')
+            condition = f"not in {others}" if self.further_parts else '!= "out"'
+            yield f'READ = ", ".join(f"Tensor {{name}}" for name in ARGUMENTS if name {condition})'
+            define = f'    {library}.define(f"{{NAME}}{{overload}}({{READ}}{{rest}}", tags=TAGS)'
+        yield 'for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):'
+        yield define
+
+    def dispatch(self, stem: str) -> Iterator[str]:
+        """Return the statements of `matmul` in a module of this name."""
+        given, run = self.given, f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
+        call = f"return run({given}) if out is None else run({given}, out=out) or out"
+        plain = 'getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN'
+        seen = f"seen = seen or any({plain} for t in ({given}, out))"
+        if 4 + max(len(seen), len(call)) > LINE_LENGTH:
+            yield f"given = {given}"
+            given = "*given"
+            call = f"return run({given}) if out is None else run({given}, out=out) or out"
+            seen = f"seen = seen or any({plain} for t in ({given}, out))"
+        yield "seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()"
+        yield seen
+        if 4 + len(run) > LINE_LENGTH:
+            run = "run = getattr(torch.ops.gemmgen, NAME) if seen else _matmul"
+        yield run
+        if self.workspace:
+            yield "run = functools.partial(run, workspace=workspace) if workspace and not seen else run"
+        yield call
+
+    @property
+    def tensors(self) -> str:
+        """All tensors of a call."""
+        inputs = "*inputs, *workspace" if self.workspace else "*inputs"
+        return (
+            f"{'(*inputs, *workspace)' if self.workspace else 'inputs'} if out is None else ({inputs}, out)"
+        )
+
+    @property
+    def workspace_places(self) -> str:
+        """What else a prepared launch is kept by."""
+        return ", *[t.data_ptr() for t in workspace]" * self.workspace
+
+    @property
+    def places(self) -> str:
+        """The same, once the last arguments are these addresses."""
+        return ", *arguments[-2:]" * self.workspace
 
     @property
     def workspace(self) -> bool:
@@ -112,28 +183,12 @@ class Wrapper:
         return "tiles" if self._counters_of_tile == 1 else "(*tiles, CONSUMERS.value)"
 
     @property
-    def work(self) -> str:
-        """What `matmul` calls the amount of work by which programs are launched, or that is counted."""
-        return "tiles" if self.plan.divides_last_wave else "parts"
-
-    @property
-    def amount_of_work(self) -> str:
-        """How much that is."""
-        return self.tiles if self.plan.divides_last_wave else f"{self.tiles} * SPLITS.value"
-
-    @property
     def counters_lacking(self) -> str:
         """Whether a workspace has fewer counters than a call needs."""
-        if self.plan.divides_last_wave:
-            return f"arguments[-1].numel() < min(tiles, PROGRAMS.value){self._per_consumer}"
-        return f"arguments[-1].numel() * SPLITS.value < parts{self._per_consumer}"
-
-    @property
-    def launched(self) -> str:
-        """That of which a program has one at least."""
-        if self.plan.divides_last_wave:
-            return "tiles * -(-k // PROGRAM_TILE_K.value)"
-        return "parts" if self.workspace else self.tiles
+        if self.plan.reduces_apart:
+            return "arguments[-1].numel() < tiles * SPLITS.value * TILE_SUMS.value"
+        needed = "min(tiles, PROGRAMS.value)" if self.plan.divides_last_wave else "tiles"
+        return f"arguments[-1].numel() < {needed}{self._per_consumer}"
 
     @property
     def partials(self) -> str:
@@ -141,6 +196,15 @@ class Wrapper:
         if self.plan.divides_last_wave:
             return "" if self._counters_of_tile == 1 else "CONSUMERS.value * "
         return "SPLITS.value * " if self.plan.restored == ("counters",) else ""
+
+    def make_sums(self, places: str) -> Iterator[str]:
+        """Return the statements that make memory for so many sums, and return it with the counters."""
+        count, dtype = f"{self.partials}SUMS.value * {places}", self.plan.problem.accumulator.torch
+        line = f"return torch.{self.sums_are}({{}}, dtype={dtype}, device=device), counters"
+        if 4 + len(line.format(count)) > LINE_LENGTH:
+            yield f"sums = {count}"
+            count = "sums"
+        yield line.format(count)
 
     @property
     def sums_are(self) -> str:
@@ -158,6 +222,16 @@ class Wrapper:
         return self.dtype("a_scale").name.upper()
 
     @property
+    def define_scale(self) -> str:
+        """The constants that hold it, and what TMA moves such scales as."""
+        if self.scales_are_bytes:
+            dtype = self.scale_torch
+            return (
+                f"{self.scale_name}, MOVED = {dtype}, {{{dtype}: torch.uint8}}  # Triton has no type for it"
+            )
+        return f"{self.scale_name} = {self.scale_torch}"
+
+    @property
     def scales_are_bytes(self) -> bool:
         """Whether TMA moves scales as bytes: Triton has no type for powers of two."""
         return self.dtype("a_scale").coded
@@ -166,6 +240,8 @@ class Wrapper:
     def table(self) -> Iterator[str]:
         """Each argument in the kernel's order: its dtype, its axes, its box and the box's layout."""
         for argument in self.plan.arguments:
+            if argument.kind == "workspace":
+                continue  # which `make_workspace` makes
             dtype = self.scale_name if argument.kind == "block_scales" else argument.dtype.torch
             entry = (dtype, f'"{self._axes(argument)}"', *self._box(argument.name))
             head = f'"{passed_as(argument.name)}": '
@@ -183,8 +259,6 @@ class Wrapper:
         """Return the axes of an argument, a letter each: of scales those of their rows, of one element 1."""
         if argument.kind == "scalar":
             return "1"
-        if argument.kind == "workspace":
-            return ""
         if argument.along:
             return argument.along.upper()
         operands = {"a": f"M{self._k_axis('a')}", "b": f"{self._k_axis('b')}N"}
@@ -199,7 +273,7 @@ class Wrapper:
         """What its columns are."""
         packed = "; P bytes hold K elements" if self.packs("a") or self.packs("b") else ""
         parts = "; B for each part of its tiles" if self.further_parts else ""
-        return f"Each argument: dtype, axes, TMA box, and the box's layout in shared memory{packed}{parts}."
+        return f"dtype, axes, TMA box, and the box's layout in shared memory{packed}{parts}"
 
     @property
     def transposed(self) -> tuple[str, ...]:
@@ -224,25 +298,21 @@ class Wrapper:
         return self.plan.problem.k_multiple
 
     @property
-    def inputs(self) -> str:
-        """What `matmul` checks first, as a tuple's text."""
-        return f"({', '.join(('a', 'b', *map(tensor_of, self.further_parts), *self.extras))})"
-
-    @property
-    def replays(self) -> bool:
-        """Whether later calls replay the launch of an earlier one: of kernels that take A, B and D alone."""
-        problem = self.plan.problem
-        return not (self.extras or self.workspace or problem.copies_misaligned)
-
-    @property
-    def style(self) -> str:
-        """The part that has all behind the tables."""
-        return "replayed.py.j2" if self.replays else "checked.py.j2"
-
-    @property
-    def imported(self) -> str:
-        """The part with the imports."""
-        return f"imports_{'replayed' if self.replays else 'checked'}.py.j2"
+    def check_inputs(self) -> Iterator[str]:
+        """The statements that check what is read first: B again for each further part of its tiles."""
+        head, tail = (
+            "arguments = [*map(_argument, ARGUMENTS, ",
+            f", [known := {self.known}] * len(ARGUMENTS))]",
+        )
+        parts = "inputs[1], " * len(self.further_parts)
+        inputs = (
+            f"(*inputs[:2], {parts}*inputs[2:])" if self.extras else f"(*inputs, {parts.removesuffix(', ')})"
+        )
+        inputs = inputs if parts else "inputs"
+        if 4 + len(head + inputs + tail) > LINE_LENGTH:
+            yield f"read = {inputs}"
+            inputs = "read"
+        yield head + inputs + tail
 
     @property
     def given(self) -> str:
@@ -261,16 +331,19 @@ class Wrapper:
         return f", dtype={problem.d.torch}" * (problem.d.torch != problem.a.dtype.torch)
 
     @property
-    def replayed_map(self) -> str:
-        """The part that makes a tensor map of A, B or D."""
-        return f"replayed_{'tf32' if self.rounds else 'matrix'}.py.j2"
-
-    @property
-    def replayed_grid(self) -> str:
-        """The statement that says how many programs run."""
+    def grid(self) -> Iterator[str]:
+        """The statements that say how many programs run."""
         programs = self.programs if self.plan.persistent else "tiles"
+        if self.plan.splits_per_tile > 1:
+            programs = programs.replace("tiles", "tiles * SPLITS.value")
+        if self.plan.divides_last_wave:
+            programs = programs.replace("tiles", "tiles * -(-k // PROGRAM_TILE_K.value)")
         sm_count = "torch.cuda.get_device_properties(device).multi_processor_count"
-        return f"{self.residency_comment}    grid = {programs.replace('sm_count', sm_count)}, 1, 1"
+        line = f"grid = {programs.replace('sm_count', sm_count)}, 1, 1"
+        if 4 + len(line) > LINE_LENGTH:
+            yield f"sm_count = {sm_count}"
+            line = f"grid = {programs}, 1, 1"
+        yield line
 
     @property
     def known(self) -> str:
@@ -278,12 +351,6 @@ class Wrapper:
         scalar = ['"1": 1'] if self.plan.problem.scalar else []
         copies = ['"copies": {}'] if self.plan.problem.copies_misaligned else []
         return f"{{{', '.join(scalar + copies)}}}"
-
-    @property
-    def known_meaning(self) -> str:
-        """What else it holds."""
-        copies = ", and copies by id" if self.plan.problem.copies_misaligned else ""
-        return f"the extent of each axis, {'' if copies else 'and '}a's device{copies}"
 
     @property
     def extents(self) -> str:
@@ -296,30 +363,117 @@ class Wrapper:
     def scale_columns(self) -> str:
         """How many scales a row has, by the K of A: that of B is held against it later."""
         vector = self.vector("a_scale")
-        return f'-(-known["P"] // {vector // 2})' if self.packs("a") else f'-(-known["K"] // {vector})'
+        return (
+            f'-(-known.get("P", 0) // {vector // 2})'
+            if self.packs("a")
+            else f'-(-known.get("K", 0) // {vector})'
+        )
 
     @property
     def argument_type(self) -> str:
         """What is made of an argument."""
-        return "Tensor | TensorDescriptor | None" if self.plan.problem.scalar else "TensorDescriptor | None"
+        read = self.plan.problem.scalar or self.plan.reduces_apart
+        return "Tensor | TensorDescriptor | None" if read else "TensorDescriptor | None"
 
     @property
     def argument_summary(self) -> str:
         """What is done to an argument."""
-        return f"Check an argument and describe it to TMA{', but for a scalar' * self.plan.problem.scalar}"
+        scalar = ", but for a scalar" * self.plan.problem.scalar
+        memory = ", if it has memory" * (not scalar)
+        return f"Check an argument and describe it to TMA{scalar}{memory}"
 
     @property
     def passed(self) -> str:
-        """What the kernel takes."""
-        shape = "tensor.shape" if self.scales else "shape"
-        descriptor = f"_descriptor(name, tensor.data_ptr(), {shape}, tensor.stride())"
+        """What the kernel takes of an argument that has memory."""
+        moved = ".view(MOVED.get(dtype, dtype))" * bool(self.scales and self.scales_are_bytes)
+        descriptor = f"TensorDescriptor(tensor{moved}, *lies)"
+        if self.plan.reduces_apart:
+            return f"tensor if not box else {descriptor}"
         return f'tensor if axes == "1" else {descriptor}' if self.plan.problem.scalar else descriptor
 
     @property
-    def shape(self) -> str:
-        """The shape of an argument; a scalar may have any number of dimensions."""
-        scalar = self.plan.problem.scalar
-        return '(tensor.numel(),) if axes == "1" else tensor.shape' if scalar else "tensor.shape"
+    def look(self) -> Iterator[str]:
+        """The statements that look at an argument, with the step through its axes as they lie in memory."""
+        turn = f"-1 if {self.is_transposed} else 1" if self.transposed else "1"
+        whole = (
+            '(tensor.numel(),) if axes == "1" else tensor.shape'
+            if self.plan.problem.scalar
+            else "tensor.shape"
+        )
+        step = f"(step := {self.padded_step})" if self.padded else self.step
+        values = {
+            "device": "tensor.device",
+            "turn": turn,
+            "whole": whole,
+            "unit": f"{step} // dtype.itemsize",
+        }
+        apart: list[str] = []
+        while 4 + len(line := f"{', '.join(values)} = {', '.join(values.values())}") > LINE_LENGTH:
+            longest = max(values, key=lambda name: len(values[name]))
+            apart.append(f"{longest} = {values.pop(longest)}")
+        yield from (line, *apart)
+
+    @property
+    def nowhere(self) -> int:
+        """The address of what is not described: no fault of TMA's, nor one of memory."""
+        return -self.plan.architecture.tma_padded_alignment_bytes if self.padded else -TMA_UNIT_BYTES
+
+    @property
+    def if_described(self) -> str:
+        """A condition of faults of addresses: a scalar may lie anywhere."""
+        return "box and " * self.plan.problem.scalar
+
+    @property
+    def faults_of_places(self) -> str:
+        """The part with faults of addresses and strides; what is read by address is aligned too."""
+        read = "_read" * (self.plan.problem.scalar and self.plan.reduces_apart)
+        return f"faults_places{read}.py.j2"
+
+    @property
+    def or_none(self) -> str:
+        """What a box may be besides a list: a scalar has none."""
+        return " or ()" * self.plan.problem.scalar
+
+    @property
+    def if_misaligned(self) -> str:
+        """Whether TMA cannot stride over an argument; it does not over a scalar."""
+        fault = "address % 16 or row_stride % unit"
+        return f"box and ({fault})" if self.plan.problem.scalar else fault
+
+    @property
+    def kernels(self) -> str:
+        """How many kernels a call launches: one, or a second one that adds up sums and stores D."""
+        return "two" if self.plan.reduces_apart else "one"
+
+    @property
+    def strides(self) -> str:
+        """How far rows are apart of the matrices that the second one reads and writes, as tuples have it."""
+        c = "inputs[2].stride(0), " * bool(self.plan.problem.c)
+        return f"{c}d.stride(0)"
+
+    @property
+    def counted(self) -> str:
+        """Of what a workspace can have too little."""
+        return "sums" if self.plan.reduces_apart else "counters"
+
+    @property
+    def prepared(self) -> str:
+        """What is kept of a launch, or of all of a call."""
+        return "launches" if self.plan.reduces_apart else "launch, rest"
+
+    @property
+    def launch_prepared(self) -> Iterator[str]:
+        """The statements that launch it again."""
+        launch = "launch(_C._cuda_getCurrentRawStream(key[2]), *rest)"
+        if self.plan.reduces_apart:
+            yield "for launch, rest in launches:"
+            launch = f"    {launch}"
+        yield launch
+
+    @property
+    def points(self) -> bool:
+        """Whether the kernel reads some of its arguments by their addresses alone."""
+        return self.plan.problem.scalar or self.workspace
 
     @property
     def shape_faults(self) -> str:
@@ -342,63 +496,38 @@ class Wrapper:
         return f"output_{self._misaligned}.py.j2"
 
     @property
-    def passing(self) -> str:
-        """The part that says what the kernel takes of an argument."""
-        return f"passing_{self._misaligned}.py.j2"
-
-    @property
-    def launching(self) -> str:
-        """The part that launches the kernel, and what copies before and behind it."""
-        return f"launching_{self._misaligned}.py.j2"
-
-    @property
-    def undescribed(self) -> str:
-        """What TMA is not told of, and what of a second time."""
-        if self.plan.problem.copies_misaligned:
-            return (
-                f"unless {'' if self.vectors else 'it is '}empty or misaligned; later calls find it described"
-            )
-        return "unless it is empty; a second call finds it described"
-
-    def _turned(self, plain: str, turned: str) -> str:
-        """Return one text for a matrix as it lies in memory, and another one for a transposed view."""
-        return f"{turned} if {self.is_transposed} else {plain}" if self.transposed else plain
-
-    @property
     def stored(self) -> str:
         """An argument as the matrix that lies in memory; a vector is one row."""
-        text = self._turned("tensor", "tensor.T")
+        text = "tensor.T if turn < 0 else tensor" if self.transposed else "tensor"
         return f"torch.atleast_2d({text})" if self.vectors else text
 
     @property
     def copy_as_passed(self) -> str:
         """The copy of an argument's memory with the axes of the argument."""
-        return self._turned("copy", "copy.T")
-
-    @property
-    def aligned(self) -> str:
-        """An argument's copy as `matmul` takes it."""
-        return f"copies[0][2]{'.view_as(tensor)' * bool(self.vectors)}"
+        text = "copy.T if turn < 0 else copy" if self.transposed else "copy"
+        return f"({text}).view_as(tensor)" if self.vectors else text
 
     @property
     def conditions(self) -> tuple[str, ...]:
         """The parts of `matmul` between its inputs and its output, which few modules have."""
         parts = ["single_tile"] if self.plan.schedule_kind == "single_tile" else []
         parts += ["mixed_k"] if self.packs("a") != self.packs("b") else []
+        parts += ["packed"] if self.scales else []
         parts += ["zero_k"] * self.multiplies_zeros
         return tuple(f"condition_{part}.py.j2" for part in parts)
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The parts behind `matmul`, but for the launch."""
+        """The parts with functions, in order."""
         return tuple(
             f"{part}.py.j2"
             for part in (
+                "matmul",
+                "run",
                 *(["pack_scales"] if self.scales else []),
                 *([f"workspace{self._workspace_kind}"] if self.workspace else []),
                 *(["align"] if self.plan.problem.copies_misaligned else []),
                 "argument",
-                "descriptor",
             )
         )
 
@@ -410,21 +539,9 @@ class Wrapper:
     @property
     def parts(self) -> tuple[str, ...]:
         """All parts that only some wrappers have."""
-        chosen = (self.limits_of_tensors, self.output, self.passing, self.launching)
+        chosen = (self.limits_of_tensors, self.output)
         chosen += (self.shape_faults, self.map)
         return (*self.conditions, *self.functions, *chosen)
-
-    @property
-    def described(self) -> str:
-        """What a tensor map is made for."""
-        if self.vectors and self.scales:
-            return "an argument"
-        return f"a matrix{' or a vector' if self.vectors else ' or packed scales' if self.scales else ''}"
-
-    @property
-    def rows_and_columns(self) -> str:
-        """The extents and strides of what lies in memory row by row; a vector is one row."""
-        return "(1, *shape)[-2:], (0, *strides)[-2:]" if self.vectors else "shape, strides"
 
     @property
     def step(self) -> str:
@@ -445,20 +562,16 @@ class Wrapper:
     @property
     def map(self) -> str:
         """The part that makes a tensor map."""
-        kind = "tf32" if self.rounds else "matrix"
-        vectors = "_or_vector" * (bool(self.vectors) or self.rounds)
-        return f"map_{kind}{vectors}{'_or_scales' * bool(self.scales)}.py.j2"
+        if self.rounds:
+            return "map_tf32.py.j2"
+        plain = not (self.vectors or self.scales or self.plan.problem.scalar or self.plan.reduces_apart)
+        return f"map_{'matrix' if plain else 'any'}.py.j2"
 
     @property
     def found_k(self) -> str:
         """The K of A and that of B where one of them packs it, in a message."""
         packed, whole = "{2 * known['P']}", "{k}"
         return f"{packed} and {whole}" if self.packs("a") else f"{whole} and {packed}"
-
-    @property
-    def compiled_meaning(self) -> str:
-        """What is kept of a first launch."""
-        return "by device: the kernel, and how many SMs there are" if self.plan.persistent else "by device"
 
     @property
     def tiles(self) -> str:
@@ -500,6 +613,8 @@ class Wrapper:
         packed = ", two elements a byte, the one of even k in its lower half"
         a_shape, a = ("[M, K / 2]", a + packed) if self.packs("a") else ("[M, K]", a)
         b_shape, b = ("[K / 2, N]", b + packed) if self.packs("b") else ("[K, N]", b)
+        if self.packs("a") and self.packs("b"):
+            b = "K contiguous, as ``weight.T`` of an N x K weight is; packed as a is"
         step = self.plan.architecture.tma_padded_alignment_bytes
         alignment = f"; rows at multiples of {step} bytes, K one of {self.k_multiple}"
         a, b = (doc + alignment * (name in self.padded) for name, doc in (("a", a), ("b", b)))
@@ -509,11 +624,10 @@ class Wrapper:
             f"a: {a_shape}, {problem.a.dtype.torch}, {a}{early['a']}.",
             f"b: {b_shape}, {problem.b.dtype.torch}, {b}{early['b']}.",
         ]
-        for name in self.scales:
-            vector = self.vector(name)
-            shape = f"[{self._axes(self.plan.argument(name))}, ceil(K / {vector})]"
-            source = f"one for {vector} of K; or what `pack_scales` returns"
-            docs.append(f"{name}: {shape}, {self.scale_torch}, {source}.")
+        if self.scales:
+            vector = self.vector("a_scale")
+            source = f"of {vector} of K; or packed by `pack_scales`"
+            docs.append(f"a_scale, b_scale: [M or N, ceil(K / {vector})], {self.scale_torch}, {source}.")
         if problem.c:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:
@@ -522,7 +636,7 @@ class Wrapper:
             docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}.")
         if problem.scalar:
             docs.append("tensor_scale: one element, torch.float32: a factor for all of D.")
-        own = "in memory of its own; allocated if not given"
+        own = "in memory of its own; else a view of padded rows"
         if self.workspace:
             docs.append(
                 "workspace: of `make_workspace`, for calls one after the other; each stream's own by default."
@@ -567,17 +681,13 @@ class Wrapper:
     @property
     def define_launch_options(self) -> str:
         """The constants that hold them, and what they are."""
-        if isinstance(self.plan, WgmmaKernel) and self.plan.reduces_apart:
-            options = {"num_warps": self.plan.reduction_warps, "launch_pdl": True, "enable_fp_fusion": True}
-            return f"{self._main_options}\nREDUCTION_OPTIONS = {options}".replace("'", '"')
-        return self._main_options
-
-    @property
-    def _main_options(self) -> str:
         line = f"LAUNCH_OPTIONS = {self.launch_options}"
-        meaning = self.launch_options_meaning
         short = f"{line}  # Triton warns of unset FP fusion"
-        return short if self.replays and len(short) <= LINE_LENGTH else f"# {meaning}\n{line}"
+        text = short if len(short) <= LINE_LENGTH else f"# {self.launch_options_meaning}\n{line}"
+        if not self.plan.reduces_apart:
+            return text
+        options = {"num_warps": self.plan.reduction_warps, "launch_pdl": True, "enable_fp_fusion": True}
+        return f"{text}\nREDUCTION_OPTIONS = {options}".replace("'", '"')
 
     @property
     def launch_options_meaning(self) -> str:
@@ -632,29 +742,23 @@ class Wrapper:
         return TMA_UNIT_BYTES if (problem.a.major, problem.b.major) == ("k", "k") else 1
 
     @property
-    def zero_a(self) -> str:
-        """An A of zeros, for a K of 0."""
-        if self.plan.problem.a.major == "mn":
-            return "a.new_zeros((1, m)).T"
-        return f"a.new_zeros((m, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1)
+    def zeros(self) -> str:
+        """Zeros in the place of the operands, and what else `matmul` takes."""
+        a, b = (f"inputs[{i}].new_zeros" for i in range(2))
+        narrow = "[:, :1]" * (self.zero_k == 1)
+        problem = self.plan.problem
+        zero_a = f"{a}((1, m)).T" if problem.a.major == "mn" else f"{a}((m, {TMA_UNIT_BYTES})){narrow}"
+        zero_b = f"{b}((1, n))" if problem.b.major == "mn" else f"{b}((n, {TMA_UNIT_BYTES})){narrow}.T"
+        return f"{zero_a}, {zero_b}, *inputs[2:]"
 
     @property
-    def zero_b(self) -> str:
-        """A B of zeros."""
-        if self.plan.problem.b.major == "mn":
-            return "b.new_zeros((1, n))"
-        return f"b.new_zeros((n, {TMA_UNIT_BYTES}))" + "[:, :1]" * (self.zero_k == 1) + ".T"
-
-    @property
-    def describe_zeros(self) -> str:
-        """The statement that puts them in the place of the operands, of B for each part of a tile."""
-        names = ("a", "b", *self.further_parts)
-        each = [f'_argument("{name}", {tensor_of(name)}, {{}})' for name in names]
-        line = f"arguments[:{len(names)}] = {', '.join(each)}"
-        if 8 + len(line) <= LINE_LENGTH:
-            return line
-        items = "".join(f"            {item},\n" for item in each)
-        return f"arguments[:{len(names)}] = (\n{items}        )"
+    def multiply_zeros(self) -> Iterator[str]:
+        """The statements that call it once more, with zeros, and in the stream's own workspace."""
+        call = f"return _matmul({self.zeros}, out=out)"
+        if 8 + len(call) > LINE_LENGTH:
+            yield f"inputs = {self.zeros}"
+            call = "return _matmul(*inputs, out=out)"
+        yield call
 
     @property
     def rounds(self) -> bool:

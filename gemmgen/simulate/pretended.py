@@ -306,6 +306,7 @@ def _torch_changes(gpu: Gpu) -> list[tuple[Any, str, Any]]:
         "is_initialized": True,
         "is_bf16_supported": True,
         "device_count": 1,
+        "is_current_stream_capturing": False,
         "current_device": 0,
         "get_device_capability": (major, minor),
         "get_device_name": properties.name,

@@ -255,7 +255,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     Args:
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
 
     The kernel is chosen at the first call with such shapes; `explain` says which one, and why. It says itself
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
@@ -433,7 +433,7 @@ def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None
 
 PLAIN = Tensor.__torch_dispatch__
 TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
-LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
+LIBRARIES = vars(torch.ops.gemmgen).setdefault("kept", {})  # operators go with theirs
 LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
 for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
     LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)

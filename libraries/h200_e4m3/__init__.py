@@ -194,7 +194,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         tensor_scale: one element, torch.float32: a factor for all of D.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
 
     The kernel is chosen at the first call with such shapes; `explain` says which one, and why. It says itself
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
@@ -372,7 +372,7 @@ def _shaped(a: Tensor, b: Tensor, *_: Tensor, out: Tensor | None = None) -> Tens
 
 PLAIN = Tensor.__torch_dispatch__
 TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
-LIBRARIES = vars(torch.ops.gemmgen).setdefault("libraries", {})  # operators go with theirs
+LIBRARIES = vars(torch.ops.gemmgen).setdefault("kept", {})  # operators go with theirs
 LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
 for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
     LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b, Tensor tensor_scale{rest}", tags=TAGS)

@@ -20,12 +20,12 @@ sha256 29717af3ab0b7de9e87df9d2a5cfc186d5c53d678ee938c84371ce54a0b618b4
 """
 
 import functools
-from types import SimpleNamespace
 
 import torch
 import triton
-from torch import Tensor
-from torch.autograd.forward_ad import unpack_dual
+from torch import _C, Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
+from torch.autograd import forward_ad
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -212,112 +212,124 @@ def matmul_kernel(a_desc, b_desc, tensor_scale_ptr, d_desc):
     )
 
 
-# Each argument: dtype, axes, TMA box, and the box's layout in shared memory.
-ARGUMENTS = {
+ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
     "a": (torch.float8_e4m3fn, "MK", [PROGRAM_TILE_M.value, PROGRAM_TILE_K.value], A_LAYOUT.value),
     "b": (torch.float8_e4m3fn, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "tensor_scale": (torch.float32, "1", None, None),
     "out": (torch.bfloat16, "MN", [PROGRAM_TILE_M.value, PROGRAM_TILE_N.value], D_LAYOUT.value),
 }
 MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang the matrix
-# Warps of the first partition, CTAs per cluster; Triton warns of unset FP fusion.
-LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}
-COMPILED = {}  # by device: the kernel, and how many SMs there are
+LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
+COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 
 
 def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = None) -> Tensor:
     """Return epilogue(a @ b), as the module's docstring has it.
 
-    Args:
+    On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float8_e4m3fn, K contiguous.
         b: [K, N], torch.float8_e4m3fn, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         tensor_scale: one element, torch.float32: a factor for all of D.
-        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; allocated if not given.
-
-    All are on a GPU of compute capability 9.0, whose current stream runs the kernel. Rows may be strided;
-    addresses and row strides are multiples of 16 bytes. TMA writes rows in units of 16 bytes: where a row of
-    D is not a whole number of them, `out` is refused, and the result is a view of padded rows. There is no
-    backward, and torch.compile cannot trace this. A CUDA graph can capture all calls but the first.
-
-    Raises TypeError for what is not a strided tensor of the dtype above, ValueError for any other fault.
+        out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    known = {"1": 1}  # the extent of each axis, and a's device
-    inputs = (a, b, tensor_scale)
-    arguments = [_argument(name, tensor, known) for name, tensor in zip(ARGUMENTS, inputs, strict=False)]
-    m, n, k = known["M"], known["N"], known["K"]
-    if k == 0:
-        # A @ B is zero. TMA takes no extent of 0: multiply zeros instead.
-        k, a, b = 16, a.new_zeros((m, 16)), b.new_zeros((n, 16)).T
-        arguments[:2] = _argument("a", a, {}), _argument("b", b, {})
-    if out is None:
-        out = torch.empty((m, -(-n // 8) * 8), dtype=torch.bfloat16, device=a.device)[:, :n]
-    elif m and n % 8:
+    given = a, b, tensor_scale
+    seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
+    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (*given, out))
+    run = torch.ops.gemmgen.h200_e4m3_cooperative_64x64x256_1_consumer if seen else _matmul
+    return run(*given) if out is None else run(*given, out=out) or out
+
+
+def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
+    """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
+    tensors, key, d = inputs if out is None else (*inputs, out), None, out
+    try:
+        hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
+        looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
+        grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
+        key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
+        m, n, columns, token = PREPARED[key]
+        if out is None:
+            d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
+            d = d if n == columns else d[:, :n]
+        launch, rest = PREPARED[token, d.data_ptr()]
+    except (AttributeError, LookupError, RuntimeError, TypeError):
+        d = None  # gives its memory back
+    else:
+        launch(_C._cuda_getCurrentRawStream(key[2]), *rest)
+        return d if out is None else None
+    arguments = [*map(_argument, ARGUMENTS, inputs, [known := {"1": 1}] * len(ARGUMENTS))]
+    m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
+    if k == 0 and not inputs[0].is_meta:  # A @ B is zero. TMA takes no extent of 0: multiply zeros.
+        return _matmul(inputs[0].new_zeros((m, 16)), inputs[1].new_zeros((n, 16)).T, *inputs[2:], out=out)
+    d = inputs[0].new_empty((m, columns), dtype=torch.bfloat16)[:, :n] if out is None else out
+    if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments.append(_argument("out", out, known))
-    if 0 in (m, n, k):
-        return out.zero_()
-    _launch(a.device, -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), arguments)
-    return out
+    arguments.append(_argument("out", d, known))
+    if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
+        (d if out is None else out).zero_()
+        return d if out is None else None
+    tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
+    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
+        found = f"{torch.cuda.get_device_name(device)} with {capability}"
+        raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
+    grid = min(tiles, torch.cuda.get_device_properties(device).multi_processor_count), 1, 1
+    with torch.cuda.device(device.index):
+        kernel = COMPILED.get(device) or matmul_kernel.warmup(*arguments, grid=grid, **LAUNCH_OPTIONS)
+        (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
+    run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
+    memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
+    if key and key[:3] == (False, -1, device.index) and type(run) is nvidia.CudaLauncher and not memory:
+        if len(PREPARED) > 16384:
+            PREPARED.clear()
+        arguments = [t.data_ptr() if isinstance(t, Tensor) else t for t in arguments]  # keeps no tensor alive
+        encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, kernel.metadata.tensordesc_meta)
+        options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
+        rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
+        kept = functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest
+        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = kept
+    return d if out is None else None
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:
     """Check an argument and describe it to TMA, but for a scalar; `known` learns its axes' extents."""
-    dtype, axes, *_ = ARGUMENTS[name]
+    dtype, axes, box, layout = ARGUMENTS[name]
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
     if tensor.layout != torch.strided or tensor.dtype != dtype:
         raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
-    device, shape = tensor.device, (tensor.numel(),) if axes == "1" else tensor.shape
-    wanted = tuple(map(known.setdefault, axes, shape))
-    fault = (  # what the first line whose condition holds says
+    device, turn, unit = tensor.device, -1 if name == "b" else 1, 16 // dtype.itemsize
+    whole = (tensor.numel(),) if axes == "1" else tensor.shape
+    wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
+    axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory
+    address = -16 if is_wrapped(tensor) or tensor.is_meta or 0 in shape else tensor.data_ptr()
+    (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
+    row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
+    if fault := (  # what the first line whose condition holds says
         (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
-        or (not tensor.is_cuda and f"be on a CUDA device, found {device}")
+        or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
         or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
-        or (unpack_dual(tensor).tangent is not None and "be no forward-AD dual: there is no derivative")
+        or (dual.tangent is not None and "be no forward-AD dual: there is no derivative")
+        or (is_wrapped(tensor) and "be outside of vmap, grad and jvp: there is no rule for them")
         or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
-        or (not tensor.data_ptr() and tensor.numel() and f"have memory, found a {type(tensor).__name__} at 0")
-        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(shape)}")
-        or (shape != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
-    )
-    if fault:
-        raise ValueError(f"{name} must {fault}")
-    return tensor if axes == "1" else _descriptor(name, tensor.data_ptr(), shape, tensor.stride())
-
-
-@functools.lru_cache(maxsize=4096)
-def _descriptor(name: str, address: int, shape: tuple, strides: tuple) -> TensorDescriptor | None:
-    """Describe a matrix to TMA, unless it is empty; a second call finds it described."""
-    dtype, axes, box, layout = ARGUMENTS[name]
-    if 0 in shape:
-        return None  # nothing is launched
-    if name == "b":  # the transposed view of what lies in memory
-        axes, shape, strides = axes[::-1], shape[::-1], strides[::-1]
-    (rows, columns), (row_stride, stride) = shape, strides
-    unit = 16 // dtype.itemsize
-    row_stride = row_stride if rows > 1 else -(-columns // unit) * unit  # of one row: any legal stride
-    fault = (  # what the first line whose condition holds says
-        (max(shape) > MAX_EXTENT and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
+        or (not address and f"have memory, found a {type(tensor).__name__} at 0")
+        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
+        or (whole != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
+        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
         or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
         or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
         or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
-        or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
-    )
-    if fault:
+        or (box and address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
+    ):
         raise ValueError(f"{name} must {fault}")
-    base = SimpleNamespace(dtype=dtype, data_ptr=lambda: address)  # a cache must keep no tensor alive
-    return TensorDescriptor(base, [rows, columns], [row_stride, 1], box, layout)
+    lies = [*shape], [*strides[:-2], row_stride, 1][-len(shape) :], box, layout
+    return tensor if axes == "1" else TensorDescriptor(tensor, *lies) if address > 0 else None
 
 
-def _launch(device: torch.device, tiles: int, arguments: list) -> None:
-    """Run the kernel on the current stream of a device; the first time, compile it."""
-    if device.index != torch.cuda.current_device():
-        with torch.cuda.device(device.index):
-            return _launch(device, tiles, arguments)
-    if device not in COMPILED:
-        if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
-            found = f"{torch.cuda.get_device_name(device)} with {capability}"
-            raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
-        sm_count = torch.cuda.get_device_properties(device).multi_processor_count
-        COMPILED[device] = matmul_kernel.warmup(*arguments, grid=(1,), **LAUNCH_OPTIONS), sm_count
-    kernel, sm_count = COMPILED[device]
-    return kernel[(min(tiles, sm_count), 1, 1)](*arguments)
+NAME = "h200_e4m3_cooperative_64x64x256_1_consumer"
+TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
+vars(torch.ops.gemmgen).setdefault("kept", {})[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
+READ = ", ".join(f"Tensor {name}" for name in ARGUMENTS if name != "out")
+for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
+    torch.ops.gemmgen.kept[NAME].define(f"{NAME}{overload}({READ}{rest}", tags=TAGS)
+    torch.ops.gemmgen.kept[NAME].impl(NAME + overload, _matmul, "CompositeExplicitAutograd")
+    torch.ops.gemmgen.kept[NAME].impl(NAME + overload, functools.partial(_matmul, hooks=None), "Meta")

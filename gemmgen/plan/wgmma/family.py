@@ -396,7 +396,7 @@ def _is_of_long_k(problem: Problem) -> bool:
 
 def _reduces_apart(problem: Problem, decided: Collection[str], tried: Collection[str]) -> bool:
     """Whether kernels are tried whose sums a second one adds up: for a D of few tiles and the longest K."""
-    if {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"} & decided:
+    if {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"} & {*decided}:
         return False
     few = (
         -(-rows // FEW_ROWS) * -(-columns // FEW_ROWS) <= FEW_TILES and depth >= LONGEST_K
@@ -682,8 +682,8 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, //2 added up in parallel, /k stream-K; accumulator "
-    "of registers",
+    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, //2 added up in parallel, "
+    "/k stream-K; accumulator of registers",
     label=_label,
     as_dict=_as_dict,
 )

@@ -309,7 +309,7 @@ def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
 
 @rule("parallel-reduction", after=[reduction])
 def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The kernel that adds up sums starts behind one that waits for all ahead of it, and stores D by pieces."""
+    """The kernel that adds up sums starts behind one that waits for all ahead, and stores D by pieces."""
     if not plan.reduces_apart:
         return
     if plan.dependent:
