@@ -261,7 +261,7 @@ def epilogue(tile, args, rows, columns, tensor_scale):
 
 @gluon.jit
 def piece_origin(first):
-    """First row and column within a tile of the piece that begins with this sum, in the order of registers."""
+    """First row and column, within a tile, of the piece whose first sum this is in the order of registers."""
     fragments = first // (PROGRAM_TILE_N * FRAGMENT_ROWS)
     along = first % (PROGRAM_TILE_N * FRAGMENT_ROWS) // FRAGMENT_ROWS
     return fragments * FRAGMENT_ROWS, along

@@ -316,7 +316,7 @@ class ReductionArgs:
 
 @gluon.jit
 def piece_origin(first):
-    """First row and column within a tile of the piece that begins with this sum, in the order of registers."""
+    """First row and column, within a tile, of the piece whose first sum this is in the order of registers."""
     fragments = first // ((PROGRAM_TILE_N // COLUMN_CTAS) * FRAGMENT_ROWS)
     along = first % ((PROGRAM_TILE_N // COLUMN_CTAS) * FRAGMENT_ROWS) // FRAGMENT_ROWS
     # Each CTA has a block of rows of fragments, whose columns are its own.
