@@ -225,6 +225,14 @@ def _refusals(product: Product) -> Iterator[Violation]:
             limit,
             "leave it out, or use the Python module",
         )
+    if product.plan.reduces_apart:
+        yield Violation(
+            "export-reduction",
+            "schedule.reduction",
+            "parallel",
+            "the launcher in C launches one kernel",
+            "use ordered, or the Python module",
+        )
     if stem.endswith("_test"):
         limit = "in C that is the name of a test program"
         yield Violation("export-name", "", f"{stem}.c", limit, f"rename the spec, e.g. to {stem}ed.yaml")

@@ -37,7 +37,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.ampere import CachePolicy, FractionalEvictionPolicy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-from triton.language.extra.cuda import gdc_wait, libdevice
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait, libdevice
 
 # A program is a cluster of 4 CTAs and computes one PROGRAM_TILE_M x PROGRAM_TILE_N tile of D at a time.
 # Extents and layouts are those of all its CTAs together. A cga_layout has a basis for each bit of a CTA's
@@ -237,6 +237,8 @@ def leave(args, place, accumulator):
     """Leave the sums of a part of a tile in memory, for the kernel that adds up those of all parts."""
     sums = in_register_order(accumulator)
     gl.store(sum_addresses(args, place, sums.type.layout), sums)
+    # That kernel may start: it waits for this one's end before it reads, but not for its launch then.
+    gdc_launch_dependents()
 
 
 @gluon.jit

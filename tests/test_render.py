@@ -225,10 +225,11 @@ def test_a_module_reads_from_top_to_bottom(product: Product, tree: ast.Module) -
     assert ast.get_docstring(tree)
     order = list(functions(tree))
     roles = [name for name in order if name.endswith("_partition")]
-    landmarks = [*roles, "matmul_kernel", "matmul"]
+    kernels = ["matmul_kernel", *["reduction_kernel"] * product.plan.reduces_apart]
+    landmarks = [*roles, *kernels, "matmul"]
     assert [name for name in order if name in landmarks] == landmarks
     assert order[-1] == "_argument"
-    kernel = order.index("matmul_kernel")
+    kernel = order.index(kernels[-1])
     assert all(is_jitted(functions(tree)[name]) for name in order[: kernel + 1])
     assert not any(is_jitted(functions(tree)[name]) for name in order[kernel + 1 :])
     # What warp specialization starts is what the plan calls its roles, and each is defined before it is used.

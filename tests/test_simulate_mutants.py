@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
-from mutants import committed, early, kinds, rings, splits, stream_k
+from mutants import committed, early, kinds, parallel, rings, splits, stream_k
 from mutants.mutant import changed, code_of, launch_of, product_of
 from mutants.rings import SHAPES
 
+from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.simulate import POLICIES
 from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product, takes_parts
 
-MUTANTS = (
-    rings.MUTANTS | kinds.MUTANTS | splits.MUTANTS | stream_k.MUTANTS | early.MUTANTS | committed.MUTANTS
-)
+FAMILIES = (rings, kinds, splits, parallel, stream_k, early, committed)
+MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANTS.items()}
 CONSEQUENCE_FIRST = {
     # The load into the wrong stage ends before anyone reads it: it is the reader who seems to be too early.
     "twin_b_in_the_stage_before",
@@ -56,7 +56,8 @@ def test_the_unmutated_module_is_clean_under_many_schedules(stem: str) -> None:
     assert simulate_product(product, (launch,)).problems == ()
 
 
-DIVIDED = sorted({mutant.stem for mutant in (splits.MUTANTS | stream_k.MUTANTS | early.MUTANTS).values()})
+DIVIDING = splits.MUTANTS | parallel.MUTANTS | stream_k.MUTANTS | early.MUTANTS
+DIVIDED = sorted({mutant.stem for mutant in DIVIDING.values()})
 
 
 @pytest.mark.parametrize("stem", DIVIDED)
@@ -70,10 +71,18 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
     assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()
 
 
+@pytest.mark.parametrize("name", parallel.PAST_THE_END)
+def test_an_access_past_the_end_of_a_tensor_ends_the_run(name: str) -> None:
+    with pytest.raises(
+        GemmgenError, match=rf"error\[out-of-bounds\]: {name} is accessed outside of its storage"
+    ):
+        parallel.PAST_THE_END[name].problems()
+
+
 def test_no_fault_is_planted_twice() -> None:
     planted = {(mutant.stem, mutant.changes) for mutant in MUTANTS.values()}
     assert len(planted) == len(MUTANTS)
-    count = sum(len(family.MUTANTS) for family in (rings, kinds, splits, stream_k, early, committed))
+    count = sum(len(family.MUTANTS) for family in FAMILIES)
     assert len(MUTANTS) == count  # no name is in two of them
 
 

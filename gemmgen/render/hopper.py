@@ -281,7 +281,8 @@ class HopperView(KernelView):
     def cuda_names(self) -> str:
         """What the module takes from Triton's functions for CUDA."""
         launch = (["gdc_launch_dependents"] * (self.plan.trigger == "loads")) + ["gdc_wait"]
-        names = launch if self.plan.dependent else ["gdc_wait"] * self.plan.reduces_apart
+        apart = ["gdc_launch_dependents", "gdc_wait"] * self.plan.reduces_apart
+        names = launch if self.plan.dependent else apart
         names += ["libdevice"] * self.epilogue.divides
         return ", ".join(names)
 

@@ -198,8 +198,9 @@ def ragged(plan: Kernel, tiles_m: int, tiles_n: int, k_steps: int) -> Shape:
     )
 
 
-D_ARGUMENT = "d_desc"
-"""What the kernel calls D."""
+def d_argument(plan: Kernel) -> str:
+    """Return what the kernel that stores D calls it."""
+    return "d_ptr" if plan.reduces_apart else "d_desc"
 
 
 def restored_arguments(plan: Kernel) -> tuple[str, ...]:
@@ -362,6 +363,7 @@ class _Simulated:
         self._early = early_arguments(product.plan)
         self._deterministic = product.plan.deterministic
         self._reduces_apart = product.plan.reduces_apart
+        self._d_argument = d_argument(product.plan)
         self._restored = restored_arguments(product.plan)
         self._stage_barriers = {
             barrier.name for barrier in product.plan.barriers if barrier.ring.slots.measure == "stages"
@@ -420,10 +422,10 @@ class _Simulated:
         if any(finding.kind in (Kind.DEADLOCK, Kind.LIVELOCK) for finding in self.result.findings):
             return  # what a kernel that does not end leaves behind is no result
         for text in wrong:
-            yield Problem("wrong-numbers", Severity.ERROR, D_ARGUMENT, text)
+            yield Problem("wrong-numbers", Severity.ERROR, self._d_argument, text)
         if self._deterministic and not self.result.deterministic:
             text = f"{shape_text(self._launch.shape)}: schedules differ in the bits of the result"
-            yield Problem("not-deterministic", Severity.ERROR, D_ARGUMENT, text)
+            yield Problem("not-deterministic", Severity.ERROR, self._d_argument, text)
         if self._launch.wraps and self.uncovered and not self.result.findings:
             text = f"{shape_text(self._launch.shape)}: {self.uncovered_text}"
             yield Problem("ring-coverage", Severity.ERROR, self.uncovered[0], text)

@@ -100,7 +100,7 @@ LONGEST_K = 16_384
 measured.
 """
 
-PARALLEL_CHOICES: Choices = {"splits": (7, 8, 15, 16, 30, 32, 64)}
+PARALLEL_CHOICES: Choices = {"splits": (7, 8, 15, 16, 30, 32, 64), "cta_tile_n": (64, 128, 256)}
 """What is tried where it does: what fills the places of the GPU, in clusters of two and of four too."""
 
 EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128)}
@@ -307,7 +307,8 @@ def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
     """Return a way to store D with sub-tiles that the kernel can have, and a number of buffers for them."""
     # Sub-tiles would part the columns of one CTA, or of one warp along N, from another's.
     if plan.reduces_apart:
-        return {"subtile_n": plan.cta_tile_n, "epilogue_buffers": 1}
+        whole_tile = {"subtile_n": plan.cta_tile_n, "epilogue_buffers": 1}
+        return {name: whole_tile[name] for name in store}
     whole = plan.cluster_n > 1 or plan.warps_n > 1
     subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
     store = {**store, "subtile_n": subtile_n}

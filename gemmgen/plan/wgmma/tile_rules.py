@@ -333,13 +333,6 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             "the kernel that adds up the sums stores D, and has no sub-tiles",
             f"use {plan.cta_tile_n}, or ordered for schedule.reduction",
         )
-    if plan.epilogue_buffers > 1:
-        yield Finding(
-            "buffering.epilogue",
-            f"{plan.epilogue_buffers} buffers and a parallel reduction",
-            "the kernel that adds up the sums stores D, and needs no buffer for it",
-            "use 1, or ordered for schedule.reduction",
-        )
 
 
 @rule("dependent-launch")
