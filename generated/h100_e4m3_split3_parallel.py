@@ -188,7 +188,7 @@ def leave(args, place, accumulator):
     """Leave the sums of a part of a tile in memory, for the kernel that adds up those of all parts."""
     sums = in_register_order(accumulator)
     gl.store(sum_addresses(args, place, sums.type.layout), sums)
-    # That kernel may start: it waits for this one's end before it reads, but not for its launch then.
+    # That kernel may start now: before it reads it waits for the end of this one.
     gdc_launch_dependents()
 
 
