@@ -4,13 +4,13 @@ D[M, N] = epilogue(0.5 * A[M, K] @ B[K, N] - C[M, N]) on Hopper (sm_90a): A and 
 accumulated in fp32. The epilogue, in order: times a scale, plus a bias for each row, ReLU.
 
 Three programs per tile of D divide its K: each leaves its sums in memory, and a second kernel adds them
-up in order and stores D. Each one's 8 warps multiply K steps with wgmma out of a ring of 7 stages that
+up in order and stores D. Each one's 8 warps multiply K steps with wgmma out of a ring of 6 stages that
 TMA fills: later steps load, and one MMA is in flight while the next is issued.
 
-    CTA tile         128 x 128, 128 of K per step, in 7 stages
+    CTA tile         128 x 128, 128 of K per step, in 6 stages
     cluster          1 x 1 CTAs
     instruction      wgmma m64n128k32
-    shared memory    229,432 bytes per CTA
+    shared memory    196,656 bytes per CTA
     threads          256 per CTA
     registers        at most 255 per thread (64 hold the accumulator)
 
@@ -41,7 +41,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(128)
 PROGRAM_TILE_K = gl.constexpr(128)
-STAGES = gl.constexpr(7)  # tiles of A and of B in flight
+STAGES = gl.constexpr(6)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(3)  # parts of K, each a program's
 SUMS = gl.constexpr(16384)  # of a tile
 TILE_SUMS = gl.constexpr(16384)  # of a part of a tile

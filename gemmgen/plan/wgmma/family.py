@@ -131,6 +131,11 @@ MOST_SUBTILES = 64
 DEEPEST_RING = 8
 """Stages beyond which a ring hides nothing more."""
 
+PARALLEL_RING_BYTES = 200 * 1024
+"""The same in bytes where a second kernel adds up sums: of 128 x 128 x 64 at 512 x 512 x 16384 the main loop
+alone takes 17.0 us with seven stages and 15.7 with six (``benchmarks/fit/h200_parallel.json``). Why is not known.
+"""
+
 DEEPEST_EXCHANGED_RING = 12
 """The same where the operands are exchanged, and stages are small."""
 
@@ -186,7 +191,7 @@ SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
 MEMORY_DERIVED = (
     Derived("producer_registers", lambda plan: _producer_registers(plan)),
     Derived("consumer_registers", most_consumer_registers),
-    Derived("stages", lambda plan: max(1, min(_deepest_ring(plan.exchanged), most_stages(plan)))),
+    Derived("stages", lambda plan: _stages(plan)),
 )
 """What follows from everything else, in this order."""
 
@@ -477,6 +482,14 @@ def _exchanged_defaults(stated: Values) -> Values:
     if stated.keys() & {"order", "minor", "width"}:
         return {"schedule_kind": "tiled"}  # an order goes with the other defaults
     return EXCHANGED_DEFAULTS
+
+
+def _stages(plan: WgmmaKernel) -> int:
+    """Return the stages of a ring: as many as hide anything, and as there is shared memory for."""
+    stages = min(_deepest_ring(plan.exchanged), most_stages(plan))
+    if plan.reduces_apart:
+        stages = min(stages, PARALLEL_RING_BYTES // max(1, plan.stage_bytes))
+    return max(1, stages)
 
 
 def _deepest_ring(exchanged: bool) -> int:
