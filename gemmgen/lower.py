@@ -28,18 +28,19 @@ TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
 """Element types as a signature spells them, by what torch calls them."""
 
 
-def signature_of(module: ModuleType) -> dict[str, str]:
+def signature_of(module: ModuleType, sums: str = "torch.float32") -> dict[str, str]:
     """Return the type of each argument of a module's ``matmul_kernel``, by name.
 
     ``x_desc`` is a TMA descriptor with the dtype, box and layout of ``ARGUMENTS["x"]`` (``"out"`` for D);
-    ``x_ptr`` is a pointer to elements of that dtype, or of the part of a workspace that is called x. Of a
-    ``reduction_kernel`` all else are numbers.
+    ``x_ptr`` is a pointer to elements of that dtype, or of the part of a workspace that is called x; `sums`
+    is the dtype of those that a second kernel adds up.
     """
-    return _signature(module, module.matmul_kernel)
+    return _signature(module, module.matmul_kernel, sums)
 
 
-def _signature(module: ModuleType, kernel: Any) -> dict[str, str]:
-    table: dict[str, tuple[Any, ...]] = dict(module.ARGUMENTS)
+def _signature(module: ModuleType, kernel: Any, sums: str) -> dict[str, str]:
+    """Return the same of either kernel; what is neither descriptor nor pointer is a number."""
+    table: dict[str, tuple[Any, ...]] = {"partials": (sums, "", None, None), **module.ARGUMENTS}
     if make := getattr(module, "make_workspace", None):
         workspace = zip(("partials", "counters"), make(1, 1, "meta"), strict=False)
         table |= {name: (tensor.dtype, "", None, None) for name, tensor in workspace}
@@ -137,19 +138,19 @@ def lower(
 def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str, stem: str) -> Lowered:
     """Compile a module, or take from the cache what came of it before."""
     triton_api.require()
-    capability = plan.architecture.compute_capability
+    capability, sums = plan.architecture.compute_capability, plan.problem.accumulator.torch
     library = triton_api.installed_directory()
     identity = triton_api.identity(library) if library and cache.is_self_contained(source) else None
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
-    files = cache.cached(key, lambda: _in_child(source, capability, begun, path=path, stem=stem))
+    files = cache.cached(key, lambda: _in_child(source, capability, sums, begun, path=path, stem=stem))
     artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
     figures = json.loads(files["figures"])
     return Lowered(artifacts, _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures))
 
 
 def _in_child(
-    source: str, capability: int, begun: Callable[[], None], *, path: str, stem: str
+    source: str, capability: int, sums: str, begun: Callable[[], None], *, path: str, stem: str
 ) -> dict[str, bytes]:
     """Compile a module in a process of its own; return the artifacts, ptxas's report and the figures.
 
@@ -165,7 +166,7 @@ def _in_child(
         own_cache = {triton_api.CACHE_VARIABLE: str(directory / "cache")}
         try:
             child = run_child(
-                partial(_compile_here, module_path, capability),
+                partial(_compile_here, module_path, capability, sums),
                 directory,
                 {**triton_api.COMPILER_ENVIRONMENT, **own_cache},
                 TIMEOUT_SECONDS,
@@ -181,18 +182,18 @@ def _in_child(
         return made | {"ptxas": child.stdout.encode()}
 
 
-def _compile_here(path: Path, capability: int) -> None:
+def _compile_here(path: Path, capability: int, sums: str) -> None:
     """In the child: write ``kernel.<stage>`` and ``kernel.figures`` beside a module."""
     imported = import_generated(path)
     compiled = triton_api.compile_kernel(
-        imported.matmul_kernel, signature_of(imported), capability, imported.LAUNCH_OPTIONS
+        imported.matmul_kernel, signature_of(imported, sums), capability, imported.LAUNCH_OPTIONS
     )
     for stage, data in compiled.stages.items():
         path.with_name(f"kernel.{stage}").write_bytes(data)
     figures = {name: getattr(compiled, name) for name in ("smem_bytes", "warps", "tmem_columns")}
     if second := getattr(imported, "reduction_kernel", None):
         # What ptxas says of it stands in the same report: it must not spill either.
-        signature = _signature(imported, second)
+        signature = _signature(imported, second, sums)
         reduction = triton_api.compile_kernel(second, signature, capability, imported.REDUCTION_OPTIONS)
         figures["reduction_smem_bytes"] = reduction.smem_bytes
     path.with_name("kernel.figures").write_text(json.dumps(figures), encoding="utf-8")

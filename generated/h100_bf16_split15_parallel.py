@@ -52,10 +52,10 @@ COLUMN_CTAS = gl.constexpr(2)  # that divide the columns of an accumulator
 TILE_SUMS = gl.constexpr(32768)  # of a part of a tile
 FRAGMENT_ROWS = gl.constexpr(16)  # of an accumulator, which a warp has in groups of 8 columns
 FRAGMENT_SUMS = gl.constexpr(128)  # of such a group
-PIECE_SUMS = gl.constexpr(1024)  # of a tile, which a program of the second kernel adds up
-PIECES = gl.constexpr(32)  # of a tile
+PIECE_SUMS = gl.constexpr(512)  # of a tile, which a program of the second kernel adds up
+PIECES = gl.constexpr(64)  # of a tile
 PIECE_M = gl.constexpr(16)
-PIECE_N = gl.constexpr(64)
+PIECE_N = gl.constexpr(32)
 SPLITS_SIDE_BY_SIDE = gl.constexpr(4)  # whose sums are read by different threads
 
 A_LAYOUT = gl.constexpr(
@@ -66,7 +66,7 @@ B_LAYOUT = gl.constexpr(
 )
 # L2 keeps A and B no longer than it must: the second kernel reads the sums out of it.
 READ_ONCE = gl.constexpr(CachePolicy(l2=FractionalEvictionPolicy("evict_first", 1.0)))
-SUMS_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [4, 8], [1, 0]))
+SUMS_LAYOUT = gl.constexpr(gl.BlockedLayout([1, 4], [1, 32], [4, 4], [1, 0]))
 ACCUMULATOR_LAYOUT = gl.constexpr(
     gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16], cga_layout=[[1, 0], [0, 1]]
@@ -346,42 +346,38 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 }
 MAX_EXTENT = 2**31 - 960  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 4, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-REDUCTION_OPTIONS = {"num_warps": 32, "launch_pdl": True, "enable_fp_fusion": True}
+REDUCTION_OPTIONS = {"num_warps": 16, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
-STREAMS = functools.lru_cache(maxsize=16)(lambda _, *problem: make_workspace(*problem))  # each has its own
 
 
-def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None) -> Tensor:
+def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
-        workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
     seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
     run = torch.ops.gemmgen.h100_bf16_split15_parallel if seen else _matmul
-    run = functools.partial(run, workspace=workspace) if workspace and not seen else run
     return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
+def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
-    tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
+    tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
         hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
-        hooked = hooked or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
-        m, n, columns, token = PREPARED[key]
+        m, n, columns, token, count = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        workspace = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[2]), m, n, d.device)
-        launches = PREPARED[token, d.data_ptr(), *[t.data_ptr() for t in workspace]]
+        sums = _C._dynamo.guards._empty_strided_cuda((count,), (1,), torch.float32)
+        launches = PREPARED[token, d.data_ptr(), sums.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
@@ -398,10 +394,6 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, h
         (d if out is None else out).zero_()
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    find = (STREAMS, STREAMS.__wrapped__)[torch.cuda.is_current_stream_capturing()]  # a graph has its own
-    arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
-    if arguments[-1].numel() < tiles * SPLITS.value * TILE_SUMS.value:
-        raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} sums")
     if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
         found = f"{torch.cuda.get_device_name(device)} with {capability}"
         raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
@@ -409,38 +401,30 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, h
     # One program more would begin when the others end, and double the kernel's time.
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
     grid = min(tiles * SPLITS.value, sm_count // 4, 30), 1, 1
-    sums, numbers = arguments[-1], (d.stride(0), m, n)
-    pieces = tiles * PIECES.value, 1, 1
-    launches = (
+    count, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
+    sums = torch.empty(count, dtype=torch.float32, device=device)
+    for launched, passed, grid, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:-1], *numbers], pieces, REDUCTION_OPTIONS),
-    )
-    kept, nvidia = [], triton.backends.nvidia.driver
-    for launched, passed, grid, options in launches:
+        (reduction_kernel, [sums, *arguments[2:], d.stride(0), m, n], pieces, REDUCTION_OPTIONS),
+    ):
         with torch.cuda.device(device.index):
             kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=grid, **options)
             (kernel := COMPILED.setdefault((device, launched), kernel))[grid](*passed)
-        run = getattr(kernel, "run", None)
+        run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
         memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
         if type(run) is nvidia.CudaLauncher and not memory:
-            passed = [t.data_ptr() if isinstance(t, Tensor) else t for t in passed]  # keeps no tensor alive
             maps = getattr(kernel.metadata, "tensordesc_meta", None)
             encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
             options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-            rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(passed)
+            passed = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
+            rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, passed
             kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest))
-    if key and key[:3] == (False, -1, device.index) and len(kept) == len(launches):
+    if key and key[:3] == (False, -1, device.index) and len(kept) == 2:
         if len(PREPARED) > 16384:
             PREPARED.clear()
-        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr(), sums.data_ptr()] = kept
+        token = PREPARED.setdefault(key, (m, n, columns, object(), count))[3]
+        PREPARED[token, d.data_ptr(), sums.data_ptr()] = kept
     return d if out is None else None
-
-
-def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor]:
-    """Return memory for the sums of an M x N D; no call needs what another one left there."""
-    tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
-    sums = tiles * SPLITS.value * TILE_SUMS.value
-    return (torch.empty(sums, dtype=torch.float32, device=device),)
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:

@@ -165,8 +165,8 @@ def test_the_command_and_the_function_say_what_they_wrote(
             "h100_bf16_split8_parallel",
             "",
             (
-                "h100_bf16_split8_parallel.yaml:12:61: error[export-reduction] schedule.reduction: parallel, the "
-                "launcher in C launches one kernel; use ordered, or the Python module"
+                "h100_bf16_split8_parallel.yaml:12:64: error[export-reduction] schedule.reduction: parallel, "
+                "the launcher in C launches one kernel; use ordered, or the Python module"
             ),
         ),
         (

@@ -113,6 +113,15 @@ def kernel_arguments(
     return list(_arguments(module, spec, inputs, d, restored))
 
 
+def _workspace(module: ModuleType, spec: Spec, d: Tensor) -> tuple[Tensor, ...]:
+    """Return memory for the sums of parts of K, and counters where programs count them."""
+    if make := getattr(module, "make_workspace", None):
+        return make(*d.shape, d.device)
+    tiles = -(-d.shape[0] // module.PROGRAM_TILE_M.value) * -(-d.shape[1] // module.PROGRAM_TILE_N.value)
+    count, dtype = tiles * module.SPLITS.value * module.TILE_SUMS.value, problem_of(spec).accumulator.name
+    return (torch.empty(count, dtype=TORCH_DTYPES[dtype], device=d.device),)
+
+
 def reduction_arguments(
     module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, partials: Tensor
 ) -> list[Any]:
@@ -144,7 +153,7 @@ def _arguments(
     table: Mapping[str, tuple[Any, str, list[int], Any]] = module.ARGUMENTS
     names: list[str] = list(module.matmul_kernel.arg_names)
     if "partials_ptr" in names:
-        partials, *counters = module.make_workspace(*d.shape, d.device)
+        partials, *counters = _workspace(module, spec, d)
         if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
         stored |= {"partials": partials, **dict(zip(("counters",), counters, strict=False))}

@@ -162,8 +162,11 @@ class Wrapper:
 
     @property
     def workspace(self) -> bool:
-        """Whether programs leave each other sums in memory."""
-        return bool(self._of_kind("workspace"))
+        """Whether calls leave in memory what later ones rely on: counters, and sums that are added to.
+
+        What programs leave for a second kernel of the call is memory of torch's allocator, like D's.
+        """
+        return bool(self._of_kind("workspace")) and not self.plan.reduces_apart
 
     @property
     def _counters_of_tile(self) -> int:
@@ -185,8 +188,6 @@ class Wrapper:
     @property
     def counters_lacking(self) -> str:
         """Whether a workspace has fewer counters than a call needs."""
-        if self.plan.reduces_apart:
-            return "arguments[-1].numel() < tiles * SPLITS.value * TILE_SUMS.value"
         needed = "min(tiles, PROGRAMS.value)" if self.plan.divides_last_wave else "tiles"
         return f"arguments[-1].numel() < {needed}{self._per_consumer}"
 
@@ -452,23 +453,9 @@ class Wrapper:
         return f"{c}d.stride(0)"
 
     @property
-    def counted(self) -> str:
-        """Of what a workspace can have too little."""
-        return "sums" if self.plan.reduces_apart else "counters"
-
-    @property
-    def prepared(self) -> str:
-        """What is kept of a launch, or of all of a call."""
-        return "launches" if self.plan.reduces_apart else "launch, rest"
-
-    @property
-    def launch_prepared(self) -> Iterator[str]:
-        """The statements that launch it again."""
-        launch = "launch(_C._cuda_getCurrentRawStream(key[2]), *rest)"
-        if self.plan.reduces_apart:
-            yield "for launch, rest in launches:"
-            launch = f"    {launch}"
-        yield launch
+    def replayed(self) -> str:
+        """The part that looks for a launch that was prepared, or for both of a call."""
+        return f"replayed_{self.kernels}.py.j2"
 
     @property
     def points(self) -> bool:
@@ -525,16 +512,11 @@ class Wrapper:
                 "matmul",
                 "run",
                 *(["pack_scales"] if self.scales else []),
-                *([f"workspace{self._workspace_kind}"] if self.workspace else []),
+                *([f"workspace{'_stream_k' * self.plan.divides_last_wave}"] if self.workspace else []),
                 *(["align"] if self.plan.problem.copies_misaligned else []),
                 "argument",
             )
         )
-
-    @property
-    def _workspace_kind(self) -> str:
-        """The ending of the part that makes a workspace."""
-        return "_parallel" * self.plan.reduces_apart or "_stream_k" * self.plan.divides_last_wave
 
     @property
     def parts(self) -> tuple[str, ...]:

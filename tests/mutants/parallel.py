@@ -1,4 +1,4 @@
-"""Faults in kernels whose parts of K a second kernel adds up: what one leaves, and what the other reads and stores."""
+"""Faults in kernels whose parts of K a second one adds up: what one leaves, what the other reads."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ DEEPEST_RING = 8
 
 PARALLEL_RING_BYTES = 200 * 1024
 """The same in bytes where a second kernel adds up sums: of 128 x 128 x 64 at 512 x 512 x 16384 the main loop
-alone takes 17.0 us with seven stages and 15.7 with six (``benchmarks/fit/h200_parallel.json``). Why is not known.
+alone takes 17.0 us with seven stages and 15.7 with six (``benchmarks/fit/h200_parallel.json``); no reason was
+found.
 """
 
 DEEPEST_EXCHANGED_RING = 12

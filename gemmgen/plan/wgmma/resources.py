@@ -368,14 +368,15 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def piece_sums(self) -> int:
-        """Sums of D that each of its programs adds up: as many as there are programs of the other kernel.
+        """Sums of D that each of its programs adds up: at most a split's share of a tile.
 
-        So it fills the GPU as that one does. They are neighbours in the order of registers: rows of 8 x 16.
+        So there are as many programs as of the other kernel, or more. The sums are neighbours in the order of
+        registers: 16 rows of 8 columns, or several such.
         """
         rows, columns = self.consumer_extents
         share = rows * columns * self.row_shares // self.splits
         most = min(FRAGMENT_ROWS * columns, MOST_PIECE_SUMS)
-        return min(max(FRAGMENT_SUMS, 1 << (share - 1).bit_length()), most)
+        return min(max(FRAGMENT_SUMS, 1 << (max(1, share).bit_length() - 1)), most)
 
     @property
     def splits_side_by_side(self) -> int:

@@ -374,40 +374,36 @@ MAX_EXTENT = 2**31 - 1024  # TMA coordinates are 32-bit, and a tile may overhang
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 2, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
 REDUCTION_OPTIONS = {"num_warps": 32, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
-STREAMS = functools.lru_cache(maxsize=16)(lambda _, *problem: make_workspace(*problem))  # each has its own
 
 
-def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None) -> Tensor:
+def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b.
 
     On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; no backward.
         a: [M, K], torch.float16, M contiguous: the transposed view of a K x M tensor.
         b: [K, N], torch.float16, N contiguous.
-        workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
         out: [M, N], torch.float32, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
     seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
     run = torch.ops.gemmgen.h100_fp16_mn_split16_parallel_hilbert_fp32_out if seen else _matmul
-    run = functools.partial(run, workspace=workspace) if workspace and not seen else run
     return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
+def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
-    tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
+    tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
         hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
-        hooked = hooked or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
-        m, n, columns, token = PREPARED[key]
+        m, n, columns, token, count = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.float32)
             d = d if n == columns else d[:, :n]
-        workspace = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[2]), m, n, d.device)
-        launches = PREPARED[token, d.data_ptr(), *[t.data_ptr() for t in workspace]]
+        sums = _C._dynamo.guards._empty_strided_cuda((count,), (1,), torch.float16)
+        launches = PREPARED[token, d.data_ptr(), sums.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
@@ -424,47 +420,35 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, h
         (d if out is None else out).zero_()
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    find = (STREAMS, STREAMS.__wrapped__)[torch.cuda.is_current_stream_capturing()]  # a graph has its own
-    arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
-    if arguments[-1].numel() < tiles * SPLITS.value * TILE_SUMS.value:
-        raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} sums")
     if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
         found = f"{torch.cuda.get_device_name(device)} with {capability}"
         raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
     grid = min(tiles * SPLITS.value, sm_count // 2), 1, 1
-    sums, numbers = arguments[-1], (d.stride(0), m, n)
-    pieces = tiles * PIECES.value, 1, 1
-    launches = (
+    count, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
+    sums = torch.empty(count, dtype=torch.float16, device=device)
+    for launched, passed, grid, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:-1], *numbers], pieces, REDUCTION_OPTIONS),
-    )
-    kept, nvidia = [], triton.backends.nvidia.driver
-    for launched, passed, grid, options in launches:
+        (reduction_kernel, [sums, *arguments[2:], d.stride(0), m, n], pieces, REDUCTION_OPTIONS),
+    ):
         with torch.cuda.device(device.index):
             kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=grid, **options)
             (kernel := COMPILED.setdefault((device, launched), kernel))[grid](*passed)
-        run = getattr(kernel, "run", None)
+        run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
         memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
         if type(run) is nvidia.CudaLauncher and not memory:
-            passed = [t.data_ptr() if isinstance(t, Tensor) else t for t in passed]  # keeps no tensor alive
             maps = getattr(kernel.metadata, "tensordesc_meta", None)
             encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
             options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-            rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(passed)
+            passed = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
+            rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, passed
             kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest))
-    if key and key[:3] == (False, -1, device.index) and len(kept) == len(launches):
+    if key and key[:3] == (False, -1, device.index) and len(kept) == 2:
         if len(PREPARED) > 16384:
             PREPARED.clear()
-        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr(), sums.data_ptr()] = kept
+        token = PREPARED.setdefault(key, (m, n, columns, object(), count))[3]
+        PREPARED[token, d.data_ptr(), sums.data_ptr()] = kept
     return d if out is None else None
-
-
-def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor]:
-    """Return memory for the sums of an M x N D; no call needs what another one left there."""
-    tiles = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)
-    sums = tiles * SPLITS.value * TILE_SUMS.value
-    return (torch.empty(sums, dtype=torch.float16, device=device),)
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:
