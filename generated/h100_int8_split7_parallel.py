@@ -455,22 +455,22 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     grid = min(tiles * SPLITS.value, sm_count // 4, 30), 1, 1
     count, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
     sums = torch.empty(count, dtype=torch.int32, device=device)
-    for launched, passed, grid, options in (
+    for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
         (reduction_kernel, [sums, *arguments[2:], d.stride(0), m, n], pieces, REDUCTION_OPTIONS),
     ):
         with torch.cuda.device(device.index):
-            kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=grid, **options)
-            (kernel := COMPILED.setdefault((device, launched), kernel))[grid](*passed)
+            kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=programs, **options)
+            (kernel := COMPILED.setdefault((device, launched), kernel))[programs](*passed)
         run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
         memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
         if type(run) is nvidia.CudaLauncher and not memory:
             maps = getattr(kernel.metadata, "tensordesc_meta", None)
             encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
-            options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-            passed = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
-            rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, passed
-            kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest))
+            started = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
+            places = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
+            rest = *started, *[None] * 5, run.arg_annotations, run.kernel_signature, places
+            kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
     if key and key[:3] == (False, -1, device.index) and len(kept) == 2:
         if len(PREPARED) > 16384:
             PREPARED.clear()
