@@ -401,11 +401,11 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     # One program more would begin when the others end, and double the kernel's time.
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
     grid = min(tiles * SPLITS.value, sm_count // 4, 30), 1, 1
-    count, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
+    count, work, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
     sums = torch.empty(count, dtype=torch.float32, device=device)
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:], d.stride(0), m, n], pieces, REDUCTION_OPTIONS),
+        (reduction_kernel, [sums, *arguments[2:], d.stride(0), m, n], work, REDUCTION_OPTIONS),
     ):
         with torch.cuda.device(device.index):
             kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=programs, **options)

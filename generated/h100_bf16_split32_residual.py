@@ -373,11 +373,11 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         found = f"{torch.cuda.get_device_name(device)} with {capability}"
         raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
     grid = tiles * SPLITS.value, 1, 1
-    count, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
+    count, work, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
     sums = torch.empty(count, dtype=torch.float32, device=device)
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:], inputs[2].stride(0), d.stride(0), m, n], pieces, REDUCTION_OPTIONS),
+        (reduction_kernel, [sums, *arguments[2:], inputs[2].stride(0), d.stride(0), m, n], work, REDUCTION_OPTIONS),
     ):
         with torch.cuda.device(device.index):
             kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=programs, **options)
