@@ -345,11 +345,11 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
-        m, n, columns, token, count = PREPARED[key]
+        m, n, columns, token, size = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        sums = _C._dynamo.guards._empty_strided_cuda((count,), (1,), torch.float32)
+        sums = _C._dynamo.guards._empty_strided_cuda((size,), (1,), torch.float32)
         launches = PREPARED[token, d.data_ptr(), sums.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
@@ -373,11 +373,11 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         found = f"{torch.cuda.get_device_name(device)} with {capability}"
         raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
     grid = tiles * SPLITS.value, 1, 1
-    count, work, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
-    sums = torch.empty(count, dtype=torch.float32, device=device)
+    size, pieces, two = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
+    sums, numbers = torch.empty(size, dtype=torch.float32, device=device), (inputs[2].stride(0), d.stride(0), m, n)
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:], inputs[2].stride(0), d.stride(0), m, n], work, REDUCTION_OPTIONS),
+        (reduction_kernel, [sums, *arguments[2:], *numbers], pieces, REDUCTION_OPTIONS),
     ):
         with torch.cuda.device(device.index):
             kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=programs, **options)
@@ -390,12 +390,11 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
             started = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
             places = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
             rest = *started, *[None] * 5, run.arg_annotations, run.kernel_signature, places
-            kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
-    if key and key[:3] == (False, -1, device.index) and len(kept) == 2:
+            two.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
+    if key and key[:3] == (False, -1, device.index) and len(two) == 2:
         if len(PREPARED) > 16384:
             PREPARED.clear()
-        token = PREPARED.setdefault(key, (m, n, columns, object(), count))[3]
-        PREPARED[token, d.data_ptr(), sums.data_ptr()] = kept
+        PREPARED[PREPARED.setdefault(key, (m, n, columns, object(), size))[3], d.data_ptr(), sums.data_ptr()] = two
     return d if out is None else None
 
 
