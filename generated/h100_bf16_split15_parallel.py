@@ -401,8 +401,8 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     # One program more would begin when the others end, and double the kernel's time.
     sm_count = torch.cuda.get_device_properties(device).multi_processor_count
     grid = min(tiles * SPLITS.value, sm_count // 4, 30), 1, 1
-    size, pieces, two = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
-    sums, numbers = torch.empty(size, dtype=torch.float32, device=device), (d.stride(0), m, n)
+    size, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
+    sums, numbers = inputs[0].new_empty(size, dtype=torch.float32), (d.stride(0), m, n)
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
         (reduction_kernel, [sums, *arguments[2:], *numbers], pieces, REDUCTION_OPTIONS),
@@ -418,11 +418,12 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
             started = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
             places = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
             rest = *started, *[None] * 5, run.arg_annotations, run.kernel_signature, places
-            two.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
-    if key and key[:3] == (False, -1, device.index) and len(two) == 2:
+            kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
+    if key and key[:3] == (False, -1, device.index) and len(kept) == 2:
         if len(PREPARED) > 16384:
             PREPARED.clear()
-        PREPARED[PREPARED.setdefault(key, (m, n, columns, object(), size))[3], d.data_ptr(), sums.data_ptr()] = two
+        token = PREPARED.setdefault(key, (m, n, columns, object(), size))[3]
+        PREPARED[token, d.data_ptr(), sums.data_ptr()] = kept
     return d if out is None else None
 
 
