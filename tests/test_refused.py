@@ -54,7 +54,7 @@ def text_of(plan: Kernel) -> str:
 
 def on_the_gpu(text: str) -> str:
     """The device functions and constants of a module, which end where the wrapper begins."""
-    return text[text.index("# A program is") : text.index("# Each argument:")]
+    return text[text.index("# A program is") : text.index("\nARGUMENTS = {")]
 
 
 def test_roles_in_a_tiled_schedule_are_the_code_of_the_persistent_kernel() -> None:

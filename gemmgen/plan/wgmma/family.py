@@ -697,7 +697,7 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, //2 added up in parallel, "
+    legend="CTAs of a cluster; ring of stages, q0 or q1 MMAs in flight, /2 splits, //2 added up by a second kernel,\n"
     "/k stream-K; accumulator of registers",
     label=_label,
     as_dict=_as_dict,
