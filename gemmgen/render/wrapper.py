@@ -386,11 +386,19 @@ class Wrapper:
     @property
     def passed(self) -> str:
         """What the kernel takes of an argument that has memory."""
-        moved = ".view(MOVED.get(dtype, dtype))" * bool(self.scales and self.scales_are_bytes)
-        descriptor = f"TensorDescriptor(tensor{moved}, *lies)"
         if self.plan.reduces_apart:
-            return f"tensor if not box else {descriptor}"
-        return f'tensor if axes == "1" else {descriptor}' if self.plan.problem.scalar else descriptor
+            return f"tensor if not box else {self.described}"
+        return f'tensor if axes == "1" else {self.described}' if self.plan.problem.scalar else self.described
+
+    @property
+    def described(self) -> str:
+        """The tensor map of an argument."""
+        return f"TensorDescriptor(tensor{'.view(MOVED.get(dtype, dtype))' * self.moves}, *lies)"
+
+    @property
+    def moves(self) -> bool:
+        """Whether TMA moves scales as another type than they are stored with."""
+        return bool(self.scales and self.scales_are_bytes)
 
     @property
     def look(self) -> Iterator[str]:
@@ -546,6 +554,8 @@ class Wrapper:
         """The part that makes a tensor map."""
         if self.rounds:
             return "map_tf32.py.j2"
+        if self.moves and self.plan.problem.scalar:  # together they are longer than a line
+            return "map_moved.py.j2"
         plain = not (self.vectors or self.scales or self.plan.problem.scalar or self.plan.reduces_apart)
         return f"map_{'matrix' if plain else 'any'}.py.j2"
 
