@@ -426,6 +426,7 @@ def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescript
     address = -16 if is_wrapped(tensor) or tensor.is_meta or 0 in shape else tensor.data_ptr()
     (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
     row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
+    past = 0 if axes == "1" else address % 16  # a scalar may lie anywhere
     if fault := (  # what the first line whose condition holds says
         (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
         or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
@@ -440,11 +441,7 @@ def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescript
         or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
         or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
         or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
-        or (
-            axes != "1"
-            and address % 16
-            and f"start at a multiple of 16 bytes, found {address % 16} bytes past one"
-        )
+        or (past and f"start at a multiple of 16 bytes, found {past} bytes past one")
     ):
         raise ValueError(f"{name} must {fault}")
     lies = [*shape], [*strides[:-2], row_stride, 1][-len(shape) :], box, layout
