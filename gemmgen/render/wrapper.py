@@ -385,10 +385,16 @@ class Wrapper:
 
     @property
     def passed(self) -> str:
-        """What the kernel takes of an argument that has memory."""
+        """What the kernel takes of an argument: None without memory. As long lines are broken by the formatter."""
+        parts = [self.described, "if address > 0", "else None"]
         if self.plan.reduces_apart:
-            return f"tensor if not box else {self.described}"
-        return f'tensor if axes == "1" else {self.described}' if self.plan.problem.scalar else self.described
+            parts = ["tensor", "if not box", f"else {self.described}", *parts[1:]]
+        elif self.plan.problem.scalar:
+            parts = ["tensor", 'if axes == "1"', f"else {self.described}", *parts[1:]]
+        line = " ".join(parts)
+        if len("    return " + line) <= LINE_LENGTH:
+            return line
+        return "\n".join(["(", *(f"        {part}" for part in parts), "    )"])
 
     @property
     def described(self) -> str:
@@ -503,6 +509,15 @@ class Wrapper:
         return f"({text}).view_as(tensor)" if self.vectors else text
 
     @property
+    def made(self) -> str:
+        """An argument, its copy and the copy as passed, broken as the formatter breaks a long line."""
+        parts = [self.stored, "copy", self.copy_as_passed]
+        line = ", ".join(parts)
+        if len("        made = " + line) <= LINE_LENGTH:
+            return line
+        return "\n".join(["(", *(f"            {part}," for part in parts), "        )"])
+
+    @property
     def conditions(self) -> tuple[str, ...]:
         """The parts of `matmul` between its inputs and its output, which few modules have."""
         parts = ["single_tile"] if self.plan.schedule_kind == "single_tile" else []
@@ -554,8 +569,6 @@ class Wrapper:
         """The part that makes a tensor map."""
         if self.rounds:
             return "map_tf32.py.j2"
-        if self.moves and self.plan.problem.scalar:  # together they are longer than a line
-            return "map_moved.py.j2"
         plain = not (self.vectors or self.scales or self.plan.problem.scalar or self.plan.reduces_apart)
         return f"map_{'matrix' if plain else 'any'}.py.j2"
 
