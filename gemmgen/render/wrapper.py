@@ -385,7 +385,7 @@ class Wrapper:
 
     @property
     def passed(self) -> str:
-        """What the kernel takes of an argument: None without memory. As long lines are broken by the formatter."""
+        """What the kernel takes of an argument, None without memory; a long line broken as formatted."""
         parts = [self.described, "if address > 0", "else None"]
         if self.plan.reduces_apart:
             parts = ["tensor", "if not box", f"else {self.described}", *parts[1:]]
