@@ -320,7 +320,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     described = None if out is None else _argument("out", out, known)
     d = out if described and n == columns else inputs[0].new_empty((m, columns))[:, :n]
     arguments.append(_argument("out", d, known))  # TMA writes rows in units of 16 bytes
-    key = None if known["copies"] or d is not (d if out is None else out) else key  # copies are given back
+    key = None if known["copies"] or (out is not None and d is not out) else key  # copies are given back
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
         (d if out is None else out).zero_()
         return d if out is None else None

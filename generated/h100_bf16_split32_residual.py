@@ -352,7 +352,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         sums = _C._dynamo.guards._empty_strided_cuda((size,), (1,), torch.float32)
         launches = PREPARED[token, d.data_ptr(), sums.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
-        d = None  # gives its memory back
+        d = sums = None  # gives their memory back, which the launch below takes
     else:
         for launch, rest in launches:
             launch(_C._cuda_getCurrentRawStream(key[2]), *rest)

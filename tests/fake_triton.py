@@ -15,7 +15,7 @@ from torch import _C
 nvidia: Any = cast(Any, triton).backends.nvidia.driver
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeDriver:
     """What a module launches on it, through Triton's JIT and past it, and the tensor maps it encodes."""
 
@@ -34,11 +34,8 @@ class FakeDriver:
         run.gsan_enabled, run.launch_cooperative_grid, run.launch_pdl = False, False, True
         run.global_scratch_size, run.profile_scratch_size = self.scratch, 0
         run.arg_annotations, run.kernel_signature = ["annotations"], b"signature"
-        descriptors = [argument for argument in arguments if not isinstance(argument, torch.Tensor)]
-        signature = {
-            i: "*i8" if isinstance(argument, torch.Tensor) else f"tensordesc<bf16{argument.block_shape}>"
-            for i, argument in enumerate(arguments)
-        }
+        descriptors = [argument for argument in arguments if not isinstance(argument, torch.Tensor | int)]
+        signature = dict(enumerate(map(_type_of, arguments)))
         meta = [
             {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": d.block_shape, "fp4_padded": False}
             for d in descriptors
@@ -47,7 +44,7 @@ class FakeDriver:
             self,
             run=run,
             src=SimpleNamespace(signature=signature),
-            metadata=SimpleNamespace(tensordesc_meta=meta),
+            metadata=SimpleNamespace(tensordesc_meta=meta or None),
             function=4711,
             packed_metadata=(4, 1, 1000),
         )
@@ -63,6 +60,24 @@ class FakeDriver:
     def fill(self, *arguments: Any) -> tuple[Any, ...]:
         self.encoded.append(arguments)
         return ("map", *arguments)
+
+
+def _type_of(argument: Any) -> str:
+    """Return the type of an argument in a signature."""
+    if isinstance(argument, torch.Tensor):
+        return "*i8"
+    return "i32" if isinstance(argument, int) else f"tensordesc<bf16{argument.block_shape}>"
+
+
+@dataclass(frozen=True, eq=False)
+class SecondKernel:
+    """A kernel of a module besides `matmul_kernel`, on the same driver."""
+
+    driver: FakeDriver
+
+    def warmup(self, *arguments: Any, **options: Any) -> Any:
+        """Return a kernel, as the JIT compiles it."""
+        return self.driver.warmup(*arguments, **options)
 
 
 class FakeKernel(SimpleNamespace):
@@ -86,6 +101,8 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
     runtime: Any = cast(Any, triton).runtime
     monkeypatch.setattr(runtime.driver, "_active", SimpleNamespace(utils=utils))
     monkeypatch.setattr(module, "matmul_kernel", driver)
+    if "reduction_kernel" in vars(module):
+        monkeypatch.setattr(module, "reduction_kernel", SecondKernel(driver))
     monkeypatch.setattr(_C, "_cuda_getDevice", lambda: driver.device, raising=False)
     monkeypatch.setattr(_C, "_cuda_getCurrentRawStream", lambda _: driver.stream, raising=False)  # pyright: ignore
 

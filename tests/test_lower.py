@@ -26,6 +26,8 @@ from gemmgen.render.launcher import Launcher
 ROOT = Path(__file__).parent.parent
 K_AND_N_MAJOR = [spec for spec in HOPPER_SPECS if hopper(made(spec).plan).problem.a.dtype.bits == 16]
 """The specs of 16-bit operands: the tensor cores take other types K-major only."""
+OF_ONE_KERNEL = [spec for spec in HOPPER_SPECS if not made(spec).plan.reduces_apart]
+"""Those that a launcher in C launches; of the others tests/test_export.py has the refusal."""
 DIRECTIVES = Path(__file__).parent / "lowered"
 PTX_TYPES = {
     "bf16": "bf16",
@@ -110,10 +112,9 @@ def test_the_launch_has_the_threads_and_the_cluster_of_the_plan(product: Product
     assert cluster == ([str(plan.cluster_size)] if plan.cluster_size > 1 else [])
 
 
+@pytest.mark.parametrize("product", OF_ONE_KERNEL, indirect=True, ids=lambda path: path.stem)
 def test_the_launcher_in_c_passes_what_the_compiled_kernel_takes(product: Product, lowered: Lowered) -> None:
     """Sizes and alignments of the parameters in the PTX; boxes, swizzles and types of the tensor maps."""
-    if hopper(product.plan).reduction == "parallel":
-        return  # two kernels, which no launcher in C launches: test_export has the text of the refusal
     launcher = Launcher(hopper(product.plan), product.source.stem, lowered.artifacts["cubin"])
     assert list(launcher_differences(launcher, lowered)) == []
 
@@ -176,13 +177,13 @@ def test_the_machine_code_multiplies_on_the_tensor_cores_and_does_not_spill(
     m, n, k = hopper(product.plan).mma_shape
     assert f"{SASS_MMAS.get(hopper(product.plan).problem.a.dtype.name, 'HGMMA')}.{m}x{n}x{k}." in sass
     assert "UTMALDG.2D" in sass
-    assert ("UTMASTG.2D" in sass) == (hopper(product.plan).reduction != "parallel")
+    assert ("UTMASTG.2D" in sass) == (not product.plan.reduces_apart)
     assert re.findall(r"\b(?:LDL|STL)\b.*", sass) == []
 
 
 def staged(plan: WgmmaKernel, bits: int) -> bool:
     """Whether this kernel stages D, of elements so wide; sums for a second kernel are not staged."""
-    return plan.problem.d.bits == bits and plan.reduction != "parallel"
+    return plan.problem.d.bits == bits and not plan.reduces_apart
 
 
 def stmatrix_bytes(plan: WgmmaKernel) -> int:
@@ -265,7 +266,7 @@ def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
     yield multiply(plan)
     if plan.specialized and issues(plan) > 1:
         yield from ["release"] * len(plan.resources.load_empty)
-    if plan.reduction == "parallel":
+    if plan.reduces_apart:
         yield "leave_sums"
         return
     if plan.splits > 1:
@@ -292,8 +293,9 @@ def store_parts(plan: WgmmaKernel) -> Iterator[str]:
         if plan.problem.c:
             yield "read_c"
             yield from ["load_c"] * (subtile + plan.epilogue_buffers < plan.subtiles)
-        freed = subtile < plan.epilogue_buffers and (plan.frees_buffers_early or not plan.persistent)
-        yield "store_once" if freed and (plan.frees_buffers_early or plan.subtiles == 1) else "store"
+        freed = plan.frees_buffers_early and subtile < plan.epilogue_buffers
+        once = freed or not (plan.persistent or plan.subtiles > 1)
+        yield "store_once" if once else "store"
     yield "store_end"
 
 
@@ -459,7 +461,7 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
 def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: Lowered) -> None:
     plan = hopper(product.plan)
     check(ptx(lowered), plan, "ptx", multiply(plan))
-    if plan.reduction != "parallel":
+    if not plan.reduces_apart:
         waits = ["store_wait"] if plan.persistent or plan.subtiles > 1 else []
         check(ptx(lowered), plan, "ptx", *[*waits, f"store_{plan.problem.d.bits}bit"] * plan.subtiles)
     if plan.specialized:

@@ -5,14 +5,18 @@ All but the launch is tested without a GPU, on fake tensors; the tests of the la
 
 from __future__ import annotations
 
+import ctypes
 import inspect
+import math
 import os
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +29,7 @@ from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
 from modules import SPECS, made, module_file, spec_file
 from pace import slowness
-from torch import Tensor
+from torch import _C, Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -654,6 +658,49 @@ def test_a_workspace_that_is_given_is_replayed_by_its_addresses(split: Split) ->
             split(workspace=workspace)
             split(workspace=workspace)
             assert split.workspace() == tuple(t.data_ptr() for t in workspace)
+
+
+@dataclass
+class Allocator:
+    """Memory that is handed out again, the block that was freed last first, as torch's allocator does."""
+
+    free: dict[int, list[Tensor]] = field(default_factory=dict[int, list[Tensor]])
+
+    def __call__(self, shape: Sequence[int] | int, *, dtype: torch.dtype) -> Tensor:
+        """Return memory of a shape, which comes back when the last view of it is gone."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        size = math.prod(shape) * dtype.itemsize
+        blocks = self.free.setdefault(size, [])
+        block = blocks.pop() if blocks else torch.empty(size, dtype=torch.uint8)
+        lent = (ctypes.c_uint8 * size).from_address(block.data_ptr())
+        weakref.finalize(lent, blocks.append, block)
+        return torch.frombuffer(lent, dtype=torch.uint8).view(dtype).view(shape).as_subclass(Cuda)
+
+
+@pytest.mark.parametrize("held", [1, 2, 3])
+def test_a_call_of_two_kernels_is_replayed_wherever_d_lies(
+    monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    module = import_generated(module_file("h100_bf16_split8_parallel"))
+    driver, allocate = on_a_fake_driver(module, monkeypatch), Allocator()
+
+    def empty_strided(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return allocate(shape, dtype=dtype)
+
+    def new_empty(_: Tensor, shape: Sequence[int] | int, dtype: torch.dtype = BF16) -> Tensor:
+        return allocate(shape, dtype=dtype)
+
+    monkeypatch.setattr(_C._dynamo.guards, "_empty_strided_cuda", empty_strided, raising=False)
+    monkeypatch.setattr(Cuda, "new_empty", new_empty)
+    a, b, _ = matrices()
+    results: deque[Tensor] = deque(maxlen=held)  # of the last calls, which are held meanwhile
+    through_triton = 0
+    for _ in range(4 * (held + 1)):
+        results.append(module.matmul(a, b))
+        through_triton += len(driver.jit)
+        driver.jit.clear()  # which holds the tensors
+    # Each place of D is launched through Triton once, and all other calls are replayed, both kernels.
+    assert (through_triton, len(driver.direct)) == (2 * (held + 1), 2 * 3 * (held + 1))
 
 
 def test_a_scalar_is_read_where_the_call_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

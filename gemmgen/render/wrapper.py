@@ -472,6 +472,17 @@ class Wrapper:
         return f"replayed_{self.kernels}.py.j2"
 
     @property
+    def give_back(self) -> str:
+        """The statement that frees what was allocated for a launch that was not prepared.
+
+        It must be free before memory is allocated again: else each call prepares a launch with other memory
+        than the next one looks for.
+        """
+        if self.plan.reduces_apart:
+            return "d = sums = None  # gives their memory back, which the launch below takes"
+        return "d = None  # gives its memory back"
+
+    @property
     def points(self) -> bool:
         """Whether the kernel reads some of its arguments by their addresses alone."""
         return self.plan.problem.scalar or self.workspace

@@ -42,17 +42,15 @@ under a mask, and not one by one; 32 sums of 7 splits, read one by one, spill 8 
 unrolls that loop, and by threes and fours do not.
 """
 FRAGMENT_ROWS = 16
-"""Of an accumulator, which a warp holds side by side."""
+"""Rows of a fragment of an accumulator, which one warp holds."""
 FRAGMENT_SUMS = 128
-"""That lie together in the order of registers: 16 rows of 8 columns."""
+"""Sums of a fragment, 16 rows of 8 columns, which lie together in the order of registers."""
 VECTOR_SUMS = 4
-"""That a thread reads at once: 16 bytes."""
+"""Sums that a thread reads at once: 16 bytes."""
 SPLITS_OF_THREAD = 4
-"""That a thread of the kernel that adds up reads, at most, if there are threads enough."""
+"""Splits whose sums one thread of the kernel that adds up reads, if a CTA has threads enough."""
 MOST_PIECE_SUMS = 2048
-"""That a program of it adds up: there are threads for two splits side by side."""
-MOST_REDUCTION_THREADS = 1024
-"""[cuda] Of a CTA."""
+"""Sums of D that a program of it adds up, at most: a CTA has threads for two splits side by side."""
 COUNTS = (TILES_M, TILES_N, K_STEPS)
 """From which a partition derives its tiles and K steps."""
 
@@ -381,7 +379,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def splits_side_by_side(self) -> int:
         """Splits whose sums are read by different threads of a program, each of which has about four."""
-        most = MOST_REDUCTION_THREADS * VECTOR_SUMS // self.piece_sums
+        most = self.architecture.threads_per_cta * VECTOR_SUMS // self.piece_sums
         return min(max(2, 1 << (-(-self.splits // SPLITS_OF_THREAD) - 1).bit_length()), most)
 
     @property
