@@ -690,7 +690,7 @@ def test_a_call_of_two_kernels_is_replayed_wherever_d_lies(
     def new_empty(_: Tensor, shape: Sequence[int] | int, dtype: torch.dtype = BF16) -> Tensor:
         return allocate(shape, dtype=dtype)
 
-    monkeypatch.setattr(_C._dynamo.guards, "_empty_strided_cuda", empty_strided, raising=False)
+    monkeypatch.setattr(cast(Any, _C)._dynamo.guards, "_empty_strided_cuda", empty_strided, raising=False)
     monkeypatch.setattr(Cuda, "new_empty", new_empty)
     a, b, _ = matrices()
     results: deque[Tensor] = deque(maxlen=held)  # of the last calls, which are held meanwhile
