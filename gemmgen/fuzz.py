@@ -156,7 +156,7 @@ HOPPER: Stated = {
     "warp_specialization.registers.consumer": REGISTERS,
     "schedule.kind": ("tiled", "persistent", "persistent"),
     "schedule.splits": (2, 3, 4, 7),
-    "schedule.reduction": ("ordered", "atomic"),
+    "schedule.reduction": ("ordered", "atomic", "parallel"),
     "dependent_launch": (
         {"early": "a"},
         {"early": "b"},

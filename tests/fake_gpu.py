@@ -82,7 +82,8 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    gpu = SimpleNamespace(multi_processor_count=2**30)
+    major, minor = capability
+    gpu = SimpleNamespace(name="NVIDIA X", major=major, minor=minor, multi_processor_count=2**30)
     monkeypatch.setattr(torch.cuda, "device", always(nullcontext()))
     monkeypatch.setattr(torch.cuda, "get_device_capability", always(capability))
     monkeypatch.setattr(torch.cuda, "get_device_properties", always(gpu))

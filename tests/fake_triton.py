@@ -107,7 +107,7 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
     monkeypatch.setattr(_C, "_cuda_getCurrentRawStream", lambda _: driver.stream, raising=False)  # pyright: ignore
 
     def properties(_: object) -> SimpleNamespace:
-        return SimpleNamespace(multi_processor_count=132)
+        return SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=132)
 
     def capability(_: object) -> tuple[int, int]:
         return 9, 0

@@ -45,6 +45,8 @@ dynamo: Any = cast(Any, torch)._dynamo
 compiled: Any = cast(Any, torch).compile
 export: Any = cast(Any, torch).export.export
 opcheck: Any = cast(Any, torch).library.opcheck
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+"""What torch checks of an operator."""
 
 
 KINDS = (
@@ -151,13 +153,31 @@ def test_its_schema_and_tags_say_what_it_reads_and_writes(module: ModuleType) ->
     assert {*operator.default.tags} == {*operator.out.tags} == tags
 
 
-def test_a_module_that_is_executed_again_has_its_operator_replaced(module: ModuleType) -> None:
-    before = operator_of(STEM)
-    second = import_generated(module_file(STEM))
-    assert operator_of(STEM) is not before
+def test_handles_of_an_operator_call_the_module_that_was_executed_last(module: ModuleType) -> None:
+    operator = operator_of(STEM)
+    handle = operator.default
     with FakeTensorMode():
-        for matmul in (matmul_of(module), matmul_of(second)):
+        assert handle(on_a_gpu(4, 16), on_a_gpu(24, 16).T).shape == (4, 24)
+        second = import_generated(module_file(STEM))
+        for matmul in (matmul_of(module), matmul_of(second), operator_of(STEM), handle):
             assert matmul(on_a_gpu(4, 16), on_a_gpu(24, 16).T).shape == (4, 24)
+    called: list[object] = []
+    second.KEPT[0] = lambda *given, **_: called.append(given)  # until the next test executes the module
+    operator.out(torch.empty(4, 16), torch.empty(16, 24), out=torch.empty(4, 24))
+    assert len(called) == 1
+
+
+def test_a_module_of_a_known_name_with_other_arguments_has_another_operator(tmp_path: Path) -> None:
+    paths = [tmp_path / "first" / "same.py", tmp_path / "second" / "same.py"]
+    for path, stem in zip(paths, (STEM, "h100_bf16_bias_gelu"), strict=True):
+        path.parent.mkdir()
+        text = module_file(stem).read_text(encoding="utf-8")
+        path.write_text(text.replace(f'NAME := "{stem}"', 'NAME := "same"'), encoding="utf-8")
+    for path, vectors in [(paths[0], 0), (paths[1], 1), (paths[0], 0)]:
+        import_generated(path)
+        with FakeTensorMode():
+            extras = [on_a_gpu(24)] * vectors
+            assert operator_of("same")(on_a_gpu(4, 16), on_a_gpu(24, 16).T, *extras).shape == (4, 24)
 
 
 def test_importing_takes_less_than_300_ms_and_no_gpu() -> None:
@@ -638,6 +658,18 @@ def test_a_captured_call_has_a_workspace_that_no_stream_gets(split: Split) -> No
     assert split.workspace() == kept
 
 
+def test_an_operator_keeps_no_workspace_of_a_stream_that_may_warm_up_a_graph(split: Split) -> None:
+    a, b, bias = split.tensors
+    run = split.module.KEPT[0]  # what the operator calls
+    for split.driver.stream in (7, 7, 7, 0, 0, 0):
+        run(a, b, bias, out=split.out)
+    # On a stream of its own each call goes through Triton with memory of its own; else one does, for both.
+    assert (len(split.driver.jit), len(split.driver.direct)) == (4, 2)
+    assert split.module.STREAMS.cache_info().currsize == 1
+    split()
+    assert len(split.driver.direct) == 3
+
+
 def test_an_evicted_workspace_is_never_launched_with(split: Split) -> None:
     for _ in range(2):
         split()
@@ -872,8 +904,11 @@ def test_each_kind_is_compiled_and_gives_the_eager_numbers(real: Call, mode: str
 
 @gpu
 def test_each_kind_passes_torch_s_own_checks_on_the_gpu(real: Call) -> None:
+    # The check of the schema multiplies a copy of each argument, which torch cannot do for fp8 on a GPU.
+    checks = [name for name in CHECKS if not (name == "test_schema" and "e4m3" in real.stem)]
     if not real.stem.endswith("atomic"):
-        assert {*opcheck(operator_of(real.stem).default, real.tensors).values()} == {"SUCCESS"}
+        found = opcheck(operator_of(real.stem).default, real.tensors, test_utils=checks)
+        assert found == dict.fromkeys(checks, "SUCCESS")
 
 
 @gpu

@@ -63,6 +63,7 @@ def product(request: pytest.FixtureRequest) -> Product:
 ALIGNMENT_BYTES = 16
 WRAPPER_LINES = 140
 SM_COUNT = 132
+H200 = SimpleNamespace(name="NVIDIA H200", major=9, minor=0, multi_processor_count=SM_COUNT)
 
 
 @dataclass(frozen=True)
@@ -651,8 +652,7 @@ def kernel(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     monkeypatch.setattr(module, "matmul_kernel", fake)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
     monkeypatch.setattr(torch.cuda, "device", device)
-    every_gpu(monkeypatch, get_device_capability=(9, 0))
-    every_gpu(monkeypatch, get_device_properties=SimpleNamespace(multi_processor_count=SM_COUNT))
+    every_gpu(monkeypatch, get_device_properties=H200)
     return fake
 
 
@@ -717,8 +717,8 @@ def test_the_operands_device_is_current_while_the_kernel_is_launched(
 def test_another_gpu_is_refused_on_every_call(
     matmul: Matmul, operands: Operands, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every_gpu(monkeypatch, get_device_capability=(10, 0), get_device_name="NVIDIA B200")
-    text = r"^this kernel needs compute capability \(9, 0\), found NVIDIA B200 with \(10, 0\)$"
+    every_gpu(monkeypatch, get_device_properties=SimpleNamespace(name="NVIDIA B200", major=10, minor=0))
+    text = r"^this kernel needs capability \(9, 0\), found NVIDIA B200: \(10, 0\)$"
     for _ in range(2):
         with pytest.raises(ValueError, match=text):
             matmul(operands.a(), operands.b())
@@ -829,7 +829,7 @@ def test_a_tiled_kernel_has_a_program_for_each_tile(monkeypatch: pytest.MonkeyPa
     module, fake = other("h100_bf16_pipelined"), FakeKernel(3)
     on_a_fake_gpu(monkeypatch)
     monkeypatch.setattr(module, "matmul_kernel", fake)
-    every_gpu(monkeypatch, device=nullcontext(), get_device_capability=(9, 0))
+    every_gpu(monkeypatch, device=nullcontext(), get_device_properties=H200)
     matmul_of(module)(cuda(1000, 8), cuda(3000, 8).T)
     plan = make(ROOT / "specs" / "h100_bf16_pipelined.yaml").plan
     assert fake.grids == [(ceil(1000 / plan.program_tile_m) * ceil(3000 / plan.program_tile_n), 1, 1)]

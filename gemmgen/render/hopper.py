@@ -83,9 +83,7 @@ class HopperLayouts(KernelLayouts):
             yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
             policy = 'FractionalEvictionPolicy("evict_first", 1.0)'
             yield f"READ_ONCE = gl.constexpr(CachePolicy(l2={policy}))"
-            threads = f"[1, {VECTOR_SUMS}], [1, {plan.architecture.threads_per_warp}]"
-            warps = [plan.splits_side_by_side, plan.reduction_warps // plan.splits_side_by_side]
-            yield f"SUMS_LAYOUT = gl.constexpr(gl.BlockedLayout({threads}, {warps}, [1, 0]))"
+            yield f"SUMS_LAYOUT = gl.constexpr({ReductionView(plan).sums_layout})"
         else:
             yield from self._epilogue
         for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
@@ -794,7 +792,8 @@ class ReductionView:
         yield "PIECES", sums // plan.piece_sums, "of a tile"
         yield "PIECE_M", n if plan.exchanged else m, ""
         yield "PIECE_N", m if plan.exchanged else n, ""
-        yield "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, "whose sums are read by different threads"
+        if plan.splits_side_by_side > 1:
+            yield "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, "whose sums are read by different threads"
 
     @property
     def rows(self) -> str:
@@ -875,6 +874,26 @@ class ReductionView:
     def construction(self) -> Construction:
         """The statement that makes it."""
         return Construction("args", "ReductionArgs", self.args)
+
+    @property
+    def sums_layout(self) -> str:
+        """The layout of the sums that a program reads at once: of one split, or of splits side by side."""
+        plan = self.plan
+        lanes, splits = plan.architecture.threads_per_warp, plan.splits_side_by_side
+        if splits == 1:
+            return f"gl.BlockedLayout([{VECTOR_SUMS}], [{lanes}], [{plan.reduction_warps}], [0])"
+        warps = [splits, plan.reduction_warps // splits]
+        return f"gl.BlockedLayout([1, {VECTOR_SUMS}], [1, {lanes}], {warps}, [1, 0])"
+
+    @property
+    def reading(self) -> str:
+        """Whether a thread reads the sums of all splits, or others read some of them at the same time."""
+        return "in_turn" if self.plan.splits_side_by_side == 1 else "side_by_side"
+
+    @property
+    def all_sums(self) -> str:
+        """The sums of all splits, in the order of registers."""
+        return "sums" if self.plan.splits_side_by_side == 1 else "gl.sum(sums, axis=0)"
 
     @property
     def add_splits(self) -> str:

@@ -96,31 +96,43 @@ class Wrapper:
     def define_run(self) -> str:
         """The head of what `matmul` and the operator call."""
         workspace = ["workspace: tuple = ()"] if self.workspace else []
-        arguments = ["*inputs: Tensor", *workspace, "out: Tensor | None = None", "hooks=HOOKS"]
-        return fit("def _matmul(", arguments, ") -> Tensor | None:")
+        traced = ["traced=False"] if self.workspace else []
+        arguments = ["*inputs: Tensor", *workspace, "out: Tensor | None = None", *traced, "hooks=HOOKS"]
+        head = fit("def _matmul(", arguments, ") -> Tensor | None:")
+        if "\n" not in head:
+            return head
+        untyped = [argument.replace(": Tensor | None = ", "=") for argument in arguments]
+        return fit("def _matmul(", untyped, ") -> Tensor | None:")
 
-    def define_operator(self, stem: str) -> Iterator[str]:
-        """Return the constants of the operator of a module of this name."""
-        tags = "torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides"
-        line = f'NAME, TAGS = "{stem}", ({tags})'
+    @property
+    def traced(self) -> str:
+        """What the operator calls.
+
+        Inductor runs what it will record into a graph once before, on a stream of its own and in the graph's
+        memory, of which nothing may be kept. So there a workspace is of one call.
+        """
+        return "functools.partial(_matmul, traced=True)" if self.workspace else "_matmul"
+
+    def find_operator(self, stem: str) -> Iterator[str]:
+        """Return the statements that find what is kept of the operator of a module of this name."""
+        kept = 'KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault'
+        line = f'{kept}(NAME := "{stem}", [])'
         if len(line) <= LINE_LENGTH:
             yield line
         else:
             yield f'NAME = "{stem}"'
-            yield f"TAGS = {tags}"
-        yield (
-            'vars(torch.ops.gemmgen).setdefault("kept", {})[NAME] = '
-            'torch.library.Library("gemmgen", "FRAGMENT")'
-        )
-        library = "torch.ops.gemmgen.kept[NAME]"
-        define = f'    {library}.define(f"{{NAME}}{{overload}}({self.schema}{{rest}}", tags=TAGS)'
-        if len(define) > LINE_LENGTH:
-            others = str(("out", *self.further_parts)).replace("'", '"')
-            condition = f"not in {others}" if self.further_parts else '!= "out"'
-            yield f'READ = ", ".join(f"Tensor {{name}}" for name in ARGUMENTS if name {condition})'
-            define = f'    {library}.define(f"{{NAME}}{{overload}}({{READ}}{{rest}}", tags=TAGS)'
-        yield 'for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):'
-        yield define
+            yield f"{kept}(NAME, [])"
+
+    @property
+    def has_another_schema(self) -> str:
+        """The condition that an operator of this name, if there is one, has other arguments."""
+        line = f'if KEPT[1:2] != [READ := "{self.schema}"]:'
+        if len(line) <= LINE_LENGTH:
+            return line
+        others = str(("out", *self.further_parts)).replace("'", '"')
+        condition = f"not in {others}" if self.further_parts else '!= "out"'
+        names = f'f"Tensor {{name}}" for name in ARGUMENTS if name {condition}'
+        return f'if KEPT[1:2] != [READ := ", ".join({names})]:'
 
     def dispatch(self, stem: str) -> Iterator[str]:
         """Return the statements of `matmul` in a module of this name."""
@@ -339,7 +351,7 @@ class Wrapper:
             programs = programs.replace("tiles", "tiles * SPLITS.value")
         if self.plan.divides_last_wave:
             programs = programs.replace("tiles", "tiles * -(-k // PROGRAM_TILE_K.value)")
-        sm_count = "torch.cuda.get_device_properties(device).multi_processor_count"
+        sm_count = "gpu.multi_processor_count"
         line = f"grid = {programs.replace('sm_count', sm_count)}, 1, 1"
         if 4 + len(line) > LINE_LENGTH:
             yield f"sm_count = {sm_count}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tag, Tensor
 from torch.compiler import is_compiling
 
 NAME = "h200_bf16"
@@ -413,8 +413,8 @@ def _run(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
     except LookupError:
         kernel = _chosen(a, b)
-    d = kernel(a, b, out=out)
-    return None if d is out else d
+    # As the kernel's own operator does it: a workspace may be a graph's, whose memory is not kept.
+    return kernel.__globals__["KEPT"][0](a, b, out=out)
 
 
 def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
@@ -432,11 +432,14 @@ def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None
 
 
 PLAIN = Tensor.__torch_dispatch__
-TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
-LIBRARIES = vars(torch.ops.gemmgen).setdefault("kept", {})  # operators go with theirs
-LIBRARIES[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
-for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
-    LIBRARIES[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)
-    LIBRARIES[NAME].impl(NAME + overload, _run, "CompositeExplicitAutograd")
-    LIBRARIES[NAME].impl(NAME + overload, _shaped, "Meta")
+READ = "Tensor a, Tensor b"
+KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
+KEPT[:1] = [(_run, _shaped)]  # which the operator calls: the newest of this name
+# It is defined once, for torch holds handles of it; anew where it has other arguments.
+if KEPT[1:2] != [READ]:
+    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
+        KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
+        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0][0](*a, **k), "CompositeExplicitAutograd")
+        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0][1](*a, **k), "Meta")
 OPERATOR = getattr(torch.ops.gemmgen, NAME)

@@ -23,7 +23,7 @@ import functools
 
 import torch
 import triton
-from torch import _C, Tensor
+from torch import _C, Tag, Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
 
@@ -275,12 +275,13 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
     return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
+def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hooks=HOOKS) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
         hooked = hooked or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
+        hooked = hooked or bool(traced and _C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # its warm-up
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
@@ -305,13 +306,12 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out: Tensor | None = None, h
         (d if out is None else out).zero_()
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    find = (STREAMS, STREAMS.__wrapped__)[torch.cuda.is_current_stream_capturing()]  # a graph has its own
+    find = STREAMS.__wrapped__ if key is None or key[0] else STREAMS  # a stream's own, or this call's
     arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
     if arguments[-1].numel() < tiles:
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
-    if (capability := torch.cuda.get_device_capability(device)) != (9, 0):
-        found = f"{torch.cuda.get_device_name(device)} with {capability}"
-        raise ValueError(f"this kernel needs compute capability (9, 0), found {found}")
+    if ((gpu := torch.cuda.get_device_properties(device)).major, gpu.minor) != (9, 0):
+        raise ValueError(f"this kernel needs capability (9, 0), found {gpu.name}: {gpu.major, gpu.minor}")
     grid = tiles * SPLITS.value, 1, 1
     with torch.cuda.device(device.index):
         kernel = COMPILED.get(device) or matmul_kernel.warmup(*arguments, grid=grid, **LAUNCH_OPTIONS)
@@ -372,9 +372,11 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
 
 
 NAME = "h200_bf16_exchanged_16x64x128_occupancy2_split8"
-TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides
-vars(torch.ops.gemmgen).setdefault("kept", {})[NAME] = torch.library.Library("gemmgen", "FRAGMENT")
-for overload, rest in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
-    torch.ops.gemmgen.kept[NAME].define(f"{NAME}{overload}(Tensor a, Tensor b{rest}", tags=TAGS)
-    torch.ops.gemmgen.kept[NAME].impl(NAME + overload, _matmul, "CompositeExplicitAutograd")
-    torch.ops.gemmgen.kept[NAME].impl(NAME + overload, functools.partial(_matmul, hooks=None), "Meta")
+KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
+KEPT[:1] = [functools.partial(_matmul, traced=True)]  # the operator, defined once, calls the newest
+if KEPT[1:2] != [READ := "Tensor a, Tensor b"]:
+    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
+        KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
+        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
+        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")

@@ -16,8 +16,10 @@ PLACE = "    leave(args, gl.program_id(0), accumulator)\n"
 FIRST = "first = gl.program_id(0) % PIECES * PIECE_SUMS"
 TILE = "tile = gl.program_id(0) // PIECES"
 OF_TILE = "partials_ptr + tile.to(gl.int64) * SPLITS * TILE_SUMS"
-OF_SPLIT = "(split * TILE_SUMS)[:, None]"
-LEFT, READ, STORED = "gl.store(sum_addresses(", "sums += gl.load(addresses", "gl.store(d_ptr"
+OF_SPLIT = "addresses + split * TILE_SUMS"
+IN_TURN = "    for split in gl.static_range(1, SPLITS):\n"
+LEFT, READ, STORED = "gl.store(sum_addresses(", "sums += gl.load(addresses", "gl.store(addresses, d"
+FIRST_READ = "sums = gl.load(addresses)"
 ORIGIN = "return fragments * FRAGMENT_ROWS, along"
 D = "d_ptr"
 MUTANTS = {
@@ -30,7 +32,7 @@ MUTANTS = {
         (WAIT, ""),
         ("    tile_row, tile_column = ", f"{WAIT}    tile_row, tile_column = "),
     ),
-    "parallel_roles_nobody_waits": roles(K.EARLY_ACCESS, "partials_ptr", READ, (WAIT, "")),
+    "parallel_roles_nobody_waits": roles(K.EARLY_ACCESS, "partials_ptr", FIRST_READ, (WAIT, "")),
     # Where sums are left.
     "parallel_left_in_the_place_of_the_tile": tiled(
         K.GLOBAL_RACE, "partials_ptr", LEFT, (PLACE, PLACE.replace("gl.program_id(0)", "tile * SPLITS"))
@@ -51,6 +53,12 @@ MUTANTS = {
     "parallel_first_splits_left_out": tiled(
         WRONG_NUMBERS, D, "", (LOOP, LOOP.replace("(0, ", "(SPLITS_SIDE_BY_SIDE, "))
     ),
+    "parallel_roles_last_split_left_out": roles(
+        WRONG_NUMBERS, D, "", (IN_TURN, IN_TURN.replace("SPLITS", "SPLITS - 1"))
+    ),
+    "parallel_roles_first_split_added_again": roles(
+        WRONG_NUMBERS, D, "", (IN_TURN, IN_TURN.replace("(1, ", "(0, "))
+    ),
     "parallel_splits_of_the_first_tile": tiled(WRONG_NUMBERS, D, "", (OF_TILE, "partials_ptr")),
     "parallel_splits_of_a_consumer_apart": roles(
         WRONG_NUMBERS, D, "", (OF_SPLIT, OF_SPLIT.replace("TILE_SUMS", "SUMS"))
@@ -66,7 +74,7 @@ MUTANTS = {
         WRONG_NUMBERS, D, "", (ORIGIN, "return fragments * FRAGMENT_ROWS + 16, along")
     ),
     "parallel_piece_turned": tiled(
-        K.GLOBAL_RACE, D, STORED, (ORIGIN, "return along, fragments * FRAGMENT_ROWS")
+        WRONG_NUMBERS, D, "", (ORIGIN, "return along, fragments * FRAGMENT_ROWS")
     ),
     "parallel_every_program_the_first_piece": tiled(
         K.REDUNDANT_STORE, D, STORED, (FIRST, "first = gl.to_tensor(0)"), severity=Severity.LINT
@@ -75,7 +83,7 @@ MUTANTS = {
         K.REDUNDANT_STORE, D, STORED, (TILE, "tile = gl.to_tensor(0)"), severity=Severity.LINT
     ),
     "parallel_rows_as_wide_as_d": tiled(
-        WRONG_NUMBERS, D, "", ("gl.multiple_of(d_stride, 8)", "gl.multiple_of(n, 8)")
+        WRONG_NUMBERS, D, "", ("rows.to(gl.int64) * d_stride", "rows.to(gl.int64) * n")
     ),
     "parallel_bias_of_the_next_column": tiled(
         WRONG_NUMBERS,
@@ -96,8 +104,6 @@ MUTANTS = {
 }
 PAST_THE_END = {
     "partials_ptr": tiled("out-of-bounds", "", "", (MASK, "")),
-    "d_ptr": tiled(
-        "out-of-bounds", "", "", ("inside = (rows < m)[:, None] & ", "inside = (rows < m + 64)[:, None] & ")
-    ),
+    "d_ptr": tiled("out-of-bounds", "", "", ("mask=(rows < m)[:, None]", "mask=(rows < m + 64)[:, None]")),
 }
 """With which a kernel leaves a tensor: the run ends there, and the message names it."""
