@@ -161,8 +161,12 @@ def test_handles_of_an_operator_call_the_module_that_was_executed_last(module: M
         second = import_generated(module_file(STEM))
         for matmul in (matmul_of(module), matmul_of(second), operator_of(STEM), handle):
             assert matmul(on_a_gpu(4, 16), on_a_gpu(24, 16).T).shape == (4, 24)
-    called: list[object] = []
-    second.KEPT[0] = lambda *given, **_: called.append(given)  # until the next test executes the module
+    called: list[Tensor] = []
+
+    def call(a: Tensor, *_: object, **__: object) -> None:
+        called.append(a)
+
+    second.KEPT[0] = call  # until the next test executes the module
     operator.out(torch.empty(4, 16), torch.empty(16, 24), out=torch.empty(4, 24))
     assert len(called) == 1
 

@@ -73,9 +73,7 @@ MUTANTS = {
     "parallel_piece_of_another_place": tiled(
         WRONG_NUMBERS, D, "", (ORIGIN, "return fragments * FRAGMENT_ROWS + 16, along")
     ),
-    "parallel_piece_turned": tiled(
-        WRONG_NUMBERS, D, "", (ORIGIN, "return along, fragments * FRAGMENT_ROWS")
-    ),
+    "parallel_piece_turned": tiled(WRONG_NUMBERS, D, "", (ORIGIN, "return along, fragments * FRAGMENT_ROWS")),
     "parallel_every_program_the_first_piece": tiled(
         K.REDUNDANT_STORE, D, STORED, (FIRST, "first = gl.to_tensor(0)"), severity=Severity.LINT
     ),
