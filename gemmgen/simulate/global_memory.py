@@ -99,10 +99,15 @@ class Elements(Region):
     """int64: their numbers in the storage, any of them more than once."""
 
     @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """The lowest of the numbers, and the highest."""
+        lowest, highest = self.offsets.aminmax()
+        return int(lowest), int(highest)
+
+    @cached_property
     def key(self) -> Hashable:
         """See `Region`."""
-        offsets = self.offsets
-        return self.storage, offsets.shape, int(offsets.min()), int(offsets.max()), int(offsets.sum())
+        return self.storage, self.offsets.shape, *self.bounds, int(self.offsets.sum())
 
     @cached_property
     def empty(self) -> bool:

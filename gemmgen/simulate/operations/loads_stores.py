@@ -193,24 +193,20 @@ _CACHING = ("cache", "evict", "boundaryCheck", "padding")
 
 @operation("tt.load", "isVolatile", ignored=_CACHING)
 def load(agent: Agent, op: Operation) -> Any:
-    pointer_names, mask_names, other_names = op.segments
-    pointer: Pointer = agent.get(pointer_names[0])
-    offsets = torch.as_tensor(pointer.offset)
-    mask = mask_of(agent, mask_names, offsets)
-    region = elements(pointer, offsets[mask], op)
+    (pointer_name,), mask_names, other_names = op.segments
+    pointer: Pointer = agent.get(pointer_name)
+    chosen = Chosen(agent, pointer, mask_names)
+    region = chosen.regions(op)
     volatile = bool(op.attributes.get("isVolatile"))
     access = agent.access("volatile load" if volatile else "load", op.location)
     memory, knowledge = agent.cluster.globals, agent.knowledge
     memory.read(region, pointer.name, access, knowledge.clock, VOLATILE if volatile else None)
     if volatile or agent.polled is not None:
         memory.acquire(region, access, knowledge, VOLATILE if volatile else PLAIN)
+    found = pointer.flat[chosen.offsets]
     if agent.polled is not None:
-        found = pointer.flat[offsets[mask]]
-        agent.polled.append(Watch(pointer.name, pointer.flat, offsets[mask], found, op.location))
-    values = torch.zeros(offsets.shape, dtype=pointer.flat.dtype)
-    if other_names:
-        values.copy_(torch.as_tensor(agent.get(other_names[0])))
-    values[mask] = pointer.flat[offsets[mask]]
+        agent.polled.append(Watch(pointer.name, pointer.flat, chosen.offsets, found, op.location))
+    values = chosen.spread(found, agent.get(other_names[0]) if other_names else 0)
     return values if isinstance(op.result_types[0], Distributed) else values.item()
 
 
@@ -222,22 +218,17 @@ def async_copy(agent: Agent, op: Operation) -> Steps:
     """cp.async: the generic proxy, at some time until the group is awaited; a masked element becomes 0."""
     (pointer_name,), (target,), mask_names, other_names = op.segments
     pointer: Pointer = agent.get(pointer_name)
-    offsets = torch.as_tensor(pointer.offset)
-    mask = mask_of(agent, mask_names, offsets)
+    chosen = Chosen(agent, pointer, mask_names)
     view: View = agent.get(target)
     other = agent.get(other_names[0]) if other_names else 0
     lane, knowledge = agent.copies, agent.knowledge
     number = lane.issue(view.name, op.location)
     access = agent.access("cp.async", op.location)._replace(component=lane.component, number=number)
     view.memory.write(view, access, knowledge.clock, knowledge.fenced)
-    regions = elements(pointer, offsets[mask], op)
-    agent.cluster.globals.read(regions, pointer.name, access, knowledge.clock)
+    agent.cluster.globals.read(chosen.regions(op), pointer.name, access, knowledge.clock)
 
     def complete() -> None:
-        values = torch.full(offsets.shape, 0, dtype=pointer.flat.dtype)
-        values.copy_(torch.as_tensor(other))
-        values[mask] = pointer.flat[offsets[mask]]
-        view.fill(values)
+        view.fill(chosen.spread(pointer.flat[chosen.offsets], other))
 
     agent.cluster.issue(Event(lane.events, complete))
     yield
@@ -292,34 +283,66 @@ def store(agent: Agent, op: Operation) -> None:
     if not isinstance(type_, Distributed) and agent.cta:
         return
     pointer: Pointer = agent.get(op.operands[0])
-    offsets = torch.as_tensor(pointer.offset)
-    mask = mask_of(agent, op.operands[2:], offsets)
+    chosen = Chosen(agent, pointer, op.operands[2:])
     access = agent.access("store", op.location)
-    touched = offsets[mask]
-    regions, memory = elements(pointer, touched, op), agent.cluster.globals
+    regions, memory = chosen.regions(op), agent.cluster.globals
     write = memory.write(regions, pointer.name, access, agent.knowledge.clock)
-    value = torch.as_tensor(agent.get(op.operands[1]), dtype=pointer.flat.dtype).expand(offsets.shape)[mask]
+    touched, value = chosen.offsets, chosen.part(agent.get(op.operands[1]))
     memory.perform(write, lambda: not same_bits(pointer.flat[touched], value))
     pointer.flat[touched] = value
 
 
-def mask_of(agent: Agent, names: tuple[str, ...], offsets: Tensor) -> Tensor:
-    mask = torch.as_tensor(agent.get(names[0]) if names else True, dtype=torch.bool)
-    return mask.expand(offsets.shape)
+class Chosen:
+    """The elements that pointers point to where a mask is set, one after the other.
 
-
-def elements(pointer: Pointer, offsets: Tensor, op: Operation) -> list[Region]:
-    """Return the elements that are touched.
-
-    Raises:
-        GemmgenError: One lies outside of the tensor's storage.
+    Most masks leave nothing out, and are dropped: to choose by one takes longer than all else.
     """
-    if not offsets.numel():
-        return []
-    lowest, highest = (int(bound) for bound in offsets.aminmax())
-    if lowest < 0 or highest >= len(pointer.flat):
-        raise refusal(f"{pointer.name} is accessed outside of its storage", op.location, "out-of-bounds")
-    return [Elements(pointer.flat, offsets.to(torch.int64))]
+
+    def __init__(self, agent: Agent, pointer: Pointer, mask: tuple[str, ...]) -> None:
+        self._pointer = pointer
+        offsets = torch.as_tensor(pointer.offset, dtype=torch.int64)
+        self.shape = offsets.shape
+        """Of the pointers."""
+        self._places: Tensor | None = None
+        """Where the mask is set; None if that is everywhere."""
+        if mask:
+            is_set = torch.as_tensor(agent.get(mask[0]), dtype=torch.bool)
+            if not is_set.all():
+                self._places = is_set.expand(self.shape).reshape(-1).nonzero().squeeze(1)
+        self.offsets = self._where_set(offsets)
+        """The numbers of the elements in the storage."""
+
+    def _where_set(self, values: Tensor) -> Tensor:
+        flat = values.reshape(-1)
+        return flat if self._places is None else flat[self._places]
+
+    def part(self, values: Any) -> Tensor:
+        """Return the values, one for each pointer or one for all, that go with the elements."""
+        return self._where_set(torch.as_tensor(values, dtype=self._pointer.flat.dtype).expand(self.shape))
+
+    def spread(self, found: Tensor, other: Any) -> Tensor:
+        """Return values in the shape of the pointers: the elements' own, and others where no mask is set."""
+        if self._places is None:
+            return found.reshape(self.shape)
+        values = torch.empty(self.shape, dtype=found.dtype)
+        values.copy_(torch.as_tensor(other))
+        values.view(-1)[self._places] = found
+        return values
+
+    def regions(self, op: Operation) -> list[Region]:
+        """Return what an operation touches.
+
+        Raises:
+            GemmgenError: An element lies outside of the tensor's storage.
+        """
+        pointer = self._pointer
+        region = Elements(pointer.flat, self.offsets)
+        if region.empty:
+            return []
+        lowest, highest = region.bounds
+        if lowest < 0 or highest >= len(pointer.flat):
+            raise refusal(f"{pointer.name} is accessed outside of its storage", op.location, "out-of-bounds")
+        return [region]
 
 
 @operation("ttng.tmem_alloc", "tensor_memory_col_offset", "tensor_memory_row_offset")
@@ -450,7 +473,7 @@ def atomic_poll(agent: Agent, op: Operation) -> Steps:
     def perform() -> Any:
         place = _Place(agent, op, "atomic poll", ())
         place.look()
-        return torch.ones(place.offsets.shape, dtype=torch.bool) if place.is_tensor else 1
+        return torch.ones(place.shape, dtype=torch.bool) if place.is_tensor else 1
 
     return (yield from _in_cluster(agent, op, perform))
 
@@ -462,17 +485,20 @@ class _Place:
         self._agent = agent
         self._pointer: Pointer = agent.get(op.operands[0])
         self.is_tensor = isinstance(op.operand_types[0], Distributed)
-        self.offsets = torch.as_tensor(self._pointer.offset)
-        self._mask = mask_of(agent, mask, self.offsets)
-        self._touched = self.offsets[self._mask]
-        self._regions = elements(self._pointer, self._touched, op)
+        self._chosen = Chosen(agent, self._pointer, mask)
+        self._touched = self._chosen.offsets
+        self._regions = self._chosen.regions(op)
         self._access = agent.access(what, op.location)
         self._strength = Strength(_ORDERS[op.attributes["sem"]], _SCOPES[op.attributes["scope"]])
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of the pointers."""
+        return self._chosen.shape
+
     def value(self, name: str) -> Tensor:
         """Return an operand, for each element that is touched."""
-        value = torch.as_tensor(self._agent.get(name), dtype=self._pointer.flat.dtype)
-        return value.expand(self.offsets.shape)[self._mask]
+        return self._chosen.part(self._agent.get(name))
 
     def watch(self, values: Tensor) -> Watch:
         """Return the elements with some values."""
@@ -538,9 +564,7 @@ class _Place:
     def _result(self, found: Tensor) -> Any:
         if not self.is_tensor:
             return found.reshape(-1)[0].item() if found.numel() else 0
-        result = torch.zeros(self.offsets.shape, dtype=self._pointer.flat.dtype)
-        result[self._mask] = found
-        return result
+        return self._chosen.spread(found, 0)
 
 
 def _differ(numbers: Tensor) -> bool:
