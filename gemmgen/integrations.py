@@ -173,7 +173,7 @@ class Linear(nn.Linear):
             )
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
-        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "TAGS")
+        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "KEPT")
         self.reason = ""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it

@@ -688,7 +688,15 @@ def on_the_cpu(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[Modul
 
         return matmul
 
+    def operator_of(matmul: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor | None]:
+        def run(*given: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
+            d = matmul(*given, out=out)
+            return d if out is None else None
+
+        return run
+
     monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    monkeypatch.setattr(made, "_operator_of", operator_of)
     return made, called
 
 

@@ -11,6 +11,7 @@ and Triton 3.9.
 import functools
 import importlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -231,6 +232,11 @@ def _matmul_of(name: str) -> Callable:
     return importlib.import_module(f".{name}", __name__).matmul
 
 
+def _operator_of(kernel: Callable) -> Callable:
+    """Return what the operator of a kernel's module calls: no memory of a graph's warm-up is kept for later."""
+    return sys.modules[kernel.__module__].KEPT[0]
+
+
 @functools.cache
 def _gpu(device: int) -> str | None:
     """The product of a GPU, as CUDA names it; None for what is no GPU."""
@@ -352,8 +358,7 @@ def _run(a: Tensor, b: Tensor, tensor_scale: Tensor, *, out: Tensor | None = Non
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
     except LookupError:
         kernel = _chosen(a, b)
-    # As the kernel's own operator does it: a workspace may be a graph's, whose memory is not kept.
-    return kernel.__globals__["KEPT"][0](a, b, tensor_scale, out=out)
+    return _operator_of(kernel)(a, b, tensor_scale, out=out)
 
 
 def _shaped(a: Tensor, b: Tensor, *_: Tensor, out: Tensor | None = None) -> Tensor | None:
