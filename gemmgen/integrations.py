@@ -66,8 +66,8 @@ def _problem(kernel: Kernel, a: Tensor, b: Tensor, out: Tensor | None) -> str:
     if needed and a.is_cuda:
         capability = tuple(int(digit) for digit in needed.groups() if digit)
         if (has := torch.cuda.get_device_capability(a.device)) != capability:
-            found = f"{torch.cuda.get_device_name(a.device)} with {has}"
-            return f"this kernel needs compute capability {capability}, found {found}"
+            found = f"{torch.cuda.get_device_name(a.device)}: {has}"
+            return f"this kernel needs capability {capability}, found {found}"
     if "computes the single tile of D" in header:
         most = [_constant(kernel, f"PROGRAM_TILE_{axis}") for axis in "MNK"]
         if m > most[0] or n > most[1] or k > most[2]:

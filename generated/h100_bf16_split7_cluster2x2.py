@@ -334,7 +334,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 }
 MAX_EXTENT = 2**31 - 896  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 4, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 STREAMS = functools.lru_cache(maxsize=16)(lambda _, *problem: make_workspace(*problem))  # each has its own
 
 
@@ -348,7 +348,7 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, out))
+    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, out))
     run = torch.ops.gemmgen.h100_bf16_split7_cluster2x2 if seen else _matmul
     run = functools.partial(run, workspace=workspace) if workspace and not seen else run
     return run(a, b) if out is None else run(a, b, out=out) or out
@@ -359,11 +359,11 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hook
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
-        hooked = hooked or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
-        hooked = hooked or bool(traced and _C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # its warm-up
+        apart = torch.cuda.is_current_stream_capturing()  # a graph has its own workspace, and its warm-up
+        apart = apart or bool(traced and _C._cuda_getCurrentRawStream(_C._cuda_getDevice()))
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
-        key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
+        key = hooked or apart, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
         m, n, columns, token = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
@@ -385,7 +385,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hook
         (d if out is None else out).zero_()
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    find = STREAMS.__wrapped__ if key is None or key[0] else STREAMS  # a stream's own, or this call's
+    find = (STREAMS, STREAMS.__wrapped__)[apart if key else torch.cuda.is_current_stream_capturing()]
     arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
     if arguments[-1].numel() < tiles:
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
@@ -453,10 +453,10 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
 
 
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME := "h100_bf16_split7_cluster2x2", [])
-KEPT[:1] = [functools.partial(_matmul, traced=True)]  # the operator, defined once, calls the newest
 if KEPT[1:2] != [READ := "Tensor a, Tensor b"]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = functools.partial(_matmul, traced=True), READ  # the operator, defined once, calls the newest

@@ -144,7 +144,7 @@ def test_a_single_tile_another_gpu_and_missing_tensors_are_told(
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "L40S")  # pyright: ignore
     assert can_implement(imported("h100_bf16"), **operands) == (
         False,
-        "this kernel needs compute capability (9, 0), found L40S with (8, 9)",
+        "this kernel needs capability (9, 0), found L40S: (8, 9)",
     )
     assert can_implement(PRODUCT, **operands) == (
         False,

@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -182,6 +182,20 @@ def test_a_module_of_a_known_name_with_other_arguments_has_another_operator(tmp_
         with FakeTensorMode():
             extras = [on_a_gpu(24)] * vectors
             assert operator_of("same")(on_a_gpu(4, 16), on_a_gpu(24, 16).T, *extras).shape == (4, 24)
+
+
+def test_a_library_and_a_module_of_its_name_become_the_operator_by_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "h200_bf16.py"
+    text = module_file(STEM).read_text(encoding="utf-8")
+    path.write_text(text.replace(f'NAME := "{STEM}"', 'NAME := "h200_bf16"'), encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    library = import_module("h200_bf16")
+    for execute in [lambda: import_generated(path), lambda: reload(library)] * 2:
+        execute()
+        with FakeTensorMode():
+            assert operator_of("h200_bf16")(on_a_gpu(4, 16), on_a_gpu(24, 16).T).shape == (4, 24)
 
 
 def test_importing_takes_less_than_300_ms_and_no_gpu() -> None:
@@ -664,14 +678,17 @@ def test_a_captured_call_has_a_workspace_that_no_stream_gets(split: Split) -> No
 
 def test_an_operator_keeps_no_workspace_of_a_stream_that_may_warm_up_a_graph(split: Split) -> None:
     a, b, bias = split.tensors
-    run = split.module.KEPT[0]  # what the operator calls
-    for split.driver.stream in (7, 7, 7, 0, 0, 0):
+    run, kept = split.module.KEPT[0], split.module.STREAMS.cache_info  # what the operator calls
+    split.driver.stream = 7
+    for k in (16, 16, 16, 0):  # of a K of 0 too, whose product is one of zeros
+        run(a[:, :k], b[:k], bias, out=split.out)
+    assert (len(split.driver.jit), len(split.driver.direct), kept().currsize) == (4, 0, 0)
+    split.driver.stream = 0
+    for _ in range(3):
         run(a, b, bias, out=split.out)
-    # On a stream of its own each call goes through Triton with memory of its own; else one does, for both.
-    assert (len(split.driver.jit), len(split.driver.direct)) == (4, 2)
-    assert split.module.STREAMS.cache_info().currsize == 1
+    assert (len(split.driver.jit), len(split.driver.direct), kept().currsize) == (5, 2, 1)
     split()
-    assert len(split.driver.direct) == 3
+    assert len(split.driver.direct) == 3  # the module's function finds what the operator left
 
 
 def test_an_evicted_workspace_is_never_launched_with(split: Split) -> None:

@@ -477,8 +477,10 @@ class LibraryView:
 
     @property
     def define_run(self) -> str:
-        """The head of what the operator does."""
-        return self._define("_run", [*self._extras, "*"], "Tensor | None")
+        """The head of what the operator does, with the arguments of what those of kernels do."""
+        arguments = ["a: Tensor", "b: Tensor", *self._extras, "*"]
+        arguments += ["out: Tensor | None = None", "hooks: object = True"]
+        return fit("def _run(", arguments, ") -> Tensor | None:")
 
     @property
     def define_shaped(self) -> str:

@@ -891,6 +891,11 @@ class ReductionView:
         return "in_turn" if self.plan.splits_side_by_side == 1 else "side_by_side"
 
     @property
+    def storing(self) -> str:
+        """How a thread stores: neighbours of a row are together, unless the operands are exchanged."""
+        return "single" if self.plan.exchanged else "pairs"
+
+    @property
     def all_sums(self) -> str:
         """The sums of all splits, in the order of registers."""
         return "sums" if self.plan.splits_side_by_side == 1 else "gl.sum(sums, axis=0)"

@@ -105,6 +105,11 @@ class Wrapper:
         return fit("def _matmul(", untyped, ") -> Tensor | None:")
 
     @property
+    def past_triton_never(self) -> str:
+        """Whether Triton has to launch a call: for its hooks, or as the workspace is of this call alone."""
+        return "hooked or apart" if self.workspace else "hooked"
+
+    @property
     def traced(self) -> str:
         """What the operator calls.
 
@@ -125,7 +130,10 @@ class Wrapper:
 
     @property
     def has_another_schema(self) -> str:
-        """The condition that an operator of this name, if there is one, has other arguments."""
+        """The condition that an operator of this name, if there is one, has other arguments.
+
+        It is then defined anew, and what torch holds of the old one is dropped with it.
+        """
         line = f'if KEPT[1:2] != [READ := "{self.schema}"]:'
         if len(line) <= LINE_LENGTH:
             return line
@@ -138,7 +146,7 @@ class Wrapper:
         """Return the statements of `matmul` in a module of this name."""
         given, run = self.given, f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
         call = f"return run({given}) if out is None else run({given}, out=out) or out"
-        plain = 'getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN'
+        plain = 'getattr(t, "__torch_dispatch__", BASE) is not BASE'
         seen = f"seen = seen or any({plain} for t in ({given}, out))"
         if 4 + max(len(seen), len(call)) > LINE_LENGTH:
             yield f"given = {given}"
@@ -781,11 +789,12 @@ class Wrapper:
 
     @property
     def multiply_zeros(self) -> Iterator[str]:
-        """The statements that call it once more, with zeros, and in the stream's own workspace."""
-        call = f"return _matmul({self.zeros}, out=out)"
+        """The statements that call it once more, with zeros, and in no workspace that was given."""
+        rest = "out=out, traced=traced" if self.workspace else "out=out"
+        call = f"return _matmul({self.zeros}, {rest})"
         if 8 + len(call) > LINE_LENGTH:
             yield f"inputs = {self.zeros}"
-            call = "return _matmul(*inputs, out=out)"
+            call = f"return _matmul(*inputs, {rest})"
         yield call
 
     @property

@@ -11,7 +11,6 @@ and Triton 3.9.
 import functools
 import importlib
 import os
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -294,8 +293,8 @@ def _matmul_of(name: str) -> Callable:
 
 
 def _operator_of(kernel: Callable) -> Callable:
-    """Return what the operator of a kernel's module calls: no memory of a graph's warm-up is kept for later."""
-    return sys.modules[kernel.__module__].KEPT[0]
+    """Return what the operator of a kernel's module calls: it keeps no memory of a graph's warm-up."""
+    return kernel.__globals__["KEPT"][0]
 
 
 @functools.cache
@@ -413,8 +412,10 @@ def _traced(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     return OPERATOR(a, b) if out is None else OPERATOR.out(a, b, out=out) or out
 
 
-def _run(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
-    """Run the operator: choose, and launch; what writes into `out` returns nothing."""
+def _run(a: Tensor, b: Tensor, *, out: Tensor | None = None, hooks: object = True) -> Tensor | None:
+    """Run the operator: choose, and launch, or tell the shape; what writes into `out` returns nothing."""
+    if hooks is None:
+        return _shaped(a, b, out=out)
     try:
         kernel = CHOSEN[a.shape, b.shape, a.get_device()]
     except LookupError:
@@ -439,12 +440,12 @@ def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None
 PLAIN = Tensor.__torch_dispatch__
 READ = "Tensor a, Tensor b"
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-KEPT[:1] = [(_run, _shaped)]  # which the operator calls: the newest of this name
-# It is defined once, for torch holds handles of it; anew where it has other arguments.
 if KEPT[1:2] != [READ]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    # As kernels define theirs: torch holds handles of it, which are good while its arguments are the same.
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0][0](*a, **k), "CompositeExplicitAutograd")
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0][1](*a, **k), "Meta")
+        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
+        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = _run, READ  # the newest of this name is what the operator calls
 OPERATOR = getattr(torch.ops.gemmgen, NAME)

@@ -265,7 +265,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 }
 MAX_EXTENT = 2**31 - 1024  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 STREAMS = functools.lru_cache(maxsize=16)(lambda _, *problem: make_workspace(*problem))  # each has its own
 
 
@@ -279,12 +279,11 @@ def matmul(a, b, *, tensor_scale, workspace=None, out=None) -> Tensor:
         workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    given = a, b, tensor_scale
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (*given, out))
+    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, tensor_scale, out))
     run = torch.ops.gemmgen.h200_e4m3_exchanged_16x64x512_split2 if seen else _matmul
     run = functools.partial(run, workspace=workspace) if workspace and not seen else run
-    return run(*given) if out is None else run(*given, out=out) or out
+    return run(a, b, tensor_scale) if out is None else run(a, b, tensor_scale, out=out) or out
 
 
 def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hooks=HOOKS) -> Tensor | None:
@@ -292,11 +291,11 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hook
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
-        hooked = hooked or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
-        hooked = hooked or bool(traced and _C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # its warm-up
+        apart = torch.cuda.is_current_stream_capturing()  # a graph has its own workspace, and its warm-up
+        apart = apart or bool(traced and _C._cuda_getCurrentRawStream(_C._cuda_getDevice()))
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
-        key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
+        key = hooked or apart, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
         m, n, columns, token = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
@@ -311,7 +310,8 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hook
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {"1": 1}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     if k == 0 and not inputs[0].is_meta:  # A @ B is zero. TMA takes no extent of 0: multiply zeros.
-        return _matmul(inputs[0].new_zeros((m, 16)), inputs[1].new_zeros((n, 16)).T, *inputs[2:], out=out)
+        inputs = inputs[0].new_zeros((m, 16)), inputs[1].new_zeros((n, 16)).T, *inputs[2:]
+        return _matmul(*inputs, out=out, traced=traced)
     d = inputs[0].new_empty((m, columns), dtype=torch.bfloat16)[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
@@ -320,7 +320,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hook
         (d if out is None else out).zero_()
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    find = STREAMS.__wrapped__ if key is None or key[0] else STREAMS  # a stream's own, or this call's
+    find = (STREAMS, STREAMS.__wrapped__)[apart if key else torch.cuda.is_current_stream_capturing()]
     arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
     if arguments[-1].numel() < tiles:
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
@@ -389,10 +389,10 @@ def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescript
 
 NAME = "h200_e4m3_exchanged_16x64x512_split2"
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-KEPT[:1] = [functools.partial(_matmul, traced=True)]  # the operator, defined once, calls the newest
 if KEPT[1:2] != [READ := "Tensor a, Tensor b, Tensor tensor_scale"]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = functools.partial(_matmul, traced=True), READ  # the operator, defined once, calls the newest

@@ -203,7 +203,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 }
 MAX_EXTENT = 2**31 - 512  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 
 
 def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = None) -> Tensor:
@@ -215,11 +215,10 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
         tensor_scale: one element, torch.float32: a factor for all of D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    given = a, b, tensor_scale
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (*given, out))
+    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, tensor_scale, out))
     run = torch.ops.gemmgen.h200_e4m3_exchanged_8x64x512 if seen else _matmul
-    return run(*given) if out is None else run(*given, out=out) or out
+    return run(a, b, tensor_scale) if out is None else run(a, b, tensor_scale, out=out) or out
 
 
 def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
@@ -308,10 +307,10 @@ def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescript
 
 
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME := "h200_e4m3_exchanged_8x64x512", [])
-KEPT[:1] = [_matmul]  # the operator, defined once, calls the newest
 if KEPT[1:2] != [READ := "Tensor a, Tensor b, Tensor tensor_scale"]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = _matmul, READ  # the operator, defined once, calls the newest

@@ -381,7 +381,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
 
     @property
     def splits_side_by_side(self) -> int:
-        """Splits whose sums are read by different threads of a program; a thread has about eight."""
+        """Splits whose sums are read by different threads: eight for each, or more if a CTA has too few."""
         most = self.architecture.threads_per_cta * VECTOR_SUMS // self.piece_sums
         return min(1 << (-(-self.splits // SPLITS_OF_THREAD) - 1).bit_length(), most)
 

@@ -356,7 +356,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory; P 
 }
 MAX_EXTENT = 2**31 - 512  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 4, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 
 
 def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tensor | None = None) -> Tensor:
@@ -370,7 +370,7 @@ def matmul(a: Tensor, b: Tensor, *, a_scale: Tensor, b_scale: Tensor, out: Tenso
     """
     given = a, b, a_scale, b_scale
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (*given, out))
+    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (*given, out))
     run = torch.ops.gemmgen.b200_nvfp4_cluster4x1 if seen else _matmul
     return run(*given) if out is None else run(*given, out=out) or out
 
@@ -473,10 +473,10 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
 
 
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME := "b200_nvfp4_cluster4x1", [])
-KEPT[:1] = [_matmul]  # the operator, defined once, calls the newest
 if KEPT[1:2] != [READ := "Tensor a, Tensor b, Tensor a_scale, Tensor b_scale"]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = _matmul, READ  # the operator, defined once, calls the newest

@@ -331,7 +331,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 MAX_EXTENT = 2**31 - 128  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 # Warps of the first partition, CTAs per cluster, registers for 2 per SM; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 8, "num_ctas": 1, "maxnreg": 48, "enable_fp_fusion": True}
-COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 
 
 def matmul(a, b, *, c, row_scale, column_bias, out=None) -> Tensor:
@@ -347,7 +347,7 @@ def matmul(a, b, *, c, row_scale, column_bias, out=None) -> Tensor:
     """
     given = a, b, c, row_scale, column_bias
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (*given, out))
+    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (*given, out))
     run = torch.ops.gemmgen.h100_bf16_cooperative_row_e5m2_out if seen else _matmul
     return run(*given) if out is None else run(*given, out=out) or out
 
@@ -437,10 +437,10 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
 
 NAME = "h100_bf16_cooperative_row_e5m2_out"
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-KEPT[:1] = [_matmul]  # the operator, defined once, calls the newest
 if KEPT[1:2] != [READ := "Tensor a, Tensor b, Tensor c, Tensor row_scale, Tensor column_bias"]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = _matmul, READ  # the operator, defined once, calls the newest

@@ -349,7 +349,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 }
 MAX_EXTENT = 2**31 - 128  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 8, "num_ctas": 2, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS, PLAIN = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 
 
 def matmul(a: Tensor, b: Tensor, *, c: Tensor, row_bias: Tensor, out: Tensor | None = None) -> Tensor:
@@ -363,7 +363,7 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, row_bias: Tensor, out: Tensor | N
         out: [M, N], torch.float32, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b, c, row_bias, out))
+    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, c, row_bias, out))
     run = torch.ops.gemmgen.h100_fp16_one_consumer_cluster1x2_row_fp32_out if seen else _matmul
     return run(a, b, c, row_bias) if out is None else run(a, b, c, row_bias, out=out) or out
 
@@ -453,10 +453,10 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
 
 NAME = "h100_fp16_one_consumer_cluster1x2_row_fp32_out"
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-KEPT[:1] = [_matmul]  # the operator, defined once, calls the newest
 if KEPT[1:2] != [READ := "Tensor a, Tensor b, Tensor c, Tensor row_bias"]:
-    KEPT[1:] = READ, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, None)
+    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
     for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
+KEPT[:2] = _matmul, READ  # the operator, defined once, calls the newest
