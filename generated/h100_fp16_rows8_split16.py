@@ -292,13 +292,13 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
     return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hooks=HOOKS) -> Tensor | None:
+def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks=HOOKS) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
-        apart = torch.cuda.is_current_stream_capturing()  # a graph has its own workspace, and its warm-up
-        apart = apart or bool(traced and _C._cuda_getCurrentRawStream(_C._cuda_getDevice()))
+        apart = apart and bool(_C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # maybe a graph's warm-up
+        apart = apart or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
         looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
         grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
         key = hooked or apart, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
@@ -323,7 +323,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, traced=False, hook
         (d if out is None else out).zero_()
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    find = (STREAMS, STREAMS.__wrapped__)[apart if key else torch.cuda.is_current_stream_capturing()]
+    find = (STREAMS, STREAMS.__wrapped__)[apart]  # a stream's own, or this call's alone
     arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
     if arguments[-1].numel() < tiles:
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
@@ -395,4 +395,4 @@ if KEPT[1:2] != [READ := "Tensor a, Tensor b"]:
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
-KEPT[:2] = functools.partial(_matmul, traced=True), READ  # the operator, defined once, calls the newest
+KEPT[:2] = functools.partial(_matmul, apart=True), READ  # the operator, defined once, calls the newest

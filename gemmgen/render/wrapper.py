@@ -96,8 +96,8 @@ class Wrapper:
     def define_run(self) -> str:
         """The head of what `matmul` and the operator call."""
         workspace = ["workspace: tuple = ()"] if self.workspace else []
-        traced = ["traced=False"] if self.workspace else []
-        arguments = ["*inputs: Tensor", *workspace, "out: Tensor | None = None", *traced, "hooks=HOOKS"]
+        apart = ["apart=False"] if self.workspace else []
+        arguments = ["*inputs: Tensor", *workspace, "out: Tensor | None = None", *apart, "hooks=HOOKS"]
         head = fit("def _matmul(", arguments, ") -> Tensor | None:")
         if "\n" not in head:
             return head
@@ -114,9 +114,10 @@ class Wrapper:
         """What the operator calls.
 
         Inductor runs what it will record into a graph once before, on a stream of its own and in the graph's
-        memory, of which nothing may be kept. So there a workspace is of one call.
+        memory, of which nothing may be kept. So on a stream that is not the default one, the workspace is
+        apart: of one call.
         """
-        return "functools.partial(_matmul, traced=True)" if self.workspace else "_matmul"
+        return "functools.partial(_matmul, apart=True)" if self.workspace else "_matmul"
 
     def find_operator(self, stem: str) -> Iterator[str]:
         """Return the statements that find what is kept of the operator of a module of this name."""
@@ -790,7 +791,7 @@ class Wrapper:
     @property
     def multiply_zeros(self) -> Iterator[str]:
         """The statements that call it once more, with zeros, and in no workspace that was given."""
-        rest = "out=out, traced=traced" if self.workspace else "out=out"
+        rest = "out=out, apart=apart" if self.workspace else "out=out"
         call = f"return _matmul({self.zeros}, {rest})"
         if 8 + len(call) > LINE_LENGTH:
             yield f"inputs = {self.zeros}"

@@ -276,7 +276,7 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
         return _matmul_of(KERNELS[0])
     (m, k), n, device = a.shape, b.shape[1], a.get_device()
     seen = torch._C._len_torch_dispatch_stack()
-    if seen or any(getattr(t, "__torch_dispatch__", PLAIN) is not PLAIN for t in (a, b)):
+    if seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b)):
         return _traced  # by a mode, or a tensor with a dispatch of its own
     if 0 in (m, n, k):
         return _matmul_of(KERNELS[0])  # there is nothing to launch
@@ -437,7 +437,7 @@ def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None
     return d if out is None else None
 
 
-PLAIN = Tensor.__torch_dispatch__
+BASE = Tensor.__torch_dispatch__
 READ = "Tensor a, Tensor b"
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
 if KEPT[1:2] != [READ]:

@@ -74,6 +74,9 @@ MUTANTS = {
         WRONG_NUMBERS, D, "", (ORIGIN, "return fragments * FRAGMENT_ROWS + 16, along")
     ),
     "parallel_piece_turned": tiled(WRONG_NUMBERS, D, "", (ORIGIN, "return along, fragments * FRAGMENT_ROWS")),
+    "parallel_pieces_on_top_of_each_other": tiled(
+        K.GLOBAL_RACE, D, STORED, (ORIGIN, "return fragments * FRAGMENT_ROWS, along * 0")
+    ),
     "parallel_every_program_the_first_piece": tiled(
         K.REDUNDANT_STORE, D, STORED, (FIRST, "first = gl.to_tensor(0)"), severity=Severity.LINT
     ),
