@@ -216,14 +216,16 @@ def matmul_kernel(a_desc, b_desc, partials_ptr):
         k_steps=gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K),
     )
 
-    tile = gl.program_id(0) // SPLITS
-    split = gl.program_id(0) % SPLITS
+    # Programs side by side have tiles side by side of one part of K: what they share comes from L2 once.
+    tiles = gl.num_programs(0) // SPLITS
+    tile = gl.program_id(0) % tiles
+    split = gl.program_id(0) // tiles
     row, column = tile_origin(args, tile)
     loads = Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)
     accumulator = multiply(args, RingPosition(gl.to_tensor(0), gl.to_tensor(0)), loads)
-    leave(args, gl.program_id(0), accumulator)
+    leave(args, tile * SPLITS + split, accumulator)
 
 
 @gluon.aggregate

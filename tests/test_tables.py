@@ -237,7 +237,7 @@ def test_an_activation_has_all_that_its_users_need(name: str) -> None:
 # NVIDIA H20 datasheet: a Hopper with 78 SMs, 148 TFLOP/s of bf16 and 4 TB/s.
 H20 = Gpu(
     "h20", "H20", HOPPER, sm_count=78, l2_bytes=60 << 20, dram_bytes_per_second=4.0e12,
-    dense_16bit_flops_per_second=148e12, sustained_hz=1.35e9, clusters_of_four=78 // 4,
+    dense_16bit_flops_per_second=148e12, sustained_hz=1.35e9, clusters_of_four=78 // 4, launch_order=None,
     device=r"\bH20\b",
 )  # fmt: skip
 

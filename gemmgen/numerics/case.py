@@ -142,6 +142,11 @@ def reduction_arguments(
     ]
 
 
+def reduction_programs(module: ModuleType, partials: Tensor) -> int:
+    """Return how many programs of a module's ``reduction_kernel`` add up these sums: one for each piece of D."""
+    return partials.numel() // (module.SPLITS.value * module.PIECE_SUMS.value)
+
+
 def _arguments(
     module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, restored: Collection[str]
 ) -> Iterator[Any]:

@@ -152,6 +152,7 @@ class HopperView(KernelView):
             parts.append(self.order)
         if plan.divides_last_wave:
             parts.append("wgmma/pieces")
+        parts += ["wgmma/first_entry"] * plan.sorts_parts_by_gpc
         if plan.specialized:
             parts += ["wgmma/fill_stage"] * plan.dependent
             parts.append(f"wgmma/producer{self._producer}")
@@ -210,7 +211,8 @@ class HopperView(KernelView):
         if self.plan.divides_last_wave:
             return "_stream_k"
         if self.divides_k:
-            return "_parts" if self.plan.reduces_apart else "_splits"
+            by_gpc = "_by_gpc" * self.plan.sorts_parts_by_gpc
+            return f"_parts{by_gpc}" if self.plan.reduces_apart else "_splits"
         return "_loading" if self.epilogue.loads else ""
 
     @property
@@ -314,6 +316,11 @@ class HopperView(KernelView):
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
             yield from self._sum_constants
+            if (order := plan.problem.gpu.launch_order) and plan.sorts_parts_by_gpc:
+                yield "CLUSTERS_AHEAD", order.ahead, "that the GPU starts before the turns of its GPCs"
+                yield "GPCS", order.gpcs, "which start a cluster by turns"
+                full = order.gpcs * order.full_turns
+                yield "CLUSTERS_OF_ALL_GPCS", full, "that start so; then the first GPC has no SMs left"
             if plan.reduces_apart:
                 yield from self.reduction.constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
@@ -459,7 +466,8 @@ class HopperView(KernelView):
     @property
     def walk(self) -> str:
         """The loop over a program's tiles, or parts of them, which says where each one is."""
-        walked = "pieces" if self.plan.divides_last_wave else "splits" if self.divides_k else "tiles"
+        splits = "parts_by_gpc" if self.plan.sorts_parts_by_gpc else "splits"
+        walked = "pieces" if self.plan.divides_last_wave else splits if self.divides_k else "tiles"
         return f"wgmma/walk_{walked}.py.j2"
 
     @property
@@ -492,7 +500,8 @@ class HopperView(KernelView):
     @property
     def place(self) -> str:
         """The part that finds a program's tile."""
-        return f"wgmma/place_{'split' if self.divides_k else 'tile'}.py.j2"
+        split = "part" if self.plan.reduces_apart else "split"
+        return f"wgmma/place_{split if self.divides_k else 'tile'}.py.j2"
 
     @property
     def prologue(self) -> str:

@@ -19,7 +19,14 @@ from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import Case, kernel_arguments, numbers, once, reduction_arguments
+from gemmgen.numerics.case import (
+    Case,
+    kernel_arguments,
+    numbers,
+    once,
+    reduction_arguments,
+    reduction_programs,
+)
 from gemmgen.numerics.encoding import rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact
 from gemmgen.numerics.reference import reference
@@ -383,7 +390,7 @@ class _Simulated:
         self.result = self._run(module.matmul_kernel, self._launch.programs, arguments, options)
         if self._reduces_apart and not self.result.findings:
             arguments = reduction_arguments(module, self._spec, inputs, d, arguments[-1])
-            programs = arguments[0].numel() // (module.SPLITS.value * module.PIECE_SUMS.value)
+            programs = reduction_programs(module, arguments[0])
             reduced = self._run(module.reduction_kernel, programs, arguments, module.REDUCTION_OPTIONS)
             self.result = replace(
                 self.result,

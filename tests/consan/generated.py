@@ -19,7 +19,7 @@ from torch import Tensor
 
 from consan.case import CLEAN, Device, Simulated
 from gemmgen.module import import_generated
-from gemmgen.numerics.case import kernel_arguments
+from gemmgen.numerics.case import kernel_arguments, reduction_arguments, reduction_programs
 from gemmgen.numerics.encoding import bits, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
@@ -170,19 +170,25 @@ def generator() -> torch.Generator:
 
 
 def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: str) -> tuple[Result, Tensor]:
-    """Return what the simulator found, and its D."""
-    d, arguments = prepared(module, case, inputs)
-    grid, options = (case.launch.programs,), module.LAUNCH_OPTIONS
+    """Return what the simulator found in the kernels that were run, the first one with a fault last, and its D."""
+    d, calls = prepared(module, case, inputs)
     early = early_arguments(case.product.plan)
-    return run(module.matmul_kernel, grid, arguments, schedules=schedules, early=early, **options), d
+    result = None
+    for kernel, programs, arguments, options in calls:
+        result = run(kernel, (programs,), arguments, schedules=schedules, early=early, **options)
+        if result.findings:
+            break
+    assert result
+    return result, d
 
 
 def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Device) -> Tensor:
     """Return the device's D."""
     with device.used():
         extras = {name: on_gpu(tensor) for name, tensor in inputs.extras.items()}
-        d, arguments = prepared(module, case, Inputs(on_gpu(inputs.a), on_gpu(inputs.b), extras))
-        module.matmul_kernel[(case.launch.programs,)](*arguments, **module.LAUNCH_OPTIONS)
+        d, calls = prepared(module, case, Inputs(on_gpu(inputs.a), on_gpu(inputs.b), extras))
+        for kernel, programs, arguments, options in calls:
+            kernel[(programs,)](*arguments, **options)
         found = d.cpu()
     device.alive()
     return found
@@ -194,12 +200,23 @@ def on_gpu(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor)
 
 
-def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Any]]:
-    """Return a poisoned D on the inputs' device, and the kernel's arguments."""
+Call = tuple[Any, int, list[Any], dict[str, Any]]
+"""A kernel, its programs, its arguments, the options of its launch."""
+
+
+def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Call]]:
+    """Return a poisoned D on the inputs' device, and the launches that make up a call of the module."""
     m, n, _ = inputs.shape
     d = Matrix.poisoned(m, n, case.spec.operands.d.dtype, inputs.a.device).view
-    restored = restored_arguments(case.product.plan)
-    return d, kernel_arguments(module, case.spec, inputs, d, restored=restored)
+    plan = case.product.plan
+    arguments = kernel_arguments(module, case.spec, inputs, d, restored=restored_arguments(plan))
+    calls: list[Call] = [(module.matmul_kernel, case.launch.programs, arguments, module.LAUNCH_OPTIONS)]
+    if plan.reduces_apart:
+        partials = arguments[-1]
+        programs = reduction_programs(module, partials)
+        behind = reduction_arguments(module, case.spec, inputs, d, partials)
+        calls.append((module.reduction_kernel, programs, behind, module.REDUCTION_OPTIONS))
+    return d, calls
 
 
 def wrong_elements(d: Tensor, inputs: Inputs, spec: Spec) -> int:

@@ -24,6 +24,8 @@ fits the constants to records:
 * [parallel] kernels whose sums a second one adds up, at 256 x 256 x 32768 and 512 x 512 x 16384, written by
   hand from generated ones, of which only medians are kept (``benchmarks/fit/h200_parallel.json``), and the
   first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
+* [launch-order] fifteen of these with programs in other orders at both shapes, by hand again, medians only
+  (``benchmarks/fit/h200_launch_order.json``);
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.
 
@@ -178,6 +180,10 @@ ROLES_SPLIT_BYTES_PER_NS = 130
 """[long-k] At which consumers add up sums that lie in the order of registers."""
 PARALLEL_NS = 500
 """[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
+SENT_SHARE = 0.5
+"""[launch-order] Of the bytes that all SMs take in, what limits kernels whose programs of a GPC load the same
+at the same time.
+"""
 PARALLEL_BYTES_PER_NS = 1_800
 """[parallel] At which sums go to memory and come back, all of them."""
 ATOMIC_NS = 740
@@ -437,6 +443,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
     dram = moved / (DRAM_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
     taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS / delivery
+    taken_in *= SENT_SHARE if plan.sorts_parts_by_gpc else 1.0
     together = _together((dram, busiest, taken_in), OVERLAP)
     start = STREAM_START_NS + (ROLES_START_NS if plan.specialized else 0)
     terms = {

@@ -100,7 +100,7 @@ LONGEST_K = 16_384
 measured.
 """
 
-PARALLEL_CHOICES: Choices = {"splits": (7, 8, 15, 16, 30, 32, 64), "cta_tile_n": (64, 128, 256)}
+PARALLEL_CHOICES: Choices = {"splits": (4, 7, 8, 15, 16, 30, 32, 64), "cta_tile_n": (64, 128, 256)}
 """What is tried where it does: what fills the places of the GPU, in clusters of two and of four too."""
 
 EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128)}
@@ -183,7 +183,8 @@ TILE_DERIVED = (
 )
 """What follows from the tile and its warps, each from those alone."""
 ORDER_DERIVED = (
-    Derived("order", lambda plan: "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]),
+    Derived("order", lambda plan: _order(plan)),
+    Derived("minor", lambda plan: "n" if plan.order == "row" else ORDER_DEFAULTS["minor"]),
     Derived("width", lambda plan: _width(plan)),
 )
 """How tiles follow one another, where a spec says nothing of that."""
@@ -216,7 +217,10 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 told = {"mma_rows": rows, "specialization": kind}
                 yield Branch(fixed, choices, told)
                 if _reduces_apart(problem, {*stated, *wanted}, choices):
-                    parallel = {**fixed, "reduction": "parallel"}
+                    # The order of tiles follows from what the cluster shares, unless something is decided.
+                    free = LONG_K_DEFAULTS.keys() if order == LONG_K_DEFAULTS else ()
+                    parallel = {name: value for name, value in fixed.items() if name not in free}
+                    parallel["reduction"] = "parallel"
                     yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
                 if kind != "none" and rows == "m":
                     for tile, columns in _fitted(problem, stated, wanted, kind):
@@ -591,6 +595,18 @@ def _is_one_wave(plan: WgmmaKernel) -> bool:
     """
     tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
     return tiles * plan.splits <= plan.resident_programs
+
+
+def _order(plan: WgmmaKernel) -> object:
+    """Return the order of tiles, where a spec says nothing of that.
+
+    Programs side by side on a GPC had better share the operand that their clusters do not: those of a
+    cluster of 1 x 2 share A. At 512 x 512 x 16384 tiles of 128 x 64 take 19.9 us down the columns and 22.6
+    along the rows (``benchmarks/fit/h200_launch_order.json``).
+    """
+    if plan.reduces_apart:
+        return "column" if plan.cluster_n > plan.cluster_m else "row"
+    return "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]
 
 
 def _width(plan: WgmmaKernel) -> object:

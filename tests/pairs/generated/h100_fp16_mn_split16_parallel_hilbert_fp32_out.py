@@ -51,6 +51,9 @@ STAGES = gl.constexpr(4)  # tiles of A and of B in flight
 SPLITS = gl.constexpr(16)  # parts of K, that programs take one by one
 SUMS = gl.constexpr(32768)  # of each consumer's rows of a tile
 COLUMN_CTAS = gl.constexpr(2)  # that divide the columns of an accumulator
+CLUSTERS_AHEAD = gl.constexpr(4)  # that the GPU starts before the turns of its GPCs
+GPCS = gl.constexpr(8)  # which start a cluster by turns
+CLUSTERS_OF_ALL_GPCS = gl.constexpr(32)  # that start so; then the first GPC has no SMs left
 TILE_SUMS = gl.constexpr(65536)  # of a part of a tile
 FRAGMENT_ROWS = gl.constexpr(16)  # of an accumulator, which a warp has in groups of 8 columns
 FRAGMENT_SUMS = gl.constexpr(128)  # of such a group
@@ -157,6 +160,29 @@ def tile_origin(args, tile):
 
 
 @gluon.jit
+def first_entry():
+    """Where a program begins in the list of parts: all tiles of the first part of K, then those of the next.
+
+    Programs that start on one GPC are neighbours in it, for L2 sends once what they load at the same time.
+    The GPU starts clusters on its GPCs by turns, and goes on without the first one when that is full. Where
+    it does otherwise the parts are the same, and more comes from L2.
+    """
+    turn = gl.program_id(0) - CLUSTERS_AHEAD
+    turns = gl.maximum(gl.num_programs(0) - CLUSTERS_AHEAD, 0)
+    of_all = gl.minimum(turns, CLUSTERS_OF_ALL_GPCS)
+    later = turns - of_all
+    is_later = turn >= CLUSTERS_OF_ALL_GPCS
+    gpc = gl.where(is_later, 1 + (turn - CLUSTERS_OF_ALL_GPCS) % (GPCS - 1), turn % GPCS)
+    # How many start on the GPCs before this one, and on this one before this program.
+    others = gl.maximum(gpc - 1, 0)
+    before = gpc * (of_all // GPCS) + gl.minimum(gpc, of_all % GPCS)
+    before += others * (later // (GPCS - 1)) + gl.minimum(others, later % (GPCS - 1))
+    here_later = CLUSTERS_OF_ALL_GPCS // GPCS + (turn - CLUSTERS_OF_ALL_GPCS) // (GPCS - 1)
+    here = gl.where(is_later, here_later, turn // GPCS)
+    return gl.where(turn < 0, gl.program_id(0), CLUSTERS_AHEAD + before + here)
+
+
+@gluon.jit
 def producer_partition(args):
     """One warp in each CTA: keep the ring of A and B tiles full.
 
@@ -165,9 +191,10 @@ def producer_partition(args):
     """
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    for part in range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0)):
-        row, column = tile_origin(args, part // SPLITS)
-        first_step = part % SPLITS * args.k_steps
+    tiles = args.tiles_m * args.tiles_n
+    for entry in range(first_entry(), tiles * SPLITS, gl.num_programs(0)):
+        row, column = tile_origin(args, entry % tiles)
+        first_step = entry // tiles * args.k_steps
         for k_step in range(first_step, first_step + args.k_steps):
             k = k_step * PROGRAM_TILE_K
             # This CTA's consumers must have released the tiles that the stage held.
@@ -260,8 +287,10 @@ def leave(args, place, accumulator):
 def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumers: multiply parts of tiles, and leave their sums."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    for part in range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0)):
+    tiles = args.tiles_m * args.tiles_n
+    for entry in range(first_entry(), tiles * SPLITS, gl.num_programs(0)):
         accumulator, ring = multiply(args, args.a_smem[consumer], ring)
+        part = entry % tiles * SPLITS + entry // tiles
         leave(args, part * CONSUMERS + consumer, accumulator)
 
 
