@@ -150,7 +150,7 @@ def test_a_ring_counts_up_and_flips(tree: ast.Module) -> None:
                 continue
             for node in ast.walk(loop):
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.FloorDiv):
-                    # A part of a tile, or an entry in the list of all, has a number that is no count of loads.
+                    # A part of a tile, or an entry in a list of them, has a number that is no count of loads.
                     assert names(node) <= known | {"i", "part", "entry", "tiles"}, (
                         f"{function.name}: {ast.unparse(node)}"
                     )
