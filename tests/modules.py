@@ -2,6 +2,7 @@
 
 Those that a person would want are under specs/ and generated/, the others, which complete the coverage, under
 tests/pairs. Whatever is asserted of the ones is asserted of the others: `SPECS` and `GENERATED` hold both.
+They hold gradients too, whose specs lie beside the modules.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ def _specs(directory: Path) -> tuple[Path, ...]:
 
 
 _DIRECTORIES = {spec.stem: place for place in PLACES for spec in _specs(place[0])}
+_DIRECTORIES |= {spec.stem: (place[1], place[1]) for place in PLACES for spec in _specs(place[1])}
 WANTED = _specs(ROOT / "specs")
 """The specs that a person would want."""
 SPECS = tuple(_DIRECTORIES[stem][0] / f"{stem}.yaml" for stem in sorted(_DIRECTORIES))
