@@ -279,6 +279,7 @@ def build_command(
     if stages and not lowering:
         raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
     _refuse_duplicates(specs)
+    _refuse_gradients(specs)
     if lowering:
         require_compiler()
     with _progress("building") as progress:
@@ -1062,18 +1063,23 @@ def _all_specs() -> list[Path]:
 
 
 def _refuse_duplicates(paths: list[Path]) -> None:
-    """Two specs of one stem would overwrite each other's module or record, or a gradient's module."""
+    """Two specs of one stem would overwrite each other's module or record."""
     first: dict[str, Path] = {}
     for path in paths:
         if path.stem in first and first[path.stem] != path:
             message = f"makes the same module as {first[path.stem]}: rename one of the two"
             raise GemmgenError([Diagnostic(path.as_posix(), "module-name", message)])
         first[path.stem] = path
+
+
+def _refuse_gradients(paths: list[Path]) -> None:
+    """A spec named as a gradient of another one would overwrite that one's module."""
+    stems = {path.stem: path for path in paths}
     for path in paths:
         for stem in (gradient_stem(path.stem, operand) for operand in OPERANDS):
-            if stem in first and load_spec(path).spec.backward:
+            if stem in stems and load_spec(path).spec.backward:
                 message = f"makes the same module as a gradient of {path}: rename one of the two"
-                raise GemmgenError([Diagnostic(first[stem].as_posix(), "module-name", message)])
+                raise GemmgenError([Diagnostic(stems[stem].as_posix(), "module-name", message)])
 
 
 def _refuse_unwritable(record: Path, specs: list[Path]) -> None:

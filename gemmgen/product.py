@@ -106,7 +106,8 @@ def make(path: Path, tick: Tick | None = None) -> Product:
         GemmgenError: The spec is malformed, or no legal plan satisfies it.
     """
     product = _planned(load_spec(path), tick)
-    specs = gradient_specs(product.source.spec, product.source.stem)
+    source = product.source
+    specs = gradient_specs(source.spec, source.stem, Path(source.path).name)
     gradients = (Derived(text, _planned(parse_spec(text.encode(), stem))) for stem, text in specs.items())
     return replace(product, gradients=tuple(gradients)) if specs else product
 
