@@ -50,12 +50,16 @@ def can_implement(
     if missing := {_tensor(name) for name in wanted} - given.keys():
         return False, f"{_name(kernel)} needs {', '.join(sorted(missing))}"
     known: dict[str, Any] = {"1": 1, "copies": {}}  # as `matmul` begins; few modules have scalars, or copy
-    for name in table:
-        if (tensor := given.get(_tensor(name))) is not None:
-            try:
-                check(name, tensor, known)
-            except (TypeError, ValueError) as error:
-                return False, str(error)
+    follows = (
+        hasattr(kernel, BACKWARD) and out is None
+    )  # as the kernel's operator is then called: below autograd
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not follows):
+        for name in table:
+            if (tensor := given.get(_tensor(name))) is not None:
+                try:
+                    check(name, tensor, known)
+                except (TypeError, ValueError) as error:
+                    return False, str(error)
     reason = _problem(kernel, a, b, out)
     return not reason, reason
 

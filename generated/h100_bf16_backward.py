@@ -272,7 +272,7 @@ COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_d
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Return a @ b.
 
-    On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes; has a backward.
+    On one GPU of compute capability 9.0. Addresses and row strides are multiples of 16 bytes.
         a: [M, K], torch.bfloat16, K contiguous.
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.

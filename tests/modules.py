@@ -24,8 +24,12 @@ def _specs(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(directory.glob("*.yaml")))
 
 
-_DIRECTORIES = {spec.stem: place for place in PLACES for spec in _specs(place[0])}
-_DIRECTORIES |= {spec.stem: (place[1], place[1]) for place in PLACES for spec in _specs(place[1])}
+_DIRECTORIES = {
+    spec.stem: (directory, generated)
+    for specs, generated in PLACES
+    for directory in (specs, generated)
+    for spec in _specs(directory)
+}
 WANTED = _specs(ROOT / "specs")
 """The specs that a person would want."""
 SPECS = tuple(_DIRECTORIES[stem][0] / f"{stem}.yaml" for stem in sorted(_DIRECTORIES))

@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gemmgen.build import build
 from gemmgen.errors import GemmgenError
-from gemmgen.integrations import Linear
+from gemmgen.integrations import Linear, can_implement
 from gemmgen.module import import_generated
 from gemmgen.problem import gradients_of
 from gemmgen.product import check, make, write
@@ -619,6 +619,16 @@ class Asked(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(str(func))
         return func(*args, **(kwargs or {}))
+
+
+def test_a_module_with_a_backward_says_that_it_takes_what_requires_grad_without_an_out(
+    linear: Modules,
+) -> None:
+    x, w, out = leaf(8, 16, dtype=BF16), leaf(24, 16, dtype=BF16), leaf(8, 24, dtype=BF16).detach()
+    assert can_implement(linear.forward, x, w.T) == (True, "")
+    assert can_implement(linear.forward, x, w.T, out=out)[1] == "a must not require grad: out has no backward"
+    with torch.no_grad():
+        assert can_implement(linear.forward, x, w.T, out=out) == (True, "")
 
 
 @pytest.mark.parametrize("compiling", [False, True])

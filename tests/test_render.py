@@ -440,6 +440,36 @@ def test_every_combination_of_parts_is_formatted_and_lint_clean(base: WgmmaKerne
     assert_clean(modules)
 
 
+ADDED: dict[str, dict[str, object]] = {
+    "nothing": {},
+    "c": {"c": DTYPES["bf16"], "alpha": -1.0, "beta": 0.5},
+    "biases": {"ops": ("row_bias", "column_bias")},
+    "residual": {"c": DTYPES["bf16"], "ops": ("column_bias", "residual")},
+}
+"""What a kernel with a backward may add to A @ B."""
+
+
+def test_a_module_with_a_backward_is_formatted_and_lint_clean(base: WgmmaKernel, modules: Path) -> None:
+    bf16, kinds = DTYPES["bf16"], (KINDS["two"], KINDS["stream_k"])
+    choices = combinations(ADDED.values(), MAJORS.values(), (False, True), kinds, ("m", "long_name_" * 6))
+    number = 0
+    for number, (added, (a, b), copies, kind, stem) in enumerate(choices, 1):
+        of: dict[str, Any] = {
+            "a": Operand(bf16, a),
+            "b": Operand(bf16, b),
+            "copies_misaligned": copies,
+            "backward": True,
+        }
+        decisions: dict[str, Any] = {
+            **kind,
+            "problem": replace(base.problem, **of, **cast("dict[str, Any]", added)),
+        }
+        plan = replace(base, **decisions)
+        (modules / f"m{number}.py").write_text(render(plan, spec_name=f"{stem}.yaml", spec_sha256="0" * 64))
+    assert number == 64
+    assert_clean(modules)
+
+
 def titled(plan: WgmmaKernel, title: str) -> WgmmaKernel:
     return replace(plan, problem=replace(plan.problem, title=title))
 

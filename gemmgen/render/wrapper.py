@@ -31,9 +31,9 @@ class Wrapper:
         return gradients_of(self.plan.problem)
 
     @property
-    def differentiates(self) -> str:
-        """Whether there is a backward, in words."""
-        return "has a backward" if self.gradients else "no backward"
+    def no_backward(self) -> str:
+        """What a module without a backward says of that."""
+        return "" if self.gradients else "; no backward"
 
     def backward_paragraph(self, stem: str) -> str:
         """Return which modules compute the gradients of a module of this name, wrapped."""
