@@ -50,10 +50,9 @@ def can_implement(
     if missing := {_tensor(name) for name in wanted} - given.keys():
         return False, f"{_name(kernel)} needs {', '.join(sorted(missing))}"
     known: dict[str, Any] = {"1": 1, "copies": {}}  # as `matmul` begins; few modules have scalars, or copy
-    follows = (
-        hasattr(kernel, BACKWARD) and out is None
-    )  # as the kernel's operator is then called: below autograd
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not follows):
+    # With a backward and without `out` a kernel is called below autograd, which then follows its operator.
+    below = hasattr(kernel, BACKWARD) and out is None
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not below):
         for name in table:
             if (tensor := given.get(_tensor(name))) is not None:
                 try:

@@ -193,7 +193,7 @@ def _gradient_text(gradient: Gradient, spec: Spec, stem: str, name: str) -> str:
         operands["misaligned"] = "copy"
     transposed = ", transposed" * gradient.transposed[2]
     title = f"gradient of {gradient.operand.upper()}{transposed}: {gradient.formula} of {stem}"
-    data: dict[str, Any] = {"title": title[:TITLE_LIMIT], "target": spec.target, "operands": operands}
+    data: dict[str, Any] = {"title": title[:TITLE_LIMIT].strip(), "target": spec.target, "operands": operands}
     if problem.alpha != 1:
         data["epilogue"] = {"alpha": problem.alpha}
     if problem.deterministic:
