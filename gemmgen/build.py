@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
@@ -98,6 +98,8 @@ class Built:
     """What the CPU simulator saw; None if it was not asked."""
     artifacts: tuple[Path, ...]
     """What was emitted beside the module."""
+    gradients: tuple[Built, ...] = ()
+    """Of a spec with a backward, the modules of its gradients, written together with the module."""
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold."""
@@ -108,6 +110,7 @@ class Built:
             "ledger": self.ledger.as_dict(),
             "resources": asdict(self.resources) if self.resources else None,
             "simulation": self.simulation.as_dict() if self.simulation else None,
+            **({"gradients": [gradient.as_dict() for gradient in self.gradients]} if self.gradients else {}),
         }
 
 
@@ -116,23 +119,34 @@ def build(
 ) -> Built:
     """Generate, compile, simulate and write one spec's module under `out`, with the artifacts of `emit`.
 
+    So it does with the modules of its gradients, where a spec has a backward: all are written, or none.
     Without `lowering` there is no simulation either: it needs the same compiler.
 
     Raises:
         GemmgenError: A stage refuses the spec or finds a fault; then nothing has been written.
     """
     product = make(spec)
-    lowered, simulated = _prove(product, simulation=simulation) if lowering else (None, None)
+    built: list[Built] = []
     artifacts: dict[str, bytes] = {}
-    if lowered:
-        artifacts = {
-            stage: disassemble(lowered.artifacts["cubin"]) if stage == "sass" else lowered.artifacts[stage]
-            for stage in emit
-        }
-    module = write(product, out, artifacts)
-    emitted = tuple(module.with_suffix(f".{stage}") for stage in artifacts)
-    resources = lowered.resources if lowered else None
-    return Built(product.source.path, module, ledger(product.plan), resources, simulated, emitted)
+    for each in (product, *(derived.product for derived in product.gradients)):
+        lowered, simulated = _prove(each, simulation=simulation) if lowering else (None, None)
+        emitted = _emitted(lowered, emit) if lowered else {}
+        module = out / f"{each.source.stem}.py"
+        paths = {stage: module.with_suffix(f".{stage}") for stage in emitted}
+        artifacts |= {path.name: emitted[stage] for stage, path in paths.items()}
+        resources, spent = lowered.resources if lowered else None, ledger(each.plan)
+        built.append(Built(each.source.path, module, spent, resources, simulated, (*paths.values(),)))
+    write(product, out, artifacts)
+    first, *gradients = built
+    return replace(first, gradients=tuple(gradients))
+
+
+def _emitted(lowered: Lowered, stages: Sequence[str]) -> dict[str, bytes]:
+    """Return what is kept of a lowering, by stage."""
+    return {
+        stage: disassemble(lowered.artifacts["cubin"]) if stage == "sass" else lowered.artifacts[stage]
+        for stage in stages
+    }
 
 
 def _prove(product: Product, *, simulation: bool) -> tuple[Lowered, Simulation | None]:

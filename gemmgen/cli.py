@@ -28,6 +28,8 @@ from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
 from gemmgen.library import package
+from gemmgen.plan.decisions import gradient_stem
+from gemmgen.problem import OPERANDS
 from gemmgen.product import Product, check, make, staged
 from gemmgen.reporting import (
     choose,
@@ -45,6 +47,7 @@ from gemmgen.reporting import print_json as _print_json
 from gemmgen.reporting import progressing as _progress
 from gemmgen.reporting import write as _write
 from gemmgen.scratch import usable_cores
+from gemmgen.spec import load_spec
 
 if TYPE_CHECKING:
     from gemmgen.bench import Book
@@ -276,6 +279,7 @@ def build_command(
     if stages and not lowering:
         raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
     _refuse_duplicates(specs)
+    _refuse_gradients(specs)
     if lowering:
         require_compiler()
     with _progress("building") as progress:
@@ -283,7 +287,7 @@ def build_command(
         built, failed = _each(specs, action, progress, parallel=lowering)
     if as_json:
         _print_json([item.as_dict() for item in built])
-    for item in () if as_json else built:
+    for item in () if as_json else (each for one in built for each in (one, *one.gradients)):
         print(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
             print(resources_text(item.resources) + "\n")
@@ -321,7 +325,8 @@ def check_command(
         if not as_json:
             print(finding.diff, end="")
     if not (findings or failed or as_json):
-        print(f"{len(products)} specs, {len(products)} modules under {out}: all up to date")
+        modules = sum(1 + len(product.gradients) for product in products)
+        print(f"{len(products)} specs, {modules} modules under {out}: all up to date")
     _exit(failed or bool(findings))
 
 
@@ -1065,6 +1070,16 @@ def _refuse_duplicates(paths: list[Path]) -> None:
             message = f"makes the same module as {first[path.stem]}: rename one of the two"
             raise GemmgenError([Diagnostic(path.as_posix(), "module-name", message)])
         first[path.stem] = path
+
+
+def _refuse_gradients(paths: list[Path]) -> None:
+    """A spec named as a gradient of another one would overwrite that one's module."""
+    stems = {path.stem: path for path in paths}
+    for path in paths:
+        for stem in (gradient_stem(path.stem, operand) for operand in OPERANDS):
+            if stem in stems and load_spec(path).spec.backward:
+                message = f"makes the same module as a gradient of {path}: rename one of the two"
+                raise GemmgenError([Diagnostic(stems[stem].as_posix(), "module-name", message)])
 
 
 def _refuse_unwritable(record: Path, specs: list[Path]) -> None:

@@ -24,6 +24,8 @@ BIAS_ALONE = "The epilogue: plus a bias for each column."
 
 CHECK: Final = "_argument"
 """What modules call the function that checks an argument."""
+BACKWARD: Final = "_backward"
+"""What those with a backward call its formula."""
 Kernel: TypeAlias = Any
 """A generated module, or what else has such a ``matmul``."""
 
@@ -48,12 +50,15 @@ def can_implement(
     if missing := {_tensor(name) for name in wanted} - given.keys():
         return False, f"{_name(kernel)} needs {', '.join(sorted(missing))}"
     known: dict[str, Any] = {"1": 1, "copies": {}}  # as `matmul` begins; few modules have scalars, or copy
-    for name in table:
-        if (tensor := given.get(_tensor(name))) is not None:
-            try:
-                check(name, tensor, known)
-            except (TypeError, ValueError) as error:
-                return False, str(error)
+    # With a backward and without `out` a kernel is called below autograd, which then follows its operator.
+    below = hasattr(kernel, BACKWARD) and out is None
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not below):
+        for name in table:
+            if (tensor := given.get(_tensor(name))) is not None:
+                try:
+                    check(name, tensor, known)
+                except (TypeError, ValueError) as error:
+                    return False, str(error)
     reason = _problem(kernel, a, b, out)
     return not reason, reason
 
@@ -125,8 +130,8 @@ class Linear(nn.Linear):
     """A ``torch.nn.Linear`` that a generated kernel computes, with the same parameters and state dict.
 
     Where the kernel does not take a call ``torch.nn.functional.linear`` computes it, and `reason` says why:
-    something requires grad, has another type, is on a CPU. A bias is the kernel's if it has one
-    (``column_bias``), else torch adds it.
+    something requires grad and the kernel has no backward, has another type, is on a CPU. A bias is the
+    kernel's if it has one (``column_bias``), else torch adds it.
     """
 
     reason: str
@@ -174,6 +179,7 @@ class Linear(nn.Linear):
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
         self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "KEPT")
+        self._differentiable = hasattr(kernel, BACKWARD)
         self.reason = ""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
@@ -199,11 +205,12 @@ class Linear(nn.Linear):
 
     def _traced(self, input: Tensor) -> Tensor:  # noqa: A002
         """Return the same under torch.compile, which sees no addresses: what is known beforehand decides."""
-        learning = torch.is_grad_enabled() and (input.requires_grad or self.weight.requires_grad)
+        learns = input.requires_grad or any(each.requires_grad for each in self.parameters())
+        follows = self._differentiable or not (learns and torch.is_grad_enabled())
         whole = self.in_features * input.element_size() % 16 == 0 and self.weight.is_contiguous()
         dtypes = input.dtype == self.weight.dtype and self._dtype in (None, input.dtype)
         on_gpu = input.device.type in ("cuda", "meta")  # the second stands for any
-        if self._traceable and on_gpu and whole and dtypes and not learning:
+        if self._traceable and on_gpu and whole and dtypes and follows:
             return self._product(input)
         return functional.linear(input, self.weight, self.bias)
 

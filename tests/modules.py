@@ -2,6 +2,7 @@
 
 Those that a person would want are under specs/ and generated/, the others, which complete the coverage, under
 tests/pairs. Whatever is asserted of the ones is asserted of the others: `SPECS` and `GENERATED` hold both.
+They hold gradients too, whose specs lie beside the modules.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ def _specs(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(directory.glob("*.yaml")))
 
 
-_DIRECTORIES = {spec.stem: place for place in PLACES for spec in _specs(place[0])}
+_DIRECTORIES = {
+    spec.stem: (directory, generated)
+    for specs, generated in PLACES
+    for directory in (specs, generated)
+    for spec in _specs(directory)
+}
 WANTED = _specs(ROOT / "specs")
 """The specs that a person would want."""
 SPECS = tuple(_DIRECTORIES[stem][0] / f"{stem}.yaml" for stem in sorted(_DIRECTORIES))

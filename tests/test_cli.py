@@ -291,6 +291,30 @@ def test_two_specs_of_one_name_are_refused_before_anything_is_built(gemmgen_: Ge
     assert not Path("generated").exists()
 
 
+def test_a_spec_named_as_the_gradient_of_another_is_refused_before_anything_is_built(
+    gemmgen_: Gemmgen, good: Path
+) -> None:
+    Path("good_grad_b.yaml").write_text(SPEC)
+    assert gemmgen_("build", "--no-lower", good, "good_grad_b.yaml").code == 0
+    good.write_text(SPEC + "backward: true\n")
+    ran = gemmgen_("build", "--no-lower", good, "good_grad_b.yaml", "--out", "other")
+    assert (ran.code, ran.stdout) == (1, "")
+    message = "makes the same module as a gradient of good.yaml: rename one of the two"
+    assert ran.stderr == f"good_grad_b.yaml: error[module-name]: {message}\n"
+    assert not Path("other").exists()
+
+
+def test_a_build_tells_of_the_modules_of_gradients(gemmgen_: Gemmgen, good: Path) -> None:
+    good.write_text(SPEC + "backward: true\n")
+    ran = gemmgen_("build", "--no-lower", good)
+    modules = ["good", "good_grad_a", "good_grad_b"]
+    assert re.findall(r"^wrote generated/(\w+)\.py$", ran.stdout, re.MULTILINE) == modules
+    assert re.findall(r"^(\w+)\.yaml$", ran.stdout, re.MULTILINE) == modules
+    (report,) = gemmgen_("build", "--no-lower", good, "--json").results
+    found = [report, *report["gradients"]]
+    assert [each["module"] for each in found] == [f"generated/{module}.py" for module in modules]
+
+
 def test_the_same_spec_twice_is_built_twice(gemmgen_: Gemmgen, good: Path) -> None:
     ran = gemmgen_("build", "--no-lower", good, f"./{good}")
     assert (ran.code, ran.diagnostics) == (0, [])
@@ -360,8 +384,9 @@ def test_check_without_arguments_is_about_all_of_specs(
 ) -> None:
     monkeypatch.chdir(ROOT)
     ran = gemmgen_("check")
-    count = len(WANTED)
-    assert ran == Ran(0, f"{count} specs, {count} modules under generated: all up to date\n", "")
+    # Of the one spec with a backward there are three modules.
+    says = f"{len(WANTED)} specs, {len(WANTED) + 2} modules under generated: all up to date\n"
+    assert ran == Ran(0, says, "")
 
 
 def test_check_shows_what_differs(gemmgen_: Gemmgen, good: Path) -> None:
@@ -404,6 +429,22 @@ def test_specs_of_either_suffix_are_found(gemmgen_: Gemmgen, good: Path) -> None
     gemmgen_("build", "--no-lower", "specs/good.yml")
     assert gemmgen_("check").code == 0
     assert [row["spec"] for row in gemmgen_("list", "--json").results] == ["good"]
+
+
+def test_a_spec_with_a_backward_is_one_row_whose_state_is_that_of_all_its_modules(
+    gemmgen_: Gemmgen, good: Path
+) -> None:
+    Path("specs").mkdir()
+    Path("specs/learns.yml").write_text(SPEC + "backward: true\n")
+    gemmgen_("build", "--no-lower", "specs/learns.yml")
+    assert "from learns.yml:" in Path("generated/learns_grad_a.yaml").read_text()
+    assert gemmgen_("check") == Ran(0, "1 specs, 3 modules under generated: all up to date\n", "")
+    assert [row["module"] for row in gemmgen_("list", "--json").results] == ["up to date"]
+    Path("generated/learns_grad_b.py").unlink()
+    assert [(row["spec"], row["module"]) for row in gemmgen_("list", "--json").results] == [
+        ("learns", "missing")
+    ]
+    assert gemmgen_("check").codes == ["missing"]
 
 
 def test_list_shows_every_spec_and_the_state_of_its_module(gemmgen_: Gemmgen, good: Path) -> None:

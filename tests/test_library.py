@@ -518,6 +518,10 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
     assert refusal(lambda: read([SPECS / "b200_mxfp8.yaml"])) == (
         "b200_mxfp8.yaml: error[library-kernel]: cannot be in a library: its scales are packed for one kernel"
     )
+    assert refusal(lambda: read([SPECS / "h100_bf16_backward.yaml"])) == (
+        "h100_bf16_backward.yaml: error[library-kernel]: cannot be in a library: it has a backward, and the"
+        " operator of a library has none: leave that out"
+    )
     own = read([SPECS / WIDE])
     assert refusal(lambda: package.assemble("h100_bf16", own, library.choose(own))) == (
         "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch:"

@@ -60,8 +60,9 @@ KINDS = (
     "b200_nvfp4_residual",
     "h100_bf16_misaligned",
     "h100_bf16_single_tile",
+    "h100_bf16_backward",
 )
-"""A module of each kind that takes more than A, B and D, divides K, copies, or takes a tile at most."""
+"""A module of each kind that takes more than A, B and D, divides K, copies, takes one tile, or learns."""
 
 
 @dataclass(frozen=True)

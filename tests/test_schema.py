@@ -16,7 +16,9 @@ from modules import ROOT
 from gemmgen import api
 from gemmgen.spec.model import SCHEMA_ID, json_schema
 
-RIGHT = sorted([*ROOT.glob("specs/*.yaml"), *ROOT.glob("tests/pairs/specs/*.yaml")])
+RIGHT = sorted(
+    [*ROOT.glob("specs/*.yaml"), *ROOT.glob("tests/pairs/specs/*.yaml"), *ROOT.glob("generated/*.yaml")]
+)
 RULES = sorted(path for path in ROOT.glob("tests/invalid/*/*.yaml") if path.parent.name != "load")
 """What only rules of the hardware refuse: each field is of its type."""
 LOADING = sorted(ROOT.glob("tests/invalid/load/*.yaml"))

@@ -164,7 +164,6 @@ WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
 
 STRIDE = "must have rows a multiple of 16 bytes apart, found"
 ADDRESS = "must start at a multiple of 16 bytes, found"
-NO_BACKWARD = "{} must not require grad (no backward): detach it"
 
 WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
     # dimensions
@@ -273,11 +272,17 @@ WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
         "out must be on a's device cuda:0, found cuda:1",
     ),
     # gradients
-    "a requires grad": (lambda o: (o.a().requires_grad_(), o.b()), NO_BACKWARD.format("a")),
-    "b requires grad": (lambda o: (o.a(), o.b().requires_grad_()), NO_BACKWARD.format("b")),
+    "a requires grad": (
+        lambda o: (o.a().requires_grad_(), o.b(), o.out()),
+        "a must not require grad{no_backward}",
+    ),
+    "b requires grad": (
+        lambda o: (o.a(), o.b().requires_grad_(), o.out()),
+        "b must not require grad{no_backward}",
+    ),
     "out requires grad": (
         lambda o: (o.a(), o.b(), o.out().requires_grad_()),
-        NO_BACKWARD.format("out"),
+        "out must not require grad{no_backward}",
     ),
 }
 
@@ -295,7 +300,10 @@ def exactly(template: str, plan: WgmmaKernel, operands: Operands) -> str:
 def filled(template: str, plan: WgmmaKernel, operands: Operands) -> str:
     overhang = max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k)
     element = operands.d.itemsize
-    return template.format(ab=operands.ab, d=operands.d, limit=2**31 - overhang, element=element)
+    why = ": out has no backward" if plan.problem.backward else " (no backward): detach it"
+    return template.format(
+        ab=operands.ab, d=operands.d, limit=2**31 - overhang, element=element, no_backward=why
+    )
 
 
 @pytest.fixture(scope="session")

@@ -200,6 +200,8 @@ def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
         why = "its scales are packed for one kernel"
     elif kernel.schedule_kind == "single_tile":
         why = "its kernel computes no more than a tile"
+    elif kernel.problem.backward:
+        why = "it has a backward, and the operator of a library has none: leave that out"
     else:
         return source, anonymous(kernel)
     raise _refused(path, "library-kernel", f"cannot be in a library: {why}")
@@ -274,7 +276,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                     kernels[arm.kernel] = anonymous(kernel)
                     spec = spec or source.spec
                 kernel = kernels[arm.kernel]
-                if getattr(kernel, "early_operand", "none") == "none":
+                if getattr(kernel, "early_operand", "none") == "none" and not kernel.problem.backward:
                     # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
                     baseline = median(result.baseline.seconds)
                     seconds = baseline / result.ratio(arm).median

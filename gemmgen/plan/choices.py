@@ -12,6 +12,7 @@ from gemmgen.plan.decisions import FIELDS, pinned
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, counted, either, judge, one_of, rule
 from gemmgen.plan.search import Family
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec
 from gemmgen.spec.model import (
     SIZE_LIMIT,
@@ -200,11 +201,41 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
         )
 
 
+@rule("backward", after=[target_choice])
+def backward(statement: Statement) -> Iterator[Finding]:
+    """A backward is of 16-bit operands, of whose type C and D are, and of an epilogue that only adds."""
+    spec = statement.spec
+    operands, dtype = spec.operands, spec.operands.a.dtype
+    if not spec.backward:
+        return
+    if DTYPES[dtype].bits != 16:
+        limit = "gradients are products of 16-bit matrices, bf16 or fp16"
+        yield Finding("backward", f"true for {dtype} operands", limit, "leave it out")
+        return
+    for name, matrix in (("c", operands.c), ("d", operands.d)):
+        if matrix and matrix.dtype != dtype:
+            yield Finding(
+                f"operands.{name}.dtype",
+                f"{name.upper()} is {matrix.dtype} with a backward of {dtype} operands",
+                "kernels multiply the gradient of D with A and B, and C's follows from it: all have one type",
+                f"use {dtype}, or no backward",
+            )
+    for i, (op, _) in enumerate(spec.epilogue.steps):
+        if OPERATIONS[op].effect != "plus":
+            yield Finding(
+                f"epilogue.ops.{i}",
+                f"{op} with a backward",
+                "its derivative reads what it was applied to, which no kernel keeps",
+                "leave it out, or use no backward",
+            )
+
+
 CHOICE_RULES: tuple[Rule[Statement], ...] = (
     target_choice,
     search_values,
     batch_invariance,
     misaligned_copy,
+    backward,
 )
 
 

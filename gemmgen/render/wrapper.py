@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from gemmgen import triton_api
 from gemmgen.hardware import DType
+from gemmgen.plan.decisions import gradient_stem
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
-from gemmgen.problem import Operand
+from gemmgen.problem import Gradient, Operand, gradients_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
 
@@ -23,6 +24,76 @@ class Wrapper:
     """Any plan's wrapper as its template sees it."""
 
     plan: Kernel
+
+    @property
+    def gradients(self) -> tuple[Gradient, ...]:
+        """What the backward multiplies; nothing where there is none."""
+        return gradients_of(self.plan.problem)
+
+    @property
+    def no_backward(self) -> str:
+        """What a module without a backward says of that."""
+        return "" if self.gradients else "; no backward"
+
+    def backward_paragraph(self, stem: str) -> str:
+        """Return which modules compute the gradients of a module of this name, wrapped."""
+        if not self.gradients:
+            return ""
+        modules = " and ".join(gradient_stem(stem, gradient.operand) for gradient in self.gradients)
+        text = f"The gradients of A and B come from the modules {modules}, imported from beside this one."
+        return f"\n\n{textwrap.fill(text, width=105)}"
+
+    @property
+    def standard_imports(self) -> str:
+        """The imports of Python's own modules."""
+        return "import functools" + "\nimport importlib" * bool(self.gradients)
+
+    @property
+    def faults_of_autograd(self) -> str:
+        """The part with faults of tensors that autograd follows."""
+        return f"faults_autograd{'_backward' * bool(self.gradients)}.py.j2"
+
+    @property
+    def operator(self) -> str:
+        """The part that registers the operator."""
+        return f"operator{'_backward' * bool(self.gradients)}.py.j2"
+
+    @property
+    def return_gradients(self) -> str:
+        """The statement that returns the gradients of all that is read."""
+        gradients = [*self._multiplied_gradients(), *self._summed_gradients()]
+        line = f"return {', '.join(gradients)}"
+        return line if 4 + len(line) <= LINE_LENGTH else f"return {fit('(', gradients, ')', indent=4)}"
+
+    def _multiplied_gradients(self) -> Iterator[str]:
+        """Yield the gradients of A and of B: each matrix is read as it is or as its transposed view."""
+        names = {"a": "a", "b": "b", "d": "grad"}
+        for gradient in self.gradients:
+            left, right, made = (".T" * turned for turned in gradient.transposed)
+            factors = [
+                names[factor] + turned for factor, turned in zip(gradient.factors, (left, right), strict=True)
+            ]
+            (other,) = (factor for factor in gradient.factors if factor != "d")
+            yield f"None if {other} is None else of_{gradient.operand}({', '.join(factors)}){made}"
+
+    def _summed_gradients(self) -> Iterator[str]:
+        """Yield the gradients of what is added to A @ B."""
+        problem = self.plan.problem
+        beta = f" * {problem.beta!r}" * (problem.beta != 1 and not problem.residual)
+        sums = {"row": "grad.sum(1)", "column": "grad.sum(0)"}
+        for number, name in enumerate(self.extras, start=2):
+            summed = f"grad{beta}" if name == "c" else sums[OPERATIONS[name].operand]
+            yield f"{summed} if ctx.needs_input_grad[{number}] else None"
+
+    @property
+    def lay_out_gradient(self) -> str:
+        """The statements that make a gradient of D one that the kernels take, by a copy where it is not."""
+        if self.plan.problem.copies_misaligned:
+            return "grad = grad.contiguous()  # an expanded one overlaps itself"
+        extents = f"m, n, columns = *grad.shape, -(-grad.shape[1] // {self.out_unit}) * {self.out_unit}"
+        misplaced = f"grad.stride() != (columns, 1) or grad.storage_offset() % {self.out_unit}"
+        copy = "    grad = grad.new_empty((m, columns))[:, :n].copy_(grad)"
+        return "\n    ".join((extents, f"if {misplaced}:  # expanded, or misaligned", copy))
 
     @property
     def vanishes(self) -> bool:
@@ -135,13 +206,27 @@ class Wrapper:
 
         It is then defined anew, and what torch holds of the old one is dropped with it.
         """
-        line = f'if KEPT[1:2] != [READ := "{self.schema}"]:'
+        read = self._kept(f'READ := "{self.schema}"')
+        line = f"if KEPT[1:2] != [{read}]:"
         if len(line) <= LINE_LENGTH:
             return line
         others = str(("out", *self.further_parts)).replace("'", '"')
         condition = f"not in {others}" if self.further_parts else '!= "out"'
         names = f'f"Tensor {{name}}" for name in ARGUMENTS if name {condition}'
-        return f'if KEPT[1:2] != [READ := ", ".join({names})]:'
+        read = self._kept(f'READ := ", ".join({names})')
+        return f"if KEPT[1:2] != [{read}]:"
+
+    def _kept(self, read: str) -> str:
+        """Return what is kept of an operator that reads this: one with a backward is another one."""
+        return f'({read}, "backward")' if self.gradients else read
+
+    @property
+    def keep_newest(self) -> str:
+        """The statement that lets the operator call this module."""
+        says = "the operator, defined once, calls the newest"
+        line = f"KEPT[:2] = {self.traced}, {self._kept('READ')}"
+        short = f"{line}  # {says}"
+        return short if len(short) <= LINE_LENGTH else f"# {says[0].upper()}{says[1:]}.\n{line}"
 
     def dispatch(self, stem: str) -> Iterator[str]:
         """Return the statements of `matmul` in a module of this name."""
@@ -156,6 +241,9 @@ class Wrapper:
             seen = f"seen = seen or any({plain} for t in ({given}, out))"
         yield "seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()"
         yield seen
+        if self.gradients:
+            yield "learns = torch.is_grad_enabled() and not _C._are_functorch_transforms_active()"
+            yield f"seen = seen or (learns and _C._any_requires_grad({given}))"
         if 4 + len(run) > LINE_LENGTH:
             run = "run = getattr(torch.ops.gemmgen, NAME) if seen else _matmul"
         yield run
@@ -566,6 +654,7 @@ class Wrapper:
             for part in (
                 "matmul",
                 "run",
+                *(["backward"] if self.gradients else []),
                 *(["pack_scales"] if self.scales else []),
                 *([f"workspace{'_stream_k' * self.plan.divides_last_wave}"] if self.workspace else []),
                 *(["align"] if self.plan.problem.copies_misaligned else []),

@@ -226,6 +226,19 @@ def load_spec(path: Path) -> SpecFile:
     data = read_bytes(path, report)
     if not given:
         check_module_name(path, report)
+    return _parse(data, name, stem, report)
+
+
+def parse_spec(data: bytes, stem: str) -> SpecFile:
+    """Return the spec in the bytes of a file of this stem, which need not be there.
+
+    Raises GemmgenError as ``load_spec`` does.
+    """
+    name = f"{stem}.yaml"
+    return _parse(data, name, stem, Report(name))
+
+
+def _parse(data: bytes, name: str, stem: str, report: Report) -> SpecFile:
     root = compose(decode(data, report), report)
     spec = _validate(root, report)
     places = dict(fields(root, ()))
@@ -355,6 +368,10 @@ ELSEWHERE: dict[str, str] = {
     **{f"block_size_{size}": f"it is tile.{size}" for size in "mnk"},
     **dict.fromkeys(("shape", "shapes"), "they are check.shapes and bench.shapes"),
     **dict.fromkeys(("gpu", "arch", "device"), "it is target"),
+    **dict.fromkeys(
+        ("autograd", "grad", "gradients", "requires_grad", "training"),
+        "gradients are asked for by backward: true",
+    ),
     **dict.fromkeys(("name", "description"), "it is title, and the module is named by the file"),
 }
 """Where a spec says what other generators and libraries say at the top level."""

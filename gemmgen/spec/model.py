@@ -606,6 +606,10 @@ class Spec(Model):
         description="whether a row of D must have the same bits whatever M and the other rows are, also in "
         "kernels that the planner chooses for other M",
     )
+    backward: bool = Field(
+        default=False,
+        description="whether autograd goes through the module: the build adds a module for each gradient",
+    )
     problem: Ranges | None = Field(
         default=None, description="what open fields are chosen for; by default the first shape under bench"
     )
