@@ -7,6 +7,7 @@ from functools import partial
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below, round_up
+from gemmgen.plan.decisions import LINES
 from gemmgen.plan.roles import balanced_consumer_registers
 from gemmgen.plan.rule import altered
 from gemmgen.plan.wgmma.resources import SPLIT_REGISTERS, WgmmaKernel
@@ -141,6 +142,11 @@ REGISTERS_OF_PIECES_AND_VECTORS = 16
 """What pieces of the last wave need besides where a cluster's epilogue reads vectors.
 
 [gluon] 128 sums with a bias of columns, in a cluster of two, spill 8 bytes at 232 registers.
+"""
+REGISTERS_OF_PIECES_AND_ERF = 24
+"""What a consumer needs besides where the producer needs ``PIECE_REGISTERS_BESIDE_ERF``.
+
+[gluon] These 64 sums spill 92 bytes at 168 registers, 60 at 176 and none at 192, with a producer of 56.
 """
 MOST_SUMS = 128
 SHORT_STEP_MMAS = 4
@@ -278,6 +284,13 @@ PIECE_REGISTERS = 16
 
 [gluon] In steps of 256 and 512 of K, on Hilbert's curve, 24 registers spill and 32 do not.
 """
+PIECE_REGISTERS_BESIDE_ERF = 16
+"""What it needs besides in a cluster, off the lines of tiles, where consumers apply erf to whole tiles.
+
+[gluon] 64 sums of each of two consumers, in clusters of two and four along N, on snakes and Hilbert curves, in
+steps of 8 MMAs of int8 and bf16, spill 36 to 44 bytes at 40 and 48 registers, whatever consumers have, and
+none at 56; nor at 40 without erf, along rows or in one CTA.
+"""
 REGISTERS_OF_PING_PONG_LOADS = 56
 """[gluon] There 16 loads across and 2, 4 or 8 along, or 1 in a cluster, spill at 48; else 4 along do not."""
 REGISTERS_OF_LONE_LOADS = 8
@@ -343,8 +356,17 @@ def loads_across(plan: WgmmaKernel) -> dict[str, int]:
 
 def needed_producer_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a producer needs: for coordinates, parts of K and early loads."""
-    parts = PIECE_REGISTERS if plan.divides_last_wave else SPLIT_PRODUCER_REGISTERS if plan.splits > 1 else 0
+    parts = SPLIT_PRODUCER_REGISTERS if plan.splits > 1 else 0
+    if plan.divides_last_wave:
+        parts = PIECE_REGISTERS + (PIECE_REGISTERS_BESIDE_ERF if _winds_with_whole_erf(plan) else 0)
     return _registers_of_loads(plan) + parts + _registers_of_early_loads(plan)
+
+
+def _winds_with_whole_erf(plan: WgmmaKernel) -> bool:
+    """Whether clusters find pieces on a curve or a snake, and apply erf to all sums of a tile at a time."""
+    erf = any(op.register_class == "erf" for op in plan.problem.operations)
+    winds = plan.divides_last_wave and plan.cluster_size > 1 and plan.order not in LINES
+    return winds and erf and plan.subtiles == 1
 
 
 def _registers_of_early_loads(plan: WgmmaKernel) -> int:
@@ -521,6 +543,7 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
     # [gluon] 32 sums by 128 instructions of 8 columns spill 612 bytes at 224 registers.
     more = REGISTERS_OF_NARROW_LONG_STEPS + _longest_step_registers(plan) if narrow else 0
     more += REGISTERS_OF_PIECES_AND_VECTORS if vectors else 0
+    more += REGISTERS_OF_PIECES_AND_ERF if _winds_with_whole_erf(plan) else 0
     hard = plan.consumers > 2 and plan.accumulator_registers >= MOST_SUMS // 2
     more += REGISTERS_OF_PIECES_AND_OTHERS if hard or plan.a_source == "registers" else 0
     if most:

@@ -23,6 +23,7 @@ from gemmgen.plan.search import (
     whole_number,
 )
 from gemmgen.plan.wgmma.bounds import (
+    EPILOGUE_STEPS,
     MARGIN,
     most_consumer_registers,
     most_consumers,
@@ -637,7 +638,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     [gluon] Such kernels need more where cooperative consumers wait for their sums and multiply parts of them
     by a number: 128 of them need 160 registers otherwise, and spill 32 to 56 bytes at 168, in every order,
     and none with C, a scalar, or an MMA in flight. Four consumers, at 96, spill 36. With SiLU of them and one
-    operand loaded early they spill 12 at 168.
+    operand loaded early they spill 12 at 168; with pieces of the last wave, three steps and erf of parts, 8.
     """
     if not plan.specialized:
         return PRODUCER_REGISTERS
@@ -647,7 +648,9 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     waits = plan.specialization == "cooperative" and not plan.outstanding_mmas
     in_parts = "alpha" in plan.problem.steps and plan.problem.c is None and plan.subtiles > 1
     smooth = plan.dependent and any(op.smooth for op in plan.problem.operations)
-    more = (waits and in_parts) or smooth or plan.consumers > 3
+    several = plan.divides_last_wave and len(plan.problem.steps) >= EPILOGUE_STEPS
+    erf = several and any(op.register_class == "erf" for op in plan.problem.operations)
+    more = (waits and in_parts) or smooth or erf or plan.consumers > 3
     needed = needed_registers(plan) + (2 * MARGIN if more else 0)
     share = plan.register_pool.launch_registers
     return share if max(needed, usual) <= share else usual
