@@ -287,8 +287,8 @@ PIECE_REGISTERS = 16
 PIECE_REGISTERS_BESIDE_ERF = 16
 """What it needs besides in a cluster, off the lines of tiles, where consumers apply erf to whole tiles.
 
-[gluon] 64 sums of each of two consumers, in clusters of two and four along N, on snakes and Hilbert curves, in
-steps of 8 MMAs of int8 and bf16, spill 36 to 44 bytes at 40 and 48 registers, whatever consumers have, and
+[gluon] 64 sums of each of two consumers, in clusters of two and four along N, on snakes and Hilbert's curve,
+in steps of 8 MMAs of int8 and bf16, spill 36 to 44 bytes at 40 and 48 registers, whatever consumers have, and
 none at 56; nor at 40 without erf, along rows or in one CTA.
 """
 REGISTERS_OF_PING_PONG_LOADS = 56
