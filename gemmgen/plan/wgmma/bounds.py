@@ -143,6 +143,13 @@ REGISTERS_OF_PIECES_AND_VECTORS = 16
 
 [gluon] 128 sums with a bias of columns, in a cluster of two, spill 8 bytes at 232 registers.
 """
+REGISTERS_OF_PIECES_AND_LOADS_ACROSS = 48
+"""What pieces need besides ``MOST_SUMS``, off the lines of tiles, where B has so many loads along N in a step.
+
+[gluon] 128 x 256 of an N-contiguous B for two consumers spill 4 to 20 bytes, but for quarters of a tile,
+whatever registers the roles have; none do along rows or columns, with a K-contiguous B, or as 256 x 128.
+"""
+LOADS_ACROSS_OF_PIECES = 4
 REGISTERS_OF_PIECES_AND_ERF = 24
 """What a consumer needs besides where the producer needs ``PIECE_REGISTERS_BESIDE_ERF``.
 
@@ -544,6 +551,9 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
     more = REGISTERS_OF_NARROW_LONG_STEPS + _longest_step_registers(plan) if narrow else 0
     more += REGISTERS_OF_PIECES_AND_VECTORS if vectors else 0
     more += REGISTERS_OF_PIECES_AND_ERF if _winds_with_whole_erf(plan) else 0
+    across = plan.order not in LINES and loads_across(plan).get("b", 0) >= LOADS_ACROSS_OF_PIECES
+    if across and plan.accumulator_registers >= MOST_SUMS:
+        more += REGISTERS_OF_PIECES_AND_LOADS_ACROSS
     hard = plan.consumers > 2 and plan.accumulator_registers >= MOST_SUMS // 2
     more += REGISTERS_OF_PIECES_AND_OTHERS if hard or plan.a_source == "registers" else 0
     if most:
