@@ -147,7 +147,7 @@ REGISTERS_OF_PIECES_AND_LOADS_ACROSS = 48
 """What pieces need besides ``MOST_SUMS``, off the lines of tiles, where B has so many loads along N in a step.
 
 [gluon] 128 x 256 of an N-contiguous B for two consumers spill 4 to 20 bytes, but for quarters of a tile,
-whatever registers the roles have; none do along rows or columns, with a K-contiguous B, or as 256 x 128.
+whatever registers roles have; none do along rows or columns, with a K-contiguous B, or as 256 x 128.
 """
 LOADS_ACROSS_OF_PIECES = 4
 REGISTERS_OF_PIECES_AND_ERF = 24
