@@ -144,7 +144,7 @@ REGISTERS_OF_PIECES_AND_VECTORS = 16
 [gluon] 128 sums with a bias of columns, in a cluster of two, spill 8 bytes at 232 registers.
 """
 REGISTERS_OF_PIECES_AND_LOADS_ACROSS = 48
-"""What pieces need besides ``MOST_SUMS``, off the lines of tiles, where B has so many loads along N in a step.
+"""What pieces need beside ``MOST_SUMS``, off the lines of tiles, where a step has so many loads of B along N.
 
 [gluon] 128 x 256 of an N-contiguous B for two consumers spill 4 to 20 bytes, but for quarters of a tile,
 whatever registers roles have; none do along rows or columns, with a K-contiguous B, or as 256 x 128.
