@@ -490,10 +490,10 @@ def plain() -> Product:
     return make(ROOT / "specs" / "h100_bf16.yaml")
 
 
-def diagnostics(source: str, plan: WgmmaKernel) -> list[str]:
+def diagnostics(source: str, plan: WgmmaKernel, stem: str = "planted") -> list[str]:
     """What `lower` says of a module's text and a plan that do not belong together."""
     with pytest.raises(GemmgenError) as caught:
-        lower(source, plan, path="specs/planted.yaml", stem="planted")
+        lower(source, plan, path="specs/planted.yaml", stem=stem)
     return [str(diagnostic) for diagnostic in caught.value.diagnostics]
 
 
@@ -518,7 +518,8 @@ def test_every_difference_between_plan_and_compiler_is_reported(plain: Product) 
     assert plan.register_pool.default_registers == 144  # (96 * 20 - 4 * (3 * 104 + 24)) / 4
     prefix = "specs/planted.yaml: error[plan-differs]: the plan"
     compiled = "wgmma m64n256k16.f32.bf16.bf16"
-    assert diagnostics(plain.module, plan) == [
+    # By its name, under which it is compiled above.
+    assert diagnostics(plain.module, plan, plain.source.stem) == [
         f"{prefix} has {plan.smem_bytes:,} bytes of shared memory, the compiler {plain.plan.smem_bytes:,}",
         f"{prefix} has 20 warps, the compiler 12",
         f"{prefix} multiplies with wgmma m64n128k16.f16.bf16.bf16, the compiler with {compiled}",
@@ -549,7 +550,7 @@ def test_a_launch_that_two_ctas_cannot_share_is_a_difference() -> None:
 
 
 def test_a_load_that_is_not_multicast_is_a_difference() -> None:
-    product = make(ROOT / "specs" / "h100_bf16_cluster1x2.yaml")
+    product = make(ROOT / "tests" / "kinds" / "small" / "h100_bf16_cluster1x2.yaml")
     both = "ready, a_tile, multicast=True)"  # the load of each consumer's rows
     (found,) = diagnostics(
         planted(product.module, both, both.replace(", multicast=True", "")), hopper(product.plan)

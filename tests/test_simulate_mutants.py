@@ -10,7 +10,7 @@ import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
 from mutants import committed, early, kinds, parallel, rings, splits, stream_k
-from mutants.mutant import changed, code_of, launch_of, product_of
+from mutants.mutant import changed, code_of, launch_of, product_of, simulated
 from mutants.rings import SHAPES
 
 from gemmgen.errors import GemmgenError
@@ -51,7 +51,7 @@ STEMS = sorted({mutant.stem for mutant in committed.MUTANTS.values()})
 
 @pytest.mark.parametrize("stem", STEMS)
 def test_the_unmutated_module_is_clean_under_many_schedules(stem: str) -> None:
-    product = product_of(stem)
+    product = simulated(stem)
     launch = replace(launch_of(product), schedules=("random",) * RANDOM_SCHEDULES)
     assert simulate_product(product, (launch,)).problems == ()
 
@@ -71,12 +71,16 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
     assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()
 
 
-@pytest.mark.parametrize("name", parallel.PAST_THE_END)
+PAST_THE_END = parallel.PAST_THE_END | splits.PAST_THE_END
+
+
+@pytest.mark.parametrize("name", PAST_THE_END)
 def test_an_access_past_the_end_of_a_tensor_ends_the_run(name: str) -> None:
+    mutant = PAST_THE_END[name]
     with pytest.raises(
-        GemmgenError, match=rf"error\[out-of-bounds\]: {name} is accessed outside of its storage"
+        GemmgenError, match=rf"error\[{mutant.kind}\]: {mutant.name} is accessed outside of its storage"
     ):
-        parallel.PAST_THE_END[name].problems()
+        mutant.problems()
 
 
 def test_no_fault_is_planted_twice() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kernels import blackwell
+import torch
+from kernels import blackwell, operations
 from kernels.blackwell_launch import scaled
 from kernels.launch import launch
 from modules import module_file
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.problem import Shape
-from gemmgen.simulate import Result
+from gemmgen.simulate import Result, run
+from gemmgen.simulate.findings import Findings
 
 SEEDS = 100
 AT_A_TIME = 25
@@ -51,6 +53,35 @@ def test_a_kernel_without_a_fault_shows_none_in_a_hundred_random_schedules(
     assert result.uncovered == ()
     assert result.deterministic
     assert found.equal(expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments", "runs"),
+    [
+        # What loads and stores only has one next step.
+        ("early_return_kernel", (torch.ones(512), torch.zeros(512), 200), 1),
+        # What copies in the background may end at any time.
+        ("async_copy_arrive_kernel", (torch.ones(64, 64), torch.zeros(64, 64)), 5),
+    ],
+)
+def test_where_there_is_nothing_to_choose_one_run_stands_for_all_schedules(
+    kernel: str, arguments: tuple[object, ...], runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Findings] = []
+    begin = Findings.begin_run
+
+    def counted(findings: Findings) -> None:
+        begun.append(findings)
+        begin(findings)
+
+    monkeypatch.setattr(Findings, "begin_run", counted)
+    result = run(
+        getattr(operations, kernel), (1,), arguments, schedules=("lazy", "eager", "lifo", *["random"] * 2)
+    )
+    assert result.findings == ()
+    assert result.deterministic
+    assert len(result.schedules) == 5
+    assert len(begun) == runs
 
 
 @pytest.mark.parametrize(

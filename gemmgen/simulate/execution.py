@@ -249,6 +249,8 @@ class _Outcome:
     phases: Mapping[str, int]
     same: bool
     """Whether it left the bits that the first one left."""
+    chose: bool
+    """Whether there was ever more than one step to take: if not, every schedule takes the same."""
 
 
 class _Schedules:
@@ -312,7 +314,7 @@ class _Schedules:
         if self._left is None:
             self._left = [tensor.clone() for tensor in self._tensors]
         same = all(map(torch.equal, self._left, self._tensors))
-        return _Outcome(findings, launch.phases, same)
+        return _Outcome(findings, launch.phases, same, launch.chose)
 
     def run_all(self, policies: Sequence[Policy]) -> list[_Outcome]:
         """Run several, the last one last; after one that does not end, which takes longest, no other."""
@@ -362,13 +364,16 @@ class _Restored:
 def _run_schedules(
     schedules: _Schedules, policies: Sequence[Policy], findings: Findings, processes: int
 ) -> Result:
-    """Run the first schedule, and the others beside each other if they are worth it."""
+    """Run the first schedule, and the others beside each other if they are worth it.
+
+    A kernel of one partition without asynchronous work leaves nothing to choose: the first run is every run.
+    """
     trace = Trace()
     begin = perf_counter()
     first = schedules.run(policies[0], trace)
     rest = policies[1:]
     processes = min(processes, len(rest))
-    if first.findings.has(Kind.LIVELOCK):
+    if first.findings.has(Kind.LIVELOCK) or not first.chose:
         outcomes = [first]
     elif processes > 1 and perf_counter() - begin >= SECONDS_WORTH_A_PROCESS:
         outcomes = [first, *_beside(schedules, rest, processes)]
@@ -456,6 +461,8 @@ class _Launch:
         """Programs that may run now: more where these wait for others, up to those that are resident."""
         self._running: list[Cluster] = []
         self.phases: dict[str, int] = {}
+        self.chose = False
+        """Whether the policy had a choice."""
 
     def run(self, policy: Policy) -> None:
         """Run every program; stop where none can go on, or one has no end."""
@@ -471,6 +478,7 @@ class _Launch:
                     return
                 self._places = min(self._places + PROGRAMS_AT_A_TIME, self._resident)
         finally:
+            self.chose |= pending.asked
             self._memory.end()
             for cluster in self._running:
                 self._count_phases(cluster)
@@ -501,6 +509,8 @@ class _Launch:
                 agents = _spinning(running)
                 if not agents:
                     return False
+            if len(agents) + len(events) > 1:
+                self.chose = True
             chosen = choose(agents, events)
             cluster = chosen.cluster
             assert cluster is not None

@@ -126,6 +126,8 @@ class Pending:
     def __init__(self, programs: int, policy: Policy) -> None:
         self._programs = deque(range(programs))
         self._policy = policy
+        self.asked = False
+        """Whether a program has asked for another one, which the policy may refuse."""
 
     @property
     def left(self) -> int:
@@ -138,6 +140,7 @@ class Pending:
 
     def cancel(self) -> int | None:
         """Hand the next program to one that runs; None is a refusal, which may come at any time."""
+        self.asked = True
         return None if self._policy.refuses() else self.launch()
 
 

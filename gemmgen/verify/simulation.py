@@ -114,15 +114,17 @@ def ring_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> L
     One program computes every tile, or, with launch control, as many as it can take over: two laps of the
     stages and two steps more in each, two laps of the rings of tiles and a tile more in all; with ping-pong,
     so many for each consumer. Where a program has one tile, the stages come round three times in it, and the
-    epilogue once; in a kernel of a single tile there is one step, and no ring.
+    epilogue once; in a kernel of a single tile there is one step, and no ring. Where K is divided there is
+    one row of tiles, each of which has many parts.
     """
     if plan.schedule_kind == "single_tile":
         return Launch(ragged(plan, 1, 1, 1), 1, "integers", schedules)
+    tiles_m = 1 if plan.splits_per_tile > 1 else 2
     if plan.schedule_kind == "tiled":
         k_steps = plan.splits_per_tile * (3 * plan.stages + 2)
-        return Launch(ragged(plan, 2, 2, k_steps), 4, "integers", schedules, wraps=True)
-    tiles_n = max(2, ceil(plan.tiles_to_wrap / 2))
-    return Launch(ragged(plan, 2, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
+        return Launch(ragged(plan, tiles_m, 2, k_steps), 4, "integers", schedules, wraps=True)
+    tiles_n = max(2, ceil(plan.tiles_to_wrap / tiles_m))
+    return Launch(ragged(plan, tiles_m, tiles_n, 2 * plan.stages + 2), 1, "integers", schedules, wraps=True)
 
 
 PARTS_PROGRAMS = 3
@@ -142,7 +144,8 @@ def parts_launch(plan: Kernel, schedules: tuple[str, ...] = QUICK_SCHEDULES) -> 
         # Of what five programs have each of three tiles, 0.6 is the chunk: so 0.4 are saved.
         steps = 5 * max(plan.least_steps, plan.least_saved_steps) // 2
         return Launch(ragged(plan, 2, 4, steps), WAVE_PROGRAMS, "normal", schedules)
-    return Launch(ragged(plan, 2, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
+    tiles_m = 1 if plan.splits_per_tile > 2 * PARTS_PROGRAMS else 2  # each program takes several parts
+    return Launch(ragged(plan, tiles_m, 2, plan.splits_per_tile), PARTS_PROGRAMS, "normal", schedules)
 
 
 def order_launch(plan: Kernel) -> Launch:

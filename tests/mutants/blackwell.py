@@ -226,7 +226,7 @@ STAGES = {
         K.SMEM_CAPACITY,
         "a_smem",
         "a_smem = gl.allocate_shared_memory(",
-        within("STAGES = gl.constexpr(2)", "2", "12"),
+        within("STAGES = gl.constexpr(2)", "2", "48"),
     ),
 }
 

@@ -48,11 +48,11 @@ class Mutant:
     @property
     def source(self) -> str:
         """The mutated module's text."""
-        return changed(code_of(self.stem), self.changes, self.stem)
+        return changed(_without_comments(simulated(self.stem).module), self.changes, self.stem)
 
     def problems(self) -> tuple[Problem, ...]:
         """What the simulator finds in it."""
-        product = replace(product_of(self.stem), module=self.source)
+        product = replace(simulated(self.stem), module=self.source)
         return simulate_product(product, (launch_of(product),)).problems
 
     def told(self) -> list[Told]:
@@ -96,7 +96,11 @@ def changed(text: str, changes: tuple[tuple[str, str], ...], what: str) -> str:
 @cache
 def code_of(stem: str) -> str:
     """Return a module without its comments, which a fault has nothing to do with."""
-    text = product_of(stem).module if pinned(stem).exists() else generated(stem)
+    return _without_comments(product_of(stem).module if pinned(stem).exists() else generated(stem))
+
+
+@cache
+def _without_comments(text: str) -> str:
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -121,6 +125,17 @@ def product_of(stem: str) -> Product:
     """Return what follows from a module's spec."""
     path = pinned(stem)
     return make(path if path.exists() else spec_file(stem))
+
+
+@cache
+def simulated(stem: str) -> Product:
+    """Return the module in which faults are simulated: of a cluster, one with smaller tiles and fewer stages.
+
+    Where there is a cluster the compiler compares every byte of shared memory of every CTA, which takes it
+    seconds for each fault; the loops and barriers of a small tile are the same.
+    """
+    path = ROOT / "tests" / "kinds" / "small" / f"{stem}.yaml"
+    return make(path) if path.exists() else product_of(stem)
 
 
 def launch_of(product: Product) -> Launch:

@@ -116,7 +116,9 @@ MUTANTS = {
     ),
 }
 PAST_THE_END = {
-    "partials_ptr": tiled("out-of-bounds", "", "", (MASK, "")),
-    "d_ptr": tiled("out-of-bounds", "", "", ("mask=(rows < m)[:, None]", "mask=(rows < m + 64)[:, None]")),
+    "parallel_partials_unmasked": tiled("out-of-bounds", "partials_ptr", "", (MASK, "")),
+    "parallel_d_past_its_rows": tiled(
+        "out-of-bounds", "d_ptr", "", ("mask=(rows < m)[:, None]", "mask=(rows < m + 64)[:, None]")
+    ),
 }
 """With which a kernel leaves a tensor: the run ends there, and the message names it."""

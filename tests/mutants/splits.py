@@ -171,17 +171,6 @@ DIVIDED = {
     "split_all_parts_are_the_first": splits(
         WRONG_NUMBERS, "d_desc", "", (BOUNDS, "split * 0 * args.k_steps, args.k_steps)")
     ),
-    "split_and_tile_exchanged": splits(
-        K.GLOBAL_RACE,
-        "partials_ptr",
-        EITHER_PARTIAL,
-        (
-            PROGRAM,
-            PROGRAM.replace("// SPLITS", "% SPLITS", 1).replace(
-                "split = gl.program_id(0) %", "split = gl.program_id(0) //"
-            ),
-        ),
-    ),
     "split_last_leaves_its_store_running": splits(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, f"        {NOTHING}\n")
     ),
@@ -614,3 +603,17 @@ ATOMIC = {
 }
 
 MUTANTS = DIVIDED | MANY | EARLY_SPLITS | EARLY | SHARES | ATOMIC
+PAST_THE_END = {
+    "split_and_tile_exchanged": splits(
+        "out-of-bounds",
+        "partials_ptr",
+        "",
+        (
+            PROGRAM,
+            PROGRAM.replace("// SPLITS", "% SPLITS", 1).replace(
+                "split = gl.program_id(0) %", "split = gl.program_id(0) //"
+            ),
+        ),
+    ),
+}
+"""With which a kernel leaves the workspace, which has no third tile: the run ends there."""
