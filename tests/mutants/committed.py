@@ -1,7 +1,8 @@
 """Faults in modules as they are committed: of Hopper and Blackwell, in every structure of roles.
 
 Parities, stages, barriers, counts, bytes, stores, fences, accumulators and predicates that are wrong, each in
-a module of its own kind. Mutants of other files are in modules that are pinned.
+a module of its own kind; those of some clusters are simulated in smaller tiles. Mutants of other files are in
+modules that are pinned.
 """
 
 from __future__ import annotations
