@@ -607,19 +607,7 @@ def _order(plan: WgmmaKernel) -> object:
     """
     if plan.reduces_apart:
         return "column" if plan.cluster_n > plan.cluster_m else "row"
-    if not _is_one_wave(plan):
-        return ORDER_DEFAULTS["order"]
-    return "row" if all(_is_tall(plan.tiles(shape)) for shape in plan.problem.planned_shapes) else "column"
-
-
-def _is_tall(tiles: tuple[int, int]) -> bool:
-    """Whether more tiles lie below one another than side by side, of a D of one wave.
-
-    Programs had better follow one another along the shorter way, so that those that start together have few
-    rows and columns of tiles: 16 x 8 tiles of 2000 x 1000 x 2000 take 17.8 us down the columns and 16.0 along
-    the rows, 2 x 64 of 128 x 5120 x 8192 26.2 and 33.7 (``benchmarks/fit/h200_launch_order.json``).
-    """
-    return tiles[0] > tiles[1]
+    return "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]
 
 
 def _width(plan: WgmmaKernel) -> object:
