@@ -205,7 +205,8 @@ class Linear(nn.Linear):
 
     def _traced(self, input: Tensor) -> Tensor:  # noqa: A002
         """Return the same under torch.compile, which sees no addresses: what is known beforehand decides."""
-        learns = input.requires_grad or any(each.requires_grad for each in self.parameters())
+        read = (input, *(self.parameters() if self._fused else (self.weight,)))  # else torch adds the bias
+        learns = any(each.requires_grad for each in read)
         follows = self._differentiable or not (learns and torch.is_grad_enabled())
         whole = self.in_features * input.element_size() % 16 == 0 and self.weight.is_contiguous()
         dtypes = input.dtype == self.weight.dtype and self._dtype in (None, input.dtype)

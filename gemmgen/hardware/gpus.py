@@ -150,8 +150,8 @@ class LaunchOrder:
 
 HOPPER_LAUNCH_ORDER = LaunchOrder(ahead=4, gpcs=8, full_turns=4)
 """[measured] Four clusters, 4 turns of 8 GPCs, then turns of 7: the SMs on which clusters of two started on
-three H200s and an H100, and which of these SMs hold clusters of four and of eight together
-(``benchmarks/fit/h200_launch_order.json``). Another kernel ahead may turn the GPCs round; they stay together.
+an H200 and an H100, and which of these SMs hold clusters of four and of eight together
+(``benchmarks/fit/h200_launch_order.json``). Where another GPC is the first, halves of a GPC stay together.
 """
 
 

@@ -317,10 +317,14 @@ class HopperView(KernelView):
             yield "SPLITS", plan.splits, f"parts of K, {each}"
             yield from self._sum_constants
             if (order := plan.problem.gpu.launch_order) and plan.sorts_parts_by_gpc:
-                yield "CLUSTERS_AHEAD", order.ahead, "that the GPU starts before the turns of its GPCs"
-                yield "GPCS", order.gpcs, "which start a cluster by turns"
+                yield "CLUSTERS_AHEAD", order.ahead, "that start first, and keep their numbers"
+                yield (
+                    "GPCS",
+                    order.gpcs,
+                    "that start one cluster each by turns, as measured on an H200 and an H100",
+                )
                 full = order.gpcs * order.full_turns
-                yield "CLUSTERS_OF_ALL_GPCS", full, "that start so; then the first GPC has no SMs left"
+                yield "CLUSTERS_OF_ALL_GPCS", full, "that start so; then GPC 0 is full, and seven go on"
             if plan.reduces_apart:
                 yield from self.reduction.constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:

@@ -173,13 +173,14 @@ def simulated(module: ModuleType, case: ModuleCase, inputs: Inputs, *schedules: 
     """Return what the simulator found, up to the first kernel with a fault, and its D."""
     d, calls = prepared(module, case, inputs)
     early = early_arguments(case.product.plan)
-    result = None
+    result, deterministic = None, True
     for kernel, programs, arguments, options in calls:
         result = run(kernel, (programs,), arguments, schedules=schedules, early=early, **options)
+        deterministic &= result.deterministic
         if result.findings:
             break
     assert result
-    return result, d
+    return replace(result, deterministic=deterministic), d
 
 
 def launched(module: ModuleType, case: ModuleCase, inputs: Inputs, device: Device) -> Tensor:

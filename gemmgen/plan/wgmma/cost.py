@@ -24,7 +24,7 @@ fits the constants to records:
 * [parallel] kernels whose sums a second one adds up, at 256 x 256 x 32768 and 512 x 512 x 16384, written by
   hand from generated ones, of which only medians are kept (``benchmarks/fit/h200_parallel.json``), and the
   first eight at five shapes: ``benchmarks/suites/h200_long_k.jsonl``;
-* [launch-order] fifteen of these with programs in other orders at both shapes, by hand again, medians only
+* [launch-order] some of these with programs in other orders at both shapes, by hand again, medians only
   (``benchmarks/fit/h200_launch_order.json``);
 * [session] ratios to cuBLAS of kernels that no record has: 8192 x 8192 x 8192, 4096 x 4096 x 4096 and
   8192 x 8192 x 1024 of one session, kept in ``tests/test_candidates.py``.

@@ -133,8 +133,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def sorts_parts_by_gpc(self) -> bool:
         """Whether programs that start on one GPC take tiles side by side of one part of K.
 
-        What they load together L2 sends them once: on an H200 that takes 22.3 to 19.4 us at
-        512 x 512 x 16384, on an H100 23.3 to 20.1 (``benchmarks/fit/h200_launch_order.json``).
+        What they load together L2 sends them once (``docs/performance.md``, "Who shares what L2 sends").
         """
         order = self.problem.gpu.launch_order
         return self.reduces_apart and self.specialized and self.cluster_size == 2 and order is not None
