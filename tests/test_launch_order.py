@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from modules import module_file
+from mutants.mutant import changed, product_of
 
 from gemmgen.hardware.gpus import GPUS
+from gemmgen.simulate import Kind
+from gemmgen.verify.simulation import Launch, ragged, simulate_product
 
 RECORD = Path(__file__).parent.parent / "benchmarks" / "fit" / "h200_launch_order.json"
 START = json.loads(RECORD.read_text(encoding="utf-8"))["start"]
@@ -107,3 +110,26 @@ def test_whichever_gpc_is_first_groups_of_four_stay_together(card: str, clusters
             halves.setdefault((gpc, sm < 64), []).append(order[program])
     for entries in halves.values():
         assert max(entries) - min(entries) == len(entries) - 1 == 3
+
+
+PROGRAMS = 44
+"""More than start on all GPCs by turns: so eight of them come later."""
+LATER = "1 + (turn - CLUSTERS_OF_ALL_GPCS) % (GPCS - 1)"
+
+
+def problems(*changes: tuple[str, str]) -> list[str]:
+    """Return what the simulator says of a kernel, changed, where each of so many programs has a part."""
+    product = product_of("h100_bf16_parallel_roles")
+    plan = product.plan
+    shape = ragged(plan, 1, PROGRAMS // plan.splits_per_tile, plan.splits_per_tile)
+    launch = Launch(shape, PROGRAMS, "integers", ("random",))
+    module = changed(product.module, changes, "a pinned kernel")
+    return [problem.kind for problem in simulate_product(replace(product, module=module), (launch,)).problems]
+
+
+def test_parts_of_many_programs_are_each_multiplied_once() -> None:
+    assert problems() == []
+
+
+def test_later_programs_that_begin_with_others_parts_are_found() -> None:
+    assert Kind.WRONG_NUMBERS in problems((LATER, LATER.removeprefix("1 + ")))

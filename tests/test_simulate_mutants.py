@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from kernels.launch import FIXED, launch
 from modules import module_file
 from mutants import committed, early, kinds, parallel, rings, splits, stream_k
-from mutants.mutant import changed, code_of, launch_of, product_of, simulated
+from mutants.mutant import SMALL, changed, code_of, launch_of, product_of, simulated
 from mutants.rings import SHAPES
 
 from gemmgen.errors import GemmgenError
@@ -69,6 +69,17 @@ def test_a_module_that_divides_k_or_starts_early_is_clean_under_all_policies(ste
     assert [len(launch.schedules) for launch in launches] == [many, 1, *([many] if shared else [])]
     assert simulate_product(product, launches).problems == ()
     assert simulate_product(product, pinned_launches((37, 120, 72), 10)).problems == ()
+
+
+SIZES = {"cta_tile_n", "cta_tile_k", "mma_n", "a_swizzle_bytes", "b_swizzle_bytes", "stages", "subtile_n"}
+
+
+@pytest.mark.parametrize("stem", SMALL)
+def test_a_small_module_differs_in_sizes_alone(stem: str) -> None:
+    small, large = simulated(stem).plan, product_of(stem).plan
+    values = {field.name for field in fields(small)} - {"problem"}
+    assert {name for name in values if getattr(small, name) != getattr(large, name)} <= SIZES
+    assert small.subtiles == large.subtiles
 
 
 PAST_THE_END = parallel.PAST_THE_END | splits.PAST_THE_END

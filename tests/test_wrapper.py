@@ -332,6 +332,19 @@ def test_a_wrong_value_is_refused(checks: Matmul, product: Product, operands: Op
         call(checks, arguments(operands))
 
 
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_without_a_backward_a_call_without_out_of_what_requires_grad_is_refused(
+    checks: Matmul, product: Product, operands: Operands, name: str
+) -> None:
+    if product.plan.problem.backward:  # tests/test_backward.py has its calls
+        return
+    given = {"a": operands.a(), "b": operands.b()}
+    given[name].requires_grad_()
+    text = rf"^{name} must not require grad \(no backward\): detach it$"
+    with pytest.raises(ValueError, match=text):
+        call(checks, (*given.values(),))
+
+
 def test_an_output_that_tma_would_write_past_is_refused(checks: Matmul, operands: Operands) -> None:
     # 9 columns end inside a unit of 16 bytes for either width of element.
     text = r"^out must have rows of whole 16-byte units, found 9 columns: call without out$"

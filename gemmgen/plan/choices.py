@@ -212,14 +212,15 @@ def backward(statement: Statement) -> Iterator[Finding]:
         limit = "gradients are products of 16-bit matrices, bf16 or fp16"
         yield Finding("backward", f"true for {dtype} operands", limit, "leave it out")
         return
+    limits = {
+        "c": "the gradient of C is a multiple of that of D, which has the type of A and B",
+        "d": "the gradient of D is multiplied with A and B, and has their type",
+    }
     for name, matrix in (("c", operands.c), ("d", operands.d)):
         if matrix and matrix.dtype != dtype:
-            yield Finding(
-                f"operands.{name}.dtype",
-                f"{name.upper()} is {matrix.dtype} with a backward of {dtype} operands",
-                "kernels multiply the gradient of D with A and B, and C's follows from it: all have one type",
-                f"use {dtype}, or no backward",
-            )
+            found = f"{name.upper()} is {matrix.dtype} with a backward of {dtype} operands"
+            fix = f"use {dtype}, or no backward"
+            yield Finding(f"operands.{name}.dtype", found, limits[name], fix)
     for i, (op, _) in enumerate(spec.epilogue.steps):
         if OPERATIONS[op].effect != "plus":
             yield Finding(

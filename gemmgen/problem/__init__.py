@@ -192,6 +192,11 @@ class Problem:
         """Whether the epilogue does more than convert the accumulator."""
         return self.alpha != 1 or self.c is not None or bool(self.ops)
 
+    @property
+    def applies_erf(self) -> bool:
+        """Whether the epilogue computes erf, which takes more registers than other functions."""
+        return any(op.register_class == "erf" for op in self.operations)
+
 
 # --- gradients
 

@@ -324,7 +324,11 @@ class HopperView(KernelView):
                     "that start one cluster each by turns, as measured on an H200 and an H100",
                 )
                 full = order.gpcs * order.full_turns
-                yield "CLUSTERS_OF_ALL_GPCS", full, "that start so; then GPC 0 is full, and seven go on"
+                yield (
+                    "CLUSTERS_OF_ALL_GPCS",
+                    full,
+                    f"that start so; then GPC 0 is full, and the other {order.gpcs - 1} go on",
+                )
             if plan.reduces_apart:
                 yield from self.reduction.constants
             if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:

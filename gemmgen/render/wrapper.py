@@ -44,6 +44,11 @@ class Wrapper:
         return f"\n\n{textwrap.fill(text, width=105)}"
 
     @property
+    def gradient_module(self) -> str:
+        """The name of an operand's gradient's module, in a formatted string of the module."""
+        return gradient_stem("{__name__}", "{name}")
+
+    @property
     def standard_imports(self) -> str:
         """The imports of Python's own modules."""
         return "import functools" + "\nimport importlib" * bool(self.gradients)

@@ -127,6 +127,10 @@ def product_of(stem: str) -> Product:
     return make(path if path.exists() else spec_file(stem))
 
 
+SMALL = {path.stem: path for path in sorted((ROOT / "tests" / "kinds" / "small").glob("*.yaml"))}
+"""Specs of smaller tiles, by the modules for which they stand."""
+
+
 @cache
 def simulated(stem: str) -> Product:
     """Return the module in which faults are simulated: of a cluster, one with smaller tiles and fewer stages.
@@ -134,8 +138,7 @@ def simulated(stem: str) -> Product:
     Where there is a cluster the compiler compares every byte of shared memory of every CTA, which takes it
     seconds for each fault; the loops and barriers of a small tile are the same.
     """
-    path = ROOT / "tests" / "kinds" / "small" / f"{stem}.yaml"
-    return make(path) if path.exists() else product_of(stem)
+    return make(SMALL[stem]) if stem in SMALL else product_of(stem)
 
 
 def launch_of(product: Product) -> Launch:

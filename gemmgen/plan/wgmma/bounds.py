@@ -371,9 +371,8 @@ def needed_producer_registers(plan: WgmmaKernel) -> int:
 
 def _winds_with_whole_erf(plan: WgmmaKernel) -> bool:
     """Whether clusters find pieces on a curve or a snake, and apply erf to all sums of a tile at a time."""
-    erf = any(op.register_class == "erf" for op in plan.problem.operations)
     winds = plan.divides_last_wave and plan.cluster_size > 1 and plan.order not in LINES
-    return winds and erf and plan.subtiles == 1
+    return winds and plan.problem.applies_erf and plan.subtiles == 1
 
 
 def _registers_of_early_loads(plan: WgmmaKernel) -> int:

@@ -182,7 +182,7 @@ PARALLEL_NS = 500
 """[parallel] From the last sums in memory to a second kernel that reads them, and to the end of that."""
 SENT_SHARE = 0.5
 """[launch-order] Of the bytes that all SMs take in, what limits kernels whose programs of a GPC load the same
-at the same time.
+at the same time: the operand that their clusters do not share.
 """
 PARALLEL_BYTES_PER_NS = 1_800
 """[parallel] At which sums go to memory and come back, all of them."""
@@ -443,7 +443,8 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
     dram = moved / (DRAM_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
     taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS / delivery
-    taken_in *= SENT_SHARE if plan.sorts_parts_by_gpc else 1.0
+    shares = plan.sorts_parts_by_gpc and plan.order == plan.order_of_neighbours
+    taken_in *= SENT_SHARE if shares else 1.0
     together = _together((dram, busiest, taken_in), OVERLAP)
     start = STREAM_START_NS + (ROLES_START_NS if plan.specialized else 0)
     terms = {

@@ -599,14 +599,9 @@ def _is_one_wave(plan: WgmmaKernel) -> bool:
 
 
 def _order(plan: WgmmaKernel) -> object:
-    """Return the order of tiles, where a spec says nothing of that.
-
-    Programs side by side on a GPC had better share the operand that their clusters do not: those of a
-    cluster of 1 x 2 share A. At 512 x 512 x 16384 tiles of 128 x 64 take 19.9 us down the columns and 22.6
-    along the rows (``benchmarks/fit/h200_launch_order.json``).
-    """
+    """Return the order of tiles, where a spec says nothing of that."""
     if plan.reduces_apart:
-        return "column" if plan.cluster_n > plan.cluster_m else "row"
+        return plan.order_of_neighbours
     return "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]
 
 
@@ -637,8 +632,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     in_parts = "alpha" in plan.problem.steps and plan.problem.c is None and plan.subtiles > 1
     smooth = plan.dependent and any(op.smooth for op in plan.problem.operations)
     several = plan.divides_last_wave and len(plan.problem.steps) >= EPILOGUE_STEPS
-    erf = several and any(op.register_class == "erf" for op in plan.problem.operations)
-    more = (waits and in_parts) or smooth or erf or plan.consumers > 3
+    more = (waits and in_parts) or smooth or (several and plan.problem.applies_erf) or plan.consumers > 3
     needed = needed_registers(plan) + (2 * MARGIN if more else 0)
     share = plan.register_pool.launch_registers
     return share if max(needed, usual) <= share else usual

@@ -53,7 +53,7 @@ SUMS = gl.constexpr(32768)  # of each consumer's rows of a tile
 COLUMN_CTAS = gl.constexpr(2)  # that divide the columns of an accumulator
 CLUSTERS_AHEAD = gl.constexpr(4)  # that start first, and keep their numbers
 GPCS = gl.constexpr(8)  # that start one cluster each by turns, as measured on an H200 and an H100
-CLUSTERS_OF_ALL_GPCS = gl.constexpr(32)  # that start so; then GPC 0 is full, and seven go on
+CLUSTERS_OF_ALL_GPCS = gl.constexpr(32)  # that start so; then GPC 0 is full, and the other 7 go on
 TILE_SUMS = gl.constexpr(65536)  # of a part of a tile
 FRAGMENT_ROWS = gl.constexpr(16)  # of an accumulator, which a warp has in groups of 8 columns
 FRAGMENT_SUMS = gl.constexpr(128)  # of such a group
@@ -164,8 +164,9 @@ def first_entry():
     """Where a program begins in the list of parts: all tiles of the first part of K, then those of the next.
 
     Programs that start on one GPC are neighbours in it, for L2 sends once what they load at the same time.
-    The GPU starts clusters on its GPCs by turns, and goes on without the first one when that is full. Where
-    it does otherwise the parts are the same, and more comes from L2.
+    The GPU starts clusters on its GPCs by turns, and goes on without the first one when that is full: of 64
+    programs the eight on GPC 1 have entries 8 to 15. Where it starts them otherwise the parts are the same,
+    and more comes from L2.
     """
     turn = gl.program_id(0) - CLUSTERS_AHEAD
     turns = gl.maximum(gl.num_programs(0) - CLUSTERS_AHEAD, 0)
