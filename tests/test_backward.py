@@ -491,8 +491,9 @@ def test_a_backward_that_is_compiled_first_finds_its_operators() -> None:
 
 @pytest.mark.parametrize("learning", [False, True])
 def test_torch_s_own_checks_of_the_operator_pass(linear: Modules, learning: bool) -> None:
-    x, w = (leaf(n, 16, dtype=BF16).detach().requires_grad_(learning) for n in (8, 24))
-    assert {*opcheck(linear.operator.default, (x, w.T)).values()} == {"SUCCESS"}
+    x, w = (leaf(n, 16, dtype=BF16).detach() for n in (8, 24))
+    operands = tuple(operand.requires_grad_(learning) for operand in (x, w.T))  # leaves, whose grad is read
+    assert {*opcheck(linear.operator.default, operands).values()} == {"SUCCESS"}
 
 
 def test_without_gradients_a_call_is_replayed_past_torch(
@@ -754,5 +755,5 @@ def test_backward_kernels_are_replayed_past_triton_on_a_gpu(linear: Modules) -> 
 
 @gpu
 def test_torch_s_own_checks_of_the_operator_pass_on_the_gpu(linear: Modules) -> None:
-    x, w = learning(signs(120, 64)), learning(signs(256, 64))
-    assert {*opcheck(linear.operator.default, (x, w.T)).values()} == {"SUCCESS"}
+    operands = learning(signs(120, 64)), learning(signs(256, 64).T)  # leaves, whose grad is read
+    assert {*opcheck(linear.operator.default, operands).values()} == {"SUCCESS"}

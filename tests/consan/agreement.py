@@ -1,7 +1,8 @@
 """What the simulator, and Triton's sanitizers on a GPU, say of the same kernels: recorded.
 
 ``python -m consan.agreement FILE…``, run in tests/, simulates what `consan.device` has observed, and writes
-the record; what a later file has of a case replaces what an earlier one had. `consan.document` writes
+the record; what a later file has of a case replaces what an earlier one had. With ``--extend`` first, what
+they have replaces that of the committed record, which keeps all other cases. `consan.document` writes
 docs/agreement.md from it.
 """
 
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -188,6 +189,21 @@ def numbers_of(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[Nu
     return tuple(Numbers(name, **_tuples(values)) for name, values in stages if values)
 
 
+def extended(old: Record, new: Record) -> Record:
+    """Return a record with what a newer one has of its cases, in the order of all cases."""
+    machines = [(one.gpu, one.driver, one.torch, one.triton) for one in (old, new)]
+    if machines[0] != machines[1]:
+        raise ValueError(f"not of one machine: {machines}")
+    entries = {entry.name: entry for entry in (*old.entries, *new.entries)}
+    numbers = {row.module: row for row in (*old.numbers, *new.numbers)}
+    order = [name for name in (*RECORDED, *entries) if name in entries]
+    return replace(
+        new,
+        entries=tuple(entries[name] for name in dict.fromkeys(order)),
+        numbers=tuple(numbers[name] for name in dict.fromkeys(order) if name in numbers),
+    )
+
+
 def written(record: Record) -> str:
     """Return a record as the text of its file."""
     return json.dumps(asdict(record), indent=1) + "\n"
@@ -207,7 +223,7 @@ def _tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(*files: str) -> None:
+def main(*files: str, extend: bool = False) -> None:
     found: dict[str, Any] = {}
     machines: list[Any] = []
     for file in files:
@@ -216,8 +232,9 @@ def main(*files: str) -> None:
         found |= observed["found"]
     if any(machine != machines[0] for machine in machines):
         raise ValueError(f"not of one machine: {machines}")
-    RECORD.write_text(written(record({"machine": machines[0], "found": found})), encoding="utf-8")
+    made = record({"machine": machines[0], "found": found})
+    RECORD.write_text(written(extended(read(), made) if extend else made), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*(file for file in sys.argv[1:] if file != "--extend"), extend="--extend" in sys.argv)
