@@ -27,7 +27,7 @@ from modules import ROOT
 from pace import slowness
 
 from gemmgen import library
-from gemmgen.bench.suite import load_suite
+from gemmgen.bench.suite import Book, load_suite
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.library import Report, package, sources
@@ -655,25 +655,17 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
     assert "give --from, or --check, or --refresh" in err
 
 
-def test_a_label_says_every_decision_of_a_kernel() -> None:
-    """What records name is pinned again: as a spec that leaves nothing open."""
+@pytest.mark.parametrize("record", ["h200_few_rows", "h200_long_k", "h200_many_rows"])
+def test_a_record_says_every_decision_of_its_kernels(record: str) -> None:
+    """What is recorded is pinned again: as a spec that leaves nothing open."""
     open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
-    for label, shape in {
-        "cooperative, 128 x 144 x 64, 2 consumers, 0 outstanding": (128, 5120, 8192),
-        "ping-pong, 128 x 128 x 64, cluster 2 x 1, 1 outstanding": (4096, 4096, 4096),
-        "exchanged, 16 x 64 x 128, occupancy 2, K split by 4, 1 outstanding": (16, 2112, 7168),
-        "cooperative, 128 x 128 x 64, 2 consumers, stream-K, 0 outstanding": (1024, 2304, 4096),
-    }.items():
-        kernel = sources.anonymous(sources.labelled(open_spec, label, shape))
-        text = sources.pinned_text(kernel, open_spec.spec, f"bf16 matmul, {label}")
-        assert "null" not in text
-        assert sources.family_label(kernel) == label
-
-
-def test_a_label_that_is_planned_as_another_kernel_is_an_error() -> None:
-    open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
-    with pytest.raises(ValueError, match="is planned as"):
-        sources.labelled(open_spec, "ping-pong, 128 x 128 x 64, 2 consumers, 1 outstanding")
+    book = Book.opened(RECORDS / "suites" / f"{record}.jsonl")
+    names = [name for name in book.kernels if name.startswith("h200_bf16: ")]
+    assert len(names) >= 40 or record == "h200_few_rows"
+    for name in names[::7]:
+        kernel = sources.anonymous(sources.kernel_of(book.kernels[name], open_spec))
+        assert f"h200_bf16: {sources.family_label(kernel)} (" in name
+        assert "null" not in sources.pinned_text(kernel, open_spec.spec, "bf16 matmul")
 
 
 # --- one operator

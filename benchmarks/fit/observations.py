@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from gemmgen.bench.suite import Book, Result
-from gemmgen.library.sources import labelled
+from gemmgen.bench.suite import Book, Entry, Result
+from gemmgen.library.sources import kernel_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape
@@ -45,15 +45,15 @@ Candidates = Sequence[Observation]
 def observations(record: Path) -> Iterator[Observation]:
     """Yield what a suite's record has of every kernel on every shape.
 
-    Raises KeyError for a kernel whose spec is not among ``SPECS``, ValueError for one that is not planned as
-    its name says.
+    Raises KeyError for a kernel whose spec is not among ``SPECS``.
     """
-    for line in Book.opened(record).current():
+    book = Book.opened(record)
+    for line in book.current():
         if isinstance(line, Result):
             for arm in line.kernels:
-                spec, _, label = arm.kernel.partition(": ")
-                kernel = planned(spec, label)
-                yield Observation(line.contest, line.shape, spec, kernel, median(arm.seconds))
+                entry = book.kernels[arm.kernel]
+                seconds = median(arm.seconds)
+                yield Observation(line.contest, line.shape, entry.subject.name, planned(entry), seconds)
 
 
 def by_candidates(found: Iterable[Observation]) -> list[list[Observation]]:
@@ -65,7 +65,7 @@ def by_candidates(found: Iterable[Observation]) -> list[list[Observation]]:
     return list(groups.values())
 
 
-# --- from a kernel's name to its plan
+# --- from what a record has of a kernel to its plan
 
 
 @cache
@@ -83,6 +83,6 @@ def is_open(stem: str) -> bool:
 
 
 @cache
-def planned(stem: str, label: str) -> Kernel:
-    """Return the kernel of a pinned spec, or that of an open one with the decisions that a label says."""
-    return labelled(source_of(stem), label)
+def planned(entry: Entry) -> Kernel:
+    """Return the kernel of an entry."""
+    return kernel_of(entry, source_of(entry.subject.name))

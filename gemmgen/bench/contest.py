@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
-from gemmgen.plan.decisions import problem_of
+from gemmgen.plan.decisions import frozen, problem_of, spec_text
 from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, staged
@@ -557,7 +557,7 @@ def _chosen(heats: Sequence[_Heat], candidates: int, directory: Path, progress: 
     jobs = [(found, entrant) for found in heats for entrant in found.entrants]
     progress(f"ranking the kernels of {len(jobs)} specs and shapes")
 
-    def ranked(job: tuple[_Heat, Entrant]) -> list[tuple[str, str]]:
+    def ranked(job: tuple[_Heat, Entrant]) -> list[_Ranked]:
         with forked(partial(_ranked, job[1], job[0].shape, candidates)) as result:
             return result()
 
@@ -565,8 +565,8 @@ def _chosen(heats: Sequence[_Heat], candidates: int, directory: Path, progress: 
         rankings = list(pool.map(ranked, jobs))
     members: dict[tuple[str, Shape], dict[str, tuple[Entrant, ...]]] = {}
     for (found, entrant), ranking in zip(jobs, rankings, strict=True):
-        pinned = len(ranking) == 1 and ranking[0][1] == entrant.module_path.read_text(encoding="utf-8")
-        kernels = (entrant,) if pinned else tuple(_candidate(entrant, *each, directory) for each in ranking)
+        pinned = len(ranking) == 1 and ranking[0].module == entrant.module_path.read_text(encoding="utf-8")
+        kernels = (entrant,) if pinned else tuple(_candidate(entrant, each, directory) for each in ranking)
         members.setdefault((found.contest, found.shape), {})[entrant.entry.name] = kernels
     return [
         replace(
@@ -579,28 +579,40 @@ def _chosen(heats: Sequence[_Heat], candidates: int, directory: Path, progress: 
     ]
 
 
-def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[tuple[str, str]]:
-    """Return the labels and the modules of what a spec's planner ranks first for a shape."""
-    spec = entrant.spec.model_copy(update={"bench": Runs(shapes=(shape,)), "problem": None})
+class _Ranked(NamedTuple):
+    """A kernel that the planner chose."""
+
+    label: str
+    module: str
+    spec: str
+    """One that states every decision, and no shapes."""
+
+
+def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[_Ranked]:
+    """Return what a spec's planner ranks first for a shape."""
+    without = entrant.spec.model_copy(update={"bench": None, "check": None, "problem": None})
+    spec = without.model_copy(update={"bench": Runs(shapes=(shape,))})
     subject = entrant.entry.subject
     return [
-        (
+        _Ranked(
             candidate.label,
             render(candidate.plan, spec_name=Path(subject.spec_path).name, spec_sha256=subject.spec_sha256),
+            spec_text(frozen(without, candidate.plan)),
         )
         for candidate in rank(spec).to_measure(candidates)
     ]
 
 
-def _candidate(entrant: Entrant, label: str, module: str, directory: Path) -> Entrant:
+def _candidate(entrant: Entrant, ranked: _Ranked, directory: Path) -> Entrant:
     """Return a kernel of a spec by its module, whose name has the beginning of the module's hash."""
-    digest = hashlib.sha256(module.encode()).hexdigest()
+    digest = hashlib.sha256(ranked.module.encode()).hexdigest()
     path = directory / f"{entrant.entry.name}_{digest[:8]}.py"
     if not path.exists():
-        path.write_text(module, encoding="utf-8", newline="\n")
+        path.write_text(ranked.module, encoding="utf-8", newline="\n")
     subject = replace(entrant.entry.subject, module_sha256=digest)
-    name = f"{entrant.entry.name}: {label} ({digest[:8]})"
-    return replace(entrant, entry=Entry(name, subject, entrant.entry.contest), module_path=path)
+    name = f"{entrant.entry.name}: {ranked.label} ({digest[:8]})"
+    entry = Entry(name, subject, entrant.entry.contest, ranked.spec)
+    return replace(entrant, entry=entry, module_path=path)
 
 
 def _write_choices(book: Book, heats: Iterable[_Heat]) -> None:

@@ -279,7 +279,7 @@ class _Reader:
 
 # --- the record
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 BASELINE: Final = "baseline"
 """Stands for the baseline where a kernel is named."""
 
@@ -319,6 +319,10 @@ class Entry:
     subject: Subject
     contest: str
     """Which it takes part in."""
+    spec: str | None = None
+    """One that states every decision of a kernel that the planner chose: another planner may choose
+    another one for the open spec. None where the spec's file is that of the kernel.
+    """
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
@@ -19,11 +18,14 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape
 from gemmgen.render import render
-from gemmgen.spec import Spec, SpecFile, load_spec
+from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 from gemmgen.spec.diagnostics import listing, quoted
 from gemmgen.spec.model import spec_of
 from gemmgen.tune import TABLE, Row, read_table
 from gemmgen.tune.candidates import kernel_sha256, spec_text
+
+if TYPE_CHECKING:
+    from gemmgen.bench.suite import Entry
 
 
 @dataclass(frozen=True)
@@ -266,13 +268,12 @@ def _record_parts(path: Path) -> Iterator[_Part]:
         for result in (result for result in results if result.contest == name):
             for arm in result.kernels:
                 if arm.kernel not in kernels:
-                    entry = book.kernels[arm.kernel].subject
-                    source = _spec_of(path, entry.spec_path, entry.spec_sha256)
-                    kernel = labelled(source, arm.kernel.partition(": ")[2], result.shape)
-                    module = render(
-                        kernel, spec_name=Path(entry.spec_path).name, spec_sha256=entry.spec_sha256
-                    )
-                    changed += hashlib.sha256(module.encode()).hexdigest() != entry.module_sha256
+                    entry = book.kernels[arm.kernel]
+                    spec_path, sha256 = entry.subject.spec_path, entry.subject.spec_sha256
+                    source = _spec_of(path, spec_path, sha256)
+                    kernel = kernel_of(entry, source)
+                    module = render(kernel, spec_name=Path(spec_path).name, spec_sha256=sha256)
+                    changed += hashlib.sha256(module.encode()).hexdigest() != entry.subject.module_sha256
                     kernels[arm.kernel] = anonymous(kernel)
                     spec = spec or source.spec
                 kernel = kernels[arm.kernel]
@@ -311,64 +312,11 @@ def _spec_of(record: Path, spec_path: str, sha256: str) -> SpecFile:
     raise _refused(record, "source-spec", message)
 
 
-def labelled(source: SpecFile, label: str, shape: Shape | None = None) -> Kernel:
-    """Return the kernel of a spec, or that with the decisions that a label of a Hopper kernel says.
-
-    What the label does not say is planned for the shape, as it was when the kernel was chosen for it.
-
-    Raises ValueError for a kernel that is not planned as its label says.
-    """
-    if not label:
+def kernel_of(entry: Entry, source: SpecFile) -> Kernel:
+    """Return the kernel of an entry of a record, whose spec is `source`."""
+    if entry.spec is None:
         return plan_spec(source)
-    label = re.sub(r" \([0-9a-f]{8}\)$", "", label)
-    data = source.spec.model_dump(exclude_none=True, exclude={"bench", "check", "problem"})
-    bench = {"bench": {"shapes": [shape]}} if shape else {}
-    spec = Spec.model_validate(merged(data, decisions_of(label) | bench))
-    kernel = plan_spec(replace(source, spec=spec, sha256="", positions={}, key_positions={}))
-    if (found := family_label(kernel)) != label:
-        raise ValueError(f"{source.stem}: {label!r} is planned as {found!r}")
-    return kernel
-
-
-def decisions_of(label: str) -> dict[str, object]:
-    """Return the sections of a spec that pin what the label of a Hopper kernel says."""
-    name, tile, *others = label.split(", ")
-    m, n, k = map(int, tile.split(" x "))
-    numbers = {
-        re.sub(r"\d+", "#", other): [int(each) for each in re.findall(r"\d+", other)] for other in others
-    }
-    cluster_m, cluster_n = numbers.get("cluster # x #", [1, 1])
-    (occupancy,) = numbers.get("occupancy #", [1])
-    (splits,) = numbers.get("K split by #", [1])
-    (outstanding,) = numbers["# outstanding"]
-    pinned: dict[str, object] = {
-        "tile": {"m": m, "n": n, "k": k},
-        "cluster": {"m": cluster_m, "n": cluster_n},
-        "buffering": {"outstanding_mmas": outstanding},
-        "occupancy": occupancy,
-        "mma": {"rows": "n" if name == "exchanged" else "m"},
-    }
-    if name in ("exchanged", "pipelined"):
-        order = {"order": "row"} if name == "exchanged" else {}
-        return pinned | {"schedule": {"kind": "tiled", "splits": splits, **order}}
-    consumers = numbers.get("# consumers") or numbers.get("# consumer") or [2]
-    kind = name.replace("-", "_")
-    schedule: dict[str, object] = {"splits": splits} if splits > 1 else {}
-    schedule |= {"last_wave": "stream_k"} if "stream-K" in others else {}
-    roles: dict[str, object] = {"warp_specialization": {"kind": kind, "consumers": consumers[0]}}
-    return pinned | roles | ({"schedule": schedule} if schedule else {})
-
-
-def merged(left: Mapping[str, object], right: Mapping[str, object]) -> dict[str, object]:
-    """Return both mappings as one, sections within sections."""
-    found = dict(left)
-    for name, value in right.items():
-        own = found.get(name)
-        if isinstance(own, dict) and isinstance(value, dict):
-            found[name] = merged(cast("dict[str, object]", own), cast("dict[str, object]", value))
-        else:
-            found[name] = value
-    return found
+    return plan_spec(parse_spec(entry.spec.encode(), source.stem))
 
 
 # --- a spec that leaves nothing open
