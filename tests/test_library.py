@@ -42,7 +42,7 @@ LIBRARIES = {
         "bf16",
         "suites/h200_few_rows",
         "suites/h200_many_rows",
-        "suites/h200_split_k",
+        "suites/h200_long_k",
         "fit/h200_first_choices",
         "fit/h200_unfilled_waves",
     ),

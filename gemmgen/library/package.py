@@ -348,11 +348,11 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
         exposed=idle,
         exposed_of_all=busy - idle,
         refill=cost.REFILL_NS[kernel.schedule_kind] if fills else 0,
-        refill_cover=cost.REFILL_COVER[kernel.schedule_kind] if fills else 0,
+        refill_cover=cost.refill_cover(kernel) if fills else 0,
         shares=kernel.row_shares,
         held=cost.held_a_ns(kernel) if through else 0,
         short=cost.SHORT_STEP_NS if cost.row_share(kernel) < 1 else 0,
-        latency=cost.LOAD_LATENCY_NS + cost.CLUSTER_LATENCY_NS * clusters,
+        latency=cost.load_latency_ns(kernel),
         loading=cost.loaded_bytes(kernel) / cost.LOAD_BYTES_PER_NS,
         stages=kernel.stages,
         outstanding=kernel.outstanding_mmas,
@@ -360,7 +360,7 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
         epilogue=cost.epilogue_ns(kernel) * (cost.EPILOGUE_SHARE_OF_CONSUMERS_APART if apart else 1),
         ping_pong=kernel.ping_pong,
         stage_bytes=kernel.stage_bytes,
-        start=cost.START_NS + cost.CLUSTER_START_NS * clusters,
+        start=cost.start_ns(kernel),
         round=0 if kernel.persistent else cost.ROUND_NS,
     )
 

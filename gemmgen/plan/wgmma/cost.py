@@ -11,6 +11,8 @@ fits the constants to records:
   ``benchmarks/fit/h200_first_choices.jsonl``;
 * [unfilled-waves] 42 pinned kernels at 22 shapes whose tiles fill no wave, or just one:
   ``benchmarks/fit/h200_unfilled_waves.jsonl``;
+* [one-wave] 33 pinned kernels, with roles and without, at 33 shapes of which a wave holds all tiles:
+  ``benchmarks/fit/h200_one_wave.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
@@ -63,7 +65,7 @@ other consumer multiplies: ping-pong 0.78, a lone consumer of eight warps 0.91.
 SHARED_TILE_NS = 30
 """[many-rows] By which 128 bytes of K, a swizzled row, take longer where warpgroups beside a warp that loads
 share a tile, so wait for the same stage, and all SMs work; of few SMs, whose loads come in time, each covers
-for the other.
+for the other. [one-wave] Those of the only CTA on an SM that load themselves wait as long.
 """
 NARROW_PART = 64
 """[unfilled-waves] Columns: tiles of 128 x 80, 128 x 96 and 64 x 224 took what one reading of A gives, those
@@ -75,6 +77,14 @@ REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """
 REFILL_COVER = {"single_tile": 0.0, "tiled": 0.195, "persistent": 0.6}
 """Part of a step's MMA in flight behind which that is hidden, likewise: a persistent kernel had 0.957."""
+LONE_REFILL_COVER = 1.0
+"""[one-wave] The same of a tiled kernel whose CTA is alone on its SM: nobody else asks for stages there."""
+TILED_START_NS = 400
+"""[one-wave] By which a kernel without roles starts and ends sooner: no role has to be sent to its work."""
+LOADED_LATE_NS = 100
+"""[one-wave] By which a stage's lap is longer where the only CTA on an SM asks for it between its MMAs."""
+LONE_LONG_STEP_NS = 15
+"""[one-wave] By which each further 128 bytes of K of a step take longer there: the first one is awaited longer."""
 HELD_A_NS = 120
 """[first-choices] In which a consumer whose A passes through registers does not multiply, for 64 rows, 128
 bytes of K and each part of its tile. 128 x 80 to 128 x 112 took 1.4 times as long as predicted without it;
@@ -257,16 +267,41 @@ def exposed_ns(plan: WgmmaKernel, mma_ns: float, share: float = 1.0) -> float:
     `share` is that of the SMs which are at work.
     """
     warpgroups = plan.consumer_warps * plan.row_shares // plan.architecture.warps_per_warpgroup
-    exposed = SHARED_TILE_NS * row_share(plan) * share if plan.specialized and warpgroups > 1 else 0.0
+    shares = warpgroups > 1 and (plan.specialized or is_alone(plan))
+    exposed = SHARED_TILE_NS * row_share(plan) * share if shares else 0.0
     if not plan.outstanding_mmas and plan.row_shares == 1:
         exposed += DRAIN_NS
     if not (plan.specialized or plan.synchronous):
-        hidden = REFILL_COVER[plan.schedule_kind] * mma_ns if plan.outstanding_mmas else 0
+        hidden = refill_cover(plan) * mma_ns if plan.outstanding_mmas else 0
         exposed += max(0.0, REFILL_NS[plan.schedule_kind] - hidden)
+    if is_alone(plan):
+        exposed += LONE_LONG_STEP_NS * max(0.0, row_share(plan) - 1)
     if plan.promote_k:
         cycles = PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
         exposed += cycles / POWER_CYCLES_PER_NS
     return exposed
+
+
+def is_alone(plan: WgmmaKernel) -> bool:
+    """Whether a kernel without roles has one CTA on an SM, with a tile of its own."""
+    return plan.schedule_kind == "tiled" and not plan.specialized and plan.occupancy == 1
+
+
+def refill_cover(plan: WgmmaKernel) -> float:
+    """Return the part of a step's MMA in flight behind which a stage is asked for, without roles."""
+    return LONE_REFILL_COVER if is_alone(plan) else REFILL_COVER[plan.schedule_kind]
+
+
+def load_latency_ns(plan: WgmmaKernel) -> float:
+    """Return the time from asking for a stage to its first bytes."""
+    late = LOADED_LATE_NS if is_alone(plan) else 0
+    return LOAD_LATENCY_NS + (CLUSTER_LATENCY_NS if plan.cluster_size > 1 else 0) + late
+
+
+def start_ns(plan: WgmmaKernel) -> float:
+    """Return the time from a kernel's launch to its first MMA, and from its last store to the next launch."""
+    sooner = TILED_START_NS if plan.schedule_kind == "tiled" and not plan.specialized else 0
+    return START_NS + (CLUSTER_START_NS if plan.cluster_size > 1 else 0) - sooner
 
 
 def step_ns(
@@ -286,8 +321,7 @@ def step_ns(
         busy = max(busy, mma / plan.row_shares + held_a_ns(plan))
     if row_share(plan) < 1:
         busy += SHORT_STEP_NS
-    lap = LOAD_LATENCY_NS + ctas * loaded_bytes(plan) / LOAD_BYTES_PER_NS
-    lap += CLUSTER_LATENCY_NS if plan.cluster_size > 1 else 0
+    lap = load_latency_ns(plan) + ctas * loaded_bytes(plan) / LOAD_BYTES_PER_NS
     lap += 0 if plan.outstanding_mmas else busy
     return {
         "tensor cores": ctas * mma,
@@ -389,8 +423,7 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     if slowest != "tensor cores":
         terms[slowest] = loops * k_steps * (steps[slowest] - steps["tensor cores"])
     again = 0 if plan.persistent else (rounds - 1) * ROUND_NS
-    start = START_NS + (CLUSTER_START_NS if plan.cluster_size > 1 else 0)
-    start -= EARLY_NS if _overlaps(plan) else 0
+    start = start_ns(plan) - (EARLY_NS if _overlaps(plan) else 0)
     more = {"DRAM" if dram > l2 else "L2": together - busiest, "start": start + again}
     return terms | beside | more
 

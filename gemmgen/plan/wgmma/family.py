@@ -62,6 +62,35 @@ CHOICES: Choices = {
 TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
 """The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
 
+WAVE_TILE = 128 * 256
+"""Elements of D of the largest tile of those of which a wave may hold all: kernels without roles are tried beside
+those with roles where it does. They start sooner, and one tile leaves roles little to overlap.
+"""
+
+WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
+"""What is tried for these."""
+
+OF_ROLES = frozenset(
+    (
+        "schedule_kind",
+        "specialization",
+        "consumers",
+        "cluster_m",
+        "cluster_n",
+        "splits",
+        "reduction",
+        "last_wave",
+        "a_source",
+        "promote_k",
+        "accumulators",
+        "early_operand",
+        "trigger",
+        "producer_registers",
+        "consumer_registers",
+    )
+)
+"""Decisions of kernels with roles: a spec that makes one, or wants it tried, asks for roles."""
+
 THIRDS_TILE_M = 192
 """Rows of a tile that three consumers share, 64 each."""
 
@@ -73,6 +102,15 @@ FITTED_WAVES = (1, 2, 3)
 
 FITTED_STEP_BYTES = (128,)
 """Rows of the operands' tiles along K, for such columns: others were measured up to 30 % slower."""
+
+NARROW_TILE = 160
+"""Rows and columns together of a tile up to which longer steps are tried for such columns too: their rings have
+stages enough, and 64 x 80 of 128 x 5120 x 8192 was 6 % faster with them
+(``benchmarks/fit/h200_one_wave.jsonl``).
+"""
+
+NARROW_STEP_BYTES = (128, 256)
+"""Rows of the operands' tiles along K, for the columns of such tiles."""
 
 NARROWEST_FITTED_PART = 16
 """Columns of the narrowest part that is tried: one of 8 would read 64 rows of A for them."""
@@ -223,6 +261,12 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     parallel = {name: value for name, value in fixed.items() if name not in free}
                     parallel["reduction"] = "parallel"
                     yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
+                if kind == KINDS[0] and rows == "m" and _is_of_a_wave(problem, {*stated, *wanted}):
+                    alone = {**fixed, **_implied({**stated, "schedule_kind": "tiled"}, "none")}
+                    alone |= {"schedule_kind": "tiled"}
+                    del alone["occupancy"]
+                    tried = {name: values for name, values in choices.items() if name not in alone}
+                    yield Branch(alone, {**tried, **WAVE_CHOICES}, {**told, "specialization": "none"})
                 if kind != "none" and rows == "m":
                     for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
@@ -374,7 +418,10 @@ def _fitted(
             continue
         if widths := _widths(problem, rows, tried=() if thirds else TILES_N):
             tile = {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}
-            yield tile, {"cta_tile_n": widths, "cta_tile_k": _steps(problem, FITTED_STEP_BYTES)}
+            for narrow, steps in ((True, NARROW_STEP_BYTES), (False, FITTED_STEP_BYTES)):
+                columns = tuple(width for width in widths if (rows + width <= NARROW_TILE) == narrow)
+                if columns:
+                    yield tile, {"cta_tile_n": columns, "cta_tile_k": _steps(problem, steps)}
 
 
 def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int, ...]:
@@ -399,6 +446,17 @@ def _has_few_tiles(shape: Shape) -> bool:
     """Whether programs have to divide K to fill the GPU: there are few tiles, of more than few rows."""
     rows, columns, depth = shape
     return rows > FEW_ROWS and rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
+
+
+def _is_of_a_wave(problem: Problem, decided: Collection[str]) -> bool:
+    """Whether kernels without roles are tried too: all tiles of a problem may run at the same time."""
+    if OF_ROLES & {*decided}:
+        return False
+    return any(
+        rows > FEW_ROWS and not _has_few_tiles(shape) and rows * columns <= WAVE_TILE * problem.gpu.sm_count
+        for shape in problem.planned_shapes
+        for rows, columns, _ in (shape,)
+    )
 
 
 def _is_of_long_k(problem: Problem) -> bool:
@@ -592,7 +650,9 @@ def _source_for(plan: WgmmaKernel) -> str:
 def _is_one_wave(plan: WgmmaKernel) -> bool:
     """Whether all tiles run at the same time, in each problem that the plan is for.
 
-    Then they share L2 in any order, and that of lines is found with the fewest divisions.
+    Then lines are the order that is found with the fewest divisions. The shorter ones are faster: 16 x 8 tiles of
+    2000 x 1000 x 2000 took 17.8 us down the columns and 16.0 along the rows, and 2 x 64 of 128 x 5120 x 8192 the
+    other way 33.7 and 26.2 (``docs/performance.md``).
     """
     tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
     return tiles * plan.splits <= plan.resident_programs
@@ -602,7 +662,10 @@ def _order(plan: WgmmaKernel) -> object:
     """Return the order of tiles, where a spec says nothing of that."""
     if plan.reduces_apart:
         return plan.order_of_neighbours
-    return "column" if _is_one_wave(plan) else ORDER_DEFAULTS["order"]
+    if not _is_one_wave(plan):
+        return ORDER_DEFAULTS["order"]
+    tiles_m, tiles_n = max(map(plan.tiles, plan.problem.planned_shapes), key=math.prod)
+    return "row" if tiles_m > tiles_n else "column"
 
 
 def _width(plan: WgmmaKernel) -> object:
