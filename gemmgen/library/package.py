@@ -353,7 +353,7 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
         held=cost.held_a_ns(kernel) if through else 0,
         short=cost.SHORT_STEP_NS if cost.row_share(kernel) < 1 else 0,
         latency=cost.load_latency_ns(kernel),
-        loading=cost.loaded_bytes(kernel) / cost.LOAD_BYTES_PER_NS,
+        loading=cost.loading_ns(kernel),
         stages=kernel.stages,
         outstanding=kernel.outstanding_mmas,
         cluster_share=cost.CLUSTER_SHARE * clusters,

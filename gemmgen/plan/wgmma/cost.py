@@ -81,10 +81,10 @@ LONE_REFILL_COVER = 1.0
 """[one-wave] The same of a tiled kernel whose CTA is alone on its SM: nobody else asks for stages there."""
 TILED_START_NS = 400
 """[one-wave] By which a kernel without roles starts and ends sooner: no role has to be sent to its work."""
-LOADED_LATE_NS = 100
-"""[one-wave] By which a stage's lap is longer where the only CTA on an SM asks for it between its MMAs."""
-LONE_LONG_STEP_NS = 15
-"""[one-wave] By which each further 128 bytes of K of a step take longer there: the first one is awaited longer."""
+LONE_LOAD_BYTES_PER_NS = 70
+"""[one-wave] At which a stage comes in where the only CTA on an SM asks for it with an MMA in flight: all SMs
+start together and ask at the same time, for 9 TB/s. Those that drain their MMAs do not keep step [session].
+"""
 HELD_A_NS = 120
 """[first-choices] In which a consumer whose A passes through registers does not multiply, for 64 rows, 128
 bytes of K and each part of its tile. 128 x 80 to 128 x 112 took 1.4 times as long as predicted without it;
@@ -274,8 +274,6 @@ def exposed_ns(plan: WgmmaKernel, mma_ns: float, share: float = 1.0) -> float:
     if not (plan.specialized or plan.synchronous):
         hidden = refill_cover(plan) * mma_ns if plan.outstanding_mmas else 0
         exposed += max(0.0, REFILL_NS[plan.schedule_kind] - hidden)
-    if is_alone(plan):
-        exposed += LONE_LONG_STEP_NS * max(0.0, row_share(plan) - 1)
     if plan.promote_k:
         cycles = PROMOTION_CYCLES_PER_REGISTER * plan.accumulator_registers / 2
         exposed += cycles / POWER_CYCLES_PER_NS
@@ -294,8 +292,14 @@ def refill_cover(plan: WgmmaKernel) -> float:
 
 def load_latency_ns(plan: WgmmaKernel) -> float:
     """Return the time from asking for a stage to its first bytes."""
-    late = LOADED_LATE_NS if is_alone(plan) else 0
-    return LOAD_LATENCY_NS + (CLUSTER_LATENCY_NS if plan.cluster_size > 1 else 0) + late
+    return LOAD_LATENCY_NS + (CLUSTER_LATENCY_NS if plan.cluster_size > 1 else 0)
+
+
+def loading_ns(plan: WgmmaKernel) -> float:
+    """Return the time from a CTA's first bytes of a stage to its last ones."""
+    together = is_alone(plan) and plan.outstanding_mmas
+    rate = LONE_LOAD_BYTES_PER_NS if together else LOAD_BYTES_PER_NS
+    return loaded_bytes(plan) / rate
 
 
 def start_ns(plan: WgmmaKernel) -> float:
@@ -321,7 +325,7 @@ def step_ns(
         busy = max(busy, mma / plan.row_shares + held_a_ns(plan))
     if row_share(plan) < 1:
         busy += SHORT_STEP_NS
-    lap = load_latency_ns(plan) + ctas * loaded_bytes(plan) / LOAD_BYTES_PER_NS
+    lap = load_latency_ns(plan) + ctas * loading_ns(plan)
     lap += 0 if plan.outstanding_mmas else busy
     return {
         "tensor cores": ctas * mma,
