@@ -185,18 +185,29 @@ def test_kernels_take_turns_with_the_baseline(tmp_path: Path, arms: Arms) -> Non
     assert first.families == ("x",)
 
 
-def test_who_comes_after_the_baseline_changes_and_the_best_is_timed_once_more(
-    tmp_path: Path, arms: Arms
-) -> None:
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", suite=TWO_SHAPES.replace(", [64, 16, 32]", ""))
-    # A sample is one replay of 102 calls; the last ones are 3 rounds of three, and 3 pairs with the best.
-    samples = [calls[0] for _, calls in arms.machine.timed if set(calls) <= set("XAB")]
-    assert "".join(samples[-15:]) == "XAB" + "XBA" + "XAB" + "XA" * 3
+def test_who_comes_after_whom_changes_and_the_best_is_timed_once_more(tmp_path: Path, arms: Arms) -> None:
+    one_shape = TWO_SHAPES.replace(", [64, 16, 32]", "")
+    protocol = replace(PROTOCOL, rounds=7)
+    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", suite=one_shape, protocol=protocol)
+    # A sample is one replay of 102 calls; the last ones are 7 rounds of three, and 7 pairs with the best.
+    samples = "".join(calls[0] for _, calls in arms.machine.timed if set(calls) <= set("XAB"))
+    rounds = [samples[-35:-14][first : first + 3] for first in range(0, 21, 3)]
+    assert {"".join(sorted(each)) for each in rounds} == {"ABX"}
+    assert len({*rounds}) > 3
+    assert samples[-14:] == "XA" * 7
     (result,) = results(book)
     assert result.playoff is not None
     assert result.playoff.kernel == "kernel_a"
-    assert result.playoff.seconds == pytest.approx((10e-6,) * 3)
-    assert result.playoff.baseline_seconds == pytest.approx((20e-6,) * 3)
+    assert result.playoff.seconds == pytest.approx((10e-6,) * 7)
+    assert result.playoff.baseline_seconds == pytest.approx((20e-6,) * 7)
+
+
+def test_the_best_is_timed_once_more_for_as_long_as_the_clock_swings(tmp_path: Path, arms: Arms) -> None:
+    protocol = replace(PROTOCOL, playoff_seconds=0.1)
+    (result, _) = results(run(tmp_path, arms, Book(), "kernel_a", "kernel_b", protocol=protocol))
+    # A sample is 102 calls: 2.04 ms of the baseline, and half as much of the best. 33 pairs take 0.1 s.
+    assert result.playoff is not None
+    assert len(result.playoff.seconds) == len(result.playoff.baseline_seconds) == 33
 
 
 def test_a_kernel_that_is_much_slower_gets_shorter_samples(tmp_path: Path, arms: Arms) -> None:

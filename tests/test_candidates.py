@@ -319,7 +319,7 @@ def test_an_mma_in_flight_hides_what_a_drained_queue_exposes() -> None:
             planned(tile={"m": 128, "n": 256, "k": 64}, buffering={"outstanding_mmas": queue}, **TILED)
         )
 
-    # Alone on its SM, of two warpgroups that share a tile: 30 ns, and an MMA in flight hides as long as it takes.
+    # Alone on its SM, two warpgroups share a tile: 30 ns, and an MMA in flight hides as long as it takes.
     mma = 1_024 / 1.316
     assert step(0)["drained MMAs"] == pytest.approx(mma + 30 + 155 + 182)
     assert step(1)["drained MMAs"] == pytest.approx(mma + 30)

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import math
 import signal
+import random
 import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -416,7 +417,7 @@ def time_suite(
     ``no-baseline``; ``other-machine`` for a book of another GPU or other versions; ``device-lost`` after a
     kernel that leaves the GPU unusable: the same call in a new process goes on behind it.
     """
-    protocol = protocol or Rounds()
+    protocol = protocol or Rounds(playoff_seconds=PLAYOFF_SECONDS)
     with scratch() as directory:
         entrants = _entrants(specs, Path(directory))
         baselines = _baselines(entrants)
@@ -744,8 +745,15 @@ class Arena:
             self.machine.times([sample.work for sample in samples])
 
     def rounds(self, samples: Sequence[Sample], rounds: int) -> dict[int, tuple[float, ...]]:
-        """Let the first arm and then all others take so many turns; return seconds per call of each."""
-        return self.turns(samples, [arm for number in range(rounds) for arm in _order(len(samples), number)])
+        """Let every arm take so many turns; return seconds per call of each."""
+        generator = random.Random(self.protocol.seed)
+        arms = range(len(samples))
+        return self.turns(samples, [arm for _ in range(rounds) for arm in generator.sample(arms, len(arms))])
+
+    def pairs(self, samples: Sequence[Sample], by_arm: Mapping[int, Sequence[float]], arm: int) -> int:
+        """Return how often an arm and the baseline take turns, going by what they took in the rounds."""
+        seconds = sum(statistics.median(by_arm[each]) * samples[each].calls for each in (0, arm))
+        return max(self.protocol.rounds, round((self.protocol.playoff_seconds or 0) / seconds))
 
     def turns(self, samples: Sequence[Sample], turns: Sequence[int]) -> dict[int, tuple[float, ...]]:
         """Return seconds per call of each arm, in the order of its turns."""
@@ -886,7 +894,7 @@ class _Campaign:
         if not right:
             return None
         best = max(right, key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
-        pairs = arena.turns(samples, [0, best] * self.protocol.rounds)
+        pairs = arena.turns(samples, [0, best] * arena.pairs(samples, by_arm, best))
         state = self.state_since(start)
         timed = [
             Timed(
@@ -921,6 +929,10 @@ class _Campaign:
 
 MUCH_SLOWER: Final = 2.5
 """Than a sample should last, is what is captured again with fewer calls."""
+PLAYOFF_SECONDS: Final = 0.25
+"""In pairs of the winner and the baseline: where power limits, the clock swings for tens of milliseconds, and
+seven pairs at 8192 x 8192 x 8192 had medians of 0.93 to 1.03 (``docs/benchmarks.md``).
+"""
 LEAST_SUITE_HOST_CALLS: Final = 5
 
 
@@ -940,13 +952,6 @@ class Sample:
     running: Running
     work: Work
     calls: int
-
-
-def _order(arms: int, number: int) -> tuple[int, ...]:
-    """Return the order of a round: the baseline, then the kernels from another one each time."""
-    kernels = range(1, arms)
-    first = number % len(kernels)
-    return (0, *kernels[first:], *kernels[:first])
 
 
 def rounded(seconds: float) -> float:

@@ -288,8 +288,9 @@ BASELINE: Final = "baseline"
 class Rounds:
     """How often, how long and over how much memory; every number but the seed must be positive.
 
-    All kernels of a shape are timed by turns with the baseline: baseline, first, second …, and again, on the
-    same tensors, without a pause between them. Who comes after the baseline changes from round to round.
+    All kernels of a shape are timed by turns with the baseline on the same tensors, each once a round, without a
+    pause between them. Who comes after whom is drawn anew for each round: where power limits, a kernel runs at
+    the clock that the one before it leaves behind.
     """
 
     rounds: int = 7
@@ -304,10 +305,13 @@ class Rounds:
     host_calls: int = 20
     """Eager calls, of which the median is the host's cost."""
     seed: int = 0
+    playoff_seconds: float | None = None
+    """Of the winner and the baseline in pairs, as many as rounds at least; in older records no more."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            if each.name != "seed" and getattr(self, each.name) <= 0:
+            value = getattr(self, each.name)
+            if each.name != "seed" and value is not None and value <= 0:
                 raise ValueError(f"{each.name} must be positive")
 
 
