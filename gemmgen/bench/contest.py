@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import math
-import signal
 import random
+import signal
 import statistics
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -63,8 +63,8 @@ TILED_CHOICES: Choices = {"warps_m": (8, 4), "occupancy": (1, 2, 3)}
 """The same in a tiled schedule, where one CTA can multiply while its neighbours load, start or store."""
 
 WAVE_TILE = 128 * 256
-"""Elements of D of the largest tile of those of which a wave may hold all: where it does, kernels without roles
-are tried beside those with roles. They start sooner, and one tile leaves roles little to overlap.
+"""Elements of D of the largest tile of those of which a wave may hold all: where it does, kernels without
+roles are tried beside those with roles. They start sooner, and one tile leaves roles little to overlap.
 """
 
 WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
@@ -650,9 +650,9 @@ def _source_for(plan: WgmmaKernel) -> str:
 def _is_one_wave(plan: WgmmaKernel) -> bool:
     """Whether all tiles run at the same time, in each problem that the plan is for.
 
-    Then lines are the order that is found with the fewest divisions. The shorter ones are faster: 16 x 8 tiles
-    of 2000 x 1000 x 2000 took 17.8 us down the columns and 16.0 along the rows, and 2 x 64 of 128 x 5120 x 8192
-    26.2 and 33.7 (``docs/performance.md``).
+    Then lines are the order that is found with the fewest divisions. The shorter ones are faster: 16 x 8
+    tiles of 2000 x 1000 x 2000 took 17.8 us down the columns and 16.0 along the rows, and 2 x 64 of
+    128 x 5120 x 8192 26.2 and 33.7 (``docs/performance.md``).
     """
     tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
     return tiles * plan.splits <= plan.resident_programs
