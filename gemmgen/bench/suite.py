@@ -289,8 +289,8 @@ class Rounds:
     """How often, how long and over how much memory; every number but the seed must be positive.
 
     All kernels of a shape are timed by turns with the baseline on the same tensors, each once a round, with
-    no pause between them. Who comes after whom is drawn anew for each round: where power limits, a kernel runs
-    at the clock that the one before it leaves behind.
+    no pause between them. Who comes after whom is drawn anew for each round: where power limits, a kernel
+    runs at the clock that the one before it leaves behind.
     """
 
     rounds: int = 7
