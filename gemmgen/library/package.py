@@ -310,6 +310,7 @@ class Stream:
     start: float
     round: float
     sums: float
+    sums_of_program: float
 
 
 def formula_of(kernel: Kernel) -> Tiles | Stream | None:
@@ -383,8 +384,8 @@ def _stream(kernel: WgmmaKernel) -> Stream:
         loaded=kernel.cluster_size * cost.loaded_bytes(kernel) / cost.ALL_SMS_BYTES_PER_NS,
         start=cost.STREAM_START_NS + (cost.ROLES_START_NS if kernel.specialized else 0),
         round=cost.STREAM_ROUND_NS,
-        # A second kernel's time grows with D: it is taken of one for which programs fill the GPU.
-        sums=cost.splits_ns(kernel, kernel.resident_programs),
+        sums=cost.splits_ns(kernel, 0),
+        sums_of_program=cost.splits_ns(kernel, 1) - cost.splits_ns(kernel, 0),
     )
 
 
