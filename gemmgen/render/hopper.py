@@ -238,12 +238,12 @@ class HopperView(KernelView):
         if plan.synchronous:
             return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
         pace = "overlapped" if plan.outstanding_mmas else "in_order"
-        if plan.composed:
-            pace = "prefetched" if plan.fragments > 1 else pace
-            return f"wgmma/multiply_parts_{'promoted' if plan.promote_k else pace}"
-        return (
-            f"wgmma/{'multiply' if plan.specialized else 'refill'}_{'promoted' if plan.promote_k else pace}"
-        )
+        if plan.composed and plan.fragments > 1:
+            pace = "prefetched"
+        if plan.promote_k:
+            pace = "promoted"
+        loop = "multiply" if plan.specialized else "refill"
+        return f"wgmma/{loop}{'_parts' if plan.composed else ''}_{pace}"
 
     @property
     def _epilogue_parts(self) -> Iterator[str]:
@@ -559,6 +559,8 @@ class HopperView(KernelView):
     @property
     def _load_indent(self) -> int:
         """Columns before what loads a stage: in the producer's loop, or in functions of their own."""
+        if not self.plan.specialized:
+            return 8
         return 4 if self.plan.dependent else 12
 
     @property
@@ -585,10 +587,11 @@ class HopperView(KernelView):
     def load_statements(self, load: OperandLoad, margin: int = 0) -> str:
         """Return the statements that load an operand's tile; lines but the first are indented by `margin`."""
         parts = self.columns if load.operand == "b" else (Part(None),)
+        stage = "ring.stage" if self.plan.specialized else "stage"
         statements: list[str] = []
         for part in parts:
             coordinates = load.coordinates.replace("column", part.column)
-            tile = f"{part.of(f'{load.operand}_smem')}.index(ring.stage)"
+            tile = f"{part.of(f'{load.operand}_smem')}.index({stage})"
             arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
             statements.append(fit("tma.async_load(", arguments, ")", indent=self._load_indent, margin=margin))
         return f"\n{' ' * margin}".join(statements)

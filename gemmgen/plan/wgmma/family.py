@@ -266,7 +266,10 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     alone |= {"schedule_kind": "tiled"}
                     del alone["occupancy"]
                     tried = {name: values for name, values in choices.items() if name not in alone}
-                    yield Branch(alone, {**tried, **WAVE_CHOICES}, {**told, "specialization": "none"})
+                    plain = {**told, "specialization": "none"}
+                    yield Branch(alone, {**tried, **WAVE_CHOICES}, plain)
+                    for tile, columns in _fitted(problem, stated, wanted, "none"):
+                        yield Branch({**alone, **tile}, {**tried, **WAVE_CHOICES, **columns}, plain)
                 if kind != "none" and rows == "m":
                     for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
@@ -412,7 +415,7 @@ def _fitted(
         return
     for rows in COMPOSED_TILES_M:
         thirds = rows == THIRDS_TILE_M
-        if stated.get("cta_tile_m", rows) != rows or (thirds and kind == "ping_pong"):
+        if stated.get("cta_tile_m", rows) != rows or (thirds and kind != "cooperative"):
             continue
         if thirds != (stated.get("consumers", 3 if thirds else 2) == 3):
             continue
