@@ -718,7 +718,8 @@ def fewest_stages(plan: WgmmaKernel) -> int:
     """Return the fewest stages with which a step can be loaded while others are multiplied."""
     if plan.schedule_kind == "single_tile":
         return 1
-    alternates = plan.persistent and not plan.specialized  # the same warps load and multiply
+    # The same warps load and multiply, with the next step ahead: in every persistent schedule, and of parts.
+    alternates = not plan.specialized and (plan.persistent or plan.composed)
     return max(plan.outstanding_mmas + 1, 2 if alternates or plan.fragments > 1 else 1)
 
 

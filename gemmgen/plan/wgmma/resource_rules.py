@@ -267,10 +267,11 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
         return
     if plan.stages >= (least := fewest_stages(plan)):
         return
-    if plan.persistent and not plan.specialized:
+    if not plan.specialized and (plan.persistent or plan.composed):
+        work = "over many tiles" if plan.persistent else "tiles of parts"
         yield Finding(
             field,
-            f"{plan.stages} stage for warps that load and multiply over many tiles",
+            f"{plan.stages} stage for warps that load and multiply {work}",
             "a step loads while the one before it is multiplied, which needs a stage of its own",
             f"use at least {least}",
         )

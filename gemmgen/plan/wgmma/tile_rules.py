@@ -566,7 +566,7 @@ def _plain_widths(plan: WgmmaKernel) -> tuple[int, ...]:
 
 @rule("composed-tile")
 def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Parts of a tile are for roles, and for programs of one tile that load ahead; each is whole in a CTA and a warp."""
+    """Parts of a tile are for roles, or for tiled programs; each is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
     columns, widths = f"a tile of {sum_of_parts(plan)} columns", either(_plain_widths(plan))
@@ -579,27 +579,28 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             + ("" if plan.specialized else " with a kind of warp specialization"),
         )
         return
-    if not plan.specialized and (plan.synchronous or plan.schedule_kind != "tiled"):
+    if not plan.specialized and plan.schedule_kind != "tiled":
         where = "" if plan.persistent else ", in a persistent schedule"
-        how = "that load nothing ahead" if plan.synchronous else "of a schedule that is not tiled"
         yield Finding(
             "tile.n",
-            f"{columns} without warp specialization, for programs {how}",
-            "this version composes the tiles of roles, and of programs of one tile that load ahead",
+            f"{columns} without warp specialization in a {plan.schedule_kind} schedule",
+            "this version composes the tiles of roles, and of tiled programs",
             f"use {widths}, or a kind of warp specialization{where}",
         )
         return
     if not plan.specialized:
         roles = "or a kind of warp specialization, in a persistent schedule"
         if plan.a_source == "registers":
-            found, limit = f"A in registers for {columns}", "the reads of the next step's A are a consumer's"
-            yield Finding("operands.a.source", found, f"{limit} with a producer", f"use shared, {roles}")
+            limit = "without roles this version reads the A of parts from shared memory"
+            yield Finding("operands.a.source", f"A in registers for {columns}", limit, f"use shared, {roles}")
         if plan.promote_k:
-            found, limit = f"sums promoted for {columns}", "two sets of sums for all parts are a consumer's"
-            yield Finding("mma.promote_k", found, f"{limit} with a producer", f"use 0, {roles}")
+            limit = "without roles this version adds up the sums of parts in the tensor cores alone"
+            found = f"sums promoted after {plan.promote_k} of K for {columns}"
+            yield Finding("mma.promote_k", found, limit, f"leave it out, {roles}")
         if plan.dependent:
-            found, limit = f"{plan.early_operand} for {columns}", "a producer requests what is early of all parts"
-            yield Finding("dependent_launch.early", found, limit, f"use none, {roles}")
+            found = f"{columns} with {plan.early_operand.upper()} loaded early"
+            limit = "without roles this version loads no operand of parts early"
+            yield Finding("tile.n", found, limit, f"use {widths}, or no dependent_launch")
     stored = "it is stored in sub-tiles, which would part the columns of one"
     if plan.cluster_n > 1:
         found = f"{columns} in each of {plan.cluster_n} CTAs along N"
