@@ -614,6 +614,19 @@ def test_no_kernel_without_roles_is_tried_for_more_tiles_than_a_wave_holds() -> 
     assert kinds == {True}
 
 
+def test_of_composed_tiles_two_get_no_roles() -> None:
+    def alone(shape: Shape) -> set[tuple[int, int]]:
+        plans = [hopper(each.plan) for each in rank(spec(shape=shape)).legal]
+        return {tile(plan)[:2] for plan in plans if plan.composed and not plan.specialized}
+
+    assert alone((128, 6144, 4096)) == {(64, 96)}
+    assert alone((256, 6144, 4096)) == {(64, 96), (64, 192)}
+    # 64 x 160 and 128 x 80 were slower without roles.
+    assert not alone((256, 5120, 25600))
+    first = planned(shape=(256, 6144, 4096))
+    assert (tile(first), first.specialization, first.stages) == ((64, 192, 64), "none", 6)
+
+
 def test_longer_steps_are_tried_for_narrow_composed_tiles() -> None:
     narrow, wide = (
         {

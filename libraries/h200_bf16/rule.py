@@ -66,6 +66,7 @@ class Stream(NamedTuple):
     start: float
     round: float
     sums: float  # to add up the parts
+    sums_of_program: float  # the same for each program, where a second kernel adds up
 
 
 KERNELS = {
@@ -146,6 +147,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_32x64x128": Stream(
         exchanged=True,
@@ -164,6 +166,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_64x64x128": Stream(
         exchanged=True,
@@ -182,6 +185,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_16x64x256": Stream(
         exchanged=True,
@@ -200,6 +204,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_cooperative_64x128x64_1_consumer": Tiles(
         exchanged=False,
@@ -278,6 +283,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=1007.13043,
+        sums_of_program=0,
     ),
     "h200_bf16_cooperative_128x160x64": Tiles(
         exchanged=False,
@@ -326,6 +332,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_16x64x128_occupancy2": Stream(
         exchanged=True,
@@ -344,6 +351,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_pipelined_64x64x128": Tiles(
         exchanged=False,
@@ -512,6 +520,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=0,
+        sums_of_program=0,
     ),
     "h200_bf16_pipelined_64x32x128": Tiles(
         exchanged=False,
@@ -560,6 +569,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=1452.34783,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_64x64x128_split3": Stream(
         exchanged=True,
@@ -578,6 +588,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=2877.04348,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_32x64x128_occupancy2_split3": Stream(
         exchanged=True,
@@ -596,6 +607,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=1808.52174,
+        sums_of_program=0,
     ),
     "h200_bf16_ping_pong_64x80x128": Tiles(
         exchanged=False,
@@ -704,6 +716,7 @@ KERNELS = {
         start=2630,
         round=1280,
         sums=1096.17391,
+        sums_of_program=0,
     ),
     "h200_bf16_exchanged_16x64x256_split64_added_up_in_parallel": Stream(
         exchanged=True,
@@ -721,7 +734,8 @@ KERNELS = {
         loaded=2.45269461,
         start=2630,
         round=1280,
-        sums=800.373333,
+        sums=500,
+        sums_of_program=2.27555556,
     ),
     "h200_bf16_ping_pong_128x64x64": Tiles(
         exchanged=False,
@@ -769,7 +783,8 @@ KERNELS = {
         loaded=1.96215569,
         start=2630,
         round=1280,
-        sums=1701.49333,
+        sums=500,
+        sums_of_program=9.10222222,
     ),
     "h200_bf16_ping_pong_64x272x64": Tiles(
         exchanged=False,
@@ -817,7 +832,8 @@ KERNELS = {
         loaded=2.94323353,
         start=3830,
         round=1280,
-        sums=1701.49333,
+        sums=500,
+        sums_of_program=18.2044444,
     ),
     "h200_bf16_pipelined_256x64x64": Tiles(
         exchanged=False,
@@ -895,7 +911,8 @@ KERNELS = {
         loaded=2.45269461,
         start=3830,
         round=1280,
-        sums=2902.98667,
+        sums=500,
+        sums_of_program=36.4088889,
     ),
     "h200_bf16_ping_pong_64x352x64": Tiles(
         exchanged=False,
@@ -1033,7 +1050,8 @@ KERNELS = {
         loaded=1.96215569,
         start=2630,
         round=1280,
-        sums=1701.49333,
+        sums=500,
+        sums_of_program=9.10222222,
     ),
     "h200_bf16_cooperative_192x176x64_3_consumers": Tiles(
         exchanged=False,
@@ -1154,7 +1172,7 @@ def _stream(kernel: Stream, m: int, n: int, k: int) -> float:
     dram = ((m + n) * k * A_BYTES + m * n * 2) / 4752
     loaded = programs * steps * kernel.loaded
     together = _together(2.5, dram, busiest, loaded)
-    return together + kernel.start + (rounds - 1) * kernel.round + kernel.sums
+    return together + kernel.start + (rounds - 1) * kernel.round + kernel.sums + programs * kernel.sums_of_program
 
 
 # --- what was measured nearby
