@@ -1172,13 +1172,8 @@ def _stream(kernel: Stream, m: int, n: int, k: int) -> float:
     dram = ((m + n) * k * A_BYTES + m * n * 2) / 4752
     loaded = programs * steps * kernel.loaded
     together = _together(2.5, dram, busiest, loaded)
-    return (
-        together
-        + kernel.start
-        + (rounds - 1) * kernel.round
-        + kernel.sums
-        + programs * kernel.sums_of_program
-    )
+    sums = kernel.sums + programs * kernel.sums_of_program
+    return together + kernel.start + (rounds - 1) * kernel.round + sums
 
 
 # --- what was measured nearby
