@@ -71,7 +71,7 @@ WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
 """What is tried for these."""
 
 WAVE_TILE_M, WAVE_COLUMNS = 64, (96, 192)
-"""Rows and columns of the composed tiles that are tried for them, which take 2 to 4 % less time than with roles.
+"""Rows and columns of composed tiles that are tried for them: these take 2 to 4 % less time than with roles.
 64 x 80, 64 x 160, 64 x 224 and 128 x 192, whose warps have more to issue beside less work, take 3 to 10 %
 more (``benchmarks/fit/h200_composed_waves.jsonl``).
 """
