@@ -603,7 +603,7 @@ def test_a_wave_of_tiles_gets_no_roles_where_a_start_counts(shape: Shape) -> Non
 
 
 @pytest.mark.parametrize("section", [{"warp_specialization": {"kind": "cooperative"}}, {"cluster": {"m": 2}}])
-def test_a_spec_that_decides_something_of_roles_has_them(section: dict[str, object]) -> None:
+def test_a_spec_that_decides_something_of_roles_has_them(section: dict[str, Any]) -> None:
     assert {hopper(each.plan).specialized for each in rank(spec(shape=(512, 512, 512), **section)).legal} == {
         True
     }
