@@ -248,7 +248,8 @@ def multiply(plan: WgmmaKernel) -> str:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
     if plan.composed:
-        return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}"
+        refill = "" if plan.specialized else "_refill"
+        return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}{refill}"
     if plan.dependent and not plan.specialized:
         return f"multiply_{pace}_early"
     refills = plan.outstanding_mmas and not plan.specialized

@@ -381,7 +381,7 @@ def _stream(kernel: WgmmaKernel) -> Stream:
         splits=kernel.splits,
         steps=tuple(cost.streamed_step_ns(kernel, ctas) for ctas in range(1, kernel.occupancy + 1)),
         neighbours=cost.bytes_of_neighbours(kernel) / 2 / cost.TPC_BYTES_PER_NS if alone else 0,
-        loaded=kernel.cluster_size * cost.loaded_bytes(kernel) / cost.ALL_SMS_BYTES_PER_NS,
+        loaded=cost.sent_bytes(kernel) / cost.ALL_SMS_BYTES_PER_NS,
         start=cost.STREAM_START_NS + (cost.ROLES_START_NS if kernel.specialized else 0),
         round=cost.STREAM_ROUND_NS,
         sums=cost.splits_ns(kernel, 0),

@@ -479,9 +479,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     moved = (m + n) * k * element_bytes + m * n * plan.problem.d.bytes
     delivery = EARLY_DELIVERY if _overlaps(plan) else 1.0
     dram = moved / (DRAM_SHARE * delivery * gpu.dram_bytes_per_second / 1e9)
-    taken_in = programs * plan.cluster_size * k_steps * loaded_bytes(plan) / ALL_SMS_BYTES_PER_NS / delivery
-    shares = plan.sorts_parts_by_gpc and plan.order == plan.order_of_neighbours
-    taken_in *= SENT_SHARE if shares else 1.0
+    taken_in = programs * k_steps * sent_bytes(plan) / ALL_SMS_BYTES_PER_NS / delivery
     together = _together((dram, busiest, taken_in), OVERLAP)
     start = STREAM_START_NS + (ROLES_START_NS if plan.specialized else 0)
     terms = {
@@ -499,6 +497,12 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
         terms["places left"] = EARLY_LOSS * left * exposed * sum(terms.values())
         terms["start"] -= EARLY_NS
     return terms
+
+
+def sent_bytes(plan: WgmmaKernel) -> float:
+    """Return the bytes that L2 sends a program for a K step: a part of them where neighbours share theirs."""
+    shares = plan.sorts_parts_by_gpc and plan.order == plan.order_of_neighbours
+    return plan.cluster_size * loaded_bytes(plan) * (SENT_SHARE if shares else 1.0)
 
 
 def bytes_of_neighbours(plan: WgmmaKernel) -> int:
