@@ -388,27 +388,16 @@ def test_what_was_measured_nearby_corrects_what_is_predicted() -> None:
 # --- the committed libraries
 
 
-@cache
-def measured(name: str) -> tuple[Sources, library.Choice]:
-    problem, *records = LIBRARIES[name]
-    found = read([RECORDS / f"{record}.jsonl" for record in records], problem)
-    return found, library.choose(found)
-
-
 @pytest.mark.parametrize("name", LIBRARIES)
-def test_a_committed_library_follows_from_its_records_byte_for_byte(
+def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page_has_its_figures(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
-    found, choice = measured(name)
+    problem, *records = LIBRARIES[name]
+    found = read([RECORDS / f"{record}.jsonl" for record in records], problem)
+    choice = library.choose(found)
     for file, text in package.assemble(name, found, choice).files().items():
         assert (ROOT / "libraries" / name / file).read_bytes() == text.encode(), file
-
-
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_the_page_has_the_figures_of_the_records(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    found, choice = measured(name)
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     for line in Report.of(found, choice, library.KERNELS).lines():
         assert line in page.splitlines()
