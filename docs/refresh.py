@@ -507,7 +507,7 @@ def _few_rows() -> str:
     return (
         f"geometric mean [minimum] of the best of the planner's first eight, bf16: {best(plain, 1, 32)} at "
         f"1 to 32 rows, {best(plain, 64, 64)} at 64;\nwith dependent launch {best(dependent, 1, 16)} at 1 to "
-        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. Of its first ten, bf16 from 128 rows "
+        f"16; e4m3: {best(scaled, 1, 64)} at 1 to 64. Of its first 16, bf16 from 128 rows "
         f"on: {_figures([best for best, _ in beyond])}, its first choice\n"
         f"{_figures([first for _, first in beyond])}. Of a long K with few tiles, which cuBLAS divides: "
         f"{_figures([best for best, _ in divided.values()])};\n{of_long_k}.\n"

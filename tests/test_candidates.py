@@ -434,8 +434,8 @@ def test_where_k_is_divided_more_sms_work_and_the_sums_are_added_up() -> None:
     assert "splits" not in whole.terms
     # Four sums of 128 x 64 in fp32 at 23 bytes a nanosecond.
     assert parts.terms["splits"] == pytest.approx(1.35 * (740 + 4 * 128 * 64 * 4 / 23))
-    # 128 of 132 SMs work and not 32; the sums take 6 us, a fifth of the time.
-    assert parts.seconds - parts.terms["splits"] / parts.hz < whole.seconds / 2
+    # 128 of 132 SMs work and not 32: DRAM is what takes longest then, and a fifth of the time are the sums.
+    assert parts.seconds / whole.seconds == pytest.approx(0.508, abs=1e-3)
 
 
 def test_promotion_costs_two_cycles_for_each_register_of_partial_sums() -> None:

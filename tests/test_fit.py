@@ -122,11 +122,11 @@ def test_the_kernels_of_a_wave_are_ranked_as_they_were_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "shapes", "near", "mean", "worst"),
-    [(CHOICES, 139, 130, 0.983, 0.79), (FIRST_CHOICES, 137, 131, 0.990, 0.89)],
+    ("record", "shapes", "near", "mean", "worst", "narrow"),
+    [(CHOICES, 139, 130, 0.983, 0.79, 0.96), (FIRST_CHOICES, 137, 131, 0.990, 0.89, 0.98)],
 )
 def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_the_best(
-    record: Path, shapes: int, near: int, mean: float, worst: float
+    record: Path, shapes: int, near: int, mean: float, worst: float, narrow: float
 ) -> None:
     """The sixteen and the five at each shape are those of earlier rankings, whose first lost 30 % at some."""
     candidates = by_candidates(found(record))
@@ -140,7 +140,8 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
     assert sum(each >= 1 / 1.05 for each in speeds) == near
     assert geometric_mean(speeds) == pytest.approx(mean, abs=5e-4)
     assert sorted(speeds)[1] >= worst  # beside it, rows of 4,097 elements, which TMA cannot load
-    assert speeds[[each[0].shape for each in candidates].index((256, 7168, 2048))] >= 0.95
+    # Where tiles of 112 columns would fill the wave, and 128 x 112 was thought faster than it is.
+    assert speeds[[each[0].shape for each in candidates].index((256, 7168, 2048))] >= narrow
 
 
 def over_baseline(chosen: Sequence[Observation]) -> list[float]:

@@ -750,7 +750,9 @@ class Arena:
         arms = range(len(samples))
         return self.turns(samples, [arm for _ in range(rounds) for arm in generator.sample(arms, len(arms))])
 
-    def pairs(self, samples: Sequence[Sample], by_arm: Mapping[int, Sequence[float]], arm: int) -> int:
+    def playoff_pairs(
+        self, samples: Sequence[Sample], by_arm: Mapping[int, Sequence[float]], arm: int
+    ) -> int:
         """Return how often an arm and the baseline take turns, going by what they took in the rounds."""
         seconds = sum(statistics.median(by_arm[each]) * samples[each].calls for each in (0, arm))
         return max(self.protocol.rounds, round((self.protocol.playoff_seconds or 0) / seconds))
@@ -894,7 +896,7 @@ class _Campaign:
         if not right:
             return None
         best = max(right, key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
-        pairs = arena.turns(samples, [0, best] * arena.pairs(samples, by_arm, best))
+        pairs = arena.turns(samples, [0, best] * arena.playoff_pairs(samples, by_arm, best))
         state = self.state_since(start)
         timed = [
             Timed(
@@ -931,7 +933,7 @@ MUCH_SLOWER: Final = 2.5
 """Than a sample should last, is what is captured again with fewer calls."""
 PLAYOFF_SECONDS: Final = 0.25
 """In pairs of the winner and the baseline: where power limits, the clock swings for tens of milliseconds, and
-seven pairs at 8192 x 8192 x 8192 had medians of 0.93 to 1.03 (``docs/benchmarks.md``).
+seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03 (``benchmarks/fit/h200_orders.json``).
 """
 LEAST_SUITE_HOST_CALLS: Final = 5
 

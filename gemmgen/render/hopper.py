@@ -238,7 +238,7 @@ class HopperView(KernelView):
         if plan.synchronous:
             return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
         pace = "overlapped" if plan.outstanding_mmas else "in_order"
-        if plan.composed and plan.fragments > 1:
+        if plan.fragments > 1:
             pace = "prefetched"
         if plan.promote_k:
             pace = "promoted"

@@ -72,8 +72,8 @@ WAVE_CHOICES: Choices = {**TILED_CHOICES, "outstanding_mmas": (1,)}
 
 WAVE_TILE_M, WAVE_COLUMNS = 64, (96, 192)
 """Rows and columns of composed tiles that are tried for them: these take 2 to 4 % less time than with roles.
-64 x 80, 64 x 160, 64 x 224 and 128 x 192, whose warps have more to issue beside less work, take 3 to 10 %
-more (``benchmarks/fit/h200_composed_waves.jsonl``).
+64 x 80, 64 x 160, 64 x 224, 128 x 192 and 128 x 224 take 5 to 46 % more, which the cost does not know
+(``benchmarks/fit/h200_composed_waves.jsonl``).
 """
 
 OF_ROLES = frozenset(
@@ -268,17 +268,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
                     parallel["reduction"] = "parallel"
                     yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
                 if kind == KINDS[0] and rows == "m" and _is_of_a_wave(problem, {*stated, *wanted}):
-                    alone = {**fixed, **_implied({**stated, "schedule_kind": "tiled"}, "none")}
-                    alone |= {"schedule_kind": "tiled"}
-                    del alone["occupancy"]
-                    tried = {name: values for name, values in choices.items() if name not in alone}
-                    plain = {**told, "specialization": "none"}
-                    yield Branch(alone, {**tried, **WAVE_CHOICES}, plain)
-                    for tile, columns in _fitted(problem, stated, wanted, "none"):
-                        widths = tuple(n for n in columns["cta_tile_n"] if n in WAVE_COLUMNS)
-                        if widths and tile["cta_tile_m"] == WAVE_TILE_M:
-                            fitted = {**WAVE_CHOICES, **columns, "cta_tile_n": widths}
-                            yield Branch({**alone, **tile}, {**tried, **fitted}, plain)
+                    yield from _without_roles(Branch(fixed, choices, told), problem, stated, wanted)
                 if kind != "none" and rows == "m":
                     for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
@@ -436,6 +426,24 @@ def _fitted(
                     yield tile, {"cta_tile_n": columns, "cta_tile_k": _steps(problem, steps)}
 
 
+def _without_roles(roles: Branch, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+    """Yield the branches of tiled kernels that are tried beside one with roles, of a wave of tiles."""
+    fixed = {
+        **roles.fixed,
+        **_implied({**stated, "schedule_kind": "tiled"}, "none"),
+        "schedule_kind": "tiled",
+    }
+    del fixed["occupancy"]
+    others = {name: values for name, values in roles.choices.items() if name not in fixed}
+    choices: Choices = {**others, **WAVE_CHOICES}
+    kind = {**roles.kind, "specialization": "none"}
+    yield Branch(fixed, choices, kind)
+    for tile, columns in _fitted(problem, stated, wanted, "none"):
+        widths = tuple(n for n in columns["cta_tile_n"] if n in WAVE_COLUMNS)
+        if widths and tile["cta_tile_m"] == WAVE_TILE_M:
+            yield Branch({**fixed, **tile}, {**choices, **columns, "cta_tile_n": widths}, kind)
+
+
 def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int, ...]:
     """Return the fewest columns of tiles of so many rows that leave each shape few enough waves of them."""
     sums = [
@@ -464,10 +472,10 @@ def _is_of_a_wave(problem: Problem, decided: Collection[str]) -> bool:
     """Whether kernels without roles are tried too: all tiles of a problem may run at the same time."""
     if OF_ROLES & {*decided}:
         return False
+    most = WAVE_TILE * problem.gpu.sm_count
     return any(
-        rows > FEW_ROWS and not _has_few_tiles(shape) and rows * columns <= WAVE_TILE * problem.gpu.sm_count
-        for shape in problem.planned_shapes
-        for rows, columns, _ in (shape,)
+        rows > FEW_ROWS and rows * columns <= most and not _has_few_tiles((rows, columns, depth))
+        for rows, columns, depth in problem.planned_shapes
     )
 
 
@@ -662,9 +670,8 @@ def _source_for(plan: WgmmaKernel) -> str:
 def _is_one_wave(plan: WgmmaKernel) -> bool:
     """Whether all tiles run at the same time, in each problem that the plan is for.
 
-    Then lines are the order that is found with the fewest divisions. The shorter ones are faster: 16 x 8
-    tiles of 2000 x 1000 x 2000 took 17.8 us down the columns and 16.0 along the rows, and 2 x 64 of
-    128 x 5120 x 8192 26.2 and 33.7 (``docs/performance.md``).
+    Then lines are the order that is found with the fewest divisions; the shorter ones are faster nearly
+    everywhere (``benchmarks/fit/h200_orders.json``).
     """
     tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
     return tiles * plan.splits <= plan.resident_programs
