@@ -8,7 +8,7 @@ with wgmma, and only then load the next one. Meanwhile the SM's two other progra
     CTA tile         128 x 128, 64 of K per step
     cluster          1 x 1 CTAs
     instruction      wgmma m64n128k16
-    shared memory    40,968 bytes per CTA, 3 CTAs per SM
+    shared memory    49,160 bytes per CTA, 3 CTAs per SM
     threads          128 per CTA
     registers        at most 168 per thread (128 hold the accumulator)
 
@@ -46,6 +46,7 @@ PROGRAM_TILE_K = gl.constexpr(64)
 SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
 SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
 SUBTILE_N = gl.constexpr(32)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_N = gl.constexpr(8)  # columns of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -133,7 +134,7 @@ def split_columns(tile):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer must have read it; there is none before the first sub-tiles.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -146,7 +147,8 @@ def store(args, d_smem, row, column, accumulator):
     """Store an accumulator by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES):
-        store_subtile(args, d_smem, row, column + i * SUBTILE_N, subtiles[i])
+        d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)
+        store_subtile(args, d_subtile, row, column + i * SUBTILE_N, subtiles[i])
 
 
 @gluon.jit
@@ -154,7 +156,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     """D = A @ B; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, from TMA: the tiles have arrived.
     load_ready = mbarrier.allocate_mbarrier()
     mbarrier.init(load_ready, count=1)

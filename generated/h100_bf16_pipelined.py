@@ -44,7 +44,10 @@ PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILE_N = gl.constexpr(128)
+SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
+SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
+SUBTILE_N = gl.constexpr(64)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(8)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -161,10 +164,22 @@ def halves(tile):
 
 
 @gluon.jit
+def split_columns(tile):
+    """A tile's columns as SUBTILES tiles, from left to right."""
+    subtiles = (tile,)
+    for _ in gl.static_range(SUBTILE_HALVINGS):
+        halved = ()
+        for i in gl.static_range(len(subtiles)):
+            halved += halves(subtiles[i])
+        subtiles = halved
+    return subtiles
+
+
+@gluon.jit
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer must have read it; there is none before the first sub-tiles.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -174,10 +189,11 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulator):
-    """Store an accumulator by halves of its columns; the last stores still run on return."""
-    left, right = halves(accumulator)
-    store_subtile(args, d_smem, row, column, left)
-    store_subtile(args, d_smem, row, column + SUBTILE_N, right)
+    """Store an accumulator by sub-tiles; the last stores still run on return."""
+    subtiles = split_columns(accumulator)
+    for i in gl.static_range(SUBTILES):
+        d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)
+        store_subtile(args, d_subtile, row, column + i * SUBTILE_N, subtiles[i])
 
 
 @gluon.jit
@@ -185,7 +201,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     """D = A @ B; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, from TMA: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     for stage in gl.static_range(STAGES):

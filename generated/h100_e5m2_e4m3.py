@@ -10,7 +10,7 @@ next tile is already loading.
     CTA tile         128 x 256, 128 of K per step, in 4 stages
     cluster          1 x 1 CTAs
     instruction      wgmma m64n256k32
-    shared memory    213,224 bytes per CTA
+    shared memory    229,608 bytes per CTA
     threads          384 per CTA
     registers        168 per consumer thread (128 hold the accumulator), 168 per producer thread
 
@@ -49,6 +49,7 @@ CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
 SUBTILE_N = gl.constexpr(128)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
@@ -173,7 +174,7 @@ def store_subtile(args, d_smem, row, column, tile, tensor_scale):
     """Convert a sub-tile and store it; the store still runs on return."""
     tile = epilogue(tile, tensor_scale)
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -185,8 +186,8 @@ def store_subtile(args, d_smem, row, column, tile, tensor_scale):
 def store(args, d_smem, row, column, accumulator, tensor_scale):
     """Store an accumulator by halves of its columns; the last stores still run on return."""
     left, right = halves(accumulator)
-    store_subtile(args, d_smem, row, column, left, tensor_scale)
-    store_subtile(args, d_smem, row, column + SUBTILE_N, right, tensor_scale)
+    store_subtile(args, d_smem.index(0), row, column, left, tensor_scale)
+    store_subtile(args, d_smem.index(1), row, column + SUBTILE_N, right, tensor_scale)
 
 
 @gluon.jit
@@ -210,8 +211,12 @@ def matmul_kernel(a_desc, b_desc, tensor_scale_ptr, d_desc):
     a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem_0 = gl.allocate_shared_memory(d_desc.dtype, [CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT)
-    d_smem_1 = gl.allocate_shared_memory(d_desc.dtype, [CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem_0 = gl.allocate_shared_memory(
+        d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
+    )
+    d_smem_1 = gl.allocate_shared_memory(
+        d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
+    )
     # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.

@@ -93,15 +93,15 @@ def test_cooperative_consumers_get_the_tile_that_measured_best_for_them() -> Non
     assert tile(plan) == (128, 256, 64)
     assert (plan.stages, plan.consumers, plan.cluster_size) == (4, 2, 1)
     assert (plan.producer_registers, plan.consumer_registers) == (168, 168)  # nobody asks
-    assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (0, 128, 1)
+    assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (0, 64, 2)  # as much memory as one whole half
 
 
 def test_an_fp32_output_keeps_four_stages_and_is_stored_in_narrower_parts() -> None:
     plan = planned(operands=operands("fp32"), **COOPERATIVE)
     assert (tile(plan), plan.stages) == ((128, 256, 64), 4)
-    # 128 x 128 x 4 bytes of D would leave room for three stages; 128 x 64 x 4 leave it for the fourth.
-    assert plan.subtile_n == 64
-    assert most_stages(replace(plan, subtile_n=128)) == 3
+    # 128 x 128 x 4 bytes of D would leave room for three stages; 2 x 128 x 32 x 4 leave it for the fourth.
+    assert (plan.subtile_n, plan.epilogue_buffers) == (32, 2)
+    assert most_stages(replace(plan, subtile_n=128, epilogue_buffers=1)) == 3
 
 
 def test_a_lone_consumer_gets_an_outstanding_mma_and_all_that_the_producer_leaves() -> None:
@@ -139,7 +139,7 @@ def test_registers_are_asked_for_only_where_an_equal_share_is_too_few() -> None:
     plain = planned(**tile)
     assert (plain.consumer_registers, plain.register_pool.handed_over) == (168, False)
     assert plain.register_pool.requests == ()
-    heavy = planned(**tile, epilogue={"ops": ["silu"]})
+    heavy = planned(**tile, epilogue={"ops": ["silu"], "subtile_n": 128})
     assert (heavy.producer_registers, heavy.consumer_registers) == (40, 232)
     assert heavy.register_pool.handed_over
     kind = tile["warp_specialization"]
@@ -246,7 +246,7 @@ def test_a_fix_counts_on_the_planner_for_what_is_left_open() -> None:
     (found,) = rejected(buffering={"stages": 40})
     assert found.message.endswith("use at most 37")
     (found,) = rejected(buffering={"epilogue": 16})
-    assert found.message.endswith("use 8")  # 256 columns in parts of 32
+    assert found.message.endswith("use at most 8")  # 256 columns in parts of 32
     (found,) = rejected(epilogue={"subtile_n": 512})
     assert found.message.endswith("use at most 256")
 
@@ -352,8 +352,8 @@ def test_the_excess_adds_up_what_is_missing() -> None:
     assert excess(plan) == 0
     # An accumulator of 128 registers and 28 to work with are 156 of 104.
     assert excess(replace(plan, consumer_registers=104)) == pytest.approx(0.5)
-    # Five stages of 49,152, 32,768 of D, and 144 + 40 + 8 + 40 + 8 of captures, barriers and state.
-    assert excess(replace(plan, stages=5)) == pytest.approx(278_768 / 232_448 - 1)
+    # Five stages of 49,152, 32,768 of D, and XXX of captures, barriers and state.
+    assert excess(replace(plan, stages=5)) == pytest.approx(278_784 / 232_448 - 1)
 
 
 @pytest.mark.parametrize("rows", [1, 8, 13, 64])

@@ -108,6 +108,11 @@ class Geometry(Decisions, ABC):
         """Parts into which the epilogue splits a tile's columns."""
         return max(1, self.cta_tile_n // self.subtile_n)
 
+    @property
+    def even_buffers(self) -> bool:
+        """Whether a tile must use each epilogue buffer equally often, so that a ring of them starts anew with it."""
+        return True
+
     # --- the cluster: CTA rank bits count along M first, then along N
 
     def bases(self, m_axis: int | None, n_axis: int | None, rank: int = 2) -> list[list[int]]:

@@ -275,19 +275,20 @@ def inexpressible_request(
         )
 
 
-def uneven_buffers(plan: Kernel) -> Iterator[Finding]:
+def misfit_buffers(plan: Kernel) -> Iterator[Finding]:
     """Yield what is wrong with the number of buffers, for sub-tiles that are legal."""
-    if plan.epilogue_buffers > plan.subtiles or plan.subtiles % plan.epilogue_buffers:
-        subtiles = "a tile stored whole" if plan.subtiles == 1 else f"the {plan.subtiles} sub-tiles of a tile"
-        even = _divisors(plan.subtiles)
-        below = max(count for count in even if count <= plan.epilogue_buffers)
-        above = min((count for count in even if count >= plan.epilogue_buffers), default=below)
-        yield Finding(
-            "buffering.epilogue",
-            f"{plan.epilogue_buffers} buffers for {subtiles}",
-            "a tile uses each buffer equally often, or the next one would overwrite what a store still reads",
-            nearest(below, above),
-        )
+    buffers, subtiles = plan.epilogue_buffers, plan.subtiles
+    what = "a tile stored whole" if subtiles == 1 else f"the {subtiles} sub-tiles of a tile"
+    found = f"{buffers} buffers for {what}"
+    if plan.even_buffers and (buffers > subtiles or subtiles % buffers):
+        even = _divisors(subtiles)
+        below = max(count for count in even if count <= buffers)
+        above = min((count for count in even if count >= buffers), default=below)
+        limit = "a tile uses each buffer equally often, or the next one would overwrite what a store still reads"
+        yield Finding("buffering.epilogue", found, limit, nearest(below, above))
+    elif buffers > subtiles:
+        limit = "each holds a sub-tile, and the others would stay empty"
+        yield Finding("buffering.epilogue", found, limit, f"use {'at most ' if subtiles > 1 else ''}{subtiles}")
 
 
 def _divisors(number: int) -> set[int]:

@@ -262,6 +262,18 @@ class EpilogueView:
         return self.plan.schedule_kind in ("persistent", "launch_control")
 
     @property
+    def rings_anew(self) -> bool:
+        """Whether the ring of buffers starts anew with a tile in another buffer than follows."""
+        uneven = self.plan.subtiles % self.plan.epilogue_buffers != 0
+        return uneven and self.reuses_buffers
+
+    @property
+    def buffer_comment(self) -> str:
+        """The template that says which store must have read a buffer of several."""
+        of_other_tiles = self.reuses_buffers and not self.rings_anew
+        return f"shared/buffer_{'reused' if of_other_tiles else 'once'}.py.j2"
+
+    @property
     def waits_between_halves(self) -> bool:
         """Whether both halves of a tile are stored through one buffer, one after the other."""
         return self.plan.frees_buffers_early and self.plan.epilogue_buffers == 1

@@ -588,6 +588,8 @@ PARTS_IN_FLIGHT = "        accumulators = warpgroup_mma_wait(PARTS, deps=accumul
 PROMOTED_WAIT = "        steps = warpgroup_mma_wait(0, deps=steps)\n"
 AND_B_1 = "\n                + args.b_desc[1].nbytes_per_cta,"
 ISSUE = "sums = warpgroup_mma("
+seven = of("h100_bf16_composed_two_buffers_of_seven")
+ANEW_WAIT, SUBTILE_LOOP = "    tma.store_wait(0)\n", "    for i in gl.static_range(SUBTILES):\n"
 COMPOSED = {
     "thirds_bytes_of_the_first_part": thirds(K.BYTE_COUNT, "load_ready", "mbarrier.expect(", (AND_B_1, ",")),
     "thirds_second_part_of_the_columns_of_the_first": thirds(
@@ -660,6 +662,15 @@ COMPOSED = {
         "b_smem",
         "tma.async_load(",
         ("mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)", NOTHING),
+    ),
+    "seven_subtiles_ring_anew_without_a_wait": seven(
+        K.WRITE_AFTER_READ, "d_smem_0|d_smem_1", "d_smem.store(", (ANEW_WAIT + SUBTILE_LOOP, SUBTILE_LOOP)
+    ),
+    "seven_subtiles_one_store_too_many_in_flight": seven(
+        K.WRITE_AFTER_READ,
+        "d_smem_0|d_smem_1",
+        "d_smem.store(",
+        ("tma.store_wait(EPILOGUE_BUFFERS - 1)", "tma.store_wait(EPILOGUE_BUFFERS)"),
     ),
 }
 

@@ -10,7 +10,7 @@ from gemmgen.plan.shared_rules import (
     inexpressible_request,
     largest_that_fits,
     narrowest_subtile,
-    uneven_buffers,
+    misfit_buffers,
 )
 from gemmgen.plan.tcgen05.resources import (
     FEW_LOADS,
@@ -131,7 +131,7 @@ def epilogue_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
 )
 def epilogue_buffers(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """Each epilogue buffer has a sub-tile of every tile, so that the ring starts anew with the tile."""
-    yield from uneven_buffers(plan)
+    yield from misfit_buffers(plan)
 
 
 # --- capacity

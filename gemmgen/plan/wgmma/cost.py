@@ -13,6 +13,8 @@ fits the constants to records:
   ``benchmarks/fit/h200_unfilled_waves.jsonl``;
 * [one-wave] 33 pinned kernels, with roles and without, at 33 shapes of which a wave holds all tiles:
   ``benchmarks/fit/h200_one_wave.jsonl``;
+* [wave-stores] 45 pinned kernels of bf16 and e4m3 that store D by one or several buffers, at 11 shapes of one
+  wave: ``benchmarks/fit/h200_wave_stores.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
@@ -102,6 +104,10 @@ EPILOGUE_START_NS = 68
 """[many-rows] From the last MMA of a tile to its epilogue, and from that to the next tile's first MMA."""
 EPILOGUE_BYTES_PER_NS_AND_WARP = 5.05
 """[many-rows] Of C and D, converted and handed to TMA."""
+STORE_WAIT_NS = 100
+"""[wave-stores] For TMA to have read a sub-tile, where the next one goes through the same, only buffer. One of
+ping-pong consumers waits while the other multiplies; kernels that load C were not measured.
+"""
 EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
 """[session] What of it is left where consumers run apart, one storing while another still multiplies: bf16
 1.027, 1.005 and 1.066; fp8 1.040, 1.026 and 1.083. With an MMA in flight, which keeps them in step, fp8 had
@@ -339,7 +345,14 @@ def epilogue_ns(plan: WgmmaKernel) -> float:
     """Return the time in which a tile's consumers load C, convert the accumulator and hand D to TMA."""
     element_bytes = plan.problem.d.bytes + (plan.problem.c.bytes if plan.problem.c else 0)
     warps = plan.consumer_warps * plan.row_shares
-    return plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_NS_AND_WARP * warps)
+    passed = plan.cta_tile_m * plan.cta_tile_n * element_bytes / (EPILOGUE_BYTES_PER_NS_AND_WARP * warps)
+    return passed + STORE_WAIT_NS * _waits_for_stores(plan)
+
+
+def _waits_for_stores(plan: WgmmaKernel) -> int:
+    """Return how often the consumers of a tile wait for the store of the sub-tile before."""
+    measured = not (plan.ping_pong or plan.problem.c)
+    return plan.subtiles - 1 if measured and plan.epilogue_buffers == 1 else 0
 
 
 def tile_ns(plan: WgmmaKernel, main_loop: float, ctas: int = 1) -> dict[str, float]:

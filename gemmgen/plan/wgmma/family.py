@@ -31,7 +31,7 @@ from gemmgen.plan.wgmma.bounds import (
     needed_producer_registers,
     needed_registers,
 )
-from gemmgen.plan.wgmma.cost import COST_ORDER, cost, estimate, excess
+from gemmgen.plan.wgmma.cost import COST_ORDER, NARROW_PART, cost, estimate, excess
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tile_rules import MOST_PARTS, OPERATION_RULES, TILE_RULES, TYPE_RULES
@@ -125,7 +125,7 @@ WIDEST_FITTED = 384
 """Columns of the widest tile that is tried: 192 sums of a thread, where a consumer has 64 rows."""
 
 NARROWEST_BESIDE_REGISTERS = 144
-"""Columns of a composed tile of two consumers from which on A passes through registers."""
+"""Columns of a composed tile of two consumers from which on an A of 16 bits passes through registers."""
 
 FEW_ROWS = 64
 """Rows of A up to which the operands are exchanged, unless a spec decides otherwise: the time is then that of
@@ -369,9 +369,10 @@ def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
     whole = plan.cluster_n > 1 or plan.warps_n > 1
     subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
     store = {**store, "subtile_n": subtile_n}
-    if not plan.composed or store.get("epilogue_buffers", 1) == 1:
+    subtiles = plan.cta_tile_n // subtile_n
+    if not plan.composed or store.get("epilogue_buffers", 1) == 1 or not plan.even_buffers:
         return store
-    subtiles = plan.cta_tile_n // subtile_n  # no power of two: the fewest buffers beyond one that divide them
+    # No power of two: the fewest buffers beyond one that divide them.
     several = (count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0)
     return {**store, "epilogue_buffers": next(several, 1)}  # a tile stored whole has one
 
@@ -652,19 +653,30 @@ def _a_source(problem: Problem) -> str:
 
 
 def _source_for(plan: WgmmaKernel) -> str:
-    """Return where A is read: from registers too where parts of a tile share its 16 bits and they hold it.
+    """Return where A is read: from registers too where parts of a tile share it, gain by it and hold it.
 
-    Wide tiles of two consumers, and all of three, gained by it on an H200; a lone consumer, which waits for
-    its registers, lost, and so did tiles of 128 x 80 to 128 x 112. See ``fragments`` too.
+    All tiles of three consumers gained by it on an H200, and wide ones of two; a lone consumer, which waits
+    for its registers, lost, and so did tiles of 128 x 80 to 128 x 112. See ``fragments`` too.
     """
     source = _a_source(plan.problem)
-    sixteen = plan.problem.a.dtype.bits == 16
-    wide = plan.consumers > 2 or (plan.consumers == 2 and plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS)
     apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
-    if plan.composed and sixteen and wide and apart:
-        held = altered(plan, a_source="registers")
-        return "registers" if _holds_its_tile(held) else source
-    return source
+    if not (plan.composed and apart and plan.problem.a.dtype.bits <= 16):
+        return source
+    gains = plan.consumers > 2 or (plan.consumers == 2 and _is_wide_for_registers(plan))
+    return "registers" if gains and _holds_its_tile(altered(plan, a_source="registers")) else source
+
+
+def _is_wide_for_registers(plan: WgmmaKernel) -> bool:
+    """Whether the parts of a tile of two consumers gain by an A in registers.
+
+    Elements of 8 bits are read without the next step's, and so only where more than one part would read A
+    slower than it multiplies: 128 x 176, 208, 224, 272, 288 and 304 took 2 to 9 % less by it, 128 x 144, 160
+    and 192 took 4 to 5 % more (``benchmarks/fit/h200_a_in_registers_e4m3.jsonl``).
+    """
+    if plan.problem.a.dtype.bits > 8:
+        return plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS
+    first, *others = plan.column_parts
+    return len(others) > 1 or (first == WGMMA.n_max and others[-1] < NARROW_PART)
 
 
 def _is_one_wave(plan: WgmmaKernel) -> bool:

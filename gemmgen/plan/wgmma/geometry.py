@@ -178,6 +178,14 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return in_step and self.subtiles <= 2 and not (loads or self.composed or self.shares_tiles)
 
     @property
+    def even_buffers(self) -> bool:
+        """Whether a tile must use each epilogue buffer equally often: the phases of C's barriers count that.
+
+        Where none of them is read, a tile can wait for all stores of the one before it, which ended long ago.
+        """
+        return self.problem.c is not None
+
+    @property
     def synchronous(self) -> bool:
         """Whether the warps that multiply also load, and wait for it: there is no ring then."""
         return not self.specialized and self.stages == 1

@@ -13,7 +13,7 @@ from gemmgen.plan.shared_rules import (
     inexpressible_request,
     largest_that_fits,
     narrowest_subtile,
-    uneven_buffers,
+    misfit_buffers,
 )
 from gemmgen.plan.wgmma.bounds import (
     FEW_LOADS,
@@ -373,8 +373,8 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
     after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), composed_tile, epilogue_subtile],
 )
 def epilogue_buffers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Each epilogue buffer has a sub-tile of every tile, so that the ring starts anew with the tile."""
-    yield from uneven_buffers(plan)
+    """Each epilogue buffer has a sub-tile of every tile; with C, each has equally many, so that it is read as often."""
+    yield from misfit_buffers(plan)
 
 
 # --- capacity

@@ -11,7 +11,7 @@ loading.
     CTA tile         128 x 32, 128 of K per step, in 3 stages
     cluster          2 x 1 CTAs
     instruction      wgmma m64n32k32
-    shared memory    63,852 bytes per CTA
+    shared memory    65,900 bytes per CTA
     threads          384 per CTA
     registers        232 per consumer thread (8 hold the accumulator), 40 per producer thread
 
@@ -51,6 +51,7 @@ PROGRAM_TILE_N = gl.constexpr(32)
 PROGRAM_TILE_K = gl.constexpr(128)
 STAGES = gl.constexpr(3)  # tiles of A and of B in flight
 SUBTILE_N = gl.constexpr(16)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 GROUP_TILES_M = gl.constexpr(4)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(
@@ -237,7 +238,7 @@ def halves(tile):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -252,9 +253,9 @@ def store(args, buffers, row, column, accumulator, tensor_scale, phase):
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
     left = epilogue(left, 0, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem, row, column, left)
+    store_subtile(args, buffers.d_smem.index(0), row, column, left)
     right = epilogue(right, 1, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, buffers.d_smem.index(1), row, column + SUBTILE_N, right)
 
 
 @gluon.jit
@@ -284,7 +285,7 @@ def matmul_kernel(a_desc, b_desc, column_scale_desc, tensor_scale_ptr, d_desc):
     column_scale_smem = gl.allocate_shared_memory(
         column_scale_desc.dtype, [PROGRAM_TILE_N], COLUMN_SCALE_LAYOUT
     )
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.

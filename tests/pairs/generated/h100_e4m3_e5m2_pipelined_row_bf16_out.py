@@ -8,7 +8,7 @@ One program per tile of D. Its 4 warps multiply K steps with wgmma with A from r
     CTA tile         64 x 64, 128 of K per step, in 2 stages
     cluster          1 x 1 CTAs
     instruction      wgmma m64n64k32
-    shared memory    36,880 bytes per CTA, 3 CTAs per SM
+    shared memory    40,976 bytes per CTA, 3 CTAs per SM
     threads          128 per CTA
     registers        at most 168 per thread (16 hold the accumulator)
 
@@ -45,6 +45,7 @@ PROGRAM_TILE_N = gl.constexpr(64)
 PROGRAM_TILE_K = gl.constexpr(128)
 STAGES = gl.constexpr(2)  # tiles of A and of B in flight
 SUBTILE_N = gl.constexpr(32)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
@@ -159,7 +160,7 @@ def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     tile = epilogue(tile)
     # The store that last used this buffer must have read it; there is none before the first sub-tiles.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -171,8 +172,8 @@ def store_subtile(args, d_smem, row, column, tile):
 def store(args, d_smem, row, column, accumulator):
     """Store an accumulator by halves of its columns; the last stores still run on return."""
     left, right = halves(accumulator)
-    store_subtile(args, d_smem, row, column, left)
-    store_subtile(args, d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, d_smem.index(0), row, column, left)
+    store_subtile(args, d_smem.index(1), row, column + SUBTILE_N, right)
 
 
 @gluon.jit
@@ -180,7 +181,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     """D = -A @ B; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, from TMA: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     for stage in gl.static_range(STAGES):

@@ -9,7 +9,7 @@ next tile is already loading.
     CTA tile         128 x 256, 64 of K per step, in 4 stages
     cluster          1 x 1 CTAs
     instruction      wgmma m64n256k16
-    shared memory    229,592 bytes per CTA
+    shared memory    229,608 bytes per CTA
     threads          384 per CTA
     registers        168 per consumer thread (64 hold the accumulator), 168 per producer thread
 
@@ -47,7 +47,10 @@ PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
 CONSUMER_TILE_M = gl.constexpr(64)
 STAGES = gl.constexpr(4)  # tiles of A and of B in flight
-SUBTILE_N = gl.constexpr(128)
+SUBTILES = gl.constexpr(4)  # parts of a tile's columns, stored one after the other
+SUBTILE_HALVINGS = gl.constexpr(2)  # log2(SUBTILES)
+SUBTILE_N = gl.constexpr(64)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight per consumer
 GROUP_TILES_M = gl.constexpr(16)  # rows of tiles that are walked together, for L2
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2))
@@ -160,10 +163,22 @@ def halves(tile):
 
 
 @gluon.jit
+def split_columns(tile):
+    """A tile's columns as SUBTILES tiles, from left to right."""
+    subtiles = (tile,)
+    for _ in gl.static_range(SUBTILE_HALVINGS):
+        halved = ()
+        for i in gl.static_range(len(subtiles)):
+            halved += halves(subtiles[i])
+        subtiles = halved
+    return subtiles
+
+
+@gluon.jit
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer, of this tile or of the previous one, must have read it.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -173,10 +188,11 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulator):
-    """Store an accumulator by halves of its columns; the last stores still run on return."""
-    left, right = halves(accumulator)
-    store_subtile(args, d_smem, row, column, left)
-    store_subtile(args, d_smem, row, column + SUBTILE_N, right)
+    """Store an accumulator by sub-tiles; the last stores still run on return."""
+    subtiles = split_columns(accumulator)
+    for i in gl.static_range(SUBTILES):
+        d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)
+        store_subtile(args, d_subtile, row, column + i * SUBTILE_N, subtiles[i])
 
 
 @gluon.jit
@@ -197,8 +213,12 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     a_smem_0 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     a_smem_1 = gl.allocate_shared_memory(a_desc.dtype, [STAGES, CONSUMER_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem_0 = gl.allocate_shared_memory(d_desc.dtype, [CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT)
-    d_smem_1 = gl.allocate_shared_memory(d_desc.dtype, [CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem_0 = gl.allocate_shared_memory(
+        d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
+    )
+    d_smem_1 = gl.allocate_shared_memory(
+        d_desc.dtype, [EPILOGUE_BUFFERS, CONSUMER_TILE_M, SUBTILE_N], D_LAYOUT
+    )
     # load_ready, producer to consumers: the stage holds its tiles.
     load_ready = mbarrier.allocate_mbarrier(batch=STAGES)
     # load_empty, consumers to their CTA's producer: the stage has been read.

@@ -8,7 +8,7 @@ with wgmma, and store D through TMA.
     CTA tile         64 x 64, 128 of K per step
     cluster          1 x 1 CTAs
     instruction      wgmma m64n32k32
-    shared memory    24,584 bytes per CTA
+    shared memory    32,776 bytes per CTA
     threads          128 per CTA
     registers        at most 168 per thread (32 hold the accumulator)
 
@@ -44,6 +44,7 @@ PROGRAM_TILE_M = gl.constexpr(64)
 PROGRAM_TILE_N = gl.constexpr(64)
 PROGRAM_TILE_K = gl.constexpr(128)
 SUBTILE_N = gl.constexpr(32)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=32, element_bitwidth=8, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=8, rank=2))
@@ -96,7 +97,7 @@ def halves(tile):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer must have read it; there is none before the first sub-tiles.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -108,8 +109,8 @@ def store_subtile(args, d_smem, row, column, tile):
 def store(args, d_smem, row, column, accumulator):
     """Store an accumulator by halves of its columns; the last stores still run on return."""
     left, right = halves(accumulator)
-    store_subtile(args, d_smem, row, column, left)
-    store_subtile(args, d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, d_smem.index(0), row, column, left)
+    store_subtile(args, d_smem.index(1), row, column + SUBTILE_N, right)
 
 
 @gluon.jit
@@ -117,7 +118,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     """D = A @ B; the descriptors are over A [M, K], B stored as [N, K], and D [M, N]."""
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, from TMA: the tiles have arrived.
     load_ready = mbarrier.allocate_mbarrier()
     mbarrier.init(load_ready, count=1)

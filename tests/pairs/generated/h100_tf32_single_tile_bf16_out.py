@@ -10,7 +10,7 @@ with wgmma, and store D through TMA.
     CTA tile         256 x 32, 32 of K per step
     cluster          1 x 1 CTAs
     instruction      wgmma m64n16k8
-    shared memory    46,104 bytes per CTA
+    shared memory    54,296 bytes per CTA
     threads          256 per CTA
     registers        at most 255 per thread (32 hold the accumulator)
 
@@ -47,6 +47,7 @@ PROGRAM_TILE_M = gl.constexpr(256)
 PROGRAM_TILE_N = gl.constexpr(32)
 PROGRAM_TILE_K = gl.constexpr(32)
 SUBTILE_N = gl.constexpr(16)
+EPILOGUE_BUFFERS = gl.constexpr(2)  # sub-tiles of D in flight
 
 A_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=32, rank=2))
 B_LAYOUT = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=64, element_bitwidth=32, rank=2))
@@ -162,7 +163,7 @@ def halves(tile):
 def store_subtile(args, d_smem, row, column, tile):
     """Convert a sub-tile and store it; the store still runs on return."""
     # The store that last used this buffer must have read it; there is none before the first sub-tiles.
-    tma.store_wait(0)
+    tma.store_wait(EPILOGUE_BUFFERS - 1)
     d_smem.store(tile.to(args.d_desc.dtype))
     # Make the threads' writes visible to TMA, which reads through the async proxy; Triton's barrier
     # follows, before one thread issues the store. TMA drops what lies outside D.
@@ -177,9 +178,9 @@ def store(args, buffers, row, column, accumulator, tensor_scale):
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, 0)
     left = epilogue(left, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem, row, column, left)
+    store_subtile(args, buffers.d_smem.index(0), row, column, left)
     right = epilogue(right, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, buffers.d_smem.index(1), row, column + SUBTILE_N, right)
 
 
 @gluon.jit
@@ -191,7 +192,7 @@ def matmul_kernel(a_desc, b_desc, row_scale_desc, tensor_scale_ptr, d_desc):
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
     row_scale_smem = gl.allocate_shared_memory(row_scale_desc.dtype, [PROGRAM_TILE_M], ROW_SCALE_LAYOUT)
-    d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
+    d_smem = gl.allocate_shared_memory(d_desc.dtype, [EPILOGUE_BUFFERS, PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_ready, from TMA: the tiles have arrived.
     load_ready = mbarrier.allocate_mbarrier()
     # vectors_ready, from TMA: the epilogue's row and column operands have arrived.
