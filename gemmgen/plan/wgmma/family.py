@@ -671,10 +671,14 @@ def _is_wide_for_registers(plan: WgmmaKernel) -> bool:
 
     Elements of 8 bits are read without the next step's, and so only where more than one part would read A
     slower than it multiplies: 128 x 176, 208, 224, 272, 288 and 304 took 2 to 9 % less by it, 128 x 144, 160
-    and 192 took 4 to 5 % more (``benchmarks/fit/h200_a_in_registers_e4m3.jsonl``).
+    and 192 took 4 to 5 % more (``benchmarks/fit/h200_a_in_registers_e4m3.jsonl``). In clusters, and with
+    scales of rows or columns, some of these took up to 20 % more than others of the same loop, which was not
+    explained (``benchmarks/suites/h200_many_rows_e4m3.jsonl``).
     """
     if plan.problem.a.dtype.bits > 8:
         return plan.cta_tile_n >= NARROWEST_BESIDE_REGISTERS
+    if plan.cluster_size > 1 or plan.problem.vectors:
+        return False
     first, *others = plan.column_parts
     return len(others) > 1 or (first == WGMMA.n_max and others[-1] < NARROW_PART)
 
