@@ -93,7 +93,8 @@ def test_cooperative_consumers_get_the_tile_that_measured_best_for_them() -> Non
     assert tile(plan) == (128, 256, 64)
     assert (plan.stages, plan.consumers, plan.cluster_size) == (4, 2, 1)
     assert (plan.producer_registers, plan.consumer_registers) == (168, 168)  # nobody asks
-    assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (0, 64, 2)  # as much memory as one whole half
+    # Two buffers of 64 columns take as much memory as one of 128.
+    assert (plan.outstanding_mmas, plan.subtile_n, plan.epilogue_buffers) == (0, 64, 2)
 
 
 def test_an_fp32_output_keeps_four_stages_and_is_stored_in_narrower_parts() -> None:

@@ -284,11 +284,15 @@ def misfit_buffers(plan: Kernel) -> Iterator[Finding]:
         even = _divisors(subtiles)
         below = max(count for count in even if count <= buffers)
         above = min((count for count in even if count >= buffers), default=below)
-        limit = "a tile uses each buffer equally often, or the next one would overwrite what a store still reads"
+        limit = (
+            "a tile uses each buffer equally often, or the next one would overwrite what a store still reads"
+        )
         yield Finding("buffering.epilogue", found, limit, nearest(below, above))
     elif buffers > subtiles:
         limit = "each holds a sub-tile, and the others would stay empty"
-        yield Finding("buffering.epilogue", found, limit, f"use {'at most ' if subtiles > 1 else ''}{subtiles}")
+        yield Finding(
+            "buffering.epilogue", found, limit, f"use {'at most ' if subtiles > 1 else ''}{subtiles}"
+        )
 
 
 def _divisors(number: int) -> set[int]:

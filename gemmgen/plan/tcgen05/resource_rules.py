@@ -9,8 +9,8 @@ from gemmgen.plan.rule import Consulted, Finding, Rule, altered, counted, either
 from gemmgen.plan.shared_rules import (
     inexpressible_request,
     largest_that_fits,
-    narrowest_subtile,
     misfit_buffers,
+    narrowest_subtile,
 )
 from gemmgen.plan.tcgen05.resources import (
     FEW_LOADS,

@@ -105,8 +105,8 @@ EPILOGUE_START_NS = 68
 EPILOGUE_BYTES_PER_NS_AND_WARP = 5.05
 """[many-rows] Of C and D, converted and handed to TMA."""
 STORE_WAIT_NS = 100
-"""[wave-stores] For TMA to have read a sub-tile, where the next one goes through the same, only buffer. One of
-ping-pong consumers waits while the other multiplies; kernels that load C were not measured.
+"""[wave-stores] For TMA to have read a sub-tile, where the next one goes through the same, only buffer. One
+of ping-pong consumers waits while the other multiplies; kernels that load C were not measured.
 """
 EPILOGUE_SHARE_OF_CONSUMERS_APART = 2 / 3
 """[session] What of it is left where consumers run apart, one storing while another still multiplies: bf16
