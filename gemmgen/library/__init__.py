@@ -247,8 +247,14 @@ def choose(sources: Sources, limit: int = KERNELS) -> Choice:
         )
         raise GemmgenError([Diagnostic("--from", "too-many-kernels", message)])
     kernels = (*select(ratios, limit - len(spare)), *spare)
-    own = tuple(one for one in sources.measurements if one.kernel in set(kernels))
+    own = _of(kernels, sources.measurements)
     return Choice(kernels, _table(kernels, own), own)
+
+
+def _of(kernels: Iterable[Kernel], measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Return the measurements that are of one of these kernels."""
+    wanted = frozenset(kernels)  # once: to hash a kernel takes long
+    return tuple(one for one in measurements if one.kernel in wanted)
 
 
 def _table(
@@ -387,7 +393,7 @@ def left_out(sources: Sources, limit: int = KERNELS, *, share: float = 0.1, seed
         held = set(layers[part::parts])
         known = tuple(one for one in sources.measurements if one.shape[1:] not in held)
         kernels = select(ratios_of(known), limit)
-        forecast = Forecast(tuple(one for one in known if one.kernel in set(kernels)))
+        forecast = Forecast(_of(kernels, known))
         for shape in (shape for shape in ratios if shape[1:] in held):
             measured = [kernel for kernel in kernels if kernel in ratios[shape]]
             able.append(len(measured))
