@@ -13,6 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, NoReturn, cast
@@ -534,8 +535,7 @@ def _decode_members(kind: Any, value: object, field: str) -> object:
     if not isinstance(value, dict):
         raise _BadFieldError(field, f"must be an object, not {_shown(value)}")
     members = cast("dict[str, object]", value)
-    hints = typing.get_type_hints(kind, include_extras=True)
-    optional = {member.name: member.default is None for member in dataclasses.fields(kind)}
+    hints, optional = _members_of(kind)
     for name in (*optional, *members):
         if name not in optional:
             raise _BadFieldError(_join(field, name), "is not known")
@@ -548,6 +548,16 @@ def _decode_members(kind: Any, value: object, field: str) -> object:
         return kind(**decoded)
     except ValueError as error:
         raise _BadFieldError(field, str(error)) from error
+
+
+@cache
+def _members_of(kind: Any) -> tuple[Mapping[str, Any], Mapping[str, bool]]:
+    """Return the annotations of a dataclass's members, and whether each may be left out.
+
+    Annotations are texts until then, and a record has thousands of objects of few kinds.
+    """
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return hints, {member.name: member.default is None for member in dataclasses.fields(kind)}
 
 
 def _decode_elements(arguments: tuple[Any, ...], value: object, field: str) -> object:
