@@ -176,4 +176,5 @@ class Partition:
 
 def captures(workers: Iterable[Partition]) -> tuple[Passed, ...]:
     """Return what the kernel hands to its workers through shared memory: each value once."""
-    return tuple(dict.fromkeys(value for worker in workers for value in worker.passes))
+    # By its name, under which a partition gets it: to hash a buffer takes as long as to make one.
+    return tuple({value.name: value for worker in workers for value in worker.passes}.values())

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gemmgen.hardware import TCGEN05
 
@@ -177,8 +177,7 @@ class TensorBuffer:
         return POINTER_BYTES
 
 
-@dataclass(frozen=True)
-class Allocation:
+class Allocation(NamedTuple):
     """Shared memory of one purpose, in one piece."""
 
     name: str
