@@ -110,7 +110,7 @@ class Geometry(Decisions, ABC):
 
     @property
     def even_buffers(self) -> bool:
-        """Whether a tile must use each epilogue buffer equally often, so that their ring starts anew with it."""
+        """Whether a tile must use each epilogue buffer equally often: their ring starts anew with it."""
         return True
 
     # --- the cluster: CTA rank bits count along M first, then along N

@@ -373,7 +373,7 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
     after=[tile_power_of_two.at("tile.n", "epilogue.subtile_n"), composed_tile, epilogue_subtile],
 )
 def epilogue_buffers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """Each epilogue buffer has a sub-tile of every tile; with C, whose barriers count, each has equally many."""
+    """Each epilogue buffer has a sub-tile of every tile; with C, each has equally many."""
     yield from misfit_buffers(plan)
 
 
