@@ -249,7 +249,8 @@ def multiply(plan: WgmmaKernel) -> str:
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
     if plan.composed:
         refill = "" if plan.specialized else "_refill"
-        return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}{refill}"
+        three = "_of_three" if len(plan.column_parts) > 2 else ""
+        return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}{refill}{three}"
     if plan.dependent and not plan.specialized:
         return f"multiply_{pace}_early"
     refills = plan.outstanding_mmas and not plan.specialized
