@@ -270,12 +270,13 @@ class HopperView(KernelView):
     def hopper_imports(self) -> str:
         """The statements that import Gluon's functions for Hopper."""
         names = ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
-        if self.plan.reduces_apart:
-            policies = "CachePolicy, FractionalEvictionPolicy"
-            ampere = f"from {GLUON_NVIDIA}.ampere import {policies}\n"
+        apart = self.plan.reduces_apart
+        policies = "CachePolicy, FractionalEvictionPolicy"
+        ampere = f"from {GLUON_NVIDIA}.ampere import {policies}\n" if apart else ""
+        if apart and self.plan.a_source == "shared":  # no thread shares memory with TMA
             return f"{ampere}from {GLUON_NVIDIA}.hopper import {', '.join(names)}"
         lines = "".join(f"    {name},\n" for name in ("fence_async_shared", *names))
-        return f"from {GLUON_NVIDIA}.hopper import (\n{lines})"
+        return f"{ampere}from {GLUON_NVIDIA}.hopper import (\n{lines})"
 
     @property
     def cuda_names(self) -> str:
