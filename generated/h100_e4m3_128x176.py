@@ -292,8 +292,8 @@ def store(args, buffers, row, column, accumulators, phase):
     subtiles = split_columns(accumulators)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
-    # The ring starts anew with each tile, though the previous one's last store is not of its last buffer:
-    # all of those stores must have read theirs.
+    # Each tile begins with the first buffer, whichever the previous one ended with: all stores of that one
+    # must have read theirs.
     tma.store_wait(0)
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], i, buffers)

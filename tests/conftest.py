@@ -15,7 +15,7 @@ from modules import ROOT, SPECS, made
 
 # Before anything imports Triton, which warns when this is unset.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-# NumPy's threads wait for work by asking for it, a tenth of a second in each process that imports torch.
+# NumPy's idle threads spin: a tenth of a second of processor time in each process that imports torch.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # What is compiled once is there for every test, worker and run: an entry is named by all that it depends on.
 os.environ.setdefault("GEMMGEN_CACHE_DIR", str(ROOT / ".pytest_cache" / "gemmgen"))

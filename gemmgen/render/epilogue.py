@@ -263,7 +263,7 @@ class EpilogueView:
 
     @property
     def rings_anew(self) -> bool:
-        """Whether the ring of buffers starts anew with a tile in another buffer than follows."""
+        """Whether tiles that follow one another use buffers unequally often; each begins with the first."""
         uneven = self.plan.subtiles % self.plan.epilogue_buffers != 0
         return uneven and self.reuses_buffers
 

@@ -204,8 +204,8 @@ def store_subtile(args, d_smem, row, column, tile):
 def store(args, d_smem, row, column, accumulators):
     """Store the sums of all parts by sub-tiles; the last stores still run on return."""
     subtiles = split_columns(accumulators)
-    # The ring starts anew with each tile, though the previous one's last store is not of its last buffer:
-    # all of those stores must have read theirs.
+    # Each tile begins with the first buffer, whichever the previous one ended with: all stores of that one
+    # must have read theirs.
     tma.store_wait(0)
     for i in gl.static_range(SUBTILES):
         d_subtile = d_smem.index(i % EPILOGUE_BUFFERS)

@@ -13,7 +13,7 @@ fits the constants to records:
   ``benchmarks/fit/h200_unfilled_waves.jsonl``;
 * [one-wave] 33 pinned kernels, with roles and without, at 33 shapes of which a wave holds all tiles:
   ``benchmarks/fit/h200_one_wave.jsonl``;
-* [wave-stores] 45 pinned kernels of bf16 and e4m3 that store D by one or several buffers, at 11 shapes of one
+* [wave-stores] 42 pinned kernels of bf16 and e4m3 that store D by one or several buffers, at 11 shapes of one
   wave: ``benchmarks/fit/h200_wave_stores.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
   has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
@@ -350,9 +350,10 @@ def epilogue_ns(plan: WgmmaKernel) -> float:
 
 
 def _waits_for_stores(plan: WgmmaKernel) -> int:
-    """Return how often the consumers of a tile wait for the store of the sub-tile before."""
-    measured = not (plan.ping_pong or plan.problem.c)
-    return plan.subtiles - 1 if measured and plan.epilogue_buffers == 1 else 0
+    """Return how often the consumers of a tile wait for the store of the sub-tile before it."""
+    if plan.epilogue_buffers > 1 or plan.ping_pong or plan.problem.c:
+        return 0
+    return plan.subtiles - 1
 
 
 def tile_ns(plan: WgmmaKernel, main_loop: float, ctas: int = 1) -> dict[str, float]:

@@ -369,10 +369,9 @@ def _with_subtiles(plan: WgmmaKernel, store: Values) -> Values:
     whole = plan.cluster_n > 1 or plan.warps_n > 1
     subtile_n = plan.cta_tile_n if whole else min(whole_number(store["subtile_n"]), plan.column_parts[-1])
     store = {**store, "subtile_n": subtile_n}
-    subtiles = plan.cta_tile_n // subtile_n
-    if not plan.composed or store.get("epilogue_buffers", 1) == 1 or not plan.even_buffers:
+    if not (plan.composed and plan.even_buffers) or store.get("epilogue_buffers", 1) == 1:
         return store
-    # No power of two: the fewest buffers beyond one that divide them.
+    subtiles = plan.cta_tile_n // subtile_n  # no power of two: the fewest buffers beyond one that divide them
     several = (count for count in range(2, min(subtiles, MOST_SUBTILES) + 1) if subtiles % count == 0)
     return {**store, "epilogue_buffers": next(several, 1)}  # a tile stored whole has one
 
@@ -655,8 +654,9 @@ def _a_source(problem: Problem) -> str:
 def _source_for(plan: WgmmaKernel) -> str:
     """Return where A is read: from registers too where parts of a tile share it, gain by it and hold it.
 
-    All tiles of three consumers gained by it on an H200, and wide ones of two; a lone consumer, which waits
-    for its registers, lost, and so did tiles of 128 x 80 to 128 x 112. See ``fragments`` too.
+    Tiles of three consumers gained by it on an H200, but 192 x 80 and 192 x 96 of 8 bits at one shape of
+    eight, and wide ones of two; a lone consumer, which waits for its registers, lost, and so did tiles of
+    128 x 80 to 128 x 112. See ``fragments`` too.
     """
     source = _a_source(plan.problem)
     apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
