@@ -16,7 +16,7 @@ fits the constants to records:
 * [wave-stores] 42 pinned kernels of bf16 and e4m3 that store D by one or several buffers, at 11 shapes of one
   wave: ``benchmarks/fit/h200_wave_stores.jsonl``;
 * [few-rows] up to 64 rows: 3,856 times of about 200 kernels at 155 shapes of bf16 and e4m3, which no record
-  has all; ``benchmarks/suites/h200_few_rows.jsonl`` has what was timed later;
+  has all; ``benchmarks/fit/h200_few_rows.jsonl`` has what was timed later;
 * [early] the 696 times in that record of kernels that are launched before the one ahead has ended;
 * [early-roles] the first three with roles at 17 shapes, with and without that:
   ``benchmarks/suites/h200_dependent.jsonl``;
