@@ -22,7 +22,7 @@ from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.family import tried_rows
 from gemmgen.problem import Shape, shape_text
 
-KERNELS: Final = 40
+KERNELS: Final = 48
 """Of a library, at most, where no number is given."""
 NEAR: Final = 0.02
 """By how much a kernel may be slower than the fastest one of its shape before that weighs more."""
