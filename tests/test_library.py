@@ -44,7 +44,6 @@ LIBRARIES = {
         "suites/h200_many_rows",
         "suites/h200_middle_rows",
         "suites/h200_long_k",
-        "fit/h200_wave_stores",
     ),
     "h200_e4m3": ("e4m3 + tensor_scale", "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
 }
