@@ -15,15 +15,14 @@ from benchmarks.fit.observations import Observation, by_candidates, is_open, obs
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
-FEW_ROWS, FEW_ROWS_8BIT = HERE / "h200_few_rows.jsonl", HERE / "h200_few_rows_e4m3.jsonl"
-MANY_ROWS_PINNED = HERE / "h200_many_rows.jsonl"
+FEW_ROWS, MANY_ROWS_PINNED = HERE / "h200_few_rows.jsonl", HERE / "h200_many_rows.jsonl"
 UNFILLED_WAVES = HERE / "h200_unfilled_waves.jsonl"
 ONE_WAVE = HERE / "h200_one_wave.jsonl"
 WAVE_STORES = HERE / "h200_wave_stores.jsonl"
 A_IN_REGISTERS = HERE / "h200_a_in_registers_e4m3.jsonl"
 RECORDS = (
     FEW_ROWS,
-    FEW_ROWS_8BIT,
+    HERE / "h200_few_rows_e4m3.jsonl",
     *(SUITES / f"h200_{name}.jsonl" for name in ("few_rows", "few_rows_e4m3", "split_k", "many_rows")),
     MANY_ROWS_PINNED,
     UNFILLED_WAVES,
@@ -40,7 +39,7 @@ def main() -> None:
     arguments = parser.parse_args()
     found = {record: list(observations(record)) for record in RECORDS}
     for record, each in found.items():
-        _compare(record.stem, each)
+        _compare(f"{record.parent.name}/{record.stem}", each)
     if arguments.no_fit:
         return
     many = [each for each in found[MANY_ROWS_PINNED] if not streamed(each)]

@@ -270,9 +270,11 @@ class HopperView(KernelView):
     def hopper_imports(self) -> str:
         """The statements that import Gluon's functions for Hopper."""
         names = ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
-        policies = f"from {GLUON_NVIDIA}.ampere import CachePolicy, FractionalEvictionPolicy\n"
-        policies *= self.plan.reduces_apart
-        if self.plan.reduces_apart and self.plan.a_source == "shared":  # no thread uses shared memory
+        apart = self.plan.reduces_apart
+        policies = (
+            f"from {GLUON_NVIDIA}.ampere import CachePolicy, FractionalEvictionPolicy\n" if apart else ""
+        )
+        if apart and self.plan.a_source == "shared":  # no thread uses shared memory
             return f"{policies}from {GLUON_NVIDIA}.hopper import {', '.join(names)}"
         lines = "".join(f"    {name},\n" for name in ("fence_async_shared", *names))
         return f"{policies}from {GLUON_NVIDIA}.hopper import (\n{lines})"
