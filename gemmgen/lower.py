@@ -22,7 +22,7 @@ from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.rule import altered
-from gemmgen.scratch import run_child, scratch
+from gemmgen.scratch import run_kept, scratch
 
 TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
 """Element types as a signature spells them, by what torch calls them."""
@@ -165,7 +165,7 @@ def _in_child(
         # A cache of its own: the ptxas report is printed on a cache miss only.
         own_cache = {triton_api.CACHE_VARIABLE: str(directory / "cache")}
         try:
-            child = run_child(
+            child = run_kept(
                 partial(_compile_here, module_path, capability, sums),
                 directory,
                 {**triton_api.COMPILER_ENVIRONMENT, **own_cache},

@@ -46,6 +46,7 @@ def import_generated(path: Path) -> ModuleType:
         raise GemmgenError([Diagnostic(path.as_posix(), "no-module", message)]) from error
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
+    module.__dict__["__loader__"] = import_generated  # another process can have the same module
     try:
         exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     except Exception as error:  # a generated file may have been edited by hand: anything can come out of it

@@ -6,6 +6,7 @@ All of it goes with the run, however that ends: ``discard`` undoes what is open 
 
 from __future__ import annotations
 
+import atexit
 import errno
 import faulthandler
 import gc
@@ -23,10 +24,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Set
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from typing import NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from gemmgen.errors import Diagnostic, GemmgenError
 
@@ -50,6 +52,9 @@ _NAME = re.compile(r"gemmgen-scratch-\d+-\w{8}")
 
 LENGTH_BYTES = 8
 """Of the number of bytes ahead of each answer."""
+
+STANDARD = (0, 1, 2)
+"""The descriptors of what a process reads and prints."""
 
 SECONDS_TO_LOOK = 0.2
 """How often a process looks whether the one that started it is still there."""
@@ -161,27 +166,21 @@ def _sweep(place: Path) -> None:
 
 
 def run_child(
-    function: Callable[[], None],
-    directory: Path,
-    environment: Mapping[str, str],
-    timeout: float,
-    begun: Callable[[], None] = lambda: None,
+    function: Callable[[], object], directory: Path, environment: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
     """Run a function in a forked process, and return how that ended and what it printed.
 
     The process leads a group of its own and has `environment` besides this one's. `directory` takes what it
-    prints, and whatever it puts into temporary files. An exception in it is a return code of 1. `begun` is
-    called once it is forked.
+    prints, and whatever it puts into temporary files. An exception in it is a return code of 1.
 
     Raises:
         subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
         OSError: It failed, and `directory` is full: what it printed may be lost.
     """
-    printed = (directory / "stdout", directory / "stderr")
-    child = _fork(partial(_run_here, function, printed, {**environment, "TMPDIR": str(directory)}))
+    printed, environment = _printed(directory), {**environment, "TMPDIR": str(directory)}
+    child = _fork(partial(_run_here, function, printed, environment))
     with started(child):
         try:
-            begun()
             status = _ended(child, timeout)
         except BaseException:
             _kill(child)
@@ -191,9 +190,38 @@ def run_child(
         _kill(child)
         os.waitpid(child, 0)
         raise subprocess.TimeoutExpired("the child", timeout)
+    return _completed(status, directory)
+
+
+def run_kept(
+    function: Callable[[], object],
+    directory: Path,
+    environment: Mapping[str, str],
+    timeout: float,
+    begun: Callable[[], None] = lambda: None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a function as `run_child` does, in a process that is kept: `in_kept` says what it must be.
+
+    `begun` is called once it is under way.
+    """
+    environment = {**environment, "TMPDIR": str(directory)}
+    try:
+        status = in_kept(partial(_printing, function, _printed(directory), environment), timeout, begun)
+    except LateError as late:
+        raise subprocess.TimeoutExpired("the child", timeout) from late
+    except LostError as lost:
+        status = lost.returncode
+    return _completed(status, directory)
+
+
+def _printed(directory: Path) -> tuple[Path, Path]:
+    return directory / "stdout", directory / "stderr"
+
+
+def _completed(status: int, directory: Path) -> subprocess.CompletedProcess[str]:
     if status and is_full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
-    stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in printed)
+    stdout, stderr = (path.read_text(encoding="utf-8", errors="replace") for path in _printed(directory))
     return subprocess.CompletedProcess("the child", status, stdout, stderr)
 
 
@@ -204,6 +232,15 @@ def usable_cores() -> int:
 
 class LostError(Exception):
     """A forked process ended without a result; the text says how."""
+
+    def __init__(self, returncode: int, how: str = "") -> None:
+        super().__init__(how or (f"signal {-returncode}" if returncode < 0 else "no message"))
+        self.returncode = returncode
+        """Negative for a signal."""
+
+
+class LateError(LostError):
+    """A forked process took too long and was killed for that."""
 
 
 @contextmanager
@@ -226,8 +263,7 @@ def forked(function: Callable[[], T]) -> Generator[Callable[[], T]]:
         received = pipe.read()
         _, status = os.waitpid(child, 0)
         if not received:
-            how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no message"
-            raise LostError(how)
+            raise LostError(os.waitstatus_to_exitcode(status))
         return pickle.loads(received)
 
     with started(child), os.fdopen(reading, "rb") as pipe:
@@ -239,58 +275,171 @@ def forked(function: Callable[[], T]) -> Generator[Callable[[], T]]:
                 os.waitpid(child, 0)
 
 
-@contextmanager
-def serving(start: Callable[[], Callable[[T], U]]) -> Generator[Callable[[T, float], U]]:
-    """Keep a forked process that answers one request after the other for as long as the context lasts.
+class Server(Generic[T, U]):
+    """A forked process that answers one request after the other, until it is ended.
 
-    In it, ``start`` makes the function that answers. What is yielded takes a request and the seconds that the
-    answer may take. Requests and answers are handed over by pickle; an exception must be part of an answer.
-
-    Raises, from what is yielded:
-        LostError: The process ended before it answered, or took too long; the text says which. Then it is
-            gone, and the context has nothing to give any more.
+    In it, ``start`` makes the function that answers. Requests and answers are handed over by pickle; an
+    exception must be part of an answer. With `alone`, nothing is open in it that is open here: a process that
+    outlives one call would keep the other ends of pipes waiting.
     """
-    (asked, asking), (answered, answering) = os.pipe(), os.pipe()
-    child = _fork(partial(_serve, start, (asking, answered), asked, answering))
-    os.close(asked)
-    os.close(answering)
-    gone, reaping, status = os.pidfd_open(child), Lock(), None
 
-    def end() -> int:
-        """End the process, unless it has ended by itself; one thread may interrupt another that waits."""
-        nonlocal status
-        with reaping:
-            if status is None:
-                _kill(child)
-                _, status = os.waitpid(child, 0)
-            return status
+    def __init__(self, start: Callable[[], Callable[[T], U]], *, alone: bool = False) -> None:
+        (asked, asking), (answered, answering) = os.pipe(), os.pipe()
+        closed = _open_descriptors() - {asked, answering} if alone else {asking, answered}
+        self.group = _fork(partial(_serve, start, closed, asked, answering))
+        os.close(asked)
+        os.close(answering)
+        self._requests, self._answers = os.fdopen(asking, "wb"), os.fdopen(answered, "rb")
+        self._gone = os.pidfd_open(self.group)
+        self._reaping = Lock()
+        self._returncode: int | None = None
 
-    def ask(request: T, seconds: float) -> U:
+    def ask(self, request: T, seconds: float | None, begun: Callable[[], None] = lambda: None) -> U:
+        """Return the answer, which may take so long; `begun` is called once the request is on its way.
+
+        Without `seconds` it may take any time.
+
+        Raises:
+            LostError: The process ended before it answered, or took too long (`LateError`). Then it is gone.
+        """
         with suppress(BrokenPipeError):  # the process has ended: that is told below
-            pickle.dump(request, requests)
-            requests.flush()
+            pickle.dump(request, self._requests)
+            self._requests.flush()
+        begun()
         # Its end too: a process that another thread forks may keep the pipe open for as long as it lives.
-        ready, _, _ = select.select([answered, gone], [], [], seconds)
-        if answered in ready:
-            received = answers.read(LENGTH_BYTES)
-            data = answers.read(int.from_bytes(received)) if len(received) == LENGTH_BYTES else b""
+        ready, _, _ = select.select([self._answers, self._gone], [], [], seconds)
+        if self._answers in ready:
+            received = self._answers.read(LENGTH_BYTES)
+            data = self._answers.read(int.from_bytes(received)) if len(received) == LENGTH_BYTES else b""
             if data:
                 return pickle.loads(data)
-        ended = end()
+        if ready:  # it is about to end by itself, and how tells why
+            select.select([self._gone], [], [], SECONDS_TO_DIE)
+        returncode = self._ended()
         if not ready:
-            raise LostError(f"no answer within {seconds:g} seconds")
-        raise LostError(f"signal {os.WTERMSIG(ended)}" if os.WIFSIGNALED(ended) else "no message")
+            assert seconds is not None
+            raise LateError(returncode, f"no answer within {seconds:g} seconds")
+        raise LostError(returncode)
 
-    requests, answers = os.fdopen(asking, "wb"), os.fdopen(answered, "rb")
-    with started(child):
-        try:
-            yield ask
-        finally:
-            end()
-            with suppress(BrokenPipeError):
-                requests.close()
-            answers.close()
-            os.close(gone)
+    @property
+    def is_there(self) -> bool:
+        """Whether the process could answer."""
+        return not select.select([self._gone], [], [], 0)[0]
+
+    def end(self) -> None:
+        """End the process; there is nobody to ask any more."""
+        self._ended()
+        _GROUPS.discard(self.group)
+        with suppress(BrokenPipeError):
+            self._requests.close()
+        self._answers.close()
+        os.close(self._gone)
+
+    def _ended(self) -> int:
+        """End the process, unless it has ended by itself; one thread may interrupt another that waits."""
+        with self._reaping:
+            if self._returncode is None:
+                _kill(self.group)
+                _, status = os.waitpid(self.group, 0)
+                self._returncode = os.waitstatus_to_exitcode(status)
+            return self._returncode
+
+
+@contextmanager
+def serving(start: Callable[[], Callable[[T], U]]) -> Generator[Callable[[T, float], U]]:
+    """Keep a `Server` for as long as the context lasts; yield how it is asked."""
+    server = Server(start)
+    try:
+        yield server.ask
+    finally:
+        server.end()
+
+
+MOST_KEPT_CALLS = 64
+"""After which a process that is kept for calls goes: each compilation leaves it some memory."""
+
+_KEPT: dict[int, list[_Kept]] = {}
+"""The processes that wait for a call, by the process that started them: one forked from it has none."""
+
+
+@dataclass
+class _Kept:
+    """A process that is kept for more than one call."""
+
+    server: Server[tuple[Mapping[str, str], Callable[[], Any]], Any]
+    calls: int = 0
+
+
+def in_kept(
+    function: Callable[[], T], seconds: float | None = None, begun: Callable[[], None] = lambda: None
+) -> T:
+    """Run a function in a forked process that is kept for the next call, and return its result.
+
+    The function is handed over by pickle: it is one of a module, with arguments. It sees this process's
+    environment, and its modules as they were when the first call was made; an exception must be part of its
+    result. To fork for each call would cost each as much as half a compilation, and more the larger this
+    process is.
+
+    Raises:
+        LostError: The process ended before there was a result, or took too long (`LateError`).
+    """
+    kept = _taken()
+    try:
+        result = kept.server.ask((dict(os.environ), function), seconds, begun)
+    except BaseException:
+        kept.server.end()
+        raise
+    kept.calls += 1
+    if kept.calls < MOST_KEPT_CALLS:
+        _KEPT.setdefault(os.getpid(), []).append(kept)
+    else:
+        kept.server.end()
+    return result
+
+
+def _taken() -> _Kept:
+    """Return a process that waits for a call, or else a new one."""
+    waiting = _KEPT.get(os.getpid(), [])
+    with suppress(IndexError):  # there is none
+        while not (kept := waiting.pop()).server.is_there:
+            kept.server.end()
+        return kept
+    return _Kept(Server(_ready_for_calls, alone=True))
+
+
+@atexit.register
+def _end_kept() -> None:
+    """End the processes that wait for a call."""
+    waiting = _KEPT.pop(os.getpid(), [])
+    while waiting:
+        waiting.pop().server.end()
+
+
+def _ready_for_calls() -> Callable[[tuple[Mapping[str, str], Callable[[], Any]]], Any]:
+    """In the child: get ready for calls, and return what makes them."""
+    faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
+    gc.disable()  # a process that goes after so many calls needs no search for what they leave
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in STANDARD:  # who reads what the parent prints must see when the parent has ended
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    # Files beside the user must not be imported in place of what a function needs.
+    sys.path[:] = [entry for entry in sys.path if entry]
+    return _called
+
+
+def _open_descriptors() -> set[int]:
+    """Return what this process has open, besides what it reads and prints."""
+    return {int(path.name) for path in Path("/proc/self/fd").iterdir()} - set(STANDARD)
+
+
+def _called(request: tuple[Mapping[str, str], Callable[[], Any]]) -> Any:
+    environment, function = request
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+    tempfile.tempdir = None  # it would remember that of another call
+    return function()
 
 
 def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
@@ -346,31 +495,32 @@ def _answer(
 
 def _serve(
     start: Callable[[], Callable[[T], object]],
-    of_parent: tuple[int, int],
+    of_parent: Set[int],
     asked: int,
     answering: int,
     parent: int,
     blocked: Set[int],
 ) -> NoReturn:
     """In the child: answer until there are no more requests, and end: what follows is for the parent."""
+    code = 1
     try:
         _begin(parent, blocked)
         for descriptor in of_parent:
-            os.close(descriptor)
+            with suppress(OSError):  # another thread has closed it before the fork
+                os.close(descriptor)
         answer = start()
         with os.fdopen(asked, "rb") as requests, os.fdopen(answering, "wb") as answers:
-            while True:
+            while requests.peek(1):
                 data = pickle.dumps(answer(pickle.load(requests)))
                 answers.write(len(data).to_bytes(LENGTH_BYTES) + data)
                 answers.flush()
-    except EOFError:
-        pass
+        code = 0
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def _run_here(
-    function: Callable[[], None],
+    function: Callable[[], object],
     printed: tuple[Path, Path],
     environment: Mapping[str, str],
     parent: int,
@@ -381,26 +531,36 @@ def _run_here(
     try:
         _begin(parent, blocked)
         faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
-        for descriptor, path in zip((1, 2), printed, strict=True):
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.dup2(opened, descriptor)
-        sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
-        os.environ.update(environment)
-        tempfile.tempdir = None  # it would remember the parent's
         # Files beside the user must not be imported in place of what the function needs.
         sys.path[:] = [entry for entry in sys.path if entry]
-        try:
-            function()
-            code = 0
-        except SystemExit as ended:  # it wants to end, and without a word
-            code = ended.code if isinstance(ended.code, int) else 1
-        except BaseException:  # the parent reports it, whatever it is
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        code = _printing(function, printed, environment)
     finally:
         # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
         os._exit(code)
+
+
+def _printing(
+    function: Callable[[], object], printed: tuple[Path, Path], environment: Mapping[str, str]
+) -> int:
+    """In a child: run a function that prints into two files; return the code that it would end with."""
+    code = 1
+    for descriptor, path in zip((1, 2), printed, strict=True):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(opened, descriptor)
+        os.close(opened)
+    sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
+    os.environ.update(environment)
+    tempfile.tempdir = None  # it would remember the parent's
+    try:
+        function()
+        code = 0
+    except SystemExit as ended:  # it wants to end, and without a word
+        code = ended.code if isinstance(ended.code, int) else 1
+    except BaseException:  # the parent reports it, whatever it is
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
 
 
 def _ended(child: int, timeout: float) -> int | None:
@@ -453,6 +613,7 @@ def discard() -> None:
     What is being written is written as a whole first, and nothing can be opened any more.
     """
     HOLD.acquire()
+    _end_kept()  # nobody waits for these
     for group in tuple(_GROUPS):
         _kill(group)
     end = time.monotonic() + SECONDS_TO_DIE

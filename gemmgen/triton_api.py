@@ -24,6 +24,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.module import import_generated
 
 SUPPORTED = "3.9"
 """The release of Triton whose lowering the plan predicts to the byte; any of its patches will do."""
@@ -228,17 +229,25 @@ def disassemble(cubin: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What a compilation depends on beside the kernel, in Triton's words: another process can have it too."""
+
+    signature: Mapping[str, str]
+    constexprs: Mapping[Any, Any]
+    attributes: Mapping[Any, Any]
+    target: Any
+    options: Any
+
+
+@dataclass(frozen=True)
 class Specialized:
     """A kernel as a launch with certain arguments compiles it."""
 
+    terms: Terms
     arguments: Mapping[str, Any]
     """The values of the run-time parameters, by name."""
     bound: Mapping[str, Any]
     """The values of all parameters, by name."""
-    _source: Any
-    _backend: Any
-    _target: Any
-    _options: Any
     _kernel: Any
 
     @property
@@ -252,13 +261,34 @@ class Specialized:
             return None
         return Path(path) if path else None
 
+    @property
+    def generated_module(self) -> Path | None:
+        """The file of the module that `import_generated` has read the kernel from; None for any other."""
+        names: dict[str, Any] = self._kernel.fn.__globals__
+        of_module = names.get(self._kernel.__name__) is self._kernel
+        return Path(names["__file__"]) if of_module and names.get("__loader__") is import_generated else None
+
+    @property
+    def name(self) -> str:
+        """What the kernel is called."""
+        return self._kernel.__name__
+
+    @property
+    def _source(self) -> Any:
+        from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
+
+        terms = self.terms
+        return GluonASTSource(
+            self._kernel, dict(terms.signature), dict(terms.constexprs), dict(terms.attributes)
+        )
+
     def digest(self) -> str | None:
         """Return what Triton's own cache would tell kernels, argument types and options apart by.
 
         None where Triton cannot tell: it then refuses the kernel too, in its own words.
         """
         try:
-            return f"{self._source.hash()} {self._options.hash()} {self._target}"
+            return f"{self._source.hash()} {self.terms.options.hash()} {self.terms.target}"
         except Exception:  # the visitor of a wrong kernel can raise anything, and the compiler says it better
             return None
 
@@ -271,8 +301,10 @@ class Specialized:
         from triton.backends.nvidia.compiler import (  # pyright: ignore[reportMissingTypeStubs]
             get_ptx_version_from_options,  # pyright: ignore[reportUnknownVariableType]
         )
+        from triton.compiler.compiler import make_backend  # pyright: ignore[reportMissingTypeStubs]
 
-        backend, target, options = self._backend, self._target, self._options
+        target, options = self.terms.target, self.terms.options
+        backend: Any = cast(Any, make_backend)(target)
         capability = target.arch
         context = ir.context()
         ir.load_dialects(context)
@@ -371,7 +403,6 @@ def specialize(
     os.environ.setdefault(FUSION_VARIABLE, "1")
     from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingTypeStubs]
     from triton.compiler.compiler import make_backend  # pyright: ignore[reportMissingTypeStubs]
-    from triton.experimental.gluon import GluonASTSource  # pyright: ignore[reportMissingTypeStubs]
     from triton.runtime.jit import (  # pyright: ignore[reportMissingTypeStubs]
         create_function_from_signature,  # pyright: ignore[reportUnknownVariableType]
     )
@@ -391,9 +422,13 @@ def specialize(
         told = str(error.args[0]) if error.args else ""
         told = " ".join(told.replace("dynamic_func()", f"{name}()").split())
         raise _bad_launch(name, f"{told or type(error).__name__}") from error
-    source = GluonASTSource(kernel, signature, constexprs, attrs)
     runtime = {name: value for name, value in bound.items() if signature[name] != "constexpr"}
-    return Specialized(runtime, bound, source, backend, target, parsed, kernel)
+    return Specialized(Terms(signature, constexprs, attrs, target, parsed), runtime, bound, kernel)
+
+
+def specialized_as(kernel: Any, terms: Terms) -> Specialized:
+    """Return a kernel as another process has specialized it, without the values of arguments."""
+    return Specialized(terms, {}, {}, kernel)
 
 
 def _bad_launch(kernel: str, message: str) -> GemmgenError:

@@ -1,16 +1,24 @@
-"""The forked child that compiles for the simulator ends as a child, whatever becomes of its parent."""
+"""Processes that compile: a child ends as one, whatever becomes of its parent; one is kept."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from kernels.launch import launch
+from modules import module_file
 
+import gemmgen.scratch
 from gemmgen.errors import GemmgenError
-from gemmgen.scratch import LostError, forked
+from gemmgen.module import import_generated
+from gemmgen.scratch import LateError, LostError, discard, forked, in_kept, run_kept
+from gemmgen.simulate import ttgir
 from gemmgen.simulate.ttgir import in_child
 
 
@@ -69,3 +77,134 @@ def test_a_child_ends_with_its_parent_and_does_not_go_on_as_one(tmp_path: Path) 
     time.sleep(3)
     assert not worked.exists()
     assert not went_on.exists()
+
+
+# --- a process that is kept
+
+
+@pytest.fixture
+def nothing_kept() -> Generator[None]:
+    """No process waits for a call, before and after a test."""
+    end = gemmgen.scratch._end_kept  # pyright: ignore[reportPrivateUsage]
+    end()
+    yield
+    end()
+
+
+def is_there(process: int) -> bool:
+    """Whether a process is still there."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # it has ended, and nobody has asked how
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_one_process_runs_so_many_calls_and_then_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemmgen.scratch.MOST_KEPT_CALLS", 3)
+    first, *others = [in_kept(os.getpid) for _ in range(6)]
+    assert others[:2] == [first, first]
+    assert others[2] != first
+    assert others[3:] == [others[2]] * 2
+    assert not is_there(first)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_what_ends_its_process_is_told_and_the_next_call_gets_a_new_one() -> None:
+    first = in_kept(os.getpid)
+    with pytest.raises(LostError, match=r"^signal 6$") as lost:
+        in_kept(os.abort)
+    assert lost.value.returncode == -signal.SIGABRT
+    with pytest.raises(LostError, match=r"^no message$") as lost:
+        in_kept(partial(os._exit, 3))
+    assert lost.value.returncode == 3
+    second = in_kept(os.getpid)
+    with pytest.raises(LateError, match=r"^no answer within 0\.1 seconds$"):
+        in_kept(partial(time.sleep, 60), 0.1)
+    third = in_kept(os.getpid)
+    os.kill(third, signal.SIGKILL)  # while nobody waits for it
+    time.sleep(0.1)
+    fourth = in_kept(os.getpid)
+    assert len({first, second, third, fourth}) == 4
+    assert [is_there(process) for process in (first, second, third, fourth)] == [False, False, False, True]
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_call_sees_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("one", "two"):
+        monkeypatch.setenv("GEMMGEN_OF_THIS_TEST", value)
+        assert in_kept(partial(os.getenv, "GEMMGEN_OF_THIS_TEST")) == value
+    monkeypatch.delenv("GEMMGEN_OF_THIS_TEST")
+    assert in_kept(partial(os.getenv, "GEMMGEN_OF_THIS_TEST")) is None
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_it_keeps_no_pipe_open_and_prints_nowhere_else(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    in_kept(partial(subprocess.run, ("echo", "to nobody"), check=True))
+    os.close(writing)
+    assert os.read(reading, 1) == b""  # would wait for ever
+    os.close(reading)
+    for text in ("one", "two"):
+        command = ("sh", "-c", f"echo {text}; echo not {text} >&2")
+        ran = run_kept(partial(subprocess.run, command, check=True), tmp_path, {}, 60)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"{text}\n", f"not {text}\n")
+    ran = run_kept(partial(int, "x"), tmp_path, {}, 60)
+    assert ran.returncode == 1
+    assert "ValueError: invalid literal" in ran.stderr
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_fork_has_processes_of_its_own() -> None:
+    kept = in_kept(os.getpid)
+    with forked(lambda: (in_kept(os.getpid), in_kept(os.getpid))) as result:
+        first, second = result()
+    assert first == second != kept
+    time.sleep(0.5)
+    assert not is_there(first)  # it has ended with the fork
+    assert in_kept(os.getpid) == kept
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_at_the_end_one_that_waits_is_not_waited_for() -> None:
+    def ending() -> tuple[float, bool]:
+        kept, begin = in_kept(os.getpid), time.monotonic()
+        discard()
+        return time.monotonic() - begin, is_there(kept)
+
+    with forked(ending) as result:
+        seconds, there = result()
+    assert seconds < 1
+    assert not there
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_kernel_of_a_module_that_has_changed_since_is_compiled_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMMGEN_CACHE_DIR", "")
+    in_kept_only: list[bool] = []
+    compiled = ttgir._in_kept  # pyright: ignore[reportPrivateUsage]
+
+    def watched(specialized: object) -> str | None:
+        text = compiled(specialized)  # pyright: ignore[reportArgumentType]
+        in_kept_only.append(text is not None)
+        return text
+
+    monkeypatch.setattr(ttgir, "_in_kept", watched)
+    path = tmp_path / "kernel.py"
+    source = module_file("h100_bf16").read_text()
+    stages = "STAGES = gl.constexpr("
+    assert source.count(stages) == 1
+    path.write_text(source)
+    module = import_generated(path)
+    assert launch(module, (128, 256, 64), schedules=("lazy",))[0].findings == ()
+    path.write_text(source.replace(stages, f"{stages}1 + "))
+    assert launch(module, (128, 256, 64), schedules=("lazy",))[0].findings == ()
+    path.unlink()
+    assert launch(module, (128, 256, 64), schedules=("lazy",))[0].findings == ()
+    assert in_kept_only == [True, False, False]

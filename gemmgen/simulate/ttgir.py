@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
-from gemmgen.scratch import LostError, forked
+from gemmgen.module import import_generated
+from gemmgen.scratch import LostError, forked, in_kept
 from gemmgen.simulate.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
@@ -41,7 +43,7 @@ def lower_kernel(
 ) -> GenericTtgir:
     """Specialize a kernel for its arguments as a launch does, and compile it as far as it is simulated.
 
-    `keywords` are arguments by name and options. The compiler runs in a child process: some illegal kernels
+    `keywords` are arguments by name and options. The compiler runs in another process: some illegal kernels
     abort it. What it makes of a kernel whose file says all about it is kept in the cache; of any other,
     for as long as this process lives.
 
@@ -57,7 +59,7 @@ def lower_kernel(
     library = triton_api.library_directory()
 
     def compiled() -> str:
-        return in_child(specialized.generic_ttgir)
+        return _in_kept(specialized) or in_child(specialized.generic_ttgir)
 
     text = _cached_text(specialized, library, compiled)
     return GenericTtgir(text, f"{library}{os.sep}", machine, specialized.arguments, specialized.bound)
@@ -100,19 +102,53 @@ def _read(file: Path) -> str | None:
         return None
 
 
-# --- the compiler in a process of its own
+# --- the compiler in another process
 
 
 def in_child(compile_: Callable[[], str]) -> str:
     """Run a function in a forked child and return its text; what it printed explains a failure."""
+    with _told(), forked(partial(_compiled, compile_)) as result:
+        return _text(result())
+
+
+def _in_kept(specialized: triton_api.Specialized) -> str | None:
+    """Compile a generated module's kernel in a process that is kept for the next one, and return the text.
+
+    None for a kernel that another process cannot have just so.
+    """
+    file, digest = specialized.generated_module, specialized.digest()
+    if file is None or digest is None:
+        return None
+    again = partial(_compiled_again, file, specialized.name, specialized.terms, digest)
+    with _told():
+        outcome = in_kept(again)
+    return outcome and _text(outcome)
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Let a compiler that ends its process be told as what it is."""
     try:
-        with forked(partial(_compiled, compile_)) as result:
-            outcome = result()
+        yield
     except LostError as lost:
         raise _refusal(f"Triton aborts on the kernel ({lost})", "lowering-failed") from lost
+
+
+def _text(outcome: str | triton_api.Complaint) -> str:
     if isinstance(outcome, triton_api.Complaint):
         raise _refused(outcome)
     return outcome
+
+
+def _compiled_again(
+    file: Path, name: str, terms: triton_api.Terms, digest: str
+) -> str | triton_api.Complaint | None:
+    """In the process that is kept: compile a kernel of a module; None if it is another one there."""
+    try:
+        specialized = triton_api.specialized_as(getattr(import_generated(file), name, None), terms)
+    except GemmgenError:
+        return None
+    return _compiled(specialized.generic_ttgir) if specialized.digest() == digest else None
 
 
 def _compiled(compile_: Callable[[], str]) -> str | triton_api.Complaint:
