@@ -180,7 +180,7 @@ def run_lowered(
         body = walk(compiled.function.regions[0])
         waits = dict.fromkeys(op.location for op in body if op.name == GDC_WAIT)
         dependence = Dependence(None if early is None else frozenset(early), tuple(waits))
-    with undisturbed():
+    with undisturbed(), torch.inference_mode():  # nothing here has a gradient, and views cost half as much
         runs = _Schedules(
             compiled,
             lowered,
