@@ -123,8 +123,8 @@ class Released:
     __slots__ = ("clock", "fenced")
 
     def __init__(self, clock: Clock | None = None, fenced: Clock | None = None) -> None:
-        self.clock: Clock = dict(clock or {})
-        self.fenced: Clock = dict(fenced or {})
+        self.clock: Clock = clock.copy() if clock else {}
+        self.fenced: Clock = fenced.copy() if fenced else {}
 
     def copy(self) -> Released:
         """Return an independent copy."""

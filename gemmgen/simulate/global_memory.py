@@ -496,7 +496,11 @@ class GlobalMemory:
 
     def is_as_given(self, regions: Sequence[Region]) -> bool:
         """Whether the storages of regions hold what the launch was given: nothing has written them so far."""
-        return all(region.storage not in self._trackers for region in regions)
+        trackers = self._trackers
+        for region in regions:  # noqa: SIM110 - there is one, and a generator takes longer than to look
+            if region.storage in trackers:
+                return False
+        return True
 
     def last_write(self, region: Region) -> Access | None:
         """Return who wrote a region last, one of those that nothing orders; None if nobody did."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
 from typing import Any, cast
 
@@ -153,11 +153,13 @@ def _resolve_integer(name: str, op: Operation) -> Handler:
     x, y = op.operands
     bits = bits_of(op.result_types[0])
     largest = (1 << max(bits - 1, 1)) - 1
+    least = 1 if name in _DIVISIONS else 0
 
     def run(agent: Agent, op: Operation) -> Number:
-        a, b = agent.values[x], agent.values[y]
+        values = agent.values
+        a, b = values[x], values[y]
         # The numbers of most loops: their sign and their width make no difference.
-        if a.__class__ is int and b.__class__ is int and a >= 0 and b > 0:
+        if a.__class__ is int and b.__class__ is int and a >= 0 and b >= least:
             result = apply(a, b)
             return result if 0 <= result <= largest else wrap(result, bits)
         a, b = agent.get(x), agent.get(y)
@@ -369,13 +371,18 @@ def cmpf(agent: Agent, op: Operation) -> Number:
     return result if isinstance(op.result_types[0], Distributed) else int(result.item())
 
 
-@computation("arith.select", ignored=FLAGS)
-def select(agent: Agent, op: Operation) -> Any:
-    condition = agent.get(op.operands[0])
-    if isinstance(condition, Tensor):
-        return torch.where(condition, agent.get(op.operands[1]), agent.get(op.operands[2]))
-    # Handing one of two accumulators on is no use of either.
-    return agent.values[op.operands[1 if condition else 2]]
+@resolved("arith.select", ignored=FLAGS, computes=True)
+def select(op: Operation) -> Handler:
+    asked, then, otherwise = op.operands
+
+    def run(agent: Agent, _: Operation) -> Any:
+        condition = agent.get(asked)
+        if isinstance(condition, Tensor):
+            return torch.where(condition, agent.get(then), agent.get(otherwise))
+        # Handing one of two accumulators on is no use of either.
+        return agent.values[then if condition else otherwise]
+
+    return run
 
 
 # --- conversions and shapes of register tensors
@@ -483,7 +490,13 @@ def make_range(agent: Agent, op: Operation) -> Tensor:
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
     start = op.attributes["start"] + type_.origin(agent.cta)[0]
-    return torch.arange(start, start + type_.local_shape[0], dtype=torch.int32)
+    return _numbers(start, type_.local_shape[0])
+
+
+@lru_cache(maxsize=16)
+def _numbers(start: int, count: int) -> Tensor:
+    """Return numbers in order; no operation changes a value."""
+    return torch.arange(start, start + count, dtype=torch.int32)
 
 
 @computation("tt.splat")

@@ -43,9 +43,10 @@ def owner(op: Operation, operand: int, cta: int) -> int:
 
 def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
     """Return a CTA's barrier, which is used now; one that was never initialised is reported."""
-    barrier = agent.cluster.barriers.get((cta, view.place.offset))
+    cluster = agent.cluster
+    barrier = cluster.barriers.get((cta, view.place.offset))
     if barrier is not None:
-        there, knowledge = view.on(agent.cluster.memories[cta]), agent.knowledge
+        there, knowledge = view.on(cluster.memories[cta]), agent.knowledge
         access = agent.access(does, agent.here, Proxy.MBARRIER)
         there.memory.read(there, access, knowledge.clock, knowledge.fenced)
     else:

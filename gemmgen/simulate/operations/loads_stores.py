@@ -60,8 +60,12 @@ def memdesc_index(op: Operation) -> Handler:
     ring, number = op.operands
 
     def run(agent: Agent, op: Operation) -> View | Undefined:
-        view: View = agent.get(ring)
-        index: int = agent.get(number)
+        view: View
+        index: int
+        values = agent.values
+        view, index = values[ring], values[number]
+        if view.__class__ is not View or index.__class__ is not int:
+            view, index = agent.get(ring), agent.get(number)
         if not 0 <= index < slots:
             # The device only computes an address here: a predicate may keep it from being used.
             why = f"slot {index} of {view.name}, which has {slots}"
