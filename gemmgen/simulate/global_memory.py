@@ -294,7 +294,7 @@ class Touch:
     strength: Strength | None
     performed: bool = False
     """Of a plain write: whether its numbers are there; asynchronous work is judged before it is done."""
-    disputes: list[_Dispute] = field(default_factory=list["_Dispute"])
+    disputes: tuple[_Dispute, ...] = ()
     """With plain writes to the same elements that nothing orders."""
 
     def together(self, other: Touch) -> bool:
@@ -422,6 +422,8 @@ class GlobalMemory:
         self._reads: dict[Storage, list[tuple[Region, Touch]]] = {}
         """Reads of storages that no agent has written yet: most operands stay so, and cost nothing."""
         self._regions: set[Hashable] = set()
+        self._slices: set[Slice] = set()
+        """Those that were touched: a descriptor has the same ones again, and what they are is longer."""
         self._elements: dict[int, int] = {}
         """Of the storage at each address."""
         self._unordered: dict[tuple[Component, Component, Location], _Unordered] = {}
@@ -565,6 +567,10 @@ class GlobalMemory:
         Raises:
             GemmgenError: Its storage was touched as elements of another size.
         """
+        if isinstance(region, Slice):
+            if region in self._slices:
+                return
+            self._slices.add(region)
         self._regions.add(region.key)
         address, elements = region.storage
         if self._elements.setdefault(address, elements) != elements:
@@ -723,8 +729,8 @@ class GlobalMemory:
             return
         dispute = _Dispute((other, touch), harmful, redundant)
         self._disputes.append(dispute)
-        touch.disputes.append(dispute)
-        other.disputes.append(dispute)
+        touch.disputes += (dispute,)
+        other.disputes += (dispute,)
 
     def _cause(self, before: Access, clock: Clock) -> _Unordered | None:
         """Return the atomic that would have ordered an access before what is issued with a clock."""

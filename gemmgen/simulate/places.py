@@ -192,8 +192,13 @@ class Layout:
     def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
         """Return the atoms of a view, dividing some if need be: (old, new) is appended to `split`."""
         known = self._atoms.get(place)
-        if known is not None and all(self._divided[atom] <= known[0] for atom in known[1]):
-            return known[1]  # what was divided since then lies elsewhere
+        if known is not None:
+            version, whole = known
+            if version == self.version:
+                return whole
+            if all(self._divided[atom] <= version for atom in whole):
+                self._atoms[place] = self.version, whole  # what was divided since then lies elsewhere
+                return whole
         here = self.atom_of[place.granules]
         atoms: list[int] = []
         for old, count in enumerate(map(int, torch.bincount(here))):

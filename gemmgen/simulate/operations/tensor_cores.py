@@ -157,6 +157,8 @@ def group(agent: Agent) -> list[int]:
 
 def in_cta(agent: Agent, view: View, cta: int) -> View:
     """Return the part of another CTA's memory that a view is of this one's."""
+    if view.memory.cta == cta:
+        return view
     cluster = agent.cluster
     space = cast(MemDescType, view.place.allocation.result_types[0]).space
     return view.on((cluster.tensor_memories if space == TENSOR_MEMORY else cluster.memories)[cta])
