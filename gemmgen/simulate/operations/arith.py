@@ -210,17 +210,29 @@ def as_tensor(value: Number, type_: Type) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype_of(type_.element))
 
 
+def once(agent: Agent, op: Operation, operands: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
+    """Return what an operation makes of tensors: other schedules have the same ones, and need not compute it.
+
+    It must be what follows from the operands alone, without anything to report.
+    """
+    known = agent.cluster.known
+    return known.tensor(op, [known.numbers(operand) for operand in operands], compute)
+
+
 _PRECISE: dict[str, str] = {"tt.precise_divf": "divf", "tt.approx_divf": "divf"}
 """Quotients: the approximate one is within 2 ulp of the other."""
 
 
 def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
+    apply = _FLOAT[name]
+
     def run(agent: Agent, op: Operation) -> Number:
         a, b = (
             as_tensor(agent.get(operand), type_)
             for operand, type_ in zip(op.operands, op.operand_types, strict=True)
         )
-        return rounded(_FLOAT[name](a, b), op.result_types[0])
+        type_ = op.result_types[0]
+        return rounded(once(agent, op, (a, b), lambda: apply(a, b).to(dtype_of(type_.element))), type_)
 
     return run
 
@@ -252,7 +264,8 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _unary_handler(apply: Callable[[Tensor], Tensor]) -> Callable[[Agent, Operation], Number]:
     def run(agent: Agent, op: Operation) -> Number:
-        return rounded(apply(as_tensor(agent.get(op.operands[0]), op.operand_types[0])), op.result_types[0])
+        value, type_ = as_tensor(agent.get(op.operands[0]), op.operand_types[0]), op.result_types[0]
+        return rounded(once(agent, op, (value,), lambda: apply(value).to(dtype_of(type_.element))), type_)
 
     return run
 
@@ -451,7 +464,7 @@ def convert_float(agent: Agent, op: Operation) -> Number:
         value = value.float().clamp(-largest, largest)
     elif target == torch.float16:
         value = as_float16(agent, op, value)
-    return rounded(value, op.result_types[0])
+    return rounded(once(agent, op, (value,), lambda: value.to(target)), op.result_types[0])
 
 
 @computation("arith.bitcast")
@@ -528,12 +541,18 @@ def broadcast(agent: Agent, op: Operation) -> Any:
 def reshape(agent: Agent, op: Operation) -> Any:
     if op.attributes.get("allow_reorder"):
         raise refusal("a reshape that may reorder elements is not known to the simulator", op.location)
-    return _on_offsets(agent.get(op.operands[0]), lambda value: value.reshape(_shape(op)))
+    return _on_offsets(
+        agent.get(op.operands[0]),
+        lambda value: once(agent, op, (value,), lambda: value.reshape(_shape(op))),
+    )
 
 
 @computation("tt.trans", "order")
 def trans(agent: Agent, op: Operation) -> Any:
-    return _on_offsets(agent.get(op.operands[0]), lambda value: value.permute(op.attributes["order"]))
+    return _on_offsets(
+        agent.get(op.operands[0]),
+        lambda value: once(agent, op, (value,), lambda: value.permute(op.attributes["order"])),
+    )
 
 
 @computation("tt.split")
