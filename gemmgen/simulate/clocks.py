@@ -86,13 +86,13 @@ class Knowledge:
         """Number of this agent's present: what it does counts as done then."""
         self.clock: Clock = {component.program: 0}
         self.fenced: Clock = {}
-        self._one = 1 << component.shift
+        self._program, self._one = component.program, 1 << component.shift
         self.tick()
 
     def tick(self) -> None:
         """Begin a new present: what comes now is not covered by what was released before."""
         self.now += 1
-        self.clock[self.component.program] += self._one
+        self.clock[self._program] += self._one
 
     def fence(self) -> None:
         """Order all generic accesses known here before the asynchronous ones issued from now on."""
@@ -123,8 +123,8 @@ class Released:
     __slots__ = ("clock", "fenced")
 
     def __init__(self, clock: Clock | None = None, fenced: Clock | None = None) -> None:
-        self.clock: Clock = dict(clock or {})
-        self.fenced: Clock = dict(fenced or {})
+        self.clock: Clock = clock.copy() if clock else {}
+        self.fenced: Clock = fenced.copy() if fenced else {}
 
     def copy(self) -> Released:
         """Return an independent copy."""

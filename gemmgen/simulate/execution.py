@@ -180,7 +180,7 @@ def run_lowered(
         body = walk(compiled.function.regions[0])
         waits = dict.fromkeys(op.location for op in body if op.name == GDC_WAIT)
         dependence = Dependence(None if early is None else frozenset(early), tuple(waits))
-    with undisturbed():
+    with undisturbed(), torch.inference_mode():  # nothing here has a gradient, and views cost half as much
         runs = _Schedules(
             compiled,
             lowered,
@@ -500,11 +500,12 @@ class _Launch:
         """Take steps until a program has ended; False if none will."""
         running, choose = self._running, policy.choose
         while True:
-            if len(running) == 1:
-                agents, events = running[0].runnable, running[0].events
-            else:
-                agents = [agent for cluster in running for agent in cluster.runnable]
-                events = [event for cluster in running for event in cluster.events]
+            agents, events = running[0].runnable, running[0].events
+            if len(running) > 1:
+                agents, events = agents.copy(), events.copy()
+                for cluster in running[1:]:
+                    agents += cluster.runnable
+                    events += cluster.events
             if not agents and not events:
                 agents = _spinning(running)
                 if not agents:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -99,28 +99,62 @@ class Elements(Region):
     """int64: their numbers in the storage, any of them more than once."""
 
     @cached_property
+    def consecutive(self) -> slice | None:
+        """Where they are if each is the next one of the storage: a part of it is had without a copy."""
+        count = self.offsets.numel()
+        if count == 0:
+            return None
+        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        if first < 0 or last - first != count - 1:
+            return None
+        return slice(first, last + 1) if torch.equal(self.offsets, first + _numbers(count)) else None
+
+    @cached_property
     def bounds(self) -> tuple[int, int]:
         """The lowest of the numbers, and the highest."""
+        if self.consecutive is not None:
+            return self.consecutive.start, self.consecutive.stop - 1
         lowest, highest = self.offsets.aminmax()
         return int(lowest), int(highest)
 
     @cached_property
     def key(self) -> Hashable:
         """See `Region`."""
-        return self.storage, self.offsets.shape, *self.bounds, int(self.offsets.sum())
+        lowest, highest = self.bounds
+        if self.consecutive is None:
+            total = int(self.offsets.sum())
+        else:
+            total = (lowest + highest) * (highest - lowest + 1) // 2
+        return self.storage, self.offsets.shape, lowest, highest, total
 
     @cached_property
     def empty(self) -> bool:
         """See `Region`."""
         return self.offsets.numel() == 0
 
+    @property
+    def ascending(self) -> bool:
+        """Whether each of the numbers is larger than the one before."""
+        return self.consecutive is not None or bool((self.offsets[1:] > self.offsets[:-1]).all())
+
     def look(self, marks: Tensor) -> Tensor:
         """See `Region`."""
-        return marks[self.offsets]
+        return marks[self.offsets if self.consecutive is None else self.consecutive]
 
     def mark(self, marks: Tensor, values: Tensor | int) -> None:
         """See `Region`."""
-        marks[self.offsets] = values
+        marks[self.offsets if self.consecutive is None else self.consecutive] = values
+
+    def copied(self) -> Tensor:
+        """Return what is there now."""
+        found = self.look(self.tensor)
+        return found if self.consecutive is None else found.clone()
+
+
+@lru_cache(maxsize=8)
+def _numbers(count: int) -> Tensor:
+    """Return the numbers from 0 on; they are only to be read."""
+    return torch.arange(count, dtype=torch.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +294,7 @@ class Touch:
     strength: Strength | None
     performed: bool = False
     """Of a plain write: whether its numbers are there; asynchronous work is judged before it is done."""
-    disputes: list[_Dispute] = field(default_factory=list["_Dispute"])
+    disputes: tuple[_Dispute, ...] = ()
     """With plain writes to the same elements that nothing orders."""
 
     def together(self, other: Touch) -> bool:
@@ -345,6 +379,17 @@ class _Marks:
         """Mark a region's elements."""
         region.mark(self._all, values)
 
+    def change(self, region: Region, changed: Mapping[int, int]) -> None:
+        """Replace each of the different marks of a region's elements by another one."""
+        if len(changed) == 1:  # nearly always
+            self.set(region, *changed.values())
+            return
+        before = self.of(region).clone()
+        after = before.clone()
+        for number, new in changed.items():
+            after.masked_fill_(before == number, new)
+        self.set(region, after)
+
     @property
     def _all(self) -> Tensor:
         if self._numbers is None:
@@ -377,6 +422,8 @@ class GlobalMemory:
         self._reads: dict[Storage, list[tuple[Region, Touch]]] = {}
         """Reads of storages that no agent has written yet: most operands stay so, and cost nothing."""
         self._regions: set[Hashable] = set()
+        self._slices: set[Slice] = set()
+        """Those that were touched: a descriptor has the same ones again, and what they are is longer."""
         self._elements: dict[int, int] = {}
         """Of the storage at each address."""
         self._unordered: dict[tuple[Component, Component, Location], _Unordered] = {}
@@ -451,7 +498,11 @@ class GlobalMemory:
 
     def is_as_given(self, regions: Sequence[Region]) -> bool:
         """Whether the storages of regions hold what the launch was given: nothing has written them so far."""
-        return all(region.storage not in self._trackers for region in regions)
+        trackers = self._trackers
+        for region in regions:  # noqa: SIM110 - there is one, and a generator takes longer than to look
+            if region.storage in trackers:
+                return False
+        return True
 
     def last_write(self, region: Region) -> Access | None:
         """Return who wrote a region last, one of those that nothing orders; None if nobody did."""
@@ -502,13 +553,12 @@ class GlobalMemory:
         head = _Head(Touch(access, strength), dict(knowledge.clock), dict(knowledge.fenced))
         for region in regions:
             marks = self._tracker(region).heads
-            before = marks.of(region).clone()
-            after = before.clone()
-            for number in _distinct(before):
+            changed: dict[int, int] = {}
+            for number in _distinct(marks.of(region)):
                 kept = tuple(other for other in self._heads[number] if _stays(other, head, hands_on))
                 self._heads.append((*kept, head))
-                after.masked_fill_(before == number, len(self._heads) - 1)
-            marks.set(region, after)
+                changed[number] = len(self._heads) - 1
+            marks.change(region, changed)
         knowledge.tick()
 
     def _remember(self, region: Region) -> None:
@@ -517,6 +567,10 @@ class GlobalMemory:
         Raises:
             GemmgenError: Its storage was touched as elements of another size.
         """
+        if isinstance(region, Slice):
+            if region in self._slices:
+                return
+            self._slices.add(region)
         self._regions.add(region.key)
         address, elements = region.storage
         if self._elements.setdefault(address, elements) != elements:
@@ -533,10 +587,9 @@ class GlobalMemory:
 
     def _add(self, marks: _Marks, region: Region, touch: Touch, clock: Clock) -> None:
         """Add an access to those that elements remember, and forget those that it is ordered after."""
-        before = marks.of(region).clone()
-        after = before.clone()
         known: dict[tuple[Touch, ...], int] = {}
-        for number in _distinct(before):
+        changed: dict[int, int] = {}
+        for number in _distinct(marks.of(region)):
             component = touch.access.component
             kept = tuple(
                 other
@@ -546,13 +599,13 @@ class GlobalMemory:
             if kept not in known:
                 self._touches.append((*kept, touch))
                 known[kept] = len(self._touches) - 1
-            after.masked_fill_(before == number, known[kept])
-        marks.set(region, after)
+            changed[number] = known[kept]
+        marks.change(region, changed)
 
     def _judge(
         self, marks: Tensor | None, name: str, touch: Touch, clock: Clock, does: str, did: str
     ) -> None:
-        if marks is None or not bool(marks.any()):
+        if marks is None:
             return
         others = (other for number in _distinct(marks) for other in self._touches[number])
         for other in dict.fromkeys(others):
@@ -676,8 +729,8 @@ class GlobalMemory:
             return
         dispute = _Dispute((other, touch), harmful, redundant)
         self._disputes.append(dispute)
-        touch.disputes.append(dispute)
-        other.disputes.append(dispute)
+        touch.disputes += (dispute,)
+        other.disputes += (dispute,)
 
     def _cause(self, before: Access, clock: Clock) -> _Unordered | None:
         """Return the atomic that would have ordered an access before what is issued with a clock."""

@@ -255,12 +255,16 @@ class Memory:
         allocation, findings = view.place.allocation, self._findings
         if findings.faulty:
             access = self._placed(access, clock)
+        ordered: Access | None = None  # most atoms of a view were written by one access
         for record in self._touched(view.place):
             write = record.write
             if record.holder is not allocation:
                 self._report(Kind.UNINITIALISED_READ, view, access, None, "reads what was never written")
-            elif write is not None and not access.is_ordered(write, clock):
-                self._judge_read(view, access, record, write, clock, fenced)
+            elif write is not ordered and write is not None:
+                if access.is_ordered(write, clock):
+                    ordered = write
+                else:
+                    self._judge_read(view, access, record, write, clock, fenced)
             record.add_read(self._placed(access, clock) if findings.faulty else access)
 
     def write(self, view: View, access: Access, clock: Clock, fenced: Clock) -> None:
@@ -270,9 +274,14 @@ class Memory:
         allocation, findings = view.place.allocation, self._findings
         if findings.faulty:
             access = self._placed(access, clock)
+        ordered: Access | None = None  # as for a read
         for record in self._touched(view.place):
-            if record.write is not None and not access.is_ordered(record.write, clock):
-                self._judge_overwrite(view, access, record.write, clock, fenced)
+            write = record.write
+            if write is not ordered and write is not None:
+                if access.is_ordered(write, clock):
+                    ordered = write
+                else:
+                    self._judge_overwrite(view, access, write, clock, fenced)
             for read in record.reads.values():
                 if not access.is_ordered(read, clock):
                     self._judge_write(view, access, record, read, clock, fenced)
@@ -381,9 +390,12 @@ class Memory:
 
     def written(self, place: Place) -> Written | None:
         """Return the one write that all of a place was left by; None if that is not known."""
-        first, *others = self._touched(place)
-        written = first.written
-        return written if all(record.written is written for record in others) else None
+        records = self._touched(place)
+        written = records[0].written
+        for record in records:
+            if record.written is not written:
+                return None
+        return written
 
     def note(self, place: Place, written: Written | None) -> None:
         """Remember what a place holds now."""

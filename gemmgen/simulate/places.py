@@ -37,6 +37,8 @@ class Place:
         self._path = path
         """The places that it is a view of, from the allocation on, and the view that was taken of each."""
         self._views: dict[Hashable, Place] = {}
+        self._from: dict[Place, tuple[Hashable, ...] | None] = {}
+        """What leads here from other places of the allocation, where that was asked."""
 
     @cached_property
     def granules(self) -> Tensor:
@@ -83,6 +85,11 @@ class Place:
         """Return the views that lead here from another place; None where this is no view of that one."""
         if other is self:
             return ()
+        if other not in self._from:
+            self._from[other] = self._views_from(other)
+        return self._from[other]
+
+    def _views_from(self, other: Place) -> tuple[Hashable, ...] | None:
         found: list[Hashable] = []
         for place, how in reversed(self._path):
             found.append(how)
@@ -185,8 +192,13 @@ class Layout:
     def atoms(self, place: Place, split: list[tuple[int, int]]) -> list[int]:
         """Return the atoms of a view, dividing some if need be: (old, new) is appended to `split`."""
         known = self._atoms.get(place)
-        if known is not None and all(self._divided[atom] <= known[0] for atom in known[1]):
-            return known[1]  # what was divided since then lies elsewhere
+        if known is not None:
+            version, whole = known
+            if version == self.version:
+                return whole
+            if all(self._divided[atom] <= version for atom in whole):
+                self._atoms[place] = self.version, whole  # what was divided since then lies elsewhere
+                return whole
         here = self.atom_of[place.granules]
         atoms: list[int] = []
         for old, count in enumerate(map(int, torch.bincount(here))):

@@ -82,6 +82,8 @@ class Random:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._bits = self._random.getrandbits
+        self._fraction = self._random.random
         self._steps_left = 0
         self._event_chance = 0.5
         self._favourite = 0
@@ -99,11 +101,20 @@ class Random:
             self._favourite = self._random.randrange(64)
             self._loyalty = self._random.choice((0.0, 0.5, 0.95))
         self._steps_left -= 1
-        if events and (not agents or self._random.random() < self._event_chance):
-            return self._random.choice(events)
-        if self._random.random() < self._loyalty:
+        if events and (not agents or self._fraction() < self._event_chance):
+            return self._any(events)
+        if self._fraction() < self._loyalty:
             return agents[self._favourite % len(agents)]
-        return self._random.choice(agents)
+        return self._any(agents)
+
+    def _any(self, steps: Sequence[Step]) -> Step:
+        """Return what `random.choice` does, which takes twice as long."""
+        count = len(steps)
+        size = count.bit_length()
+        place = self._bits(size)
+        while place >= count:
+            place = self._bits(size)
+        return steps[place]
 
 
 def policy_of(name: str, seed: int) -> Policy:

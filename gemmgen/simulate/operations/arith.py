@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
 from typing import Any, cast
 
@@ -153,11 +153,13 @@ def _resolve_integer(name: str, op: Operation) -> Handler:
     x, y = op.operands
     bits = bits_of(op.result_types[0])
     largest = (1 << max(bits - 1, 1)) - 1
+    least = 1 if name in _DIVISIONS else 0
 
     def run(agent: Agent, op: Operation) -> Number:
-        a, b = agent.values[x], agent.values[y]
+        values = agent.values
+        a, b = values[x], values[y]
         # The numbers of most loops: their sign and their width make no difference.
-        if a.__class__ is int and b.__class__ is int and a >= 0 and b > 0:
+        if a.__class__ is int and b.__class__ is int and a >= 0 and b >= least:
             result = apply(a, b)
             return result if 0 <= result <= largest else wrap(result, bits)
         a, b = agent.get(x), agent.get(y)
@@ -208,17 +210,29 @@ def as_tensor(value: Number, type_: Type) -> Tensor:
     return value if isinstance(value, Tensor) else torch.tensor(value, dtype=dtype_of(type_.element))
 
 
+def once(agent: Agent, op: Operation, operands: Sequence[Tensor], compute: Callable[[], Tensor]) -> Tensor:
+    """Return what an operation makes of tensors: other schedules have the same ones, and need not compute it.
+
+    It must be what follows from the operands alone, without anything to report.
+    """
+    known = agent.cluster.known
+    return known.tensor(op, [known.numbers(operand) for operand in operands], compute)
+
+
 _PRECISE: dict[str, str] = {"tt.precise_divf": "divf", "tt.approx_divf": "divf"}
 """Quotients: the approximate one is within 2 ulp of the other."""
 
 
 def _float_handler(name: str) -> Callable[[Agent, Operation], Number]:
+    apply = _FLOAT[name]
+
     def run(agent: Agent, op: Operation) -> Number:
         a, b = (
             as_tensor(agent.get(operand), type_)
             for operand, type_ in zip(op.operands, op.operand_types, strict=True)
         )
-        return rounded(_FLOAT[name](a, b), op.result_types[0])
+        type_ = op.result_types[0]
+        return rounded(once(agent, op, (a, b), lambda: apply(a, b).to(dtype_of(type_.element))), type_)
 
     return run
 
@@ -250,7 +264,8 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 def _unary_handler(apply: Callable[[Tensor], Tensor]) -> Callable[[Agent, Operation], Number]:
     def run(agent: Agent, op: Operation) -> Number:
-        return rounded(apply(as_tensor(agent.get(op.operands[0]), op.operand_types[0])), op.result_types[0])
+        value, type_ = as_tensor(agent.get(op.operands[0]), op.operand_types[0]), op.result_types[0]
+        return rounded(once(agent, op, (value,), lambda: apply(value).to(dtype_of(type_.element))), type_)
 
     return run
 
@@ -369,13 +384,18 @@ def cmpf(agent: Agent, op: Operation) -> Number:
     return result if isinstance(op.result_types[0], Distributed) else int(result.item())
 
 
-@computation("arith.select", ignored=FLAGS)
-def select(agent: Agent, op: Operation) -> Any:
-    condition = agent.get(op.operands[0])
-    if isinstance(condition, Tensor):
-        return torch.where(condition, agent.get(op.operands[1]), agent.get(op.operands[2]))
-    # Handing one of two accumulators on is no use of either.
-    return agent.values[op.operands[1 if condition else 2]]
+@resolved("arith.select", ignored=FLAGS, computes=True)
+def select(op: Operation) -> Handler:
+    asked, then, otherwise = op.operands
+
+    def run(agent: Agent, _: Operation) -> Any:
+        condition = agent.get(asked)
+        if isinstance(condition, Tensor):
+            return torch.where(condition, agent.get(then), agent.get(otherwise))
+        # Handing one of two accumulators on is no use of either.
+        return agent.values[then if condition else otherwise]
+
+    return run
 
 
 # --- conversions and shapes of register tensors
@@ -444,7 +464,7 @@ def convert_float(agent: Agent, op: Operation) -> Number:
         value = value.float().clamp(-largest, largest)
     elif target == torch.float16:
         value = as_float16(agent, op, value)
-    return rounded(value, op.result_types[0])
+    return rounded(once(agent, op, (value,), lambda: value.to(target)), op.result_types[0])
 
 
 @computation("arith.bitcast")
@@ -483,7 +503,13 @@ def make_range(agent: Agent, op: Operation) -> Tensor:
     type_ = op.result_types[0]
     assert isinstance(type_, TensorType)
     start = op.attributes["start"] + type_.origin(agent.cta)[0]
-    return torch.arange(start, start + type_.local_shape[0], dtype=torch.int32)
+    return _numbers(start, type_.local_shape[0])
+
+
+@lru_cache(maxsize=16)
+def _numbers(start: int, count: int) -> Tensor:
+    """Return numbers in order; no operation changes a value."""
+    return torch.arange(start, start + count, dtype=torch.int32)
 
 
 @computation("tt.splat")
@@ -515,12 +541,18 @@ def broadcast(agent: Agent, op: Operation) -> Any:
 def reshape(agent: Agent, op: Operation) -> Any:
     if op.attributes.get("allow_reorder"):
         raise refusal("a reshape that may reorder elements is not known to the simulator", op.location)
-    return _on_offsets(agent.get(op.operands[0]), lambda value: value.reshape(_shape(op)))
+    return _on_offsets(
+        agent.get(op.operands[0]),
+        lambda value: once(agent, op, (value,), lambda: value.reshape(_shape(op))),
+    )
 
 
 @computation("tt.trans", "order")
 def trans(agent: Agent, op: Operation) -> Any:
-    return _on_offsets(agent.get(op.operands[0]), lambda value: value.permute(op.attributes["order"]))
+    return _on_offsets(
+        agent.get(op.operands[0]),
+        lambda value: once(agent, op, (value,), lambda: value.permute(op.attributes["order"])),
+    )
 
 
 @computation("tt.split")

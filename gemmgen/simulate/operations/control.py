@@ -43,9 +43,10 @@ def owner(op: Operation, operand: int, cta: int) -> int:
 
 def find(agent: Agent, view: View, cta: int, does: str) -> Barrier | None:
     """Return a CTA's barrier, which is used now; one that was never initialised is reported."""
-    barrier = agent.cluster.barriers.get((cta, view.place.offset))
+    cluster = agent.cluster
+    barrier = cluster.barriers.get((cta, view.place.offset))
     if barrier is not None:
-        there, knowledge = view.on(agent.cluster.memories[cta]), agent.knowledge
+        there, knowledge = view.on(cluster.memories[cta]), agent.knowledge
         access = agent.access(does, agent.here, Proxy.MBARRIER)
         there.memory.read(there, access, knowledge.clock, knowledge.fenced)
     else:
@@ -89,27 +90,36 @@ def _write_barrier(agent: Agent, op: Operation, view: View, what: str) -> None:
     view.memory.write(view, access, agent.knowledge.clock, agent.knowledge.fenced)
 
 
-@operation("ttng.wait_barrier")
-def wait_barrier(agent: Agent, op: Operation) -> Steps:
+@resolved("ttng.wait_barrier")
+def wait_barrier(op: Operation) -> Handler:
     (barrier_name,), (parity,), predicate, _ = op.segments
-    if owner(op, 0, agent.cta) != agent.cta or (predicate and not agent.get(predicate[0])):
-        return
-    view: View = agent.get(barrier_name)
-    barrier = find(agent, view, agent.cta, "mbarrier.wait")
-    begin = agent.cluster.step
-    asked: int = agent.get(parity)
-    if asked not in (0, 1):
-        name = view.place.allocation.location.name or "<unnamed>"
-        text = f"{view.name}: a wait for parity {asked}; PTX has 0 and 1, and an H200 takes the lowest bit"
-        agent.report(Kind.WAIT_PARITY, name, (op.location,), text, Severity.LINT)
-    yield BarrierWait(barrier, asked, view.name, op.location, view.place.allocation)
-    assert barrier is not None  # a wait for none has no end
-    barrier.acquire(agent.knowledge)
-    cluster = agent.cluster
-    if cluster.trace:
-        cluster.trace.spans.append(
-            Span(view.name, "wait", agent.label, agent.cta, begin, cluster.step, op.location.line)
-        )
+    type_ = op.operand_types[0]
+    assert isinstance(type_, MemDescType)
+    others = type_.shared_bits  # where a CTA's number has one of them, the barrier is another CTA's
+
+    def run(agent: Agent, op: Operation) -> Steps:
+        if agent.cta & others or (predicate and not agent.get(predicate[0])):
+            return
+        view: View = agent.get(barrier_name)
+        barrier = find(agent, view, agent.cta, "mbarrier.wait")
+        cluster = agent.cluster
+        begin = cluster.step
+        asked: int = agent.get(parity)
+        if asked not in (0, 1):
+            name = view.place.allocation.location.name or "<unnamed>"
+            text = (
+                f"{view.name}: a wait for parity {asked}; PTX has 0 and 1, and an H200 takes the lowest bit"
+            )
+            agent.report(Kind.WAIT_PARITY, name, (op.location,), text, Severity.LINT)
+        yield BarrierWait(barrier, asked, view.name, op.location, view.place.allocation)
+        assert barrier is not None  # a wait for none has no end
+        barrier.acquire(agent.knowledge)
+        if cluster.trace:
+            cluster.trace.spans.append(
+                Span(view.name, "wait", agent.label, agent.cta, begin, cluster.step, op.location.line)
+            )
+
+    return run
 
 
 @operation("ttng.arrive_barrier", "count", "multicastCTA", "fromCTA")

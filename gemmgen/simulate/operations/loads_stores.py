@@ -60,8 +60,12 @@ def memdesc_index(op: Operation) -> Handler:
     ring, number = op.operands
 
     def run(agent: Agent, op: Operation) -> View | Undefined:
-        view: View = agent.get(ring)
-        index: int = agent.get(number)
+        view: View
+        index: int
+        values = agent.values
+        view, index = values[ring], values[number]
+        if view.__class__ is not View or index.__class__ is not int:
+            view, index = agent.get(ring), agent.get(number)
         if not 0 <= index < slots:
             # The device only computes an address here: a predicate may keep it from being used.
             why = f"slot {index} of {view.name}, which has {slots}"
@@ -203,7 +207,7 @@ def load(agent: Agent, op: Operation) -> Any:
     memory.read(region, pointer.name, access, knowledge.clock, VOLATILE if volatile else None)
     if volatile or agent.polled is not None:
         memory.acquire(region, access, knowledge, VOLATILE if volatile else PLAIN)
-    found = pointer.flat[chosen.offsets]
+    found = chosen.elements.copied()
     if agent.polled is not None:
         agent.polled.append(Watch(pointer.name, pointer.flat, chosen.offsets, found, op.location))
     values = chosen.spread(found, agent.get(other_names[0]) if other_names else 0)
@@ -228,7 +232,7 @@ def async_copy(agent: Agent, op: Operation) -> Steps:
     agent.cluster.globals.read(chosen.regions(op), pointer.name, access, knowledge.clock)
 
     def complete() -> None:
-        view.fill(chosen.spread(pointer.flat[chosen.offsets], other))
+        view.fill(chosen.spread(chosen.elements.copied(), other))
 
     agent.cluster.issue(Event(lane.events, complete))
     yield
@@ -287,9 +291,9 @@ def store(agent: Agent, op: Operation) -> None:
     access = agent.access("store", op.location)
     regions, memory = chosen.regions(op), agent.cluster.globals
     write = memory.write(regions, pointer.name, access, agent.knowledge.clock)
-    touched, value = chosen.offsets, chosen.part(agent.get(op.operands[1]))
-    memory.perform(write, lambda: not same_bits(pointer.flat[touched], value))
-    pointer.flat[touched] = value
+    touched, value = chosen.elements, chosen.part(agent.get(op.operands[1]))
+    memory.perform(write, lambda: not same_bits(touched.copied(), value))
+    touched.mark(pointer.flat, value)
 
 
 class Chosen:
@@ -311,6 +315,7 @@ class Chosen:
                 self._places = is_set.expand(self.shape).reshape(-1).nonzero().squeeze(1)
         self.offsets = self._where_set(offsets)
         """The numbers of the elements in the storage."""
+        self.elements = Elements(pointer.flat, self.offsets)
 
     def _where_set(self, values: Tensor) -> Tensor:
         flat = values.reshape(-1)
@@ -336,7 +341,7 @@ class Chosen:
             GemmgenError: An element lies outside of the tensor's storage.
         """
         pointer = self._pointer
-        region = Elements(pointer.flat, self.offsets)
+        region = self.elements
         if region.empty:
             return []
         lowest, highest = region.bounds
@@ -486,7 +491,7 @@ class _Place:
         self._pointer: Pointer = agent.get(op.operands[0])
         self.is_tensor = isinstance(op.operand_types[0], Distributed)
         self._chosen = Chosen(agent, self._pointer, mask)
-        self._touched = self._chosen.offsets
+        self._touched = self._chosen.elements
         self._regions = self._chosen.regions(op)
         self._access = agent.access(what, op.location)
         self._strength = Strength(_ORDERS[op.attributes["sem"]], _SCOPES[op.attributes["scope"]])
@@ -502,12 +507,13 @@ class _Place:
 
     def watch(self, values: Tensor) -> Watch:
         """Return the elements with some values."""
-        return Watch(self._pointer.name, self._pointer.flat, self._touched, values, self._access.location)
+        pointer, offsets = self._pointer, self._touched.offsets
+        return Watch(pointer.name, pointer.flat, offsets, values, self._access.location)
 
     def look(self) -> Any:
         """Read the elements."""
         self._judge(writes=False)
-        found = self._pointer.flat[self._touched]
+        found = self._touched.copied()
         self._remember(found, found)
         self._acquire()
         return self._result(found)
@@ -516,19 +522,19 @@ class _Place:
         """Write the elements, whatever they are."""
         self._judge(writes=True)
         self._agent.polled = None
-        self._pointer.flat[self._touched] = values
+        self._touched.mark(self._pointer.flat, values)
         self._release(hands_on=False)
 
     def replace(self, combine: Combine, values: Tensor, *, only_if_changed: bool = False) -> Any:
         """Write what becomes of the elements, and return what they were."""
         flat, touched = self._pointer.flat, self._touched
-        old = flat[touched]
-        if bool((touched[1:] > touched[:-1]).all()) or _differ(touched):
+        old = touched.copied()
+        if touched.ascending or _differ(touched.offsets):
             new = combine(old, values)
-            flat[touched] = new
+            touched.mark(flat, new)
         else:  # one after the other, in the order of the elements
             new = old.clone()
-            offsets = cast("list[int]", cast(Any, touched).tolist())
+            offsets = cast("list[int]", cast(Any, touched.offsets).tolist())
             for i, offset in enumerate(offsets):
                 old[i] = flat[offset]
                 new[i] = flat[offset] = combine(old[i], values[i])

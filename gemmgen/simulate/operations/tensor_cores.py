@@ -9,7 +9,7 @@ Microscaling Formats 1.0 (e2m1, e8m0), OCP FP8 1.0 (e4m3, e5m2), PTX ISA 9.0 (ue
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import torch
@@ -157,6 +157,8 @@ def group(agent: Agent) -> list[int]:
 
 def in_cta(agent: Agent, view: View, cta: int) -> View:
     """Return the part of another CTA's memory that a view is of this one's."""
+    if view.memory.cta == cta:
+        return view
     cluster = agent.cluster
     space = cast(MemDescType, view.place.allocation.result_types[0]).space
     return view.on((cluster.tensor_memories if space == TENSOR_MEMORY else cluster.memories)[cta])
@@ -301,10 +303,8 @@ def _mma(
         if use_accumulator:
             issue.reads(in_cta(agent, d, cta))
         issue.writes(in_cta(agent, d, cta))
-    columns = _b_order(op, ctas)
-
     known = agent.cluster.known
-    rights = [in_cta(agent, b, cta) for cta in columns]
+    rights = [in_cta(agent, b, cta) for cta in _b_order(op, tuple(ctas))]
 
     def multiplied(left: View, into: View, cta: int) -> Tensor:
         right = torch.cat([view.data for view in rights], dim=1)
@@ -323,7 +323,8 @@ def _mma(
     issue.enqueue(work)
 
 
-def _b_order(op: Operation, ctas: Sequence[int]) -> list[int]:
+@lru_cache(maxsize=64)
+def _b_order(op: Operation, ctas: tuple[int, ...]) -> tuple[int, ...]:
     """Return the CTAs whose parts of B make up the columns of the accumulator, from left to right.
 
     Raises:
@@ -342,7 +343,7 @@ def _b_order(op: Operation, ctas: Sequence[int]) -> list[int]:
         raise refusal(
             "the operands of this MMA are divided among CTAs in a way that is not known", op.location
         )
-    return [found[start] for start in starts]
+    return tuple(found[start] for start in starts)
 
 
 @operation("ttng.tc_gen5_commit")

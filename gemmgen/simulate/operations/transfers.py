@@ -170,10 +170,11 @@ def destination(agent: Agent, op: Operation, view: View, what: str) -> tuple[Com
     """Judge an asynchronous write into shared memory; return its lane and its number there."""
     loads = agent.cluster.loads
     destinations, key = agent.cluster.destinations, (view.memory.cta, view.place)
-    if key not in destinations:
-        destinations[key] = agent.cluster.components.add()
-    component = destinations[key]
-    number = loads[component][0] + 1 if component in loads else 1
+    component = destinations.get(key)
+    if component is None:
+        component = destinations[key] = agent.cluster.components.add()
+    before = loads.get(component)
+    number = before[0] + 1 if before else 1
     access = agent.asynchronous(component, number, what, op.location)
     loads[component] = (number, access, view.name, view.memory.cta)
     knowledge = agent.knowledge
