@@ -388,7 +388,7 @@ class JoinWait:
 
     def ready(self) -> bool:
         """See `Wait`."""
-        for agent in self.agents:  # noqa: SIM110 - asked at every step, and half as fast as a generator
+        for agent in self.agents:  # noqa: SIM110 - asked at every step, and a generator takes twice as long
             if not agent.done:
                 return False
         return True
