@@ -14,11 +14,11 @@ from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.ledger import Ledger, Section, ledger
 from gemmgen.plan.roles import RegisterPool, balanced_consumer_registers, captures, tensor_of
-from gemmgen.plan.rule import altered
+from gemmgen.plan.rule import WITHOUT_MEMORY, altered
 from gemmgen.plan.shared_rules import misfit_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of
+from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of, working_registers
 from gemmgen.problem import Operand, Problem
 from gemmgen.product import Product
 from gemmgen.render import render
@@ -341,7 +341,9 @@ def test_a_kind_s_shared_memory_is_the_sum_made_by_hand(plan: WgmmaKernel, smem_
 def test_memory_with_other_stages_is_added_up_as_in_a_plan_that_has_them(product: Product) -> None:
     plan = product.plan
     for stages in range(2, 13):
-        assert plan.shared_memory.bytes_with("stages", stages) == altered(plan, stages=stages).smem_bytes
+        fresh, other = replace(plan, stages=stages), altered(plan, stages=stages)
+        assert plan.shared_memory.bytes_with("stages", stages) == fresh.smem_bytes == other.smem_bytes
+        assert fresh.register_pool == other.register_pool
 
 
 def test_what_a_plan_has_computed_goes_along_only_where_register_counts_alone_differ() -> None:
@@ -358,6 +360,19 @@ def test_what_a_plan_has_computed_goes_along_only_where_register_counts_alone_di
     )
     assert fewer.partitions != plan.partitions
     assert altered(plan, stages=3).shared_memory == replace(plan, stages=3).shared_memory != whole
+
+
+def test_what_a_step_takes_goes_along_where_only_what_follows_from_the_memory_differs() -> None:
+    plan = replace(TWO_CONSUMERS, a_source="registers", splits=4)
+    assert working_registers(plan)
+    assert set(WITHOUT_MEMORY) <= vars(plan).keys()
+    other = altered(plan, stages=plan.stages - 1, producer_registers=24, consumer_registers=200)
+    fresh = replace(other)  # computes all of it again
+    assert working_registers(fresh) == working_registers(other)
+    assert {name: vars(fresh)[name] for name in WITHOUT_MEMORY} == {
+        name: vars(other)[name] for name in WITHOUT_MEMORY
+    }
+    assert not set(WITHOUT_MEMORY) & vars(altered(plan, cta_tile_n=64)).keys()
 
 
 def test_what_consumers_count_lies_over_the_captures_where_it_can() -> None:

@@ -54,55 +54,63 @@ def simulated(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
     return pytester
 
 
-def test_right_kernels_pass_and_a_race_fails_with_its_line(simulated: pytest.Pytester) -> None:
-    simulated.makepyfile(TESTS + RIGHT + RACE)
-    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90", "--gluon-sarif=found.sarif")
-    ran.assert_outcomes(passed=1, failed=1)
-    (line,) = lines_of(COPIES, "tma.async_load(in_desc, [row, 0]")
-    ran.stdout.fnmatch_lines(
-        [
-            "gluon-simulate: sm_90a, H100 SXM, without a GPU; schedules lazy, random",
-            f"*copies.py:{line}: error[[]write-after-read] buffer: *",
-            f"*copies.py:{line}: tma.async_load(in_desc, [[]row, 0], ready, buffer)",
-            "gluon-simulate: 2 launches, 4 runs of kernels, 1 finding",
-        ]
-    )
-    log = json.loads((simulated.path / "found.sarif").read_text())
-    (found,) = log["runs"][0]["results"]
-    assert found["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "copies.py"}
-
-
 SHORT = """
 @pytest.mark.parametrize("number", range(5))
 def test_short(number):
     source = torch.randn(32, 32, device="cuda")
     copy_kernel[1,](*descriptors(source, torch.empty_like(source)), 2, True, num_warps=4)
 """
+REFUSED = """
+import torch
+from refused import in_a_function
+
+
+def launched():
+    in_a_function[(1,)](torch.zeros(64, device="cuda"))  # its own line
+
+
+def test_refused():
+    launched()
+"""
 SECTION = "*= gluon-simulate: lints and notes =*"
 
 
-def test_lints_and_notes_are_told_once_with_their_tests(simulated: pytest.Pytester) -> None:
-    linted = COPIES.read_text(encoding="utf-8").replace(
-        "buffer, ready, tile & 1)", "buffer, ready, tile + 2)"
+# A run of pytest imports torch and Triton, for seconds: what goes together is tested in one.
+
+
+def test_right_kernels_pass_and_wrong_ones_fail_with_their_lines(simulated: pytest.Pytester) -> None:
+    """A race, and what Triton refuses, which is told without the way to it.
+
+    A barrier that comes round in one test is covered, in a run of all of them: nothing is noted.
+    """
+    kernels = ROOT / "tests" / "kernels" / "refused.py"
+    simulated.makepyfile(
+        test_copies=TESTS + RIGHT + RACE + SHORT,
+        test_refused=REFUSED,
+        refused=kernels.read_text(encoding="utf-8"),
     )
-    simulated.makepyfile(TESTS + SHORT, copies=linted)  # parities above 1, of which the lowest bit counts
-    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
-    ran.assert_outcomes(passed=5)
-    (name,) = (file.name for file in simulated.path.glob("test_*.py"))
-    shown = ", ".join(f"{name}::test_short[[]{number}]" for number in range(3))
-    (line,) = lines_of(COPIES, "mbarrier.wait(ready, phase)")
+    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90", "--gluon-sarif=found.sarif")
+    ran.assert_outcomes(passed=6, failed=2)
+    (line,) = lines_of(COPIES, "tma.async_load(in_desc, [row, 0]")
+    (refused,) = lines_of(kernels, "# in a function")
+    refusal = "error[[]lowering-failed]: Triton refuses the kernel: *"
     ran.stdout.fnmatch_lines(
         [
-            SECTION,
-            f"*copies.py:{line}: lint[[]wait-parity] ready: *",
-            f"    *copies.py:{line}: mbarrier.wait(ready, phase)",
-            f"    in {shown}, and 2 more",
-            "note: copy_kernel: faults may hide in barriers with fewer than 3 phases: ready",
-            f"    in {shown}, and 2 more",
-            "gluon-simulate: 5 launches, 10 runs of kernels, 1 finding",
+            "gluon-simulate: sm_90a, H100 SXM, without a GPU; schedules lazy, random",
+            f"*copies.py:{line}: error[[]write-after-read] buffer: *",
+            f"*copies.py:{line}: tma.async_load(in_desc, [[]row, 0], ready, buffer)",
+            "*launched()",
+            "> * # its own line",
+            f"E * {simulated.path}/refused.py:{refused}: {refusal}",
+            "gluon-simulate: 7 launches, 14 runs of kernels, 1 finding",
         ]
     )
-    assert ran.stdout.str().count("lint[wait-parity]") == 1
+    ran.stdout.no_fnmatch_line(SECTION)
+    for own in ("ttgir.py", "pretended.py", "jit.py", "triton_api.py"):
+        ran.stdout.no_fnmatch_line(f"*{own}*")
+    log = json.loads((simulated.path / "found.sarif").read_text())
+    (found,) = log["runs"][0]["results"]
+    assert found["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "copies.py"}
 
 
 DEPENDENT = """
@@ -120,31 +128,46 @@ def test_dependent(launch_pdl):
 """
 
 
-def test_what_comes_before_the_end_of_the_kernel_ahead_is_a_lint_or_fails(simulated: pytest.Pytester) -> None:
+def test_lints_and_notes_are_told_once_with_their_tests(simulated: pytest.Pytester) -> None:
+    """What comes before the end of the kernel ahead is a lint too, or fails."""
+    linted = COPIES.read_text(encoding="utf-8").replace(
+        "buffer, ready, tile & 1)", "buffer, ready, tile + 2)"
+    )  # parities above 1, of which the lowest bit counts
     kernels = ROOT / "tests" / "kernels" / "dependent.py"
     text = kernels.read_text(encoding="utf-8")
-    simulated.makepyfile(DEPENDENT, dependent=text)
-    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
-    ran.assert_outcomes(passed=2)
-    (line,) = lines_of(kernels, "weight = gl.load(")
-    read = "load reads it although no gdc_wait comes before: the kernel ahead may still write it"
-    hint = 'simulate(*, early=("weight_ptr",)) says that it does not'
-    ran.stdout.fnmatch_lines(
-        [SECTION, f"*dependent.py:{line}: lint[[]early-access] weight_ptr: {read}; {hint}*"]
-    )
     wait = "    gdc_wait()\n    x = gl.load(x_ptr + offsets)\n"
     assert text.count(wait) == 1
-    simulated.makepyfile(DEPENDENT, dependent=text.replace(wait, wait.partition("\n")[2]))
+    simulated.makepyfile(
+        copies=linted,
+        dependent=text,
+        without_wait=text.replace(wait, wait.partition("\n")[2]),
+        test_a_parity=TESTS + SHORT,
+        test_dependent=DEPENDENT,
+        test_without_wait=DEPENDENT.replace("from dependent", "from without_wait"),
+    )
     ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
-    ran.assert_outcomes(passed=1, failed=1)
+    ran.assert_outcomes(passed=8, failed=1)
+    shown = ", ".join(f"test_a_parity.py::test_short[[]{number}]" for number in range(3))
+    (line,) = lines_of(COPIES, "mbarrier.wait(ready, phase)")
+    (early,) = lines_of(kernels, "weight = gl.load(")
+    read = "load reads it although no gdc_wait comes before: the kernel ahead may still write it"
+    hint = 'simulate(*, early=("weight_ptr",)) says that it does not'
     ran.stdout.fnmatch_lines(["*: error[[]early-access] d_ptr: store writes it although no gdc_wait comes *"])
-
-
-def test_a_barrier_that_comes_round_in_one_test_is_covered(simulated: pytest.Pytester) -> None:
-    simulated.makepyfile(TESTS + RIGHT + SHORT)
-    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
-    ran.assert_outcomes(passed=6)
-    ran.stdout.no_fnmatch_line(SECTION)
+    ran.stdout.fnmatch_lines(
+        [
+            SECTION,
+            f"*copies.py:{line}: lint[[]wait-parity] ready: *",
+            f"    *copies.py:{line}: mbarrier.wait(ready, phase)",
+            f"    in {shown}, and 2 more",
+            "note: copy_kernel: faults may hide in barriers with fewer than 3 phases: ready",
+            f"    in {shown}, and 2 more",
+            "gluon-simulate: 9 launches, 18 runs of kernels, 5 findings",
+        ]
+    )
+    ran.stdout.fnmatch_lines(
+        [SECTION, f"*dependent.py:{early}: lint[[]early-access] weight_ptr: {read}; {hint}*"]
+    )
+    assert ran.stdout.str().count("lint[wait-parity]") == 1
 
 
 GENERATED = """
@@ -180,37 +203,6 @@ def test_a_test_that_fails_by_itself_says_what_the_simulation_found(simulated: p
     ran.stdout.fnmatch_lines(
         ["*its own reason", "*Gluon simulation*", "*error[[]write-after-read] buffer: *"]
     )
-
-
-REFUSED = """
-import torch
-from refused import in_a_function
-
-
-def launched():
-    in_a_function[(1,)](torch.zeros(64, device="cuda"))  # its own line
-
-
-def test_refused():
-    launched()
-"""
-
-
-def test_what_triton_refuses_is_told_without_the_way_to_it(simulated: pytest.Pytester) -> None:
-    kernels = ROOT / "tests" / "kernels" / "refused.py"
-    simulated.makepyfile(REFUSED, refused=kernels.read_text(encoding="utf-8"))
-    ran = simulated.runpytest_subprocess("--gluon-simulate=sm90")
-    ran.assert_outcomes(failed=1)
-    (line,) = lines_of(kernels, "# in a function")
-    ran.stdout.fnmatch_lines(
-        [
-            "*launched()",
-            "> * # its own line",
-            f"E * {simulated.path}/refused.py:{line}: error[[]lowering-failed]: Triton refuses the kernel: *",
-        ]
-    )
-    for own in ("ttgir.py", "pretended.py", "jit.py", "triton_api.py"):
-        ran.stdout.no_fnmatch_line(f"*{own}*")
 
 
 ANSWERS = """

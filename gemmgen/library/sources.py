@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -316,7 +316,13 @@ def kernel_of(entry: Entry, source: SpecFile) -> Kernel:
     """Return the kernel of an entry of a record, whose spec is `source`."""
     if entry.spec is None:
         return plan_spec(source)
-    return plan_spec(parse_spec(entry.spec.encode(), source.stem))
+    return _planned(entry.spec, source.stem)
+
+
+@lru_cache(maxsize=512)
+def _planned(text: str, stem: str) -> Kernel:
+    """Return the kernel of a spec's text: the records of one library have many of them in common."""
+    return plan_spec(parse_spec(text.encode(), stem))
 
 
 # --- a spec that leaves nothing open

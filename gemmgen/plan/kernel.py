@@ -416,7 +416,7 @@ class Kernel(Geometry, ABC):
         """Partitions that count in global memory."""
         return 0
 
-    @property
+    @cached_property
     def smem_bytes(self) -> int:
         """Bytes of shared memory per CTA, to the byte the compiler's figure."""
         return self.shared_memory.total_bytes

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, cast
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value, Violation
@@ -752,8 +753,7 @@ def rank(spec: Spec, tick: Tick = _unheard) -> Ranking:
     total = min(family.space.size(spec), MOST_CONFIGURATIONS)
     for done, configuration in enumerate(family.space.configurations(spec)):
         tick(done, total)
-        plan, violations = _best_plan(family, configuration, shapes, wanted)
-        cost = family.cost_over(plan, shapes)
+        plan, cost, violations = _best_plan(family, configuration, shapes, wanted)
         if violations:
             refused.append((cost, family.label(plan), violations))
         else:
@@ -769,18 +769,21 @@ def _best_plan(
     configuration: Configuration[Kernel],
     shapes: Sequence[Shape],
     wanted: Collection[str],
-) -> tuple[Kernel, tuple[Violation, ...]]:
-    """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules."""
-    judged: list[tuple[Kernel, tuple[Violation, ...]]] = []
+) -> tuple[Kernel, tuple[float, ...], tuple[Violation, ...]]:
+    """Return the cheapest legal plan of a configuration; without one, that which breaks the fewest rules.
 
-    def order(plan: Kernel) -> tuple[tuple[float, ...], int]:
-        return family.cost_over(plan, shapes), family.space.strangeness(plan, wanted)
-
-    for plan in sorted(configuration.kernels(), key=order):
+    Beside it are its cost, and what is wrong with it.
+    """
+    judged: list[tuple[Kernel, tuple[float, ...], tuple[Violation, ...]]] = []
+    plans = [
+        (family.cost_over(plan, shapes), family.space.strangeness(plan, wanted), plan)
+        for plan in configuration.kernels()
+    ]
+    for cost, _, plan in sorted(plans, key=itemgetter(0, 1)):
         if not (violations := family.judge(plan)):
-            return plan, ()
-        judged.append((plan, violations))
-    return min(judged, key=lambda item: len(item[1]))
+            return plan, cost, ()
+        judged.append((plan, cost, violations))
+    return min(judged, key=lambda item: len(item[2]))
 
 
 def _by_rule(refused: Sequence[Refusal]) -> Iterator[Group]:

@@ -11,10 +11,10 @@ order of its list.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
-from typing import Generic, Literal, Never, TypeVar, cast, overload
+from functools import cache, cached_property, wraps
+from typing import Any, Generic, Literal, Never, TypeVar, cast, overload
 
 from gemmgen.errors import Advice, Value, Violation
 from gemmgen.plan.kernel import Kernel
@@ -23,6 +23,7 @@ P = TypeVar("P", contravariant=True)
 Judged = TypeVar("Judged")
 AnyPlan = TypeVar("AnyPlan", bound=Kernel)
 Planned = TypeVar("Planned", bound=Kernel)
+Computed = TypeVar("Computed")
 Subject = Literal["problem", "plan", "store"]
 """What a rule judges.
 
@@ -59,6 +60,11 @@ class Rule(Generic[P]):
     """The rule speaks where one of these is broken, but says something else."""
     findings: Callable[[P, Consulted], Iterator[Finding]]
 
+    @cached_property
+    def none_broken(self) -> Consulted:
+        """What it is told where none of the rules that it consults is broken."""
+        return Consulted(dict.fromkeys(self.consults, False))
+
     def at(self, *fields: str) -> Part[P]:
         """Return the rule as far as it finds fault with some of its fields."""
         return Part(self, fields)
@@ -86,9 +92,6 @@ class Consulted:
         """
         broken = [self._broken[part] for part in asked]  # all of them: none may be asked without being named
         return any(broken)
-
-
-NONE_CONSULTED = Consulted({})
 
 
 @overload
@@ -135,14 +138,20 @@ class _Judgement(Generic[Judged]):
     def __init__(self, plan: Judged) -> None:
         self._plan = plan
         self._violations: dict[Rule[Judged], tuple[Violation, ...]] = {}
+        self._silenced: set[Rule[Judged]] = set()
 
     def violations(self, rule: Rule[Judged]) -> tuple[Violation, ...]:
         """Return how the plan violates a rule."""
         found = self._violations.get(rule)
         if found is None:
-            silent = bool(rule.after) and self.broken(*rule.after)
+            if silent := bool(rule.after) and self.broken(*rule.after):
+                self._silenced.add(rule)
             found = self._violations[rule] = () if silent else self._evaluated(rule)
         return found
+
+    def is_silenced(self, rule: Rule[Judged]) -> bool:
+        """Whether a rule that was asked for found nothing because another one is broken."""
+        return rule in self._silenced
 
     def found_fault(self, rule: Rule[Judged]) -> bool:
         """Whether a rule that was evaluated is broken."""
@@ -150,21 +159,29 @@ class _Judgement(Generic[Judged]):
 
     def broken(self, *rules: Rule[Judged] | Part[Judged]) -> bool:
         """Whether the plan violates one of the rules."""
+        # Nearly all rules that are asked for were asked for before, and a search asks a million times.
+        known = self._violations
         for part in rules:
-            if isinstance(part, Rule):
-                if self.violations(part):
-                    return True
-            elif any(violation.field in part.fields for violation in self.violations(part.rule)):
+            rule = part if isinstance(part, Rule) else part.rule
+            found = known.get(rule)
+            if found is None:
+                found = self.violations(rule)
+            if found and (isinstance(part, Rule) or any(each.field in part.fields for each in found)):
                 return True
         return False
 
     def _evaluated(self, rule: Rule[Judged]) -> tuple[Violation, ...]:
-        # Nearly all rules consult none and find nothing, and a search evaluates them a million times.
-        consults = rule.consults
-        consulted = Consulted({part: self.broken(part) for part in consults}) if consults else NONE_CONSULTED
+        consulted = rule.none_broken
+        if rule.consults:
+            broken = [self.broken(part) for part in rule.consults]
+            if any(broken):
+                consulted = Consulted(dict(zip(rule.consults, broken, strict=True)))
+        findings = rule.findings(self._plan, consulted)
         return tuple(
-            Violation(rule.id, finding.field, finding.found, finding.limit, finding.fix)
-            for finding in rule.findings(self._plan, consulted)
+            [
+                Violation(rule.id, finding.field, finding.found, finding.limit, finding.fix)
+                for finding in findings
+            ]
         )
 
 
@@ -180,7 +197,7 @@ def first_broken(plan: Judged, rules: Sequence[Rule[Judged]]) -> Rule[Judged] | 
     for each in rules:
         if judgement.violations(each):
             return each
-        if each.after and judgement.broken(*each.after):
+        if judgement.is_silenced(each):
             return next(other for other in rules if judgement.found_fault(other))
     return None
 
@@ -192,11 +209,10 @@ def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | Non
     """
     if any(_Judgement(plan).broken(part) for part in broken.consults):
         return None
-    consulted = Consulted(dict.fromkeys(broken.consults, False))
     kind, read = _traced(type(plan))
     traced = cast("Planned", kind(**{each.name: getattr(plan, each.name) for each in fields(plan)}))
     read.clear()
-    for _ in broken.findings(traced, consulted):
+    for _ in broken.findings(traced, broken.none_broken):
         break
     return frozenset(read)
 
@@ -227,23 +243,55 @@ def altered(plan: AnyPlan, **decisions: object) -> AnyPlan:
     names, own = _fields(type(plan)), vars(plan)
     other = object.__new__(type(plan))
     vars(other).update({name: own[name] for name in names}, **decisions)
-    if decisions.keys() <= REGISTER_COUNTS:
-        vars(other).update({name: own[name] for name in WITHOUT_REGISTERS if name in own})
+    if decisions.keys() <= MEMORY_DECISIONS:
+        of_others = WITHOUT_REGISTERS if decisions.keys() <= REGISTER_COUNTS else WITHOUT_MEMORY
+        vars(other).update({name: own[name] for name in of_others if name in own})
+        if decisions.keys() == {"stages"}:
+            vars(other).update(_with_stages(own, cast("int", decisions["stages"])))
     return other
+
+
+def _with_stages(own: Mapping[str, Any], stages: int) -> dict[str, object]:
+    """Return what a plan has computed that goes along to one with so many stages, where both have a ring."""
+    if "shared_memory" not in own or min(own["stages"], stages) < LEAST_RING:
+        return {}
+    pool = {"register_pool": own["register_pool"]} if "register_pool" in own else {}
+    return {**pool, "smem_bytes": own["shared_memory"].bytes_with("stages", stages)}
+
+
+LEAST_RING = 2
+"""Stages from which on the others of a ring have what the first one has."""
 
 
 REGISTER_COUNTS = frozenset({"producer_registers", "consumer_registers", "worker_registers"})
 """The decisions of how many registers the threads of a role have."""
+MEMORY_DECISIONS = REGISTER_COUNTS | {"stages"}
+"""Those that follow from all others where a spec leaves them open."""
+WITHOUT_MEMORY = ("mma_shapes", "mmas_per_step", "loads_of_a", "loads_of_b", "working_registers")
+"""What a plan computes once, and does not compute from those: what is loaded and multiplied in a step."""
 WITHOUT_REGISTERS = (
+    *WITHOUT_MEMORY,
     "resources",
     "shared_buffers",
     "barriers",
     "arguments",
     "shared_memory",
-    "mma_shapes",
-    "mmas_per_step",
 )
-"""What a plan computes once, and does not compute from those: what is in memory, passed, and multiplied."""
+"""The same of the numbers of registers alone: what is in memory and passed, besides."""
+
+
+def once(compute: Callable[[AnyPlan], Computed]) -> Callable[[AnyPlan], Computed]:
+    """Decorate a function of a plan: its value is kept with the plan, under the function's name."""
+    name = compute.__name__
+
+    @wraps(compute)
+    def kept(plan: AnyPlan) -> Computed:
+        values = vars(plan)
+        if name not in values:
+            values[name] = compute(plan)
+        return values[name]
+
+    return kept
 
 
 @cache

@@ -9,7 +9,7 @@ from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import power_of_two_below, round_up
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.roles import balanced_consumer_registers
-from gemmgen.plan.rule import altered
+from gemmgen.plan.rule import altered, once
 from gemmgen.plan.wgmma.resources import SPLIT_REGISTERS, WgmmaKernel
 
 WORKING_REGISTERS = 28
@@ -456,6 +456,7 @@ def widest_launched_mma(plan: WgmmaKernel) -> int:
     return max(WGMMA.n_min, power_of_two_below(max(1, columns)))
 
 
+@once
 def working_registers(plan: WgmmaKernel) -> int:
     """Return the registers that a consumer thread needs beside its accumulator and its part of A."""
     loop, epilogue = _loop_registers(plan), _epilogue_registers(plan)

@@ -41,6 +41,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from gemmgen.plan.rule import once
 from gemmgen.plan.search import Estimate, dram_bytes, estimated, excess_of, l2_bytes, whole_cycles
 from gemmgen.plan.wgmma.bounds import most_consumers, working_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
@@ -214,6 +215,7 @@ LONE_STEP_NS = 50
 """[long-k] In which a K step's MMAs are not issued, where no other consumer covers for them."""
 
 
+@once
 def mma_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of the tensor cores for one K step of a CTA tile; a narrow instruction takes some."""
     m, n, k = plan.mma_shape
@@ -222,6 +224,7 @@ def mma_cycles(plan: WgmmaKernel) -> float:
     return instructions * max(m * n * k / fma_per_cycle, LEAST_MMA_CYCLES)
 
 
+@once
 def smem_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of shared memory: each instruction reads its 64 rows of A and its columns of B.
 

@@ -320,16 +320,23 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.cta_tile_n * self.cta_tile_k * self.problem.b.dtype.bytes
 
     def loads(self, operand: str) -> int:
-        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows.
+        """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
+        return self.loads_of_a if operand == "a" else self.loads_of_b
+
+    @cached_property
+    def loads_of_a(self) -> int:
+        """Those of A.
 
         A tile that no rule has seen yet may have fewer rows than consumers, and then no bytes in a row.
         """
-        element_bytes = self.problem.a.dtype.bytes  # B's elements are of the same size
-        if operand == "a":
-            row_bytes = self.a_row * element_bytes
-            rows = self.a_tile_bytes // self.row_shares // max(1, row_bytes)
-            return self.row_shares * self.boxes(rows, row_bytes, self.a_swizzle_bytes)
-        loads = 0
+        row_bytes = self.a_row * self.problem.a.dtype.bytes
+        rows = self.a_tile_bytes // self.row_shares // max(1, row_bytes)
+        return self.row_shares * self.boxes(rows, row_bytes, self.a_swizzle_bytes)
+
+    @cached_property
+    def loads_of_b(self) -> int:
+        """Those of B, whose elements are of the same size."""
+        loads, element_bytes = 0, self.problem.a.dtype.bytes
         for columns in self.column_parts:
             row_bytes = self.b_row_of(columns) * element_bytes
             rows = columns * self.cta_tile_k * element_bytes // max(1, row_bytes)
