@@ -376,14 +376,35 @@ def in_kept(
     """Run a function in a forked process that is kept for the next call, and return its result.
 
     The function is handed over by pickle: it is one of a module, with arguments. It sees this process's
-    environment, and its modules as they were when the first call was made; an exception must be part of its
-    result. To fork for each call would cost each as much as half a compilation, and more the larger this
-    process is.
+    environment, and its modules as they were when the process was forked; an exception must be part of its
+    result. To fork for each call costs a quarter of a short compilation, and more the larger this process is.
 
     Raises:
         LostError: The process ended before there was a result, or took too long (`LateError`).
     """
-    kept = _taken()
+    kept = _waiting()
+    if kept is not None:
+        try:
+            return _asked(kept, function, seconds, begun)
+        except LateError:
+            raise
+        except LostError:  # what earlier calls have left may be why: it is asked again in a new one
+            pass
+    return _asked(_Kept(Server(_ready_for_calls, alone=True)), function, seconds, begun)
+
+
+def _waiting() -> _Kept | None:
+    """Return a process that waits for a call, if there is one."""
+    waiting = _KEPT.get(os.getpid(), [])
+    with suppress(IndexError):  # there is none
+        while not (kept := waiting.pop()).server.is_there:
+            kept.server.end()
+        return kept
+    return None
+
+
+def _asked(kept: _Kept, function: Callable[[], T], seconds: float | None, begun: Callable[[], None]) -> T:
+    """Return a function's result from a process, which then waits for the next call, or has had its last."""
     try:
         result = kept.server.ask((dict(os.environ), function), seconds, begun)
     except BaseException:
@@ -395,16 +416,6 @@ def in_kept(
     else:
         kept.server.end()
     return result
-
-
-def _taken() -> _Kept:
-    """Return a process that waits for a call, or else a new one."""
-    waiting = _KEPT.get(os.getpid(), [])
-    with suppress(IndexError):  # there is none
-        while not (kept := waiting.pop()).server.is_there:
-            kept.server.end()
-        return kept
-    return _Kept(Server(_ready_for_calls, alone=True))
 
 
 @atexit.register

@@ -131,6 +131,20 @@ def test_what_ends_its_process_is_told_and_the_next_call_gets_a_new_one() -> Non
 
 
 @pytest.mark.usefixtures("nothing_kept")
+def test_what_earlier_calls_have_left_is_not_held_against_a_call(tmp_path: Path) -> None:
+    first = in_kept(os.getpid)
+    # It ends its process the first time, and only then.
+    once = "test -e ran || { touch ran; kill -9 $PPID; sleep 60; }"
+    ran = in_kept(partial(subprocess.run, ("sh", "-c", once), cwd=tmp_path, check=True))
+    assert ran.returncode == 0
+    assert in_kept(os.getpid) != first
+    (tmp_path / "ran").unlink()
+    gemmgen.scratch._end_kept()  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(LostError, match=r"^signal 9$"):  # nothing came before it
+        in_kept(partial(subprocess.run, ("sh", "-c", once), cwd=tmp_path, check=True))
+
+
+@pytest.mark.usefixtures("nothing_kept")
 def test_a_call_sees_the_environment_as_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     for value in ("one", "two"):
         monkeypatch.setenv("GEMMGEN_OF_THIS_TEST", value)

@@ -114,10 +114,10 @@ def in_child(compile_: Callable[[], str]) -> str:
 def _in_kept(specialized: triton_api.Specialized) -> str | None:
     """Compile a generated module's kernel in a process that is kept for the next one, and return the text.
 
-    None for a kernel that another process cannot have just so.
+    None for a kernel that another process cannot have just so, or with values that might not be handed over.
     """
     file, digest = specialized.generated_module, specialized.digest()
-    if file is None or digest is None:
+    if file is None or digest is None or specialized.terms.constexprs:
         return None
     again = partial(_compiled_again, file, specialized.name, specialized.terms, digest)
     with _told():
