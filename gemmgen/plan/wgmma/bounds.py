@@ -481,12 +481,25 @@ def _margin(plan: WgmmaKernel) -> int:
         plan.splits % plan.splits_in(SPLIT_REGISTERS) > 0,
     )
     many = late and plan.loads("a") + plan.loads("b") > MOST_LOADS
-    # [gluon] Four consumers with 32 sums and an A of 16 registers spill 4 bytes at 104 and none at 120. Two
-    # of two warpgroups with 8 sums and an A of 32, loaded early, spill 36 bytes at 128 and none at 136.
-    warpgroups = plan.consumers * plan.consumer_warps // plan.architecture.warps_per_warpgroup
-    four = warpgroups > 3 and plan.operand_registers >= 16 and (plan.consumers > 3 or plan.dependent)
-    more = (REGISTERS_BESIDE_MOST_LOADS if many else 0) + (3 * MARGIN if four else 0)
+    more = (REGISTERS_BESIDE_MOST_LOADS if many else 0) + _registers_of_four_warpgroups(plan)
     return MARGIN * max(0, sum(map(bool, causes)) - 1) + more
+
+
+def _registers_of_four_warpgroups(plan: WgmmaKernel) -> int:
+    """Return what an A in registers needs besides where four warpgroups divide the registers of an SM.
+
+    [gluon] Four consumers with 32 sums and an A of 16 registers spill 4 bytes at 104 and none at 120. Two of
+    two warpgroups with 8 sums and an A of 32, loaded early, spill 36 bytes at 128 and none at 136. With a C
+    of 16 bits, 32 sums and an A of 16 spill 16 bytes at 96 and none at 104, 64 sums and an A of 8 as many at
+    112; 16 sums spill none at 96.
+    """
+    warpgroups = plan.consumers * plan.consumer_warps // plan.architecture.warps_per_warpgroup
+    if warpgroups < 4 or plan.a_source != "registers":
+        return 0
+    wide = plan.operand_registers >= 16 and (plan.consumers > 3 or plan.dependent)
+    c, many = plan.problem.c, plan.accumulator_elements >= 32
+    adds = many and c is not None and c.bits < 32
+    return 3 * MARGIN if wide or adds else 0
 
 
 def _loop_registers(plan: WgmmaKernel) -> int:
