@@ -150,7 +150,7 @@ def _emitted(lowered: Lowered, stages: Sequence[str]) -> dict[str, bytes]:
 
 
 def _prove(product: Product, *, simulation: bool) -> tuple[Lowered, Simulation | None]:
-    """Compile and simulate a module at the same time: the compiler is a process of its own."""
+    """Compile and simulate a module at the same time: the compiler is another process."""
     source, begun = product.source, Event()
     compiled = partial(
         lower, product.module, product.plan, path=source.path, stem=source.stem, begun=begun.set

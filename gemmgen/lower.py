@@ -152,7 +152,7 @@ def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str,
 def _in_child(
     source: str, capability: int, sums: str, begun: Callable[[], None], *, path: str, stem: str
 ) -> dict[str, bytes]:
-    """Compile a module in a process of its own; return the artifacts, ptxas's report and the figures.
+    """Compile a module in another process; return the artifacts, ptxas's report and the figures.
 
     Some illegal kernels abort the process, and MLIR prints its errors to file descriptor 2; both must come
     here as text, not take this process along.

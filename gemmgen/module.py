@@ -28,6 +28,13 @@ class Matmul(Protocol):
         ...
 
 
+SOURCE = "__gemmgen_source__"
+"""The name under which a module that is imported here has its text.
+
+Who compiles its kernel in another process imports it there again, and must find the same.
+"""
+
+
 def import_generated(path: Path) -> ModuleType:
     """Return the module at ``path``, named by its stem and with a callable ``matmul``.
 
@@ -46,7 +53,7 @@ def import_generated(path: Path) -> ModuleType:
         raise GemmgenError([Diagnostic(path.as_posix(), "no-module", message)]) from error
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
-    module.__dict__["__loader__"] = import_generated  # another process can have the same module
+    module.__dict__[SOURCE] = source
     try:
         exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
     except Exception as error:  # a generated file may have been edited by hand: anything can come out of it

@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Mapping, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -234,9 +234,12 @@ class LostError(Exception):
     """A forked process ended without a result; the text says how."""
 
     def __init__(self, returncode: int, how: str = "") -> None:
-        super().__init__(how or (f"signal {-returncode}" if returncode < 0 else "no message"))
+        super().__init__(returncode, how or (f"signal {-returncode}" if returncode < 0 else "no message"))
         self.returncode = returncode
         """Negative for a signal."""
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class LateError(LostError):
@@ -285,14 +288,19 @@ class Server(Generic[T, U]):
 
     def __init__(self, start: Callable[[], Callable[[T], U]], *, alone: bool = False) -> None:
         (asked, asking), (answered, answering) = os.pipe(), os.pipe()
-        closed = _open_descriptors() - {asked, answering} if alone else {asking, answered}
-        self.group = _fork(partial(_serve, start, closed, asked, answering))
+        of_parent = None if alone else (asking, answered)
+        self.group = _fork(partial(_serve, start, of_parent, asked, answering))
         os.close(asked)
         os.close(answering)
         self._requests, self._answers = os.fdopen(asking, "wb"), os.fdopen(answered, "rb")
-        self._gone = os.pidfd_open(self.group)
         self._reaping = Lock()
         self._returncode: int | None = None
+        try:
+            self._gone = os.pidfd_open(self.group)
+        except OSError:
+            self._ended()
+            _GROUPS.discard(self.group)
+            raise
 
     def ask(self, request: T, seconds: float | None, begun: Callable[[], None] = lambda: None) -> U:
         """Return the answer, which may take so long; `begun` is called once the request is on its way.
@@ -314,7 +322,8 @@ class Server(Generic[T, U]):
             if data:
                 return pickle.loads(data)
         if ready:  # it is about to end by itself, and how tells why
-            select.select([self._gone], [], [], SECONDS_TO_DIE)
+            with suppress(OSError, ValueError):  # another thread has ended it
+                select.select([self._gone], [], [], SECONDS_TO_DIE)
         returncode = self._ended()
         if not ready:
             assert seconds is not None
@@ -355,6 +364,9 @@ def serving(start: Callable[[], Callable[[T], U]]) -> Generator[Callable[[T, flo
         server.end()
 
 
+Call = tuple[Mapping[str, str], str | None, Callable[[], Any]]
+"""The environment, the working directory, and a function."""
+
 MOST_KEPT_CALLS = 64
 """After which a process that is kept for calls goes: each compilation leaves it some memory."""
 
@@ -366,7 +378,7 @@ _KEPT: dict[int, list[_Kept]] = {}
 class _Kept:
     """A process that is kept for more than one call."""
 
-    server: Server[tuple[Mapping[str, str], Callable[[], Any]], Any]
+    server: Server[Call, Any]
     calls: int = 0
 
 
@@ -376,21 +388,26 @@ def in_kept(
     """Run a function in a forked process that is kept for the next call, and return its result.
 
     The function is handed over by pickle: it is one of a module, with arguments. It sees this process's
-    environment, and its modules as they were when the process was forked; an exception must be part of its
-    result. To fork for each call costs a quarter of a short compilation, and more the larger this process is.
+    environment and working directory, and all else as it was when the process was forked; an exception must
+    be part of its result. To fork for each call costs a quarter of a short compilation, and more the larger
+    this process is.
 
     Raises:
         LostError: The process ended before there was a result, or took too long (`LateError`).
     """
-    kept = _waiting()
-    if kept is not None:
-        try:
-            return _asked(kept, function, seconds, begun)
-        except LateError:
-            raise
-        except LostError:  # what earlier calls have left may be why: it is asked again in a new one
-            pass
-    return _asked(_Kept(Server(_ready_for_calls, alone=True)), function, seconds, begun)
+    kept = _waiting() or _Kept(Server(_ready_for_calls, alone=True))
+    try:
+        call = (dict(os.environ), _working_directory(), function)
+        result = kept.server.ask(call, seconds, begun)
+    except BaseException:
+        kept.server.end()
+        raise
+    kept.calls += 1
+    if kept.calls < MOST_KEPT_CALLS:
+        _KEPT.setdefault(os.getpid(), []).append(kept)
+    else:
+        kept.server.end()
+    return result
 
 
 def _waiting() -> _Kept | None:
@@ -403,21 +420,6 @@ def _waiting() -> _Kept | None:
     return None
 
 
-def _asked(kept: _Kept, function: Callable[[], T], seconds: float | None, begun: Callable[[], None]) -> T:
-    """Return a function's result from a process, which then waits for the next call, or has had its last."""
-    try:
-        result = kept.server.ask((dict(os.environ), function), seconds, begun)
-    except BaseException:
-        kept.server.end()
-        raise
-    kept.calls += 1
-    if kept.calls < MOST_KEPT_CALLS:
-        _KEPT.setdefault(os.getpid(), []).append(kept)
-    else:
-        kept.server.end()
-    return result
-
-
 @atexit.register
 def _end_kept() -> None:
     """End the processes that wait for a call."""
@@ -426,31 +428,52 @@ def _end_kept() -> None:
         waiting.pop().server.end()
 
 
-def _ready_for_calls() -> Callable[[tuple[Mapping[str, str], Callable[[], Any]]], Any]:
+_OF_PARENT: list[Any] = []
+"""In a process that is kept, objects of files that it has closed: they must not close what is open now."""
+
+
+def _ready_for_calls() -> Callable[[Call], Any]:
     """In the child: get ready for calls, and return what makes them."""
     faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
     gc.disable()  # a process that goes after so many calls needs no search for what they leave
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in STANDARD:  # who reads what the parent prints must see when the parent has ended
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+    _OF_PARENT.extend((sys.stdin, sys.stdout, sys.stderr))
+    _print_nowhere()
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
     # Files beside the user must not be imported in place of what a function needs.
     sys.path[:] = [entry for entry in sys.path if entry]
     return _called
 
 
-def _open_descriptors() -> set[int]:
-    """Return what this process has open, besides what it reads and prints."""
-    return {int(path.name) for path in Path("/proc/self/fd").iterdir()} - set(STANDARD)
+def _print_nowhere() -> None:
+    """In the child: who reads what the parent prints must see when the parent has ended."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in STANDARD:
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
-def _called(request: tuple[Mapping[str, str], Callable[[], Any]]) -> Any:
-    environment, function = request
+def _called(call: Call) -> Any:
+    environment, directory, function = call
     if os.environ != environment:
         os.environ.clear()
         os.environ.update(environment)
     tempfile.tempdir = None  # it would remember that of another call
-    return function()
+    if directory is not None:
+        with suppress(OSError):
+            os.chdir(directory)
+    try:
+        return function()
+    finally:
+        _print_nowhere()
+
+
+def _working_directory() -> str | None:
+    """Return where this process works; None where that is gone."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
 
 
 def _fork(in_child: Callable[[int, Set[int]], NoReturn]) -> int:
@@ -500,13 +523,12 @@ def _answer(
         with os.fdopen(writing, "wb") as pipe:
             pipe.write(result)
     finally:
-        # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
-        os._exit(0)
+        _leave(0)
 
 
 def _serve(
     start: Callable[[], Callable[[T], object]],
-    of_parent: Set[int],
+    of_parent: Sequence[int] | None,
     asked: int,
     answering: int,
     parent: int,
@@ -516,9 +538,8 @@ def _serve(
     code = 1
     try:
         _begin(parent, blocked)
-        for descriptor in of_parent:
-            with suppress(OSError):  # another thread has closed it before the fork
-                os.close(descriptor)
+        for descriptor in _open_besides(asked, answering) if of_parent is None else of_parent:
+            os.close(descriptor)
         answer = start()
         with os.fdopen(asked, "rb") as requests, os.fdopen(answering, "wb") as answers:
             while requests.peek(1):
@@ -527,7 +548,33 @@ def _serve(
                 answers.flush()
         code = 0
     finally:
-        os._exit(code)
+        _leave(code)
+
+
+def _open_besides(*descriptors: int) -> list[int]:
+    """Return what this process has open, besides some, and what it reads and prints."""
+    found = {int(path.name) for path in Path("/proc/self/fd").iterdir()} - {*STANDARD, *descriptors}
+    return [
+        descriptor for descriptor in found if _is_open(descriptor)
+    ]  # the directory's own is not, any more
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _leave(code: int) -> NoReturn:
+    """In the child: end it, and what it keeps.
+
+    A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip that.
+    """
+    with suppress(BaseException):
+        _end_kept()
+    os._exit(code)
 
 
 def _run_here(
@@ -546,8 +593,7 @@ def _run_here(
         sys.path[:] = [entry for entry in sys.path if entry]
         code = _printing(function, printed, environment)
     finally:
-        # A fresh compile makes nanobind report leaks at exit, on the descriptor that carries errors: skip it.
-        os._exit(code)
+        _leave(code)
 
 
 def _printing(
@@ -630,5 +676,6 @@ def discard() -> None:
     end = time.monotonic() + SECONDS_TO_DIE
     while _GROUPS and time.monotonic() < end:
         time.sleep(0.005)  # the threads that wait for them see them end
+        _end_kept()  # one that has just answered
     for path in tuple(_DIRECTORIES):
         shutil.rmtree(path, ignore_errors=True)

@@ -24,7 +24,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.module import import_generated
+from gemmgen.module import SOURCE
 
 SUPPORTED = "3.9"
 """The release of Triton whose lowering the plan predicts to the byte; any of its patches will do."""
@@ -262,11 +262,11 @@ class Specialized:
         return Path(path) if path else None
 
     @property
-    def generated_module(self) -> Path | None:
-        """The file of the module that `import_generated` has read the kernel from; None for any other."""
+    def generated_module(self) -> tuple[Path, str] | None:
+        """The file and the text of the module that `import_generated` has made; None for any other kernel."""
         names: dict[str, Any] = self._kernel.fn.__globals__
         of_module = names.get(self._kernel.__name__) is self._kernel
-        return Path(names["__file__"]) if of_module and names.get("__loader__") is import_generated else None
+        return (Path(names["__file__"]), names[SOURCE]) if of_module and SOURCE in names else None
 
     @property
     def name(self) -> str:

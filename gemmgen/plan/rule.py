@@ -260,7 +260,7 @@ def _with_stages(own: Mapping[str, Any], stages: int) -> dict[str, object]:
 
 
 LEAST_RING = 2
-"""Stages from which on the others of a ring have what the first one has."""
+"""Stages from which on a ring has the same buffers, barriers and arguments, whatever its depth."""
 
 
 REGISTER_COUNTS = frozenset({"producer_registers", "consumer_registers", "worker_registers"})

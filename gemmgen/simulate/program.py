@@ -773,7 +773,7 @@ class Cluster:
             return
         if not isinstance(waiting, BarrierWait):
             self._runnable = None
-        elif not waiting.ready():  # and nobody else can go on for that, or cannot
+        elif not waiting.ready():  # which changes nothing for the others
             self._runnable.remove(agent)
 
     def _demand_progress(self, agent: Agent) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from gemmgen import cache, triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
-from gemmgen.module import import_generated
+from gemmgen.module import SOURCE, import_generated
 from gemmgen.scratch import LostError, forked, in_kept
 from gemmgen.simulate.findings import Frame, Location, message, refusal
 
@@ -107,48 +106,42 @@ def _read(file: Path) -> str | None:
 
 def in_child(compile_: Callable[[], str]) -> str:
     """Run a function in a forked child and return its text; what it printed explains a failure."""
-    with _told(), forked(partial(_compiled, compile_)) as result:
-        return _text(result())
-
-
-def _in_kept(specialized: triton_api.Specialized) -> str | None:
-    """Compile a generated module's kernel in a process that is kept for the next one, and return the text.
-
-    None for a kernel that another process cannot have just so, or with values that might not be handed over.
-    """
-    file, digest = specialized.generated_module, specialized.digest()
-    if file is None or digest is None or specialized.terms.constexprs:
-        return None
-    again = partial(_compiled_again, file, specialized.name, specialized.terms, digest)
-    with _told():
-        outcome = in_kept(again)
-    return outcome and _text(outcome)
-
-
-@contextmanager
-def _told() -> Generator[None]:
-    """Let a compiler that ends its process be told as what it is."""
     try:
-        yield
+        with forked(partial(_compiled, compile_)) as result:
+            outcome = result()
     except LostError as lost:
         raise _refusal(f"Triton aborts on the kernel ({lost})", "lowering-failed") from lost
-
-
-def _text(outcome: str | triton_api.Complaint) -> str:
     if isinstance(outcome, triton_api.Complaint):
         raise _refused(outcome)
     return outcome
 
 
-def _compiled_again(
-    file: Path, name: str, terms: triton_api.Terms, digest: str
-) -> str | triton_api.Complaint | None:
-    """In the process that is kept: compile a kernel of a module; None if it is another one there."""
+def _in_kept(specialized: triton_api.Specialized) -> str | None:
+    """Compile a generated module's kernel in a process that is kept for the next one, and return the text.
+
+    None for a kernel that another process cannot have just so, or with values that might not be handed over;
+    and where it is refused: earlier kernels must have no part in that, so a fork says why.
+    """
+    module, digest = specialized.generated_module, specialized.digest()
+    if module is None or digest is None or specialized.terms.constexprs:
+        return None
     try:
-        specialized = triton_api.specialized_as(getattr(import_generated(file), name, None), terms)
+        return in_kept(partial(_compiled_again, *module, specialized.name, specialized.terms, digest))
+    except LostError:
+        return None
+
+
+def _compiled_again(file: Path, text: str, name: str, terms: triton_api.Terms, digest: str) -> str | None:
+    """In the process that is kept: compile a kernel of a module; None if that is refused, or another one."""
+    try:
+        module = import_generated(file)
     except GemmgenError:
         return None
-    return _compiled(specialized.generic_ttgir) if specialized.digest() == digest else None
+    specialized = triton_api.specialized_as(getattr(module, name, None), terms)
+    if module.__dict__[SOURCE] != text or specialized.digest() != digest:
+        return None
+    outcome = _compiled(specialized.generic_ttgir)
+    return None if isinstance(outcome, triton_api.Complaint) else outcome
 
 
 def _compiled(compile_: Callable[[], str]) -> str | triton_api.Complaint:
