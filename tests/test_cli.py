@@ -805,8 +805,17 @@ def until(condition: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
+TEMPORARY = Path("temporary")
+
+
+def place_of_its_own() -> dict[str, str]:
+    """The environment of a process whose temporary files no other test's process sweeps."""
+    TEMPORARY.mkdir(exist_ok=True)
+    return {"TMPDIR": str(TEMPORARY.absolute())}
+
+
 def scratch_of(process: subprocess.Popen[str]) -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob(f"gemmgen-scratch-{process.pid}-*"))
+    return list(TEMPORARY.glob(f"gemmgen-scratch-{process.pid}-*"))
 
 
 def compiling(spec: Path) -> subprocess.Popen[str]:
@@ -816,7 +825,7 @@ def compiling(spec: Path) -> subprocess.Popen[str]:
         spec,
         stdout=subprocess.PIPE,
         start_new_session=True,
-        environment={"GEMMGEN_CACHE_DIR": ""},
+        environment={"GEMMGEN_CACHE_DIR": "", **place_of_its_own()},
     )
     assert process.stderr
     assert process.stderr.readline() == f"building {spec}\n"
@@ -910,9 +919,8 @@ def test_a_signal_in_a_terminal_gives_the_cursor_back(good: Path, number: signal
 
 def test_a_terminal_that_hangs_up_is_not_an_error_to_tell(good: Path) -> None:
     terminal, theirs = pty.openpty()
-    process = subprocess_of(
-        "simulate", good, environment={"TERM": "xterm"}, stderr=theirs, start_new_session=True
-    )
+    environment = {"TERM": "xterm", **place_of_its_own()}
+    process = subprocess_of("simulate", good, environment=environment, stderr=theirs, start_new_session=True)
     os.close(theirs)
     os.read(terminal, 1000)
     os.close(terminal)
