@@ -165,34 +165,6 @@ def _sweep(place: Path) -> None:
 # --- processes
 
 
-def run_child(
-    function: Callable[[], object], directory: Path, environment: Mapping[str, str], timeout: float
-) -> subprocess.CompletedProcess[str]:
-    """Run a function in a forked process, and return how that ended and what it printed.
-
-    The process leads a group of its own and has `environment` besides this one's. `directory` takes what it
-    prints, and whatever it puts into temporary files. An exception in it is a return code of 1.
-
-    Raises:
-        subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
-        OSError: It failed, and `directory` is full: what it printed may be lost.
-    """
-    printed, environment = _printed(directory), {**environment, "TMPDIR": str(directory)}
-    child = _fork(partial(_run_here, function, printed, environment))
-    with started(child):
-        try:
-            status = _ended(child, timeout)
-        except BaseException:
-            _kill(child)
-            os.waitpid(child, 0)
-            raise
-    if status is None:
-        _kill(child)
-        os.waitpid(child, 0)
-        raise subprocess.TimeoutExpired("the child", timeout)
-    return _completed(status, directory)
-
-
 def run_kept(
     function: Callable[[], object],
     directory: Path,
@@ -200,13 +172,19 @@ def run_kept(
     timeout: float,
     begun: Callable[[], None] = lambda: None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a function as `run_child` does, in a process that is kept: `in_kept` says what it must be.
+    """Run a function in a process that is kept, and return how that ended and what it printed.
 
+    `in_kept` says what the function must be. It has `environment` besides this process's; `directory` takes
+    what it prints, and whatever it puts into temporary files. An exception in it is a return code of 1.
     `begun` is called once it is under way.
+
+    Raises:
+        subprocess.TimeoutExpired: It took longer than `timeout` seconds; it and what it started are gone.
+        OSError: It failed, and `directory` is full: what it printed may be lost.
     """
     environment = {**environment, "TMPDIR": str(directory)}
     try:
-        status = in_kept(partial(_printing, function, _printed(directory), environment), timeout, begun)
+        status = in_kept(partial(printing, function, _printed(directory), environment), timeout, begun)
     except LateError as late:
         raise subprocess.TimeoutExpired("the child", timeout) from late
     except LostError as lost:
@@ -539,7 +517,8 @@ def _serve(
     try:
         _begin(parent, blocked)
         for descriptor in _open_besides(asked, answering) if of_parent is None else of_parent:
-            os.close(descriptor)
+            with suppress(OSError):  # by which they were listed is closed by now
+                os.close(descriptor)
         answer = start()
         with os.fdopen(asked, "rb") as requests, os.fdopen(answering, "wb") as answers:
             while requests.peek(1):
@@ -551,20 +530,9 @@ def _serve(
         _leave(code)
 
 
-def _open_besides(*descriptors: int) -> list[int]:
+def _open_besides(*descriptors: int) -> set[int]:
     """Return what this process has open, besides some, and what it reads and prints."""
-    found = {int(path.name) for path in Path("/proc/self/fd").iterdir()} - {*STANDARD, *descriptors}
-    return [
-        descriptor for descriptor in found if _is_open(descriptor)
-    ]  # the directory's own is not, any more
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+    return {int(path.name) for path in Path("/proc/self/fd").iterdir()} - {*STANDARD, *descriptors}
 
 
 def _leave(code: int) -> NoReturn:
@@ -577,26 +545,7 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _run_here(
-    function: Callable[[], object],
-    printed: tuple[Path, Path],
-    environment: Mapping[str, str],
-    parent: int,
-    blocked: Set[int],
-) -> NoReturn:
-    """In the child: run the function, and end whatever happens: what follows is for the parent."""
-    code = 1
-    try:
-        _begin(parent, blocked)
-        faulthandler.disable()  # it would print to the parent's stderr when a kernel aborts this process
-        # Files beside the user must not be imported in place of what the function needs.
-        sys.path[:] = [entry for entry in sys.path if entry]
-        code = _printing(function, printed, environment)
-    finally:
-        _leave(code)
-
-
-def _printing(
+def printing(
     function: Callable[[], object], printed: tuple[Path, Path], environment: Mapping[str, str]
 ) -> int:
     """In a child: run a function that prints into two files; return the code that it would end with."""
@@ -618,19 +567,6 @@ def _printing(
     sys.stdout.flush()
     sys.stderr.flush()
     return code
-
-
-def _ended(child: int, timeout: float) -> int | None:
-    """Wait for a child and return its return code, negative for a signal; None if it takes too long."""
-    descriptor = os.pidfd_open(child)
-    try:
-        readable, _, _ = select.select([descriptor], [], [], timeout)
-    finally:
-        os.close(descriptor)
-    if not readable:
-        return None
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
 
 
 @contextmanager

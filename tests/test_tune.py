@@ -41,7 +41,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
 from gemmgen.problem import Shape
 from gemmgen.product import make
-from gemmgen.scratch import LostError, forked, lock, run_child, serving
+from gemmgen.scratch import LostError, forked, lock, printing, serving
 from gemmgen.spec import Spec, load_spec
 from gemmgen.tune import Row, add_to_table, read_table
 from gemmgen.tune.candidates import (
@@ -1029,18 +1029,23 @@ def test_an_interrupt_gives_the_running_trial_back_and_says_how_to_go_on(
         sys.argv = ["gemmgen", *arguments]
         run()
 
-    ended = run_child(command, tmp_path, {}, 60)
-    assert ended.returncode == 130
-    assert ended.stdout == ""
-    *told, last = ended.stderr.splitlines()
+    printed = (tmp_path / "stdout", tmp_path / "stderr")
+    # It ends its process by itself.
+    with forked(lambda: printing(command, printed, {})) as result, pytest.raises(LostError) as lost:
+        result()
+    assert lost.value.returncode == 130
+    out, err = (path.read_text() for path in printed)
+    assert out == ""
+    *told, last = err.splitlines()
     assert told[0] == "tuning open 8x16x32, 1 of 1: ranking kernels"
     assert last == "interrupted: the trials so far are kept, and the same command goes on"
     frozen = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/tune.db").get_trials()
     assert frozen[-1].user_attrs["message"] == "interrupted"
     assert not (tmp_path / "tuned").exists()
     del kernels.stages[5]
-    ended = run_child(command, tmp_path, {}, 60)
-    assert ended.returncode == 0, ended.stderr
+    with forked(lambda: printing(command, printed, {})) as result, pytest.raises(LostError) as lost:
+        result()
+    assert lost.value.returncode == 0, printed[1].read_text()
     assert (tmp_path / "tuned" / "open_8x16x32.yaml").exists()
     after = optuna.load_study(study_name=None, storage=f"sqlite:///{tmp_path}/tune.db").get_trials()
     assert [each.number for each in after[: len(frozen)]] == [each.number for each in frozen]
