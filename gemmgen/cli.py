@@ -920,6 +920,12 @@ def library_command(
     kernels: Annotated[
         int, typer.Option("--kernels", metavar="N", min=1, help="How many at most.")
     ] = MOST_KERNELS,
+    dependent: Annotated[
+        bool,
+        typer.Option(
+            "--dependent-launch", help="Of kernels that start while the one ahead still runs, and wait for it."
+        ),
+    ] = False,
     lowering: Lowering = True,
     leave_out: Annotated[
         bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
@@ -970,7 +976,7 @@ def library_command(
         found = library_sources.read(paths, problem or None)
         _complain(GemmgenError(found.warnings))
         choice = library.choose(found, kernels)
-        made = package.assemble(name, found, choice)
+        made = package.assemble(name, found, choice, dependent=dependent)
         report = library.Report.of(found, choice, kernels if leave_out else None)
     with _progress("compiling") as progress:
         failed = lowering and _each(made.members, package.lowered, progress, parallel=True)[1]

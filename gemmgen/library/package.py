@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
@@ -31,7 +31,7 @@ from gemmgen.render import render_template
 from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
 from gemmgen.scratch import scratch
 from gemmgen.spec.load import module_name_problem
-from gemmgen.spec.model import TITLE_LIMIT
+from gemmgen.spec.model import TITLE_LIMIT, Spec
 
 LIBRARY_FORMAT: Final = 1
 """Of the files of a library: what a later gemmgen reads, and what its package offers."""
@@ -165,8 +165,10 @@ def lowered(member: Member) -> None:
 # --- from a choice to a library
 
 
-def assemble(name: str, sources: Sources, choice: Choice) -> Library:
+def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = False) -> Library:
     """Return the library of a name with the kernels that were chosen.
+
+    `dependent` ones start while the kernel ahead of them still runs, and wait for its end before they read.
 
     Raises GemmgenError (``module-name``) for what cannot be a package's name, ``library-rule`` where nothing
     is tuned and there is no rule for the kernels.
@@ -174,7 +176,7 @@ def assemble(name: str, sources: Sources, choice: Choice) -> Library:
     if problem := module_name_problem(name):
         raise GemmgenError([Diagnostic(name, "module-name", f"{name} {problem}: choose another name")])
     stems = _stems(name, sources, choice.kernels)
-    members = tuple(_members(sources, choice.kernels, stems))
+    members = tuple(_members(sources, choice.kernels, stems, dependent=dependent))
     if name in stems.values():
         message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
         raise GemmgenError([Diagnostic(name, "module-name", message)])
@@ -239,7 +241,9 @@ def slug(label: str) -> str:
     return "_".join(word for word in words if word != usual)
 
 
-def _members(sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel, str]) -> Iterator[Member]:
+def _members(
+    sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel, str], *, dependent: bool
+) -> Iterator[Member]:
     """Yield the kernels with specs that leave nothing open, and their modules."""
     with scratch() as directory:
         for kernel in kernels:
@@ -248,9 +252,21 @@ def _members(sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel,
                 text = Path(sources.specs[kernel].path).read_text(encoding="utf-8")
             else:
                 title = f"{sources.problem} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
-                text = pinned_text(kernel, sources.spec, title)
+                launched = _launched_early(kernel, sources.spec, title) if dependent else None
+                text = launched or pinned_text(kernel, sources.spec, title)
             path.write_text(text, encoding="utf-8", newline="\n")
             yield Member(stem, text, make(path))
+
+
+def _launched_early(kernel: Kernel, spec: Spec, title: str) -> str | None:
+    """Return the text of a spec of the kernel that waits itself for the one ahead; None if none can."""
+    if not isinstance(kernel, WgmmaKernel):
+        return None
+    waiting = replace(kernel, early_operand="nothing", trigger="loads")
+    try:
+        return pinned_text(waiting, spec, title)
+    except GemmgenError:
+        return None
 
 
 # --- the rule's numbers

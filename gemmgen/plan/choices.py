@@ -185,12 +185,14 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
     field, spec = "operands.misaligned", statement.spec
     if spec.operands.misaligned != "copy":
         return
-    if spec.dependent_launch or any(path.startswith("dependent_launch.") for path in spec.search):
+    launch = spec.dependent_launch
+    tried = spec.search.get("dependent_launch.early", ())
+    if (launch and launch.early != "nothing") or {*tried} - {"nothing"}:
         yield Finding(
             field,
             "copy for a kernel that starts before the one ahead of it has ended",
             "that one would be the copy, which still writes what is loaded early",
-            "use refuse, or no dependent_launch",
+            "use refuse, or nothing for dependent_launch.early",
         )
     if spec.operands.a.scale or spec.operands.b.scale:
         yield Finding(

@@ -59,7 +59,7 @@ class Geometry(Decisions, ABC):
     @property
     def dependent(self) -> bool:
         """Whether it is launched before the kernel ahead of it has ended."""
-        return self.read_early is not None
+        return False
 
     @property
     def deterministic(self) -> bool:

@@ -154,7 +154,7 @@ class HopperView(KernelView):
             parts.append("wgmma/pieces")
         parts += ["wgmma/first_entry"] * plan.sorts_parts_by_gpc
         if plan.specialized:
-            parts += ["wgmma/fill_stage"] * plan.dependent
+            parts += ["wgmma/fill_stage"] * bool(plan.read_early)
             parts.append(f"wgmma/producer{self._producer}")
             parts += ["wgmma/release"] * bool(plan.multicast)
         elif not plan.synchronous:
@@ -199,7 +199,7 @@ class HopperView(KernelView):
 
     @property
     def _producer(self) -> str:
-        early = "_early" * self.plan.dependent
+        early = "_early" * bool(self.plan.read_early)
         if self.plan.multicast:
             return f"{early}_multicast"
         return early or "_shares" * (self.plan.row_shares > 1)
@@ -282,7 +282,7 @@ class HopperView(KernelView):
     @property
     def cuda_names(self) -> str:
         """What the module takes from Triton's functions for CUDA."""
-        launch = (["gdc_launch_dependents"] * (self.plan.trigger == "loads")) + ["gdc_wait"]
+        launch = ["gdc_launch_dependents"] * self.triggers + ["gdc_wait"]
         apart = ["gdc_launch_dependents", "gdc_wait"] * self.plan.reduces_apart
         names = launch if self.plan.dependent else apart
         names += ["libdevice"] * self.epilogue.divides
@@ -417,7 +417,7 @@ class HopperView(KernelView):
     @property
     def bounded(self) -> bool:
         """Whether a program's loads know their end: a part of K, or all of it in several functions."""
-        return self.divides_k or self.plan.dependent
+        return self.divides_k or self.plan.read_early is not None
 
     @property
     def last_step(self) -> str:
@@ -516,9 +516,13 @@ class HopperView(KernelView):
     @property
     def prologue(self) -> str:
         """The part that starts a tiled program's first loads."""
-        early = "_early" if self.plan.dependent else ""
-        trigger = "_trigger" if self.plan.dependent and self.plan.trigger == "loads" else ""
-        return f"wgmma/prologue{early}{trigger}.py.j2"
+        kind = "_early" if self.plan.read_early else "_waiting" if self.plan.dependent else ""
+        return f"wgmma/prologue{kind}.py.j2"
+
+    @property
+    def triggers(self) -> bool:
+        """Whether a program says when the kernel behind may start; else that may when all programs end."""
+        return self.plan.dependent and self.plan.trigger == "loads"
 
     @property
     def ending(self) -> str:
@@ -563,7 +567,7 @@ class HopperView(KernelView):
         """Columns before what loads a stage: in the producer's loop, or in functions of their own."""
         if not self.plan.specialized:
             return 8
-        return 4 if self.plan.dependent else 12
+        return 4 if self.plan.read_early else 12
 
     @property
     def loads(self) -> tuple[OperandLoad, ...]:

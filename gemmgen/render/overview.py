@@ -310,7 +310,9 @@ class HopperOverview(KernelOverview):
         """What a kernel does that starts before the one ahead of it has ended."""
         if not self.plan.dependent:
             return ""
-        early = self.plan.early_operand.upper()
+        if not (read := self.plan.read_early):
+            return " It starts while the kernel ahead of it may still run, and waits for that one's end."
+        early = read.upper()
         return (
             f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and "
             "waits for that one's end before all else."

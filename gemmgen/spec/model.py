@@ -45,8 +45,8 @@ ScheduleKind = Literal["single_tile", "tiled", "persistent", "launch_control"]
 """How programs get their tiles."""
 Order = Literal["row", "column", "grouped", "snake", "hilbert"]
 """How tiles follow one another."""
-EarlyOperand = Literal["a", "b"]
-"""The operand that a kernel may load before the kernel ahead of it has ended."""
+EarlyOperand = Literal["a", "b", "nothing"]
+"""What a kernel may load before the kernel ahead of it has ended."""
 Trigger = Literal["loads", "end"]
 """When the kernel behind may be launched."""
 Reduction = Literal["ordered", "atomic", "parallel"]
@@ -531,7 +531,8 @@ class DependentLaunch(Model):
     """Programmatic dependent launch: the kernel starts while the one ahead of it in the stream still runs."""
 
     early: EarlyOperand = Field(
-        description="the operand that is loaded at once; no kernel ahead may still write it, as with a weight"
+        description="the operand that is loaded at once, which no kernel ahead may still write, as with a "
+        "weight; or nothing: then all loads wait for the kernel ahead"
     )
     trigger: Trigger | None = Field(
         default=None,

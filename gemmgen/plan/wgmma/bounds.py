@@ -377,7 +377,7 @@ def _winds_with_whole_erf(plan: WgmmaKernel) -> bool:
 
 def _registers_of_early_loads(plan: WgmmaKernel) -> int:
     """Return what a producer needs besides where one operand is loaded early, 0 where none is."""
-    if not plan.dependent:
+    if not plan.read_early:
         return 0
     curve = plan.order == "hilbert" and plan.cluster_size > 1
     return 2 * REGISTERS_OF_EARLY_LOADS if curve else REGISTERS_OF_EARLY_LOADS
@@ -466,11 +466,11 @@ def working_registers(plan: WgmmaKernel) -> int:
 
 def _margin(plan: WgmmaKernel) -> int:
     """Return what is added where several causes meet whose needs were measured one by one."""
-    late = plan.shares_tiles or plan.dependent
+    late = bool(plan.shares_tiles or plan.read_early)
     causes = (
         plan.shares_tiles,
         plan.shares_tiles and plan.cluster_size > 1,
-        plan.dependent,
+        plan.read_early,
         late and plan.consumers > 2,
         plan.mmas_per_step > LONG_STEP_MMAS or plan.a_source == "registers",
         plan.consumers > 3 and plan.a_source == "registers",
@@ -496,7 +496,7 @@ def _registers_of_four_warpgroups(plan: WgmmaKernel) -> int:
     warpgroups = plan.consumers * plan.consumer_warps // plan.architecture.warps_per_warpgroup
     if warpgroups < 4 or plan.a_source != "registers":
         return 0
-    wide = plan.operand_registers >= 16 and (plan.consumers > 3 or plan.dependent)
+    wide = plan.operand_registers >= 16 and (plan.consumers > 3 or plan.read_early)
     c, many = plan.problem.c, plan.accumulator_elements >= 32
     adds = many and c is not None and c.bits < 32
     return 3 * MARGIN if wide or adds else 0
@@ -514,7 +514,7 @@ def _registers_of_long_steps(plan: WgmmaKernel) -> int:
     """Return what the addresses of a long step's operands need."""
     if plan.mmas_per_step > LONG_STEP_MMAS:
         hard = plan.accumulator_registers >= MOST_SUMS or plan.mmas_per_step > LONGEST_STEP_MMAS
-        early = plan.dependent and plan.specialized and hard
+        early = plan.read_early and plan.specialized and hard
         more = REGISTERS_OF_EARLY_LOADS_AND_LONGER_STEPS if early else 0
         return REGISTERS_OF_LONGER_STEPS + _longest_step_registers(plan) + more
     as_long = plan.mmas_per_step == LONG_STEP_MMAS and plan.consumers > 2
@@ -622,7 +622,7 @@ def _registers_of_loop_and_epilogue(plan: WgmmaKernel, loop: int, epilogue: int)
     if divided:
         # [gluon] 64 sums of twelve parts, with C and a D of 32 bits, spill 12 bytes at 216 and none at 232.
         return with_c + (part // 2 if plan.problem.d.bits == 32 else 0)
-    if plan.splits > 1 and plan.dependent and plan.reduction == "ordered":
+    if plan.splits > 1 and plan.read_early and plan.reduction == "ordered":
         # [gluon] 32 sums of 13 parts, with C, a bias and B loaded early, spill 16 bytes at 80, without roles.
         return epilogue + REGISTERS_OF_C_AND_ACTIVATION
     if long and _is_narrow(plan):  # what these need is enough, but for sums that C unpacks

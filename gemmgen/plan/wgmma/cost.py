@@ -450,8 +450,8 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
 
 
 def _overlaps(plan: WgmmaKernel) -> bool:
-    """Whether a kernel with roles has programs that start while those of the one ahead still end."""
-    return plan.specialized and plan.dependent and plan.trigger == "loads"
+    """Whether a kernel with roles has programs that load while those of the one ahead still end."""
+    return plan.specialized and plan.read_early is not None and plan.trigger == "loads"
 
 
 def _last_wave(plan: WgmmaKernel, tiles: int, k_steps: int) -> tuple[float, dict[str, float]]:
@@ -508,7 +508,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if _overlaps(plan):
         terms["start"] -= EARLY_NS
-    elif plan.dependent and not plan.specialized and taken > 0.5:  # else the one behind has places of its own
+    elif plan.read_early and not plan.specialized and taken > 0.5:  # else the one behind has places of its own
         exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
         left = max(0.0, EARLY_PLACES - taken)
         terms["places left"] = EARLY_LOSS * left * exposed * sum(terms.values())

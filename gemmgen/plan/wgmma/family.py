@@ -728,7 +728,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
         return usual
     waits = plan.specialization == "cooperative" and not plan.outstanding_mmas
     in_parts = "alpha" in plan.problem.steps and plan.problem.c is None and plan.subtiles > 1
-    smooth = plan.dependent and any(op.smooth for op in plan.problem.operations)
+    smooth = plan.read_early and any(op.smooth for op in plan.problem.operations)
     several = plan.divides_last_wave and len(plan.problem.steps) >= EPILOGUE_STEPS
     more = (waits and in_parts) or smooth or (several and plan.problem.applies_erf) or plan.consumers > 3
     needed = needed_registers(plan) + (2 * MARGIN if more else 0)

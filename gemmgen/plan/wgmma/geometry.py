@@ -63,7 +63,7 @@ class WgmmaDecisions(Decisions):
     last_wave: LastWave
     """How programs take the tiles that do not fill a wave."""
     early_operand: EarlyOperand | Literal["none"]
-    """The operand whose first loads do not wait for the kernel ahead; without one, a launch does."""
+    """The operand whose first loads do not wait for the kernel ahead; with none, the launch itself does."""
     trigger: Trigger
     """When the kernel behind may start, if it does not wait for this one to end."""
 
@@ -162,9 +162,19 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.shares_tiles and not self.reduces_apart
 
     @property
-    def read_early(self) -> EarlyOperand | None:
+    def read_early(self) -> Literal["a", "b"] | None:
         """The operand that is read before the kernel ahead has ended; None where all waits for that."""
-        return None if self.early_operand == "none" else self.early_operand
+        return None if self.early_operand in ("none", "nothing") else self.early_operand
+
+    @property
+    def dependent(self) -> bool:
+        """Whether it is launched before the kernel ahead of it has ended."""
+        return self.early_operand != "none"
+
+    @property
+    def loaded_early(self) -> str:
+        """What is loaded before the kernel ahead has ended, in words."""
+        return f"{self.read_early.upper() if self.read_early else 'nothing'} loaded early"
 
     @property
     def frees_buffers_early(self) -> bool:

@@ -508,10 +508,10 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def _early_entries(self) -> tuple[Entry, ...]:
         """What a producer requests before it waits for the kernel ahead."""
-        if not (self.dependent and self.specialized):
+        if not (self.read_early and self.specialized):
             return ()
         tile_bytes = self.a_tile_bytes if self.read_early == "a" else self.b_tile_bytes
-        early = f"of {self.early_operand.upper()}, {self.stages * tile_bytes:,} bytes in each CTA"
+        early = f"of {self.read_early.upper()}, {self.stages * tile_bytes:,} bytes in each CTA"
         return (Entry("early", self.stages, "tiles", f"{early}, before the kernel ahead has ended"),)
 
     @property

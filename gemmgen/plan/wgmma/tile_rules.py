@@ -119,7 +119,7 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     ]
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
-    yield from unaligned_shapes(problem, matrices, copyable=not plan.dependent)
+    yield from unaligned_shapes(problem, matrices, copyable=plan.read_early is None)
 
 
 @rule("single-tile-shapes")
@@ -243,9 +243,10 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, f"use 1, {whole}"
         )
-    if plan.dependent:
+    if plan.read_early:
         limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
-        yield Finding(field, f"stream_k with {plan.early_operand.upper()} loaded early", limit, "use whole")
+        fix = "use whole, or nothing for dependent_launch.early"
+        yield Finding(field, f"stream_k with {plan.loaded_early}", limit, fix)
     if plan.splits > 1:
         limit = "the last wave is of whole tiles, not of parts"
         one = "use 1" if plan.reduction == "ordered" else "use 1 without a schedule.reduction"
@@ -315,8 +316,10 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.dependent:
         yield Finding(
             "schedule.reduction",
-            f"a parallel reduction with {plan.early_operand.upper()} loaded early",
-            "the sums of the call before may still be read then",
+            f"a parallel reduction with {plan.loaded_early}",
+            "the sums of the call before may still be read then"
+            if plan.read_early
+            else "this version starts a pair of kernels only behind all that is ahead",
             "use ordered, or no dependent_launch",
         )
     if plan.problem.copies_misaligned:
@@ -340,7 +343,7 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     """A kernel that starts early has its first loads ahead of all else: a program's own, or a producer's."""
     if not plan.dependent or plan.specialized:
         return
-    found = f"{plan.early_operand.upper()} loaded early"
+    found = plan.loaded_early
     limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
@@ -597,10 +600,10 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             limit = "without roles this version adds up the sums of parts in the tensor cores alone"
             found = f"sums promoted after {plan.promote_k} of K for {columns}"
             yield Finding("mma.promote_k", found, limit, f"leave it out, {roles}")
-        if plan.dependent:
-            found = f"{columns} with {plan.early_operand.upper()} loaded early"
+        if plan.read_early:
             limit = "without roles this version loads no operand of parts early"
-            yield Finding("tile.n", found, limit, f"use {widths}, or no dependent_launch")
+            fix = f"use {widths}, or nothing for dependent_launch.early"
+            yield Finding("tile.n", f"{columns} with {plan.loaded_early}", limit, fix)
     stored = "it is stored in sub-tiles, which would part the columns of one"
     if plan.cluster_n > 1:
         found = f"{columns} in each of {plan.cluster_n} CTAs along N"
