@@ -44,8 +44,14 @@ LIBRARIES = {
         "suites/h200_many_rows",
         "suites/h200_middle_rows",
         "suites/h200_long_k",
+        "dependent/h200_bf16",
     ),
-    "h200_e4m3": ("e4m3 + tensor_scale", "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
+    "h200_e4m3": (
+        "e4m3 + tensor_scale",
+        "suites/h200_few_rows_e4m3",
+        "suites/h200_many_rows_e4m3",
+        "dependent/h200_e4m3",
+    ),
 }
 """The committed libraries: the problem of each, and the records that it is made from."""
 CARD = "NVIDIA H200"

@@ -13,10 +13,15 @@ from mutants.mutant import NOTHING, of
 K = Kind
 
 roles, splits = of("h100_bf16_early_roles"), of("h100_bf16_early_roles_splits")
+pieces, group = of("h100_bf16_waiting_streamk"), of("h100_fp16_waiting_cluster2x2")
+program = of("h100_bf16_waiting_parts")
 turns, parts = of("h100_fp16_early_a_ping_pong"), of("h100_bf16_early_parts")
 WAIT, LAUNCH, RESTART = "    gdc_wait()\n", "    gdc_launch_dependents()\n", "    ring = start\n"
 SCALAR = "    tensor_scale = gl.load(args.tensor_scale_ptr)\n"
 CONSUMER_RING = "    ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))\n"
+PRODUCER_RING = "    ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))\n"
+READ_SCALE = "    tensor_scale = gl.load(tensor_scale_ptr)\n"
+LOAD_C = "    load_c(args, buffers, row, column, 0)\n"
 CONSUMER_WAIT = WAIT + SCALAR
 PRODUCER_WAIT = WAIT + LAUNCH + RESTART
 LOAD_A, LOAD_B = "tma.async_load(args.a_desc", "tma.async_load(args.b_desc"
@@ -190,4 +195,34 @@ RING = {
     ),
 }
 
-MUTANTS = WAITS | RING
+WAITING = {
+    "waiting_producer_does_not_wait": pieces(K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + LAUNCH, LAUNCH)),
+    "waiting_producer_launches_and_does_not_wait": pieces(
+        K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + LAUNCH, LAUNCH + LAUNCH)
+    ),
+    "waiting_producer_of_a_cluster_does_not_wait": group(
+        K.EARLY_ACCESS, "a_desc", LOAD_A, (WAIT + PRODUCER_RING, PRODUCER_RING)
+    ),
+    "waiting_program_does_not_wait": program(
+        K.EARLY_ACCESS, "tensor_scale_ptr", "gl.load(tensor_scale_ptr)", (WAIT + READ_SCALE, READ_SCALE)
+    ),
+    "waiting_program_reads_the_scale_first": program(
+        K.EARLY_ACCESS, "tensor_scale_ptr", "gl.load(tensor_scale_ptr)", (WAIT + READ_SCALE, READ_SCALE + WAIT)
+    ),
+    "waiting_program_loads_c_first": program(
+        K.EARLY_ACCESS,
+        "c_desc",
+        "tma.async_load(args.c_desc",
+        (WAIT + READ_SCALE + LOAD_C, LOAD_C + WAIT + READ_SCALE),
+    ),
+    "waiting_program_loads_its_ring_first": program(
+        K.EARLY_ACCESS,
+        "a_desc",
+        LOAD_A,
+        (WAIT + READ_SCALE + LOAD_C, ""),
+        (LAUNCH, WAIT + READ_SCALE + LOAD_C + LAUNCH),
+    ),
+}
+"""Of kernels that load nothing early."""
+
+MUTANTS = WAITS | RING | WAITING

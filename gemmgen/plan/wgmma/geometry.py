@@ -174,7 +174,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def loaded_early(self) -> str:
         """What is loaded before the kernel ahead has ended, in words."""
-        return f"{self.read_early.upper() if self.read_early else 'nothing'} loaded early"
+        return f"{self.read_early.upper()} loaded early" if self.read_early else "dependent_launch"
 
     @property
     def frees_buffers_early(self) -> bool:
