@@ -923,7 +923,8 @@ def library_command(
     dependent: Annotated[
         bool,
         typer.Option(
-            "--dependent-launch", help="Of kernels that start while the one ahead still runs, and wait for it."
+            "--dependent-launch",
+            help="Of kernels that start while the one ahead still runs, and wait for it.",
         ),
     ] = False,
     lowering: Lowering = True,

@@ -162,6 +162,8 @@ HOPPER: Stated = {
         {"early": "b"},
         {"early": "a", "trigger": "loads"},
         {"early": "b", "trigger": "end"},
+        {"early": "nothing"},
+        {"early": "nothing", "trigger": "end"},
     ),
     "occupancy": (1, 1, 2, 3),
     "deterministic": (True,),

@@ -16,6 +16,7 @@ import timeit
 import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ from gemmgen.bench.suite import Book, load_suite
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.library import Report, package, sources
-from gemmgen.library.sources import Measurement, Sources, read
+from gemmgen.library.sources import Measurement, Sources, anonymous, read
 from gemmgen.plan.planner import family_for
 from gemmgen.product import make
 from gemmgen.tune.candidates import kernel_sha256
@@ -44,14 +45,8 @@ LIBRARIES = {
         "suites/h200_many_rows",
         "suites/h200_middle_rows",
         "suites/h200_long_k",
-        "dependent/h200_bf16",
     ),
-    "h200_e4m3": (
-        "e4m3 + tensor_scale",
-        "suites/h200_few_rows_e4m3",
-        "suites/h200_many_rows_e4m3",
-        "dependent/h200_e4m3",
-    ),
+    "h200_e4m3": ("e4m3 + tensor_scale", "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
 }
 """The committed libraries: the problem of each, and the records that it is made from."""
 CARD = "NVIDIA H200"
@@ -318,6 +313,23 @@ def test_specs_alone_make_a_library_that_the_rule_decides(tmp_path: Path) -> Non
     assert [path.name for path in specs] == [ROWS8, WIDE]
     assert (choose((8, 4096, 4096)), choose((4096, 4096, 4096))) == ("h100_bf16_rows8", "h100_bf16")
     del sys.modules["untuned"], sys.modules["untuned.rule"], sys.modules["untuned.measured"]
+
+
+def test_kernels_of_a_library_start_early_where_they_can_and_wait_themselves(tuned: Path) -> None:
+    found = read([tuned])
+    choice = library.choose(found)
+    plain, early = (
+        package.assemble("tiny", found, choice, dependent=dependent) for dependent in (False, True)
+    )
+    assert early.as_dict() == plain.as_dict()
+    assert early.measured == plain.measured
+    for member, usual in zip(early.members, plain.members, strict=True):
+        plan = member.product.plan
+        assert (plan.dependent, plan.read_early) == (True, None)
+        assert anonymous(replace(plan, early_operand="none", trigger="end")) == anonymous(usual.product.plan)
+    # A pair of kernels starts behind all that is ahead.
+    (pair,) = read([SPECS / "h100_bf16_split8_parallel.yaml"]).specs
+    assert package.launched_early(pair, make(SPECS / WIDE).source.spec, "pair") is None
 
 
 def test_every_kernel_is_the_module_of_its_spec(made: ModuleType, tmp_path: Path) -> None:

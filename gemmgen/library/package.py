@@ -252,13 +252,13 @@ def _members(
                 text = Path(sources.specs[kernel].path).read_text(encoding="utf-8")
             else:
                 title = f"{sources.problem} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
-                launched = _launched_early(kernel, sources.spec, title) if dependent else None
+                launched = launched_early(kernel, sources.spec, title) if dependent else None
                 text = launched or pinned_text(kernel, sources.spec, title)
             path.write_text(text, encoding="utf-8", newline="\n")
             yield Member(stem, text, make(path))
 
 
-def _launched_early(kernel: Kernel, spec: Spec, title: str) -> str | None:
+def launched_early(kernel: Kernel, spec: Spec, title: str) -> str | None:
     """Return the text of a spec of the kernel that waits itself for the one ahead; None if none can."""
     if not isinstance(kernel, WgmmaKernel):
         return None

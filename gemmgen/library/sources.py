@@ -97,8 +97,8 @@ class _Part:
 def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
     """Return what files say of one problem; of several measurements of a kernel on a shape the latest counts.
 
-    A kernel that reads an operand before the one ahead of it has ended is left out of records: not every
-    caller may use it.
+    A kernel that starts before the one ahead of it has ended is left out of records: not every caller may
+    use it.
 
     Raises GemmgenError: ``bad-source``, ``bad-table`` and ``bad-record`` for what cannot be read,
     ``mixed-problems``, ``mixed-gpus``, ``no-kernels``, ``source-spec`` for a spec that was measured and is
@@ -138,8 +138,7 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
 
 def family_label(kernel: Kernel) -> str:
     """Return the decisions of a kernel in one line, by the family that made it."""
-    label = family_for(kernel).label(kernel)
-    return f"{label}, dependent" if kernel.dependent else label
+    return family_for(kernel).label(kernel)
 
 
 def _names(paths: Iterable[Path]) -> str:
@@ -278,7 +277,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                     kernels[arm.kernel] = anonymous(kernel)
                     spec = spec or source.spec
                 kernel = kernels[arm.kernel]
-                if kernel.read_early is None and not kernel.problem.backward:
+                if getattr(kernel, "early_operand", "none") == "none" and not kernel.problem.backward:
                     # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
                     baseline = median(result.baseline.seconds)
                     seconds = baseline / result.ratio(arm).median

@@ -207,7 +207,10 @@ WAITING = {
         K.EARLY_ACCESS, "tensor_scale_ptr", "gl.load(tensor_scale_ptr)", (WAIT + READ_SCALE, READ_SCALE)
     ),
     "waiting_program_reads_the_scale_first": program(
-        K.EARLY_ACCESS, "tensor_scale_ptr", "gl.load(tensor_scale_ptr)", (WAIT + READ_SCALE, READ_SCALE + WAIT)
+        K.EARLY_ACCESS,
+        "tensor_scale_ptr",
+        "gl.load(tensor_scale_ptr)",
+        (WAIT + READ_SCALE, READ_SCALE + WAIT),
     ),
     "waiting_program_loads_c_first": program(
         K.EARLY_ACCESS,
