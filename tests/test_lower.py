@@ -251,7 +251,7 @@ def multiply(plan: WgmmaKernel) -> str:
         refill = "" if plan.specialized else "_refill"
         three = "_of_three" if len(plan.column_parts) > 2 else ""
         return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}{refill}{three}"
-    if plan.dependent and not plan.specialized:
+    if plan.read_early and not plan.specialized:
         return f"multiply_{pace}_early"
     refills = plan.outstanding_mmas and not plan.specialized
     return f"multiply_{pace}{'_refill' if refills else ''}"
@@ -310,9 +310,12 @@ def load_parts(plan: WgmmaKernel, operand: str, stage: str) -> list[str]:
 
 def producer_parts(plan: WgmmaKernel, stage: str) -> Iterator[str]:
     """The loads of a K step: what is multicast comes last."""
-    if plan.dependent:
+    if plan.read_early:
         yield from early_producer_parts(plan, stage)
         return
+    if plan.dependent and stage == "ttgir":  # PTX has the consumers' wait first, and their loop behind it
+        yield "ahead"
+        yield from ["trigger"] * (plan.trigger == "loads")
     yield "producer"
     for operand in sorted(("a", "b"), key=lambda operand: operand in plan.multicast):
         yield from ["await_group"] * (operand in plan.multicast)
@@ -450,7 +453,7 @@ def test_the_producer_waits_expects_and_loads(product: Product, lowered: Lowered
     loads = [(descriptor, re.search(r"\bmulticast\}", rest)) for descriptor, rest in found]
     of_operand = {"a": ["a"] * plan.row_shares, "b": [f"b{part}" for part in range(len(plan.column_parts))]}
     order = sorted("ab", key=lambda operand: operand in plan.multicast)
-    if plan.dependent:  # ahead of the loop, and in it
+    if plan.read_early:  # ahead of the loop, and in it
         early, late = "ab" if plan.read_early == "a" else "ba"
         order = [early, early, late]
     expected = [(tile, tile[0] in plan.multicast) for operand in order for tile in of_operand[operand]]
