@@ -924,7 +924,7 @@ def library_command(
         bool,
         typer.Option(
             "--dependent-launch",
-            help="Of kernels that start while the one ahead still runs, and wait for it.",
+            help="Start its kernels while the one ahead still runs, where they can: they wait for its end.",
         ),
     ] = False,
     lowering: Lowering = True,
@@ -983,7 +983,9 @@ def library_command(
         failed = lowering and _each(made.members, package.lowered, progress, parallel=True)[1]
     if not failed:
         written = package.write(made, out)
-        told = [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
+        early = sum(member.product.plan.dependent for member in made.members)
+        told = [f"{early} of {len(made.members)} kernels start early"] if dependent else []
+        told += [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
         told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
         told += _write_pages((member.product for member in made.members), pages)
         if as_json:

@@ -7,7 +7,7 @@ One program per SM walks over tiles of D. In each CTA one producer warp loads ti
 TMA into a ring of stages. Two consumer warpgroups multiply with wgmma with A from registers and store D
 through TMA while the next tile is already loading. A tile's columns are three parts, each a power of two
 wide, with tiles of B, MMAs and sums of its own. It starts while the kernel ahead of it may still run,
-and waits for that one's end.
+and reads and writes after its end.
 
     CTA tile         128 x (128 + 64 + 32), 128 of K per step, in 4 stages
     cluster          1 x 1 CTAs

@@ -311,7 +311,9 @@ class HopperOverview(KernelOverview):
         if not self.plan.dependent:
             return ""
         if not (read := self.plan.read_early):
-            return " It starts while the kernel ahead of it may still run, and waits for that one's end."
+            return (
+                " It starts while the kernel ahead of it may still run, and reads and writes after its end."
+            )
         early = read.upper()
         return (
             f" It starts while the kernel ahead of it may still run, loads its first tiles of {early}, and "

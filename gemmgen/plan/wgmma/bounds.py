@@ -138,6 +138,16 @@ REGISTERS_OF_PIECES_AND_OTHERS = 24
 [gluon] 64 sums of three consumers spill 8 to 20 bytes at 152, the most that they can have, and 128 beside an
 A of 8 registers 4 bytes at 224.
 """
+REGISTERS_OF_PIECES_AND_SUBTILES = 16
+SUBTILES_OF_PIECES = (16, 32)
+LOADS_OF_PIECES_AND_SUBTILES = 4
+"""What pieces of a tile with ``MOST_SUMS`` need besides where it is stored by sub-tiles of so many columns,
+beside an MMA in flight or so many loads of B in a K step.
+
+[gluon] With an MMA in flight 128 sums by sub-tiles of 32 columns, of 16 where D has 32 bits, spill 12 to 16
+bytes at 232 registers, in bf16, e4m3 and int8 and in every order; of 8 and of 64 columns none. Without one
+they spill none, but 8 to 12 bytes where int8's B has rows of 32 bytes, which are four loads a step.
+"""
 REGISTERS_OF_PIECES_AND_VECTORS = 16
 """What pieces of the last wave need besides where a cluster's epilogue reads vectors.
 
@@ -569,6 +579,9 @@ def _registers_of_parts(plan: WgmmaKernel) -> int:
         more += REGISTERS_OF_PIECES_AND_LOADS_ACROSS
     hard = plan.consumers > 2 and plan.accumulator_registers >= MOST_SUMS // 2
     more += REGISTERS_OF_PIECES_AND_OTHERS if hard or plan.a_source == "registers" else 0
+    busy = plan.outstanding_mmas > 0 or plan.loads("b") >= LOADS_OF_PIECES_AND_SUBTILES
+    if busy and plan.subtile_n in SUBTILES_OF_PIECES and plan.accumulator_registers >= MOST_SUMS:
+        more += REGISTERS_OF_PIECES_AND_SUBTILES
     if most:
         return more + REGISTERS_OF_MOST_PIECES
     return more + (REGISTERS_OF_PIECES if plan.mmas_per_step <= SHORT_STEP_MMAS else REGISTERS_OF_LONG_PIECES)

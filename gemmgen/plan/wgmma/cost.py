@@ -508,9 +508,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     taken = programs * plan.cluster_size / (gpu.sm_count * plan.occupancy)
     if _overlaps(plan):
         terms["start"] -= EARLY_NS
-    elif (
-        plan.read_early and not plan.specialized and taken > 0.5
-    ):  # else the one behind has places of its own
+    elif plan.read_early and not plan.specialized and taken > 0.5:  # else the one behind has its own places
         exposed = max(0.0, 1 - EARLY_COVER * plan.stages / k_steps)
         left = max(0.0, EARLY_PLACES - taken)
         terms["places left"] = EARLY_LOSS * left * exposed * sum(terms.values())

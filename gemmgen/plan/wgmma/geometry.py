@@ -172,8 +172,8 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.early_operand != "none"
 
     @property
-    def loaded_early(self) -> str:
-        """What is loaded before the kernel ahead has ended, in words."""
+    def early_launch(self) -> str:
+        """What rules call an early launch: by the operand that is loaded then, if any is."""
         return f"{self.read_early.upper()} loaded early" if self.read_early else "dependent_launch"
 
     @property

@@ -126,7 +126,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     elif plan.producer_registers < (needed := needed_producer_registers(plan)):
         along = plan.loads("a") + plan.loads("b") - across
         of = f" of {plan.mmas_per_step} instructions a step" if long_step_decides(plan) else ""
-        early = f" with {plan.loaded_early}" if plan.read_early else ""
+        early = f" with {plan.early_launch}" if plan.read_early else ""
         of += " that divide the last wave" if plan.divides_last_wave else ""
         yield Finding(
             "warp_specialization.registers.producer",

@@ -246,7 +246,7 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.read_early:
         limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
         fix = "use whole, or nothing for dependent_launch.early"
-        yield Finding(field, f"stream_k with {plan.loaded_early}", limit, fix)
+        yield Finding(field, f"stream_k with {plan.early_launch}", limit, fix)
     if plan.splits > 1:
         limit = "the last wave is of whole tiles, not of parts"
         one = "use 1" if plan.reduction == "ordered" else "use 1 without a schedule.reduction"
@@ -316,7 +316,7 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.dependent:
         yield Finding(
             "schedule.reduction",
-            f"a parallel reduction with {plan.loaded_early}",
+            f"a parallel reduction with {plan.early_launch}",
             "the sums of the call before may still be read then"
             if plan.read_early
             else "this version starts a pair of kernels only behind all that is ahead",
@@ -343,7 +343,7 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     """A kernel that starts early has its first loads ahead of all else: a program's own, or a producer's."""
     if not plan.dependent or plan.specialized:
         return
-    found = plan.loaded_early
+    found = plan.early_launch
     limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
@@ -603,7 +603,7 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
         if plan.read_early:
             limit = "without roles this version loads no operand of parts early"
             fix = f"use {widths}, or nothing for dependent_launch.early"
-            yield Finding("tile.n", f"{columns} with {plan.loaded_early}", limit, fix)
+            yield Finding("tile.n", f"{columns} with {plan.early_launch}", limit, fix)
     stored = "it is stored in sub-tiles, which would part the columns of one"
     if plan.cluster_n > 1:
         found = f"{columns} in each of {plan.cluster_n} CTAs along N"
