@@ -330,6 +330,7 @@ def _planned(text: str, stem: str) -> Kernel:
 DEFAULTS: Final[Mapping[str, object]] = {
     "mma.rows": "m",
     "mma.promote_k": 0,
+    "tile.staggered": False,
     "schedule.splits": 1,
     "schedule.reduction": "ordered",
     "schedule.last_wave": "whole",

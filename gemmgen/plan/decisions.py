@@ -91,6 +91,7 @@ FIELDS = {
     "tile.m": "cta_tile_m",
     "tile.n": "cta_tile_n",
     "tile.k": "cta_tile_k",
+    "tile.staggered": "staggered",
     "mma.rows": "mma_rows",
     "mma.n": "mma_n",
     "mma.promote_k": "promote_k",
@@ -124,8 +125,10 @@ FIELDS = {
 }
 """The decisions that a spec can state: the path of each field, and the name of the plan's."""
 
-UNSTATABLE: Final = frozenset({("mma.promote_k", 0), ("warp_specialization.registers.producer", 0)})
-"""What a plan has where a spec says nothing: there is nothing to state."""
+UNSTATABLE: Final = frozenset(
+    {("mma.promote_k", 0), ("tile.staggered", False), ("warp_specialization.registers.producer", 0)}
+)
+"""What a plan has where a spec that states the other decisions says nothing: there is nothing to state."""
 
 
 def pinned(spec: Spec) -> dict[str, object]:
@@ -142,8 +145,8 @@ def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
 def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
     """Return the plain data of a spec that states every decision of a kernel, which was planned for it.
 
-    What is not stated is nothing that a spec can state: registers that no role asks for, no promotion, no
-    dependent launch.
+    What is not stated is what a kernel does not have: registers that no role asks for, promotion, dependent
+    launch, a staggered tile.
     """
     problem = problem_of(spec)
     data = stated(spec)
@@ -156,7 +159,7 @@ def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
         early = getattr(kernel, "early_operand", "none")
         if value is None or (path.startswith("dependent_launch.") and early == "none"):
             continue
-        if value == 0 and name in ("promote_k", "producer_registers"):
+        if (path, value) in UNSTATABLE:
             continue
         *sections, last = path.split(".")
         section = data

@@ -191,7 +191,13 @@ class Geometry(Decisions, ABC):
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Return the program tiles along M and N of a problem."""
         m, n, _ = shape
-        return -(-m // self.program_tile_m), -(-n // self.program_tile_n)
+        alike = self.period_n // self.program_tile_n
+        return -(-m // self.program_tile_m), -(-n // self.period_n) * alike
+
+    @property
+    def period_n(self) -> int:
+        """Columns of D after which tiles are alike."""
+        return self.program_tile_n
 
     @property
     def splits_per_tile(self) -> int:

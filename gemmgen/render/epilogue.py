@@ -66,7 +66,10 @@ class EpilogueView:
     def subtile_constants(self) -> Iterator[tuple[str, int, str]]:
         """The name, value and meaning of each constant of a tile that is stored in parts."""
         subtiles, buffers = self.plan.subtiles, self.plan.epilogue_buffers
-        if subtiles > 2:
+        if self.staggered:
+            common = sum(self.counts_of_parts[:-1])
+            yield "SUBTILES", common, "parts of the columns that both consumers have, stored one by one"
+        elif subtiles > 2:
             yield "SUBTILES", subtiles, "parts of a tile's columns, stored one after the other"
         if subtiles > 2 and not self.unrolled and not self.plan.composed:
             yield "SUBTILE_HALVINGS", subtiles.bit_length() - 1, "log2(SUBTILES)"
@@ -194,17 +197,39 @@ class EpilogueView:
         return "accumulators" if self.plan.composed else "accumulator"
 
     @property
+    def staggered(self) -> bool:
+        """Whether one consumer has a part more than the other."""
+        return self.plan.period_n > self.plan.program_tile_n
+
+    @property
+    def counts_of_parts(self) -> tuple[int, ...]:
+        """The sub-tiles of each part of a tile."""
+        return tuple(columns // self.plan.subtile_n for columns in self.plan.column_parts)
+
+    @property
+    def subtiles_of_parts(self) -> str:
+        """The sub-tiles of a consumer's parts; a part that is one sub-tile is not split."""
+        return "split_columns(accumulators)" if max(self.counts_of_parts) > 1 else "accumulators"
+
+    @property
+    def split_summary(self) -> str:
+        """What the function that splits the parts returns."""
+        if self.staggered:
+            return "The columns of a consumer's parts as tiles of SUBTILE_N, those that both have first."
+        return "The columns of all parts as SUBTILES tiles, from left to right."
+
+    @property
     def split_parts(self) -> str:
-        """The statement that returns the sub-tiles of all parts of a tile."""
-        counts = (columns // self.plan.subtile_n for columns in self.plan.column_parts)
+        """The statements that return the sub-tiles of all parts of a tile."""
         parts = [
             f"split_part(accumulators[{i}], halvings={count.bit_length() - 1})"
-            for i, count in enumerate(counts)
+            for i, count in enumerate(self.counts_of_parts)
         ]
-        line = f"return {' + '.join(parts)}"
-        if 4 + len(line) <= LINE_LENGTH:
-            return line
-        return fit("return (", ["\n        + ".join(parts)], ")", indent=4)
+        if self.staggered:
+            *common, own = parts
+            split = f"{_sum_of('subtiles =', common)}\n    if len(accumulators) == PARTS:"
+            return f"{split}\n        subtiles += {own}\n    return subtiles"
+        return _sum_of("return", parts)
 
     @property
     def own(self) -> str:
@@ -264,7 +289,9 @@ class EpilogueView:
     @property
     def rings_anew(self) -> bool:
         """Whether tiles that follow one another use buffers unequally often; each begins with the first."""
-        uneven = self.plan.subtiles % self.plan.epilogue_buffers != 0
+        widest = self.plan.subtiles
+        counts = (widest, widest - self.counts_of_parts[-1]) if self.staggered else (widest,)
+        uneven = any(count % self.plan.epilogue_buffers for count in counts)
         return uneven and self.reuses_buffers
 
     @property
@@ -433,3 +460,13 @@ class ReadingEpilogueView(EpilogueView):
 
 def _widened(dtype: str) -> str:
     return "" if dtype == "fp32" else ".to(gl.float32)"
+
+
+def _sum_of(statement: str, parts: list[str]) -> str:
+    """Return a statement of a sum, in as many lines as it takes."""
+    line = f"{statement} {' + '.join(parts)}"
+    return (
+        line
+        if 4 + len(line) <= LINE_LENGTH
+        else fit(f"{statement} (", ["\n        + ".join(parts)], ")", indent=4)
+    )

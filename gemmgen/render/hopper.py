@@ -36,6 +36,10 @@ class Part:
 
     number: int | None
     """None of a plain tile's only one."""
+    column_of: str = "column"
+    """Where the first of the parts begins that lie side by side with it."""
+    first: int = 0
+    """The number of that one."""
 
     @property
     def layout(self) -> str:
@@ -50,7 +54,7 @@ class Part:
     @property
     def column(self) -> str:
         """Where it begins."""
-        return " + ".join(("column", *(f"PART_N_{i}" for i in range(self.number or 0))))
+        return " + ".join((self.column_of, *(f"PART_N_{i}" for i in range(self.first, self.number or 0))))
 
     def of(self, field: str) -> str:
         """Return its element of a field of the arguments, of which there is one for each part."""
@@ -59,7 +63,11 @@ class Part:
 
 def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
     """Return the parts of a plan's tile."""
-    return tuple(map(Part, range(len(plan.column_parts)))) if plan.composed else (Part(None),)
+    count = len(plan.column_parts)
+    if plan.staggered:
+        common = (Part(number, "common_column(column)") for number in range(count - 1))
+        return (*common, Part(count - 1, "own_column(column)", count - 1))
+    return tuple(map(Part, range(count))) if plan.composed else (Part(None),)
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,7 @@ class HopperView(KernelView):
             parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
         if plan.schedule_kind != "single_tile":
             parts.append(self.order)
+        parts += ["wgmma/staggered"] * plan.staggered
         if plan.divides_last_wave:
             parts.append("wgmma/pieces")
         parts += ["wgmma/first_entry"] * plan.sorts_parts_by_gpc
@@ -164,7 +173,7 @@ class HopperView(KernelView):
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         if plan.composed and plan.a_source == "registers":
             parts.append("wgmma/load_a")
-        parts += [self._mma, self._multiply]
+        parts += ["wgmma/wait_for"] * self.waits_for_one + [self._mma, self._multiply]
         if not plan.reduces_apart:
             parts += self._epilogue_parts
         if plan.shares_tiles:
@@ -249,15 +258,18 @@ class HopperView(KernelView):
     def _epilogue_parts(self) -> Iterator[str]:
         plan = self.plan
         yield from self.epilogue.functions
-        if plan.subtiles > 1:
+        splits = max(self.epilogue.counts_of_parts) > 1
+        if splits:
             yield "wgmma/halves"
-        if plan.composed:
+        if plan.composed and splits:
             yield "wgmma/split_parts"
         elif plan.subtiles > 2:
             yield "wgmma/split_columns"
         yield self.epilogue.leaf_part
         loading = "_loading" if self.epilogue.loads else ""
-        if plan.subtiles > 2:
+        if plan.staggered:
+            yield f"wgmma/store_staggered{'_ring' if plan.epilogue_buffers > 1 else ''}"
+        elif plan.subtiles > 2:
             kind = "_refilling" if self.epilogue.refills else loading
             ring = "_ring" if plan.epilogue_buffers > 1 and kind != "_loading" else ""
             yield f"wgmma/store_subtiles{kind}{ring}"
@@ -301,6 +313,9 @@ class HopperView(KernelView):
             for part, columns, meaning in zip(self.columns, plan.column_parts, meanings, strict=False):
                 yield part.columns, columns * plan.cluster_n, meaning
             yield "PARTS", len(self.columns), ""
+            if plan.staggered:
+                meaning = "columns that one consumer has more than a tile, and the other one less"
+                yield "STAGGER_N", plan.stagger_n, meaning
         yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
         if plan.consumers > 1:
             yield "CONSUMERS", plan.consumers, ""
@@ -575,7 +590,7 @@ class HopperView(KernelView):
         plan, shares = self.plan, self.plan.row_shares
         single = plan.schedule_kind == "single_tile"
         k, column = ("0", "0") if single else ("k", "column")
-        row = "0" if single else "row + i * CONSUMER_TILE_M" if shares > 1 else "row"
+        row = "0" if single else self.row_of("i")
 
         def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
             coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
@@ -697,8 +712,42 @@ class HopperView(KernelView):
 
     @property
     def parts_of_zeros(self) -> str:
-        """The statement that makes accumulators of nothing, one for each part."""
-        return fit("accumulators = (", [self.zeros_of(part) for part in self.columns], ")", indent=4)
+        """The statements that make accumulators of nothing, one for each part that a consumer has."""
+        zeros = [self.zeros_of(part) for part in self.columns]
+        if not self.plan.staggered:
+            return fit("accumulators = (", zeros, ")", indent=4)
+        first = fit("accumulators = (", zeros[:-1], ")", indent=4)
+        if self.waits_for_one:
+            first = f"accumulators = ({zeros[0]},)"
+        return f"{first}\n    if parts == PARTS:\n        accumulators += ({zeros[-1]},)"
+
+    @property
+    def parts_parameter(self) -> str:
+        """How many parts a consumer has, where consumers differ in that."""
+        return ", parts: gl.constexpr" if self.plan.staggered else ""
+
+    @property
+    def parts_argument(self) -> str:
+        """The same in a call: the second consumer has all parts but the last one."""
+        return ", PARTS - consumer" if self.plan.staggered else ""
+
+    @property
+    def waits_for_one(self) -> bool:
+        """Whether a consumer has a single part where the other one has two."""
+        return self.plan.staggered and len(self.columns) == 2
+
+    def await_mmas(self, pending: str, sums: str) -> str:
+        """Return the call that waits until no more MMAs than so many are pending, and gives a tuple of sums.
+
+        [gluon] Of a single accumulator the wait gives no tuple.
+        """
+        if self.waits_for_one:
+            return f"wait_for({sums}, {pending})"
+        return f"warpgroup_mma_wait({pending}, deps={sums})"
+
+    def count_of(self, parts: str) -> str:
+        """Return how many parts there are in a tuple of a consumer's."""
+        return f"len({parts})" if self.plan.staggered else "PARTS"
 
     @property
     def zeros(self) -> str:
@@ -751,7 +800,13 @@ class HopperView(KernelView):
     @property
     def first_row(self) -> str:
         """Where a consumer's rows begin."""
-        return "row + consumer * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
+        return self.row_of("consumer")
+
+    def row_of(self, consumer: str) -> str:
+        """Return where the rows begin of a consumer that has this number."""
+        if self.plan.staggered:
+            return f"consumer_row(row, column, {consumer})"
+        return f"row + {consumer} * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
 
     @property
     def own_value(self) -> str:

@@ -236,11 +236,13 @@ class KernelView(ABC):
     def _counts(self) -> Iterator[Field]:
         m, n = self._extents_of_d
         extents = {
-            "tiles_m": f"{m}, PROGRAM_TILE_M",
-            "tiles_n": f"{n}, PROGRAM_TILE_N",
-            "k_steps": f"{self._k_extent}, {self._k_span}",
+            "tiles_m": f"gl.cdiv({m}, PROGRAM_TILE_M)",
+            "tiles_n": f"gl.cdiv({n}, PROGRAM_TILE_N)",
+            "k_steps": f"gl.cdiv({self._k_extent}, {self._k_span})",
         }
-        return (Field(name, SCALAR, f"{name}=gl.cdiv({extents[name]})") for name in self.counts)
+        if self.plan.period_n > self.plan.program_tile_n:
+            extents["tiles_n"] = f"2 * gl.cdiv({n}, 2 * PROGRAM_TILE_N)"
+        return (Field(name, SCALAR, f"{name}={extents[name]}") for name in self.counts)
 
     @property
     def _extents_of_d(self) -> tuple[str, str]:

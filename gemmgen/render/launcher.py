@@ -664,6 +664,14 @@ class Launcher:
                 yield f"value {sign} p->{name}.numbers[{places[operation.operand]}];"
 
     @property
+    def tiles(self) -> str:
+        """The tiles of D."""
+        along_n = "divided_up(n, PROGRAM_TILE_N)"
+        if self.plan.period_n > self.plan.program_tile_n:
+            along_n = "2 * divided_up(n, 2 * PROGRAM_TILE_N)"
+        return f"divided_up(m, PROGRAM_TILE_M) * {along_n}"
+
+    @property
     def tolerance(self) -> str:
         """Largest relative error of an element of D: its rounding, and what the epilogue's functions cost."""
         problem = self.plan.problem

@@ -252,6 +252,11 @@ class HopperOverview(KernelOverview):
         together = plan.occupancy > 1 and plan.schedule_kind != "single_tile"  # which runs one CTA in all
         shared = f", {plan.occupancy} CTAs per SM" if together else ""
         columns = f"({' + '.join(map(str, plan.column_parts))})" if plan.composed else plan.cta_tile_n
+        if plan.staggered:
+            widest = plan.cta_widest_n
+            columns = (
+                f"{plan.cta_tile_n} (of one consumer {widest}, of the other {widest - 2 * plan.stagger_n})"
+            )
         return (
             ("CTA tile", f"{plan.cta_tile_m} x {columns}, {plan.cta_tile_k} of K per step{ring}"),
             ("cluster", f"{plan.cluster_m} x {plan.cluster_n} CTAs"),
@@ -293,9 +298,15 @@ class HopperOverview(KernelOverview):
         if not self.plan.composed:
             return ""
         number = counted(len(self.plan.column_parts))
-        return (
+        parts = (
             f" A tile's columns are {number} parts, each a power of two wide, with tiles of B, MMAs and sums "
             "of its own."
+        )
+        if not self.plan.staggered:
+            return parts
+        return (
+            f"{parts} The last part is of consumer 0's rows alone, which lie above the other's in one tile, "
+            "and below them in the tile beside it: two such tiles are one rectangle."
         )
 
     @property

@@ -709,6 +709,8 @@ class Wrapper:
         """The tiles of D."""
         if self.plan.schedule_kind == "single_tile":
             return "1"
+        if self.plan.period_n > self.plan.program_tile_n:
+            return "-(-m // PROGRAM_TILE_M.value) * -(-n // (2 * PROGRAM_TILE_N.value)) * 2"
         return "-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)"
 
     @property
@@ -912,7 +914,7 @@ class Wrapper:
     def max_overhang(self) -> int:
         """Elements by which a tile's last coordinate can exceed an extent."""
         plan = self.plan
-        return max(plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k * plan.splits_per_tile)
+        return max(plan.program_tile_m, plan.period_n, plan.cta_tile_k * plan.splits_per_tile)
 
     @property
     def compute_capability(self) -> tuple[int, int]:

@@ -423,6 +423,10 @@ class Tile(Model):
     m: Positive | None = Field(default=None, description="rows of D of one CTA")
     n: Positive | None = Field(default=None, description="columns of D of one CTA")
     k: Positive | None = Field(default=None, description="elements of K in one step of the main loop")
+    staggered: bool | None = Field(
+        default=None,
+        description="whether two consumers have unequal columns, and in the next tile the other way round",
+    )
 
 
 class Mma(Model):

@@ -80,6 +80,7 @@ OF_ROLES = frozenset(
     (
         "schedule_kind",
         "specialization",
+        "staggered",
         "consumers",
         "cluster_m",
         "cluster_n",
@@ -123,6 +124,15 @@ NARROWEST_FITTED_PART = 16
 
 WIDEST_FITTED = 384
 """Columns of the widest tile that is tried: 192 sums of a thread, where a consumer has 64 rows."""
+
+STAGGERED: Values = {"staggered": True, "consumers": 2, "cluster_m": 1, "cluster_n": 1}
+"""What a staggered tile goes with."""
+
+STAGGERED_TILE_M = 128
+"""Rows of those that are tried. Of 8 bits they took up to 11 % less time than the best of equal columns, but
+192 columns 2 % more; of 16 bits up to 11 % less, but 160 and 192 columns 1 and 2 % more
+(``benchmarks/fit/h200_staggered_e4m3.jsonl``, ``h200_staggered.jsonl``).
+"""
 
 NARROWEST_BESIDE_REGISTERS = 144
 """Columns of a composed tile of two consumers from which on an A of 16 bits passes through registers."""
@@ -190,6 +200,7 @@ PRODUCER_REGISTERS = 40
 
 DEFAULTS: Values = {
     "schedule_kind": "persistent",
+    "staggered": False,
     "promote_k": 0,
     "splits": 1,
     "reduction": "ordered",
@@ -272,6 +283,8 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 if kind != "none" and rows == "m":
                     for tile, columns in _fitted(problem, stated, wanted, kind):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
+                if kind == KINDS[0] and rows == "m" and _may_stagger(problem, {*stated, *wanted}):
+                    yield from _staggered(Branch(fixed, choices, told), problem, stated, wanted)
 
     def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
@@ -400,11 +413,12 @@ def _is_thirds(rows: object) -> bool:
 
 
 def _fitted(
-    problem: Problem, stated: Values, wanted: Choices, kind: object
+    problem: Problem, stated: Values, wanted: Choices, kind: object, *, pairs: bool = False
 ) -> Iterator[tuple[Values, Choices]]:
     """Yield rows of a tile, with who shares them, and the columns that fill whole waves best with them.
 
-    A spec that states columns, or what composed tiles do not have, leaves none.
+    A spec that states columns, or what composed tiles do not have, leaves none. `pairs` is whether tiles
+    along N come by twos.
     """
     open_to = {"cta_tile_n", "cta_tile_m", "consumers"} - {*stated, *wanted}
     plain = {"cluster_n": 1, "warps_n": 1}
@@ -418,12 +432,32 @@ def _fitted(
             continue
         if thirds != (stated.get("consumers", 3 if thirds else 2) == 3):
             continue
-        if widths := _widths(problem, rows, tried=() if thirds else TILES_N):
+        if widths := _widths(problem, rows, tried=() if thirds else TILES_N, together=1 + pairs):
             tile = {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}
             for narrow, steps in ((True, NARROW_STEP_BYTES), (False, FITTED_STEP_BYTES)):
                 columns = tuple(width for width in widths if (rows + width <= NARROW_TILE) == narrow)
                 if columns:
                     yield tile, {"cta_tile_n": columns, "cta_tile_k": _steps(problem, steps)}
+
+
+def _may_stagger(problem: Problem, decided: Collection[str]) -> bool:
+    """Whether staggered tiles are tried too: their consumers load nothing for the epilogue."""
+    loads = problem.c is not None or problem.vectors
+    return not (loads or {"staggered", "splits", "last_wave", "reduction"} & {*decided})
+
+
+def _staggered(plain: Branch, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+    """Yield the branches of staggered tiles that are tried beside plain ones.
+
+    Two consumers of 64 rows: those of 128 were not measured in a suite.
+    """
+    fixed = {**plain.fixed, **STAGGERED}
+    choices = {name: values for name, values in plain.choices.items() if name not in fixed}
+    if any(stated.get(name, value) != value for name, value in STAGGERED.items()):
+        return
+    for tile, columns in _fitted(problem, stated, wanted, KINDS[0], pairs=True):
+        if tile["cta_tile_m"] == STAGGERED_TILE_M:
+            yield Branch({**fixed, **tile}, {**choices, **columns}, {**plain.kind, "staggered": True})
 
 
 def _without_roles(roles: Branch, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
@@ -444,8 +478,11 @@ def _without_roles(roles: Branch, problem: Problem, stated: Values, wanted: Choi
             yield Branch({**fixed, **tile}, {**choices, **columns, "cta_tile_n": widths}, kind)
 
 
-def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int, ...]:
-    """Return the fewest columns of tiles of so many rows that leave each shape few enough waves of them."""
+def _widths(problem: Problem, rows: int, *, tried: Collection[int], together: int) -> tuple[int, ...]:
+    """Return the fewest columns of tiles of so many rows that leave each shape few enough waves of them.
+
+    So many tiles along N come together.
+    """
     sums = [
         columns
         for columns in range(NARROWEST_FITTED_PART, WIDEST_FITTED + 1, NARROWEST_FITTED_PART)
@@ -453,7 +490,11 @@ def _widths(problem: Problem, rows: int, *, tried: Collection[int]) -> tuple[int
     ]
     fewest = (
         next(
-            (columns for columns in sums if -(-m // rows) * -(-n // columns) <= waves * problem.gpu.sm_count),
+            (
+                columns
+                for columns in sums
+                if -(-m // rows) * -(-n // (together * columns)) * together <= waves * problem.gpu.sm_count
+            ),
             None,
         )
         for m, n, _ in problem.planned_shapes
@@ -507,6 +548,7 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
     others: Values = {
         "schedule_kind": "tiled",
         "specialization": "none",
+        "staggered": False,
         "consumers": 1,
         "cluster_m": 1,
         "cluster_n": 1,
@@ -583,6 +625,8 @@ def _deepest_ring(exchanged: bool) -> int:
 def _kinds(stated: Values) -> tuple[object, ...]:
     if "specialization" in stated:
         return (stated["specialization"],)
+    if stated.get("staggered"):
+        return KINDS[:1]
     persistent = stated.get("schedule_kind", "persistent") == "persistent"
     if not persistent:
         return ("none",)  # a program of one tile has nothing to overlap it with
@@ -601,6 +645,8 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
         implied["occupancy"] = 1
     if kind == "ping_pong":
         implied["consumers"] = 2
+    if stated.get("staggered"):
+        implied |= STAGGERED
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}
     if "early_operand" in stated:
@@ -659,7 +705,7 @@ def _source_for(plan: WgmmaKernel) -> str:
     128 x 80 to 128 x 112. See ``fragments`` too.
     """
     source = _a_source(plan.problem)
-    apart = plan.specialization == "cooperative" and not plan.outstanding_mmas
+    apart = plan.specialization == "cooperative" and not (plan.outstanding_mmas or plan.staggered)
     if not (plan.composed and apart and plan.problem.a.dtype.bits <= 16):
         return source
     gains = plan.consumers > 2 or (plan.consumers == 2 and _is_wide_for_registers(plan))
@@ -749,7 +795,8 @@ def _name(plan: WgmmaKernel) -> str:
 
 def _label(plan: WgmmaKernel) -> str:
     """Return the decisions of a plan's configuration in one line."""
-    parts = [_name(plan), *tile_and_cluster(plan)]
+    tile, *cluster = tile_and_cluster(plan)
+    parts = [_name(plan), tile + " staggered" * plan.staggered, *cluster]
     if plan.specialization == "cooperative":
         parts.append(f"{plan.consumers} consumer{'s' * (plan.consumers > 1)}")
     if plan.occupancy > 1:
@@ -766,6 +813,7 @@ def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
     return {
         "kernel": _name(plan),
         "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
+        "staggered": plan.staggered,
         "cluster": [plan.cluster_m, plan.cluster_n],
         "mma_rows": plan.mma_rows,
         "splits": plan.splits,
@@ -800,7 +848,7 @@ WGMMA_FAMILY = Family(
     excess=excess,
     columns=(
         ("kernel", _name),
-        ("tile", narrow_tile),
+        ("tile", lambda plan: narrow_tile(plan) + "s" * plan.staggered),
         ("CTAs", narrow_cluster),
         ("warps", lambda plan: str(plan.total_warps)),
         ("ring", _ring),
@@ -808,8 +856,8 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="CTAs of a cluster; stages, q0 or q1 MMAs in flight, /2 splits, //2 parallel, /k stream-K; "
-    "sums and registers",
+    legend="s staggered; CTAs of a cluster; stages, q0 or q1 MMAs in flight, /2 splits, //2 parallel, "
+    "/k stream-K; sums and registers",
     label=_label,
     as_dict=_as_dict,
 )

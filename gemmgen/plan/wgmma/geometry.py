@@ -42,6 +42,8 @@ class WgmmaDecisions(Decisions):
     of a CTA are one.
     """
 
+    staggered: bool
+    """Whether one of two consumers has more columns than the other, in the tile beside it the other one."""
     mma_rows: MmaRows
     """The dimension of D along the instruction's rows."""
     mma_n: int
@@ -234,11 +236,43 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def column_parts(self) -> tuple[int, ...]:
-        """Columns of the parts of a CTA's tile, powers of two that differ, the widest first.
+        """Columns of the parts of a CTA's tile, powers of two, the widest first.
 
-        Each part has MMAs, tiles of B and sums of its own.
+        Each part has MMAs, tiles of B and sums of its own. They differ; but in a staggered tile the last one,
+        which only its first consumer has, may be as wide as the one before it.
         """
-        return powers_of_two(self.cta_tile_n)
+        if not self.staggered:
+            return powers_of_two(self.cta_tile_n)
+        return (*powers_of_two(self.cta_tile_n - self.stagger_n), 2 * self.stagger_n)
+
+    @property
+    def stagger_n(self) -> int:
+        """Columns that a consumer of a staggered tile has more than the tile, and the other one less.
+
+        They are those of the narrowest part that both would have otherwise: one has them for both.
+        """
+        return self.cta_tile_n & -self.cta_tile_n
+
+    @property
+    def cta_widest_n(self) -> int:
+        """Columns of D of a CTA's widest consumer: those of B that a CTA loads."""
+        return sum(self.column_parts)
+
+    @property
+    def part_rows(self) -> tuple[int, ...]:
+        """Rows of D of each part in one CTA: of all consumers, or of one."""
+        *others, last = (self.cta_tile_m for _ in self.column_parts)
+        return (*others, last // 2 if self.staggered else last)
+
+    @property
+    def subtiles(self) -> int:
+        """Parts into which the epilogue splits the columns of the widest consumer."""
+        return max(1, self.cta_widest_n // self.subtile_n)
+
+    @property
+    def period_n(self) -> int:
+        """Columns of D after which tiles are alike: of two, if they are staggered."""
+        return self.program_tile_n * (2 if self.staggered else 1)
 
     @property
     def mma_parts(self) -> tuple[int, ...]:
@@ -327,7 +361,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def b_tile_bytes(self) -> int:
         """Bytes of one stage of B in one CTA."""
-        return self.cta_tile_n * self.cta_tile_k * self.problem.b.dtype.bytes
+        return self.cta_widest_n * self.cta_tile_k * self.problem.b.dtype.bytes
 
     def loads(self, operand: str) -> int:
         """Return the TMA loads of A or B for one K step of a CTA: one moves a swizzle's span, of few rows."""
@@ -367,9 +401,9 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
     @property
     def accumulator_elements(self) -> int:
-        """Sums of a consumer thread."""
+        """Sums of a consumer thread, of the widest consumer."""
         threads = self.consumer_warps * self.architecture.threads_per_warp
-        return self.cta_consumer_tile_m * self.cta_tile_n // threads
+        return self.cta_consumer_tile_m * self.cta_widest_n // threads
 
     @property
     def accumulator_registers(self) -> int:

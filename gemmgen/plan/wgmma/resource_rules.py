@@ -183,7 +183,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     partial = " with its partial sums" if plan.promote_k else ""
     yield Finding(
         field,
-        f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n}{partial} takes {accumulator} "
+        f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n}{partial} takes {accumulator} "
         f"registers of each consumer thread",
         f"{most} less {working} to work with leave {room}"
         if room > 0
@@ -210,7 +210,7 @@ def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         yield Finding(
             "warp_specialization.registers.consumer",
             f"{plan.consumer_registers} registers per consumer thread",
-            f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_tile_n} takes "
+            f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n} takes "
             f"{plan.accumulator_registers}, and the kernel "
             f"{working_registers(plan) + plan.operand_registers} more to work with",
             f"use at least {needed}",

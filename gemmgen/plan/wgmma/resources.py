@@ -474,7 +474,12 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     @property
     def _parts(self) -> str:
         """The parts of a composed tile."""
-        return f"in parts of {' + '.join(map(str, self.column_parts))}, " if self.composed else ""
+        if not self.composed:
+            return ""
+        parts = " + ".join(map(str, self.column_parts))
+        if not self.staggered:
+            return f"in parts of {parts}, "
+        return f"of one consumer {parts}, of the other {self.cta_widest_n - 2 * self.stagger_n}, "
 
     @property
     def splits_at_once(self) -> int:

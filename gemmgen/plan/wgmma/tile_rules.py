@@ -528,7 +528,7 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
 
 def adds_up(plan: WgmmaKernel) -> bool:
     """Whether a tile's columns are a power of two, or a sum of few that are wide enough for instructions."""
-    return not plan.composed or _is_sum(plan.cta_tile_n, WGMMA.n_min)
+    return is_power_of_two(plan.cta_tile_n) or _is_sum(plan.cta_tile_n, WGMMA.n_min)
 
 
 def _is_sum(columns: int, narrowest: int) -> bool:
@@ -537,6 +537,8 @@ def _is_sum(columns: int, narrowest: int) -> bool:
 
 def sum_of_parts(plan: WgmmaKernel) -> str:
     """Return a composed tile's columns as the sum that they are."""
+    if plan.staggered:
+        return f"{plan.cta_widest_n} and {plan.cta_widest_n - 2 * plan.stagger_n}"
     return f"{plan.cta_tile_n} = {' + '.join(map(str, plan.column_parts))}"
 
 
@@ -624,6 +626,50 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             f"stream_k for {columns}",
             "this version adds up the sums of pieces for tiles of one part",
             f"use whole, or {widths} for tile.n",
+        )
+
+
+@rule("staggered-tile", after=[composed_tile, *CONSUMERS], consults=[tile_power_of_two.at("tile.n")])
+def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
+    """Two consumers that share a tile's rows have unequal columns of it, and store their sums alone."""
+    if not plan.staggered or consulted.broken(tile_power_of_two.at("tile.n")):
+        return
+    field, columns = "tile.staggered", f"a staggered tile of {plan.cta_tile_n} columns"
+    if plan.specialization != "cooperative" or plan.consumers != 2:
+        kind = "without warp specialization"
+        if plan.ping_pong:
+            kind = "for ping-pong consumers"
+        elif plan.specialized:
+            kind = f"for {plan.consumers} consumer{'s' * (plan.consumers > 1)}"
+        yield Finding(
+            field,
+            f"{columns} {kind}",
+            "two cooperative consumers share a tile of which one has more columns than the other",
+            "leave it out, or use 2 for warp_specialization.consumers with cooperative",
+        )
+    elif is_power_of_two(plan.cta_tile_n):
+        below = 3 * plan.cta_tile_n // 4
+        yield Finding(
+            field,
+            f"{columns}, a power of two",
+            "one consumer has the narrowest of several parts for both",
+            f"leave it out, or use {either((below, 2 * below))} for tile.n",
+        )
+    elif plan.cluster_size > 1:
+        extent = "cluster.m" if plan.cluster_m > 1 else "cluster.n"
+        yield Finding(
+            extent,
+            f"{plan.cluster_size} CTAs that share staggered tiles",
+            "this version staggers the tiles of single CTAs",
+            "use 1, or leave tile.staggered out",
+        )
+    elif plan.problem.c is not None or plan.problem.vectors:
+        read = "C" if plan.problem.c is not None else " and ".join(plan.problem.vectors)
+        yield Finding(
+            field,
+            f"{columns} with {read}",
+            "this version loads no operand of the epilogue for consumers of unequal columns",
+            "leave it out",
         )
 
 
@@ -779,6 +825,7 @@ TILE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     minor_dimension,
     tile_power_of_two,
     composed_tile,
+    staggered_tile,
     consumer_rows,
     tile_rows,
     mma_n,
