@@ -230,7 +230,7 @@ def slug(label: str) -> str:
     """Return the label of a kernel as a part of a module's name: ``cooperative_128x256x64_cluster2x1``."""
     kind, tile, *others = label.split(", ")
     kind = {"ping-pong": "ping_pong"}.get(kind, re.sub(r"\W+", "_", kind))
-    words = [kind, tile.replace(" x ", "x")]
+    words = [kind, tile.replace(" x ", "x").replace(" ", "_")]
     for other in others:
         if other == "2 consumers":
             continue  # as cooperative ones have without a word

@@ -645,7 +645,7 @@ def _implied(stated: Values, kind: object) -> dict[str, object]:
         implied["occupancy"] = 1
     if kind == "ping_pong":
         implied["consumers"] = 2
-    if stated.get("staggered"):
+    if stated.get("staggered") and kind == KINDS[0]:
         implied |= STAGGERED
     if stated.get("schedule_kind") == "single_tile":
         implied |= {"stages": 1, "outstanding_mmas": 0}

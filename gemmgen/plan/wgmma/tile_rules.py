@@ -645,7 +645,7 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             field,
             f"{columns} {kind}",
             "two cooperative consumers share a tile of which one has more columns than the other",
-            "leave it out, or use 2 for warp_specialization.consumers with cooperative",
+            "leave it out, or use 2 for warp_specialization.consumers with cooperative consumers",
         )
     elif is_power_of_two(plan.cta_tile_n):
         below = 3 * plan.cta_tile_n // 4
@@ -661,8 +661,20 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             extent,
             f"{plan.cluster_size} CTAs that share staggered tiles",
             "this version staggers the tiles of single CTAs",
-            "use 1, or leave tile.staggered out",
+            "use 1, or no tile.staggered",
         )
+    elif plan.a_source == "registers":
+        limit = "this version multiplies unequal columns by an A in shared memory"
+        if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16:  # not in shared memory
+            found = f"{columns} with an M-contiguous A of {plan.problem.a.dtype.bits} bits"
+            yield Finding(field, found, limit, "leave it out")
+        else:
+            fix = "use shared, or no tile.staggered"
+            yield Finding("operands.a.source", f"A in registers for {columns}", limit, fix)
+    elif plan.promote_k:
+        limit = "this version adds up the sums of unequal columns in the tensor cores alone"
+        found = f"sums promoted after {plan.promote_k} of K for {columns}"
+        yield Finding("mma.promote_k", found, limit, "leave it out, or use no tile.staggered")
     elif plan.problem.c is not None or plan.problem.vectors:
         read = "C" if plan.problem.c is not None else " and ".join(plan.problem.vectors)
         yield Finding(
