@@ -207,6 +207,7 @@ HOPPER_KINDS: tuple[tuple[str, Stated], ...] = (
             "schedule.kind": ("persistent",),
             "cluster.n": (1,),
             "epilogue.subtile_n": (8, 16, 32, 64),
+            "tile.staggered": (False, False, True),
         },
     ),
     (

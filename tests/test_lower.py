@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -141,9 +142,10 @@ def test_a_k_step_is_as_many_instructions_as_the_ledger_says(product: Product, l
     ]
     assert plan.mmas_per_step == sum(expected)
     steps = re.findall(r"wgmma\.fence.*?wgmma\.commit_group", ptx(lowered), re.DOTALL)
-    assert len(steps) == plan.consumers * issues(plan) * len(parts)
     counts = [step.count("wgmma.mma_async") for step in steps]
-    assert counts == expected * (len(steps) // len(parts))
+    own = [expected[: parts_of(plan, number)] * issues(plan) for number in range(plan.consumers)]
+    # The compiler may place the second one first.
+    assert counts in ([*chain(*own)], [*chain(*own[::-1])])
 
 
 @pytest.mark.parametrize("product", K_AND_N_MAJOR, indirect=True, ids=lambda path: path.stem)
@@ -238,8 +240,13 @@ def consumers(plan: WgmmaKernel, lowered: Lowered) -> list[str]:
     return [lowered.artifacts["ttgir"].decode().rpartition("ttng.init_barrier")[2]]
 
 
-def multiply(plan: WgmmaKernel) -> str:
-    """The K loop."""
+def parts_of(plan: WgmmaKernel, number: int) -> int:
+    """The parts of a consumer: of a staggered tile the second one has all but the last."""
+    return len(plan.column_parts) - (plan.staggered and number > 0)
+
+
+def multiply(plan: WgmmaKernel, number: int = 0) -> str:
+    """The K loop of a consumer."""
     if plan.schedule_kind == "single_tile":
         return "multiply_once"
     if plan.synchronous:
@@ -247,9 +254,9 @@ def multiply(plan: WgmmaKernel) -> str:
     if plan.promote_k:
         return "multiply_promoted"
     pace = "overlapped" if plan.outstanding_mmas else "in_order"
-    if plan.composed:
+    if parts_of(plan, number) > 1 and plan.composed:
         refill = "" if plan.specialized else "_refill"
-        three = "_of_three" if len(plan.column_parts) > 2 else ""
+        three = "_of_three" if parts_of(plan, number) > 2 else ""
         return f"multiply_parts_{'prefetched' if plan.fragments > 1 else pace}{refill}{three}"
     if plan.read_early and not plan.specialized:
         return f"multiply_{pace}_early"
@@ -257,7 +264,7 @@ def multiply(plan: WgmmaKernel) -> str:
     return f"multiply_{pace}{'_refill' if refills else ''}"
 
 
-def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
+def consumer_parts(plan: WgmmaKernel, number: int = 0) -> Iterator[str]:
     """What a consumer does, in order."""
     if plan.specialized and plan.dependent:
         yield "ahead"
@@ -265,7 +272,7 @@ def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
         yield "turn_begin"
     if plan.splits == 1:
         yield from epilogue_loads(plan)
-    yield multiply(plan)
+    yield multiply(plan, number)
     if plan.specialized and issues(plan) > 1:
         yield from ["release"] * len(plan.resources.load_empty)
     if plan.reduces_apart:
@@ -278,7 +285,7 @@ def consumer_parts(plan: WgmmaKernel) -> Iterator[str]:
         yield f"sum_of_splits{kind}"
     if plan.ping_pong and not epilogue_loads(plan):
         yield "turn_end"
-    yield from store_parts(plan)
+    yield from store_parts(plan, number)
 
 
 def epilogue_loads(plan: WgmmaKernel) -> list[str]:
@@ -287,11 +294,11 @@ def epilogue_loads(plan: WgmmaKernel) -> list[str]:
     return loads + (["load_c"] * plan.epilogue_buffers if plan.problem.c else [])
 
 
-def store_parts(plan: WgmmaKernel) -> Iterator[str]:
-    """The epilogue, by sub-tiles."""
+def store_parts(plan: WgmmaKernel, number: int) -> Iterator[str]:
+    """The epilogue of a consumer, by sub-tiles."""
     if plan.problem.vectors:
         yield "await_vectors"
-    for subtile in range(plan.subtiles):
+    for subtile in range(max(1, sum(plan.column_parts[: parts_of(plan, number)]) // plan.subtile_n)):
         if plan.problem.c:
             yield "read_c"
             yield from ["load_c"] * (subtile + plan.epilogue_buffers < plan.subtiles)
@@ -395,12 +402,12 @@ def test_every_barrier_is_initialised_before_the_partitions_start(product: Produ
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)
 def test_a_consumer_waits_multiplies_releases_and_stores(product: Product, lowered: Lowered) -> None:
     plan = hopper(product.plan)
-    for consumer in consumers(plan, lowered):
-        check(consumer, plan, "ttgir", *consumer_parts(plan))
+    for number, consumer in enumerate(consumers(plan, lowered)):
+        check(consumer, plan, "ttgir", *consumer_parts(plan, number))
         # One release per step of the code, on each barrier that counts it, and one turn.
         steps = consumer.count("ttng.warp_group_dot ")
-        assert steps == issues(plan) * len(plan.column_parts)
-        steps //= len(plan.column_parts)
+        assert steps == issues(plan) * parts_of(plan, number)
+        steps //= parts_of(plan, number)
         releases = steps * len(plan.resources.load_empty) + plan.ping_pong if plan.specialized else 0
         assert consumer.count("ttng.arrive_barrier") == releases
 
@@ -476,7 +483,7 @@ def test_the_instructions_of_each_role_come_in_order(product: Product, lowered: 
 def test_every_file_of_directives_is_used_by_a_committed_spec() -> None:
     used: set[str] = set()
     for plan in (hopper(made(spec).plan) for spec in HOPPER_SPECS):
-        ttgir = [*consumer_parts(plan), *operand_parts(plan)]
+        ttgir = [*consumer_parts(plan), *consumer_parts(plan, plan.consumers - 1), *operand_parts(plan)]
         ttgir += ["turn_begin", "turn_end"] if plan.ping_pong else []
         ptx = [multiply(plan), f"store_{plan.problem.d.bits}bit", "store_wait"]
         if plan.specialized:

@@ -45,6 +45,7 @@ TWO_CONSUMERS = WgmmaKernel(
     cta_tile_n=256,
     cta_tile_k=64,
     mma_n=256,
+    staggered=False,
     promote_k=0,
     warps_m=4,
     warps_n=1,

@@ -20,6 +20,7 @@ UNFILLED_WAVES = HERE / "h200_unfilled_waves.jsonl"
 ONE_WAVE = HERE / "h200_one_wave.jsonl"
 WAVE_STORES = HERE / "h200_wave_stores.jsonl"
 A_IN_REGISTERS = HERE / "h200_a_in_registers_e4m3.jsonl"
+STAGGERED = (HERE / "h200_staggered.jsonl", HERE / "h200_staggered_e4m3.jsonl")
 RECORDS = (
     FEW_ROWS,
     HERE / "h200_few_rows_e4m3.jsonl",
@@ -29,6 +30,7 @@ RECORDS = (
     ONE_WAVE,
     WAVE_STORES,
     A_IN_REGISTERS,
+    *STAGGERED,
 )
 
 

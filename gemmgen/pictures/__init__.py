@@ -515,7 +515,7 @@ class Reuse:
 def reuse(kernel: Kernel, shape: Shape, places: Sequence[tuple[int, int]]) -> Reuse:
     """Return what the programs of a wave read of A and B for a problem, at these places of D."""
     a = kernel.program_tile_m * shape[2] * kernel.problem.a.dtype.bits // 8
-    b = kernel.program_tile_n * shape[2] * kernel.problem.b.dtype.bits // 8
+    b = kernel.loaded_n * shape[2] * kernel.problem.b.dtype.bits // 8
     rows, columns = len({row for row, _ in places}), len({column for _, column in places})
     return Reuse(len(places), rows, columns, rows * a + columns * b, len(places) * (a + b))
 
@@ -534,7 +534,7 @@ def tile_order(kernel: Kernel) -> Iterator[Drawing]:
     grid = _grid(kernel, places[: 2 * wave], (tiles_m, tiles_n))
     left, top = grid.left, grid.top
     lines = [
-        text_at("note", left, HEADER_HEIGHT + 14, f"B by {kernel.program_tile_n} columns"),
+        text_at("note", left, HEADER_HEIGHT + 14, f"B by {kernel.loaded_n} columns"),
         *_strip(waves[0], grid),
         cell("panel", left, top, round(grid.columns * grid.width, 1), round(grid.rows * grid.height, 1)),
         *_wave(waves[0], "c0", grid),

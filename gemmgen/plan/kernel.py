@@ -89,6 +89,11 @@ class Geometry(Decisions, ABC):
         return self.cta_tile_n * self.cluster_n
 
     @property
+    def loaded_n(self) -> int:
+        """Columns of B that one program loads for a tile."""
+        return self.program_tile_n
+
+    @property
     def placing_dimensions(self) -> tuple[str, ...]:
         """The dimensions whose tiles have to be counted to find a tile: of an order of lines, a line's."""
         return (LINES[self.order],) if self.order in LINES else ("m", "n")
@@ -247,7 +252,7 @@ class Geometry(Decisions, ABC):
         """Operations per byte that a program loads: its tile's arithmetic intensity towards L2."""
         flops = 2 * self.program_tile_m * self.program_tile_n
         a, b = self.problem.a.dtype.bits, self.problem.b.dtype.bits
-        return flops * 8 / (self.program_tile_m * a + self.program_tile_n * b)
+        return flops * 8 / (self.program_tile_m * a + self.loaded_n * b)
 
 
 def unit_bases(axis: int | None, ctas: int, rank: int, first: int = 1) -> list[list[int]]:

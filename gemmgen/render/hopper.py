@@ -312,7 +312,8 @@ class HopperView(KernelView):
             meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
             for part, columns, meaning in zip(self.columns, plan.column_parts, meanings, strict=False):
                 yield part.columns, columns * plan.cluster_n, meaning
-            yield "PARTS", len(self.columns), ""
+            own = "of consumer 0; the other one has all but the last" if plan.staggered else ""
+            yield "PARTS", len(self.columns), own
             if plan.staggered:
                 meaning = "columns that one consumer has more than a tile, and the other one less"
                 yield "STAGGER_N", plan.stagger_n, meaning
@@ -729,7 +730,7 @@ class HopperView(KernelView):
     @property
     def parts_argument(self) -> str:
         """The same in a call: the second consumer has all parts but the last one."""
-        return ", PARTS - consumer" if self.plan.staggered else ""
+        return ", parts=PARTS - consumer" if self.plan.staggered else ""
 
     @property
     def waits_for_one(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -71,8 +72,11 @@ class OperandLoad:
 
     @property
     def place(self) -> str:
-        """What says where its tiles lie besides K: the first row of A, or the first column of B."""
-        return {"a": "row", "b": "column"}[self.operand]
+        """What says where its tiles lie besides K: the first row of A, or the first column of B.
+
+        A consumer's rows of a staggered tile depend on both.
+        """
+        return ", ".join(name for name in ("row", "column") if re.search(rf"\b{name}\b", self.coordinates))
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ PROGRAM_TILE_M = gl.constexpr(128)
 PROGRAM_TILE_N = gl.constexpr(272)
 PART_N_0 = gl.constexpr(256)  # columns of a tile's parts: each has tiles of B, MMAs and sums of its own
 PART_N_1 = gl.constexpr(32)
-PARTS = gl.constexpr(2)
+PARTS = gl.constexpr(2)  # of consumer 0; the other one has all but the last
 STAGGER_N = gl.constexpr(16)  # columns that one consumer has more than a tile, and the other one less
 PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
@@ -114,7 +114,7 @@ def is_mirrored(column):
 
 @gluon.jit
 def consumer_row(row, column, consumer: gl.constexpr):
-    """Where a consumer's rows of a tile begin: consumer 0, which has more columns, has the upper half first."""
+    """Where a consumer's rows of a tile begin: consumer 0 has the upper half, and in a mirrored tile the lower."""
     return row + (is_mirrored(column) ^ consumer) * CONSUMER_TILE_M
 
 
@@ -163,6 +163,7 @@ def producer_partition(args):
 @gluon.jit
 def wait_for(sums, pending: gl.constexpr):
     """Wait until so many MMAs are pending at most: return the sums of a consumer's parts, as a tuple."""
+    # MMAs read their stage, and write their sums, until they have retired.
     retired = warpgroup_mma_wait(pending, deps=sums)
     # Of a single part it is the accumulator itself.
     return retired if len(sums) > 1 else (retired,)
@@ -266,7 +267,7 @@ def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumer warpgroups: multiply and store its rows of every tile."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        accumulators, ring = multiply(args, args.a_smem[consumer], ring, PARTS - consumer)
+        accumulators, ring = multiply(args, args.a_smem[consumer], ring, parts=PARTS - consumer)
         row, column = tile_origin(args, tile)
         store(args, args.d_smem[consumer], consumer_row(row, column, consumer), column, accumulators)
     # Shared memory must outlive the stores that read it.

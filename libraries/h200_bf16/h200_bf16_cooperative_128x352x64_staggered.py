@@ -48,7 +48,7 @@ PROGRAM_TILE_N = gl.constexpr(352)
 PART_N_0 = gl.constexpr(256)  # columns of a tile's parts: each has tiles of B, MMAs and sums of its own
 PART_N_1 = gl.constexpr(64)
 PART_N_2 = gl.constexpr(64)
-PARTS = gl.constexpr(3)
+PARTS = gl.constexpr(3)  # of consumer 0; the other one has all but the last
 STAGGER_N = gl.constexpr(32)  # columns that one consumer has more than a tile, and the other one less
 PROGRAM_TILE_K = gl.constexpr(64)
 CONSUMERS = gl.constexpr(2)
@@ -132,7 +132,7 @@ def is_mirrored(column):
 
 @gluon.jit
 def consumer_row(row, column, consumer: gl.constexpr):
-    """Where a consumer's rows of a tile begin: consumer 0, which has more columns, has the upper half first."""
+    """Where a consumer's rows of a tile begin: consumer 0 has the upper half, and in a mirrored tile the lower."""
     return row + (is_mirrored(column) ^ consumer) * CONSUMER_TILE_M
 
 
@@ -275,7 +275,7 @@ def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumer warpgroups: multiply and store its rows of every tile."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        accumulators, ring = multiply(args, args.a_smem[consumer], ring, PARTS - consumer)
+        accumulators, ring = multiply(args, args.a_smem[consumer], ring, parts=PARTS - consumer)
         row, column = tile_origin(args, tile)
         store(args, args.d_smem[consumer], consumer_row(row, column, consumer), column, accumulators)
     # Shared memory must outlive the stores that read it.

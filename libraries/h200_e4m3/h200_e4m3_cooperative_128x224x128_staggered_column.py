@@ -49,7 +49,7 @@ PROGRAM_TILE_N = gl.constexpr(224)
 PART_N_0 = gl.constexpr(128)  # columns of a tile's parts: each has tiles of B, MMAs and sums of its own
 PART_N_1 = gl.constexpr(64)
 PART_N_2 = gl.constexpr(64)
-PARTS = gl.constexpr(3)
+PARTS = gl.constexpr(3)  # of consumer 0; the other one has all but the last
 STAGGER_N = gl.constexpr(32)  # columns that one consumer has more than a tile, and the other one less
 PROGRAM_TILE_K = gl.constexpr(128)
 CONSUMERS = gl.constexpr(2)
@@ -120,7 +120,7 @@ def is_mirrored(column):
 
 @gluon.jit
 def consumer_row(row, column, consumer: gl.constexpr):
-    """Where a consumer's rows of a tile begin: consumer 0, which has more columns, has the upper half first."""
+    """Where a consumer's rows of a tile begin: consumer 0 has the upper half, and in a mirrored tile the lower."""
     return row + (is_mirrored(column) ^ consumer) * CONSUMER_TILE_M
 
 
@@ -272,7 +272,7 @@ def consumer_partition(args, consumer: gl.constexpr):
     tensor_scale = gl.load(args.tensor_scale_ptr)
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        accumulators, ring = multiply(args, args.a_smem[consumer], ring, PARTS - consumer)
+        accumulators, ring = multiply(args, args.a_smem[consumer], ring, parts=PARTS - consumer)
         row, column = tile_origin(args, tile)
         store(
             args,

@@ -674,6 +674,48 @@ COMPOSED = {
     ),
 }
 
+# A staggered tile: which rows and columns are whose in which tile, one consumer with two parts, one with one.
+staggered = of("h100_e4m3_staggered")
+STAGGERED = {
+    "staggered_tiles_do_not_change_sides": staggered(
+        K.GLOBAL_RACE, "d_desc", TMA_STORE, ("column // PROGRAM_TILE_N % 2", "column // PROGRAM_TILE_N % 1")
+    ),
+    "staggered_rows_do_not_change": staggered(
+        K.REDUNDANT_STORE,
+        "d_desc",
+        TMA_STORE,
+        ("(is_mirrored(column) ^ consumer)", "consumer"),
+        severity=Severity.LINT,
+    ),
+    "staggered_common_columns_stay": staggered(
+        K.GLOBAL_RACE, "d_desc", TMA_STORE, ("column + is_mirrored(column) * STAGGER_N", "column")
+    ),
+    "staggered_own_columns_stay": staggered(
+        WRONG_NUMBERS, "d_desc", "", ("(1 - is_mirrored(column)) * PROGRAM_TILE_N", "PROGRAM_TILE_N")
+    ),
+    "staggered_own_part_stored_as_a_common_one": staggered(
+        WRONG_NUMBERS, "d_desc", "", ("own + (i - SUBTILES) * SUBTILE_N", "first + i * SUBTILE_N")
+    ),
+    "staggered_bytes_of_the_common_part": staggered(
+        K.BYTE_COUNT, "load_ready", "mbarrier.expect(", (AND_B_1, ",")
+    ),
+    "staggered_released_before_the_own_part_retired": staggered(
+        K.WRITE_AFTER_READ,
+        "a_smem|b_smem",
+        "tma.async_load(",
+        ("accumulators = wait_for(accumulators, 0)", "accumulators = wait_for(accumulators, 1)"),
+        also=((K.ACCUMULATOR_IN_FLIGHT, "sums", "tile *= tensor_scale"),),
+    ),
+}
+
 MUTANTS = (
-    ONE_CONSUMER | COOPERATIVE | PING_PONG | RING_OF_C | CLUSTERS | WITHOUT_PRODUCER | COMPOSED | BLACKWELL
+    ONE_CONSUMER
+    | COOPERATIVE
+    | PING_PONG
+    | RING_OF_C
+    | CLUSTERS
+    | WITHOUT_PRODUCER
+    | COMPOSED
+    | STAGGERED
+    | BLACKWELL
 )

@@ -259,6 +259,11 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return sum(self.column_parts)
 
     @property
+    def loaded_n(self) -> int:
+        """Columns of B that one program loads for a tile."""
+        return self.cta_widest_n * self.cluster_n
+
+    @property
     def part_rows(self) -> tuple[int, ...]:
         """Rows of D of each part in one CTA: of all consumers, or of one."""
         *others, last = (self.cta_tile_m for _ in self.column_parts)
