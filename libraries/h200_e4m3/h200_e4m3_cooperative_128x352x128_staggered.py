@@ -134,7 +134,7 @@ def is_mirrored(column):
 
 @gluon.jit
 def consumer_row(row, column, consumer: gl.constexpr):
-    """Where a consumer's rows of a tile begin: consumer 0 has the upper half, and in a mirrored tile the lower."""
+    """Where a consumer's rows begin: consumer 0 has the upper half, and in a mirrored tile the lower one."""
     return row + (is_mirrored(column) ^ consumer) * CONSUMER_TILE_M
 
 

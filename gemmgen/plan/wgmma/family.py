@@ -856,8 +856,8 @@ WGMMA_FAMILY = Family(
         ("acc/regs", lambda plan: f"{plan.accumulator_registers}/{plan.consumer_registers}"),
         ("occ", lambda plan: str(plan.occupancy)),
     ),
-    legend="s staggered; CTAs of a cluster; stages, q0 or q1 MMAs in flight, /2 splits, //2 parallel, "
-    "/k stream-K; sums and registers",
+    legend="s staggered; CTAs of a cluster; stages, q1 MMA in flight, /2 splits, //2 parallel, /k stream-K; "
+    "sums/registers",
     label=_label,
     as_dict=_as_dict,
 )
