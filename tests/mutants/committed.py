@@ -680,13 +680,6 @@ STAGGERED = {
     "staggered_tiles_do_not_change_sides": staggered(
         K.GLOBAL_RACE, "d_desc", TMA_STORE, ("column // PROGRAM_TILE_N % 2", "column // PROGRAM_TILE_N % 1")
     ),
-    "staggered_rows_do_not_change": staggered(
-        K.REDUNDANT_STORE,
-        "d_desc",
-        TMA_STORE,
-        ("(is_mirrored(column) ^ consumer)", "consumer"),
-        severity=Severity.LINT,
-    ),
     "staggered_common_columns_stay": staggered(
         K.GLOBAL_RACE, "d_desc", TMA_STORE, ("column + is_mirrored(column) * STAGGER_N", "column")
     ),

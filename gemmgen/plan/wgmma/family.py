@@ -764,8 +764,9 @@ def _producer_registers(plan: WgmmaKernel) -> int:
 
     [gluon] Such kernels need more where cooperative consumers wait for their sums and multiply parts of them
     by a number: 128 of them need 160 registers otherwise, and spill 32 to 56 bytes at 168, in every order,
-    and none with C, a scalar, or an MMA in flight. Four consumers, at 96, spill 36. With SiLU of them and one
-    operand loaded early they spill 12 at 168; with pieces of the last wave, three steps and erf of parts, 8.
+    and none with C, a scalar, or an MMA in flight; of int8 those with C do too. Four consumers, at 96, spill
+    36. With GELU of parts they spill 24 at 168, with SiLU of them and a scale 16, and 12 with SiLU and one
+    operand loaded early; with pieces of the last wave, three steps and erf of parts, 8.
     """
     if not plan.specialized:
         return PRODUCER_REGISTERS
@@ -773,10 +774,12 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     if plan.consumers not in range(2, most_consumers(plan) + 1) or plan.occupancy > 1:
         return usual
     waits = plan.specialization == "cooperative" and not plan.outstanding_mmas
-    in_parts = "alpha" in plan.problem.steps and plan.problem.c is None and plan.subtiles > 1
-    smooth = plan.read_early and any(op.smooth for op in plan.problem.operations)
+    alone = plan.problem.c is None or plan.problem.accumulator.integer
+    parts = waits and plan.subtiles > 1
+    in_parts = parts and "alpha" in plan.problem.steps and alone
+    smooth = (parts or plan.read_early) and any(op.smooth for op in plan.problem.operations)
     several = plan.divides_last_wave and len(plan.problem.steps) >= EPILOGUE_STEPS
-    more = (waits and in_parts) or smooth or (several and plan.problem.applies_erf) or plan.consumers > 3
+    more = in_parts or smooth or (several and plan.problem.applies_erf) or plan.consumers > 3
     needed = needed_registers(plan) + (2 * MARGIN if more else 0)
     share = plan.register_pool.launch_registers
     return share if max(needed, usual) <= share else usual
