@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from traceback import walk_tb
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -55,7 +56,7 @@ def import_generated(path: Path) -> ModuleType:
     module.__file__ = str(path.resolve())
     module.__dict__[SOURCE] = source
     try:
-        exec(compile(source, module.__file__, "exec", dont_inherit=True), module.__dict__)
+        exec(_code_of(source, module.__file__), module.__dict__)
     except Exception as error:  # a generated file may have been edited by hand: anything can come out of it
         line = _line_of(error, module.__file__)
         message = f"cannot import the module: {type(error).__name__}: {error}"
@@ -64,6 +65,12 @@ def import_generated(path: Path) -> ModuleType:
         message = "the module has no function `matmul`"
         raise GemmgenError([Diagnostic(path.as_posix(), "bad-module", message)])
     return module
+
+
+@lru_cache(maxsize=8)
+def _code_of(source: str, file: str) -> CodeType:
+    """Compile a module's text: half of the time to import it, and it may be imported again."""
+    return compile(source, file, "exec", dont_inherit=True)
 
 
 def matmul_of(module: ModuleType) -> Matmul:
