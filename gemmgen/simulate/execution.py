@@ -166,9 +166,10 @@ def run_lowered(
     for option, names in (("early", early or ()), ("restored", restored)):
         _check_names(option, names, lowered.arguments)
     policies = [policy_of(name, seed + i) for i, name in enumerate(schedules)]
-    linecache.checkcache()  # a file may have been edited since it was quoted
     programs = programs_of(grid, lowered.bound)
-    module, known = _parsed(lowered.text, lowered.library)
+    module, known, files = _parsed(lowered.text, lowered.library)
+    for file in files:  # and not all that this process has quoted: each is looked up on the disk
+        linecache.checkcache(file)  # it may have been edited since
     compiled = replace(known, layout=known.layout.afresh(), tensor_layout=known.tensor_layout.afresh())
     findings = Findings()
     check_budget(module, compiled.function, lowered.target, findings)
@@ -545,10 +546,11 @@ def _spinning(running: Sequence[Cluster]) -> list[Agent]:
 
 
 @lru_cache(maxsize=4)
-def _parsed(text: str, library: str) -> tuple[Operation, Kernel]:
-    """Return a module and its kernel, which nothing changes but the division of its layouts."""
+def _parsed(text: str, library: str) -> tuple[Operation, Kernel, frozenset[str]]:
+    """Return a module, its kernel, which nothing changes but the division of its layouts, and its files."""
     module = parse(text, library)
-    return module, _kernel(module)
+    body = walk(module.regions[0])
+    return module, _kernel(module), frozenset(frame.file for op in body for frame in op.location.frames)
 
 
 def _kernel(module: Operation) -> Kernel:
