@@ -46,6 +46,8 @@ def ptx(kernel: Any, *constants: object) -> str:
     signature = dict(zip(kernel.arg_names, types, strict=True))
     source = gluon.GluonASTSource(kernel, signature, {(2 + i,): value for i, value in enumerate(constants)})
     target = backend.GPUTarget("cuda", 90, 32)
+    # Of half a gigabyte of Triton, which it remembers: here once, and not in each fork.
+    importlib.import_module("triton.runtime.cache").triton_key()
     with forked(lambda: triton.compile(source, target=target, options={"num_ctas": 2}).asm["ptx"]) as text:
         return text()
 
