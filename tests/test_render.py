@@ -295,8 +295,8 @@ def test_a_module_names_no_machine_and_no_time(product: Product) -> None:
     assert re.findall(r"\b20\d\d-\d\d|\b\d\d:\d\d\b|\bfile:", product.module) == []
 
 
-def test_a_module_says_what_it_is_made_from(product: Product) -> None:
-    docstring = ast.get_docstring(ast.parse(product.module)) or ""
+def test_a_module_says_what_it_is_made_from(product: Product, tree: ast.Module) -> None:
+    docstring = ast.get_docstring(tree) or ""
     plan = product.plan
     assert docstring.startswith(f"{plan.problem.title}.\n\n")
     assert f"{product.source.stem}.yaml" in docstring
