@@ -33,6 +33,9 @@ class Names(Sequence[str]):
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
         return tuple(self._read())[index]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._read()))  # as it comes of `__getitem__`, the table is read for each name
+
     def __len__(self) -> int:
         return len(tuple(self._read()))
 
@@ -44,18 +47,18 @@ class Column(Mapping[str, Value], Generic[Value]):
     """One column of a table by the rows' names, without the rows that leave it empty (None)."""
 
     def __init__(self, table: Mapping[str, Row], value: Callable[[Row], Value | None]) -> None:
-        self._read: Callable[[], dict[str, Value]] = lambda: {
-            name: found for name, row in table.items() if (found := value(row)) is not None
-        }
+        self._table, self._value = table, value
 
     def __getitem__(self, name: str) -> Value:
-        return self._read()[name]
+        if (found := self._value(self._table[name])) is None:
+            raise KeyError(name)
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
+        return (name for name, row in self._table.items() if self._value(row) is not None)
 
     def __len__(self) -> int:
-        return len(self._read())
+        return sum(1 for _ in self)
 
 
 @dataclass(frozen=True)
