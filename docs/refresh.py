@@ -310,7 +310,7 @@ def _luck(book: Book, contest: str) -> str:
 def _short(kernel: str) -> str:
     """Return a kernel's tile, its CTAs on an SM and its splits: ``16x64x128 ·2 /4``.
 
-    Of one with roles ``pp`` says ping-pong, and ``(2x1)`` its cluster.
+    An ``s`` says that it is staggered. Of one with roles ``pp`` says ping-pong, and ``(2x1)`` its cluster.
     """
     label = kernel.partition(": ")[2]
     tile = re.search(r"(\d+) x (\d+) x (\d+)", label)
@@ -320,6 +320,7 @@ def _short(kernel: str) -> str:
     return "".join(
         (
             "x".join(tile.groups()),
+            "s" if "staggered" in label else "",
             " pp" if label.startswith("ping-pong") else "",
             f" ({cluster[1]}x{cluster[2]})" if cluster else "",
             f" ·{ctas[1]}" if ctas else "",

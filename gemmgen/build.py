@@ -18,6 +18,7 @@ from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError, Violation
 from gemmgen.lower import Lowered, Resources, lower
 from gemmgen.plan.ledger import Ledger, ledger
+from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make, write, write_files
 from gemmgen.render import render_launcher
@@ -57,7 +58,7 @@ def spec_row(product: Product, module: str) -> dict[str, object]:
     return {
         "spec": product.source.stem,
         "dtypes": f"{problem.a.dtype.name} x {problem.b.dtype.name} -> {problem.d.name}",
-        "tile": f"{plan.cta_tile_m}x{plan.cta_tile_n}x{plan.cta_tile_k}",
+        "tile": narrow_tile(plan),
         "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
         "stages": plan.stages,
         "module": module,

@@ -515,9 +515,10 @@ class Reuse:
 def reuse(kernel: Kernel, shape: Shape, places: Sequence[tuple[int, int]]) -> Reuse:
     """Return what the programs of a wave read of A and B for a problem, at these places of D."""
     a = kernel.program_tile_m * shape[2] * kernel.problem.a.dtype.bits // 8
-    b = kernel.loaded_n * shape[2] * kernel.problem.b.dtype.bits // 8
+    b_column = shape[2] * kernel.problem.b.dtype.bits // 8
     rows, columns = len({row for row, _ in places}), len({column for _, column in places})
-    return Reuse(len(places), rows, columns, rows * a + columns * b, len(places) * (a + b))
+    touched = rows * a + columns * kernel.program_tile_n * b_column
+    return Reuse(len(places), rows, columns, touched, len(places) * (a + kernel.loaded_n * b_column))
 
 
 def tile_order(kernel: Kernel) -> Iterator[Drawing]:

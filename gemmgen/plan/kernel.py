@@ -196,13 +196,13 @@ class Geometry(Decisions, ABC):
     def tiles(self, shape: Shape) -> tuple[int, int]:
         """Return the program tiles along M and N of a problem."""
         m, n, _ = shape
-        alike = self.period_n // self.program_tile_n
-        return -(-m // self.program_tile_m), -(-n // self.period_n) * alike
+        together = self.tiles_together
+        return -(-m // self.program_tile_m), -(-n // (together * self.program_tile_n)) * together
 
     @property
-    def period_n(self) -> int:
-        """Columns of D after which tiles are alike."""
-        return self.program_tile_n
+    def tiles_together(self) -> int:
+        """Tiles along N that are one rectangle of D together: several, if none is one by itself."""
+        return 1
 
     @property
     def splits_per_tile(self) -> int:

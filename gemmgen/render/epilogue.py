@@ -199,7 +199,7 @@ class EpilogueView:
     @property
     def staggered(self) -> bool:
         """Whether one consumer has a part more than the other."""
-        return self.plan.period_n > self.plan.program_tile_n
+        return self.plan.tiles_together > 1
 
     @property
     def counts_of_parts(self) -> tuple[int, ...]:

@@ -747,7 +747,7 @@ class HopperView(KernelView):
         return f"warpgroup_mma_wait({pending}, deps={sums})"
 
     def count_of(self, parts: str) -> str:
-        """Return how many parts there are in a tuple of a consumer's."""
+        """Return how many parts the tuple of a consumer has that is called so."""
         return f"len({parts})" if self.plan.staggered else "PARTS"
 
     @property

@@ -244,8 +244,8 @@ class KernelView(ABC):
             "tiles_n": f"gl.cdiv({n}, PROGRAM_TILE_N)",
             "k_steps": f"gl.cdiv({self._k_extent}, {self._k_span})",
         }
-        if self.plan.period_n > self.plan.program_tile_n:
-            extents["tiles_n"] = f"2 * gl.cdiv({n}, 2 * PROGRAM_TILE_N)"
+        if (together := self.plan.tiles_together) > 1:
+            extents["tiles_n"] = f"{together} * gl.cdiv({n}, {together} * PROGRAM_TILE_N)"
         return (Field(name, SCALAR, f"{name}={extents[name]}") for name in self.counts)
 
     @property

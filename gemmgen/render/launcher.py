@@ -667,8 +667,8 @@ class Launcher:
     def tiles(self) -> str:
         """The tiles of D."""
         along_n = "divided_up(n, PROGRAM_TILE_N)"
-        if self.plan.period_n > self.plan.program_tile_n:
-            along_n = "2 * divided_up(n, 2 * PROGRAM_TILE_N)"
+        if (together := self.plan.tiles_together) > 1:
+            along_n = f"{together} * divided_up(n, {together} * PROGRAM_TILE_N)"
         return f"divided_up(m, PROGRAM_TILE_M) * {along_n}"
 
     @property

@@ -709,8 +709,9 @@ class Wrapper:
         """The tiles of D."""
         if self.plan.schedule_kind == "single_tile":
             return "1"
-        if self.plan.period_n > self.plan.program_tile_n:
-            return "-(-m // PROGRAM_TILE_M.value) * -(-n // (2 * PROGRAM_TILE_N.value)) * 2"
+        if (together := self.plan.tiles_together) > 1:
+            along_n = f"-(-n // ({together} * PROGRAM_TILE_N.value)) * {together}"
+            return f"-(-m // PROGRAM_TILE_M.value) * {along_n}"
         return "-(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value)"
 
     @property
@@ -914,7 +915,8 @@ class Wrapper:
     def max_overhang(self) -> int:
         """Elements by which a tile's last coordinate can exceed an extent."""
         plan = self.plan
-        return max(plan.program_tile_m, plan.period_n, plan.cta_tile_k * plan.splits_per_tile)
+        columns = plan.program_tile_n * plan.tiles_together
+        return max(plan.program_tile_m, columns, plan.cta_tile_k * plan.splits_per_tile)
 
     @property
     def compute_capability(self) -> tuple[int, int]:

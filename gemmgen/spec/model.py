@@ -425,7 +425,7 @@ class Tile(Model):
     k: Positive | None = Field(default=None, description="elements of K in one step of the main loop")
     staggered: bool | None = Field(
         default=None,
-        description="whether two consumers have unequal columns, and in the next tile the other way round",
+        description="whether the first of two consumers has more columns than the second",
     )
 
 

@@ -7,7 +7,7 @@ fits the constants to records:
 * [many-rows] 118 shapes of 128 rows or more by 24 pinned kernels of bf16:
   ``benchmarks/fit/h200_many_rows.jsonl``;
 * [composed] kernels of composed tiles at nine shapes: ``benchmarks/fit/h200_composed.jsonl``;
-* [staggered] staggered tiles and others of as many columns at 13 shapes, of bf16 and of e4m3:
+* [staggered] staggered tiles and others, most of as many columns, at 13 shapes of bf16 and of e4m3:
   ``benchmarks/fit/h200_staggered.jsonl``, ``benchmarks/fit/h200_staggered_e4m3.jsonl``;
 * [first-choices] an earlier planner's first five at 137 shapes of 128 rows or more, 114 kernels:
   ``benchmarks/fit/h200_first_choices.jsonl``;
@@ -81,7 +81,6 @@ NARROW_READ_SHARE = 0.75
 other part makes up for: what tiles of 128 x 144 to 128 x 288 took more than staggered ones. With all of them
 tiles of 128 x 80 and 128 x 96 would be predicted 9 % too slow.
 """
-
 REFILL_NS = {"single_tile": 0, "tiled": 182, "persistent": 529}
 """To wait for a stage and ask for another where the warps that multiply also load: [many-rows] tiled;
 [session] persistent, which had 0.571 without an MMA in flight.
@@ -225,10 +224,11 @@ LONE_STEP_NS = 50
 
 @once
 def mma_cycles(plan: WgmmaKernel) -> float:
-    """Return the cycles of the tensor cores for one K step of a CTA tile; a narrow instruction takes some.
+    """Return the cycles of the tensor cores for one K step of a CTA tile.
 
-    Those of a part wait for what they read from shared memory, 64 rows of A and their columns of B: 24 cycles
-    for 32 columns, which are multiplied in 16. The wider ones beside them make up for little of it.
+    A narrow instruction takes some: that was measured of exchanged operands. Those of a part wait for what
+    they read from shared memory, 64 rows of A and their columns of B: 24 cycles for 32 columns, which are
+    multiplied in 16. The wider ones beside them make up for little of it.
     """
     m, n, k = plan.mma_shape
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
@@ -255,8 +255,8 @@ def smem_cycles(plan: WgmmaKernel) -> float:
     if plan.exchanged:
         extent, parts, extents = plan.cta_tile_n, (plan.cta_tile_m,), (plan.cta_tile_n,)
     rows = float(extent * _reads_of_a(plan))
-    for part, extent, (_, n, _) in zip(parts, extents, plan.mma_shapes, strict=True):
-        rows += extent * (part / m + part / n - 1)
+    for part, rows_of_part, (_, n, _) in zip(parts, extents, plan.mma_shapes, strict=True):
+        rows += rows_of_part * (part / m + part / n - 1)
     return rows * plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.smem_bytes_per_cycle
 
 

@@ -128,9 +128,12 @@ WIDEST_FITTED = 384
 STAGGERED: Values = {"staggered": True, "consumers": 2, "cluster_m": 1, "cluster_n": 1}
 """What a staggered tile goes with."""
 
+STAGGERED_TILES_N = (224, 160, 192, 96)
+"""Columns of tiles that are tried where a spec wants staggered ones, beside those that fit its shapes."""
+
 STAGGERED_TILE_M = 128
-"""Rows of those that are tried. Of 8 bits they took up to 11 % less time than the best of equal columns, but
-192 columns 2 % more; of 16 bits up to 11 % less, but 160 and 192 columns 1 and 2 % more
+"""Rows of those that are tried. Of 8 bits they took up to 9 % less time than equal columns with A from either
+place, but 192 columns 2 % more; of 16 bits up to 8 % less, but 96, 160 and 192 columns 1 to 2 % more
 (``benchmarks/fit/h200_staggered_e4m3.jsonl``, ``h200_staggered.jsonl``).
 """
 
@@ -281,7 +284,8 @@ class WgmmaSpace(Space[WgmmaKernel]):
                 if kind == KINDS[0] and rows == "m" and _is_of_a_wave(problem, {*stated, *wanted}):
                     yield from _without_roles(Branch(fixed, choices, told), problem, stated, wanted)
                 if kind != "none" and rows == "m":
-                    for tile, columns in _fitted(problem, stated, wanted, kind):
+                    pairs = bool(stated.get("staggered"))
+                    for tile, columns in _fitted(problem, stated, wanted, kind, pairs=pairs):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
                 if kind == KINDS[0] and rows == "m" and _may_stagger(problem, {*stated, *wanted}):
                     yield from _staggered(Branch(fixed, choices, told), problem, stated, wanted)
@@ -357,6 +361,8 @@ def _choices(
     """
     exchanged = rows == "n"
     choices = {**CHOICES, "cta_tile_k": _steps(problem, EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES)}
+    if stated.get("staggered"):
+        choices["cta_tile_n"] = STAGGERED_TILES_N
     if exchanged:
         choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
     elif kind == "cooperative" and _is_of_long_k(problem):
@@ -441,15 +447,16 @@ def _fitted(
 
 
 def _may_stagger(problem: Problem, decided: Collection[str]) -> bool:
-    """Whether staggered tiles are tried too: their consumers load nothing for the epilogue."""
+    """Whether staggered tiles are tried too: of A in shared memory, with an epilogue that loads nothing."""
     loads = problem.c is not None or problem.vectors
-    return not (loads or {"staggered", "splits", "last_wave", "reduction"} & {*decided})
+    others = {"staggered", "a_source", "promote_k", "splits", "last_wave", "reduction"}
+    return not (loads or _a_source(problem) == "registers" or others & {*decided})
 
 
 def _staggered(plain: Branch, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
     """Yield the branches of staggered tiles that are tried beside plain ones.
 
-    Two consumers of 64 rows: those of 128 were not measured in a suite.
+    Two consumers of 64 rows: those of 128 were the best at none of the records' shapes.
     """
     fixed = {**plain.fixed, **STAGGERED}
     choices = {name: values for name, values in plain.choices.items() if name not in fixed}
@@ -798,8 +805,7 @@ def _name(plan: WgmmaKernel) -> str:
 
 def _label(plan: WgmmaKernel) -> str:
     """Return the decisions of a plan's configuration in one line."""
-    tile, *cluster = tile_and_cluster(plan)
-    parts = [_name(plan), tile + " staggered" * plan.staggered, *cluster]
+    parts = [_name(plan), *tile_and_cluster(plan)]
     if plan.specialization == "cooperative":
         parts.append(f"{plan.consumers} consumer{'s' * (plan.consumers > 1)}")
     if plan.occupancy > 1:
@@ -851,7 +857,7 @@ WGMMA_FAMILY = Family(
     excess=excess,
     columns=(
         ("kernel", _name),
-        ("tile", lambda plan: narrow_tile(plan) + "s" * plan.staggered),
+        ("tile", narrow_tile),
         ("CTAs", narrow_cluster),
         ("warps", lambda plan: str(plan.total_warps)),
         ("ring", _ring),

@@ -43,7 +43,10 @@ class WgmmaDecisions(Decisions):
     """
 
     staggered: bool
-    """Whether one of two consumers has more columns than the other, in the tile beside it the other one."""
+    """Whether the first of two consumers has more columns than the second.
+
+    In the next tile along N they exchange rows and sides.
+    """
     mma_rows: MmaRows
     """The dimension of D along the instruction's rows."""
     mma_n: int
@@ -241,7 +244,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         Each part has MMAs, tiles of B and sums of its own. They differ; but in a staggered tile the last one,
         which only its first consumer has, may be as wide as the one before it.
         """
-        if not self.staggered:
+        if not self.stagger_n:
             return powers_of_two(self.cta_tile_n)
         return (*powers_of_two(self.cta_tile_n - self.stagger_n), 2 * self.stagger_n)
 
@@ -249,9 +252,11 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def stagger_n(self) -> int:
         """Columns that a consumer of a staggered tile has more than the tile, and the other one less.
 
-        They are those of the narrowest part that both would have otherwise: one has them for both.
+        They are those of the narrowest part that both would have otherwise: one has them for both. A tile of
+        one part has none, and no rule allows to stagger it.
         """
-        return self.cta_tile_n & -self.cta_tile_n
+        narrowest = self.cta_tile_n & -self.cta_tile_n
+        return narrowest if self.staggered and narrowest < self.cta_tile_n else 0
 
     @property
     def cta_widest_n(self) -> int:
@@ -267,7 +272,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     def part_rows(self) -> tuple[int, ...]:
         """Rows of D of each part in one CTA: of all consumers, or of one."""
         *others, last = (self.cta_tile_m for _ in self.column_parts)
-        return (*others, last // 2 if self.staggered else last)
+        return (*others, last // 2 if self.stagger_n else last)
 
     @property
     def subtiles(self) -> int:
@@ -275,9 +280,9 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return max(1, self.cta_widest_n // self.subtile_n)
 
     @property
-    def period_n(self) -> int:
-        """Columns of D after which tiles are alike: of two, if they are staggered."""
-        return self.program_tile_n * (2 if self.staggered else 1)
+    def tiles_together(self) -> int:
+        """Tiles along N that are one rectangle of D together: two, if they are staggered."""
+        return 2 if self.staggered else 1
 
     @property
     def mma_parts(self) -> tuple[int, ...]:

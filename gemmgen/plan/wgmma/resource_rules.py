@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.gpus import power_of_two_below
+from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, nearest, one_of, rule
 from gemmgen.plan.shared_rules import (
     expressible,
@@ -36,6 +36,7 @@ from gemmgen.plan.wgmma.tile_rules import (
     CONSUMERS,
     EXTENTS,
     TILE,
+    adds_up,
     composed_tile,
     least_columns,
     least_tile,
@@ -176,6 +177,8 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     elif columns > narrowest:
         fitting = max(narrowest, columns * room // accumulator)
         fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
+        if plan.stagger_n:
+            fitting = _widest_staggered(plan, most) or fitting
         field, largest = f"tile.{plan.mma_columns}", fitting
     else:
         field, largest = f"tile.{plan.mma_rows}", _halved(plan, plan.mma_rows, plan.mma_shape[0], most)
@@ -190,6 +193,21 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         else f"it takes {working} more to work with, and can have {most}",
         f"use at most {largest}",
     )
+
+
+def _widest_staggered(plan: WgmmaKernel, most: int) -> int:
+    """Return the most columns of a staggered tile whose sums need at most so many registers, or 0.
+
+    Those of the wider consumer do not grow with the tile's: 192 = 128 + 64 has 256, and 208 has 224.
+    """
+    widths = (
+        columns for columns in range(plan.cta_tile_n - 1, WGMMA.n_min, -1) if not is_power_of_two(columns)
+    )
+    for columns in widths:
+        narrower = altered(plan, cta_tile_n=columns, subtile_n=min(plan.subtile_n, 2 * (columns & -columns)))
+        if adds_up(narrower) and needed_registers(narrower) <= most:
+            return columns
+    return 0
 
 
 def _halved(plan: WgmmaKernel, axis: Literal["m", "n", "k"], least: int, most: int) -> int:

@@ -436,7 +436,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
                 "instructions",
                 self.mmas_per_step,
                 "wgmma",
-                f"{' and '.join(self.mma_names)} per warpgroup and K step",
+                f"{' and '.join(self.mma_names)} per warpgroup{' of consumer 0' * self.staggered} and K step",
             ),
         )
 

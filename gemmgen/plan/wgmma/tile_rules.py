@@ -538,7 +538,7 @@ def _is_sum(columns: int, narrowest: int) -> bool:
 def sum_of_parts(plan: WgmmaKernel) -> str:
     """Return a composed tile's columns as the sum that they are."""
     if plan.staggered:
-        return f"{plan.cta_widest_n} and {plan.cta_widest_n - 2 * plan.stagger_n}"
+        return f"{plan.cta_tile_n} ({plan.cta_widest_n} and {plan.cta_widest_n - 2 * plan.stagger_n})"
     return f"{plan.cta_tile_n} = {' + '.join(map(str, plan.column_parts))}"
 
 
@@ -629,6 +629,14 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
         )
 
 
+def _staggered_widths(plan: WgmmaKernel) -> str:
+    """Name the widths around a power of two that can be staggered, if their sums have registers."""
+    below = 3 * plan.cta_tile_n // 4
+    wider = (altered(plan, cta_tile_n=columns) for columns in (below, 2 * below) if columns > WGMMA.n_min)
+    fitting = [each.cta_tile_n for each in wider if needed_registers(each) <= most_consumer_registers(each)]
+    return f", or use {either(fitting)} for tile.n" if fitting else ""
+
+
 @rule("staggered-tile", after=[composed_tile, *CONSUMERS], consults=[tile_power_of_two.at("tile.n")])
 def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     """Two consumers that share a tile's rows have unequal columns of it, and store their sums alone."""
@@ -648,12 +656,11 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             "leave it out, or use 2 for warp_specialization.consumers with cooperative consumers",
         )
     elif is_power_of_two(plan.cta_tile_n):
-        below = 3 * plan.cta_tile_n // 4
         yield Finding(
             field,
             f"{columns}, a power of two",
             "one consumer has the narrowest of several parts for both",
-            f"leave it out, or use {either((below, 2 * below))} for tile.n",
+            "leave it out" + _staggered_widths(plan),
         )
     elif plan.cluster_size > 1:
         extent = "cluster.m" if plan.cluster_m > 1 else "cluster.n"
