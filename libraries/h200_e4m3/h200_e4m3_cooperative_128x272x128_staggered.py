@@ -128,7 +128,7 @@ def common_column(column):
 
 @gluon.jit
 def own_column(column):
-    """Where the columns begin that consumer 0 has alone: behind the others, in a mirrored tile before them."""
+    """Where the columns of consumer 0 alone begin: behind the others, in a mirrored tile before them."""
     return column + (1 - is_mirrored(column)) * PROGRAM_TILE_N - STAGGER_N
 
 
