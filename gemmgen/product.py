@@ -22,7 +22,7 @@ from types import MappingProxyType
 from gemmgen import MODULE_FORMAT
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, UNSTATABLE, gradient_specs
+from gemmgen.plan.decisions import FIELDS, UNSTATED, gradient_specs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, family_for
@@ -86,7 +86,7 @@ class Product:
         """
         decisions = family_for(self.plan).decisions
         values = {path: getattr(self.plan, name, None) for path, name in FIELDS.items() if name in decisions}
-        return {path: None if (path, value) in UNSTATABLE else value for path, value in values.items()}
+        return {path: None if (path, value) in UNSTATED else value for path, value in values.items()}
 
     def files(self) -> dict[str, str]:
         """Return the product's files by name, with those of gradients.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hopper import hopper
 
+from gemmgen.errors import GemmgenError
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
 from gemmgen.verify.simulation import Launch, simulate_product
@@ -61,6 +63,18 @@ def test_tiles_come_by_twos_along_n(plan: WgmmaKernel) -> None:
     assert plan.tiles((129, 321, 128)) == (2, 4)
     plain = replace(plan, staggered=False)
     assert plain.tiles((129, 321, 128)) == (2, 3)
+
+
+def test_a_huge_tile_is_refused_at_once_with_columns_that_do(tmp_path: Path) -> None:
+    spec = tmp_path / "huge.yaml"
+    text = (ROOT / "specs" / "h100_e4m3_staggered.yaml").read_text()
+    spec.write_text(text.replace("n: 160", f"n: {3 << 29}"))
+    start = time.perf_counter()
+    with pytest.raises(GemmgenError) as caught:
+        make(spec)
+    assert time.perf_counter() - start < 5
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.field) == ("accumulator-registers", "tile.n")
 
 
 ALL_TILES = "tiles_n=2 * gl.cdiv(d_desc.shape[1], 2 * PROGRAM_TILE_N)"

@@ -281,7 +281,7 @@ class Tiles:
     minor: str
     rows: int
     columns: int
-    pairs: bool
+    by_twos: bool
     depth: int
     ctas: int
     programs: int
@@ -357,7 +357,7 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
         minor=kernel.minor,
         rows=kernel.program_tile_m,
         columns=kernel.program_tile_n,
-        pairs=kernel.staggered,
+        by_twos=kernel.staggered,
         depth=kernel.cta_tile_k,
         ctas=kernel.cluster_size,
         programs=kernel.problem.gpu.clusters(kernel.cluster_size),

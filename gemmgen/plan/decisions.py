@@ -125,7 +125,7 @@ FIELDS = {
 }
 """The decisions that a spec can state: the path of each field, and the name of the plan's."""
 
-UNSTATABLE: Final = frozenset(
+UNSTATED: Final = frozenset(
     {("mma.promote_k", 0), ("tile.staggered", False), ("warp_specialization.registers.producer", 0)}
 )
 """What a plan has where a spec that states the other decisions says nothing: there is nothing to state."""
@@ -159,7 +159,7 @@ def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
         early = getattr(kernel, "early_operand", "none")
         if value is None or (path.startswith("dependent_launch.") and early == "none"):
             continue
-        if (path, value) in UNSTATABLE:
+        if (path, value) in UNSTATED:
             continue
         *sections, last = path.split(".")
         section = data

@@ -465,8 +465,6 @@ def _widened(dtype: str) -> str:
 def _sum_of(statement: str, parts: list[str]) -> str:
     """Return a statement of a sum, in as many lines as it takes."""
     line = f"{statement} {' + '.join(parts)}"
-    return (
-        line
-        if 4 + len(line) <= LINE_LENGTH
-        else fit(f"{statement} (", ["\n        + ".join(parts)], ")", indent=4)
-    )
+    if 4 + len(line) <= LINE_LENGTH:
+        return line
+    return fit(f"{statement} (", ["\n        + ".join(parts)], ")", indent=4)

@@ -596,7 +596,9 @@ class HopperView(KernelView):
         def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
             coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
             policy = "READ_ONCE" * plan.reduces_apart
-            return OperandLoad(operand, coordinates, operand in plan.multicast, shares, policy)
+            # A consumer's rows of a staggered tile depend on the tile's column too.
+            told = "column" if operand == "b" else "row, column" if plan.staggered else "row"
+            return OperandLoad(operand, coordinates, operand in plan.multicast, shares, told, policy)
 
         problem = plan.problem
         return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))

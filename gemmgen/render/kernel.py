@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -67,16 +66,10 @@ class OperandLoad:
     multicast: bool
     shares: int = 1
     """Tiles of it, one for each consumer's rows."""
+    place: str = ""
+    """What says where its tiles lie besides K, where a function is told that: a row, a column, or both."""
     policy: str = ""
     """The constant that says how long L2 keeps it, if it is not as long as anything else."""
-
-    @property
-    def place(self) -> str:
-        """What says where its tiles lie besides K: the first row of A, or the first column of B.
-
-        A consumer's rows of a staggered tile depend on both.
-        """
-        return ", ".join(name for name in ("row", "column") if re.search(rf"\b{name}\b", self.coordinates))
 
     @property
     def options(self) -> tuple[str, ...]:

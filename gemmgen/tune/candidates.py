@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, UNSTATABLE, pinned
+from gemmgen.plan.decisions import FIELDS, UNSTATED, pinned
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of, rank
 from gemmgen.problem import Shape, shape_text
@@ -238,7 +238,7 @@ def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
         value = getattr(plan, name, None)
         if name in known or name not in family_of(tuned.source.spec).decisions:
             continue
-        if isinstance(value, int | str) and (path, value) not in UNSTATABLE:
+        if isinstance(value, int | str) and (path, value) not in UNSTATED:
             found[path] = value
     if tuned.source.spec.dependent_launch is None:
         found = {path: value for path, value in found.items() if not path.startswith("dependent_launch.")}

@@ -178,7 +178,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         fitting = max(narrowest, columns * room // accumulator)
         fitting = sums_around(fitting, narrowest)[0] if plan.composed else power_of_two_below(fitting)
         if plan.stagger_n:
-            fitting = _widest_staggered(plan, most) or fitting
+            fitting = _widest_staggered(plan, fitting, most) or fitting
         field, largest = f"tile.{plan.mma_columns}", fitting
     else:
         field, largest = f"tile.{plan.mma_rows}", _halved(plan, plan.mma_rows, plan.mma_shape[0], most)
@@ -195,15 +195,16 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     )
 
 
-def _widest_staggered(plan: WgmmaKernel, most: int) -> int:
+def _widest_staggered(plan: WgmmaKernel, fitting: int, most: int) -> int:
     """Return the most columns of a staggered tile whose sums need at most so many registers, or 0.
 
-    Those of the wider consumer do not grow with the tile's: 192 = 128 + 64 has 256, and 208 has 224.
+    `fitting` are those that would do if sums grew with columns. They do not: of a tile of 192 = 128 + 64 the
+    wider consumer has 256 columns, and of 208 it has 224, but never more than half as many again as the tile.
     """
-    widths = (
-        columns for columns in range(plan.cta_tile_n - 1, WGMMA.n_min, -1) if not is_power_of_two(columns)
-    )
-    for columns in widths:
+    widest = min(plan.cta_tile_n, 3 * fitting // 2 + 1)
+    for columns in range(widest - 1, WGMMA.n_min, -1):
+        if is_power_of_two(columns):
+            continue
         narrower = altered(plan, cta_tile_n=columns, subtile_n=min(plan.subtile_n, 2 * (columns & -columns)))
         if adds_up(narrower) and needed_registers(narrower) <= most:
             return columns
