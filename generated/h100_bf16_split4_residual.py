@@ -24,6 +24,7 @@ import functools
 import torch
 import triton
 from torch import _C, Tag, Tensor
+from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
 
@@ -338,22 +339,20 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
-        hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
         apart = apart and bool(_C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # maybe a graph's warm-up
         apart = apart or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
-        looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
-        grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
-        key = hooked or apart, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
-        m, n, columns, token = PREPARED[key]
+        mode = apart, *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls, forward_ad._current_level
+        key = _C._cuda_getDevice(), *mode, _C.is_grad_enabled(), *[(t.data_ptr(), t.shape) for t in tensors]
+        alike, m, n, columns = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        workspace = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[2]), m, n, d.device)
-        launch, rest = PREPARED[token, d.data_ptr(), *[t.data_ptr() for t in workspace]]
+        workspace = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[0]), m, n, d.device)
+        launch, rest = PREPARED[alike(*tensors) and alike, d.data_ptr(), *[t.data_ptr() for t in workspace]]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        launch(_C._cuda_getCurrentRawStream(key[2]), *rest)
+        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
         return d if out is None else None
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
@@ -380,7 +379,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
         (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
     run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
     memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
-    if key and key[:3] == (False, -1, device.index) and type(run) is nvidia.CudaLauncher and not memory:
+    if key and key[:3] == (device.index, False, -1) and type(run) is nvidia.CudaLauncher and not memory:
         if len(PREPARED) > 16384:
             PREPARED.clear()
         arguments = [t.data_ptr() if isinstance(t, Tensor) else t for t in arguments]  # keeps no tensor alive
@@ -388,7 +387,10 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
         options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
         rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
         kept = functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest
-        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr(), *arguments[-2:]] = kept
+        sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
+        alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+        alike = old[0] if (old := PREPARED.get(key)) and old[0](*tensors) else alike
+        PREPARED.update({key: (alike, m, n, columns), (alike, d.data_ptr(), *arguments[-2:]): kept})
     return d if out is None else None
 
 
@@ -403,10 +405,9 @@ def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
     """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.dtype != dtype:
-        raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
+    kind = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
+    if kind != f"{torch.strided} {dtype}":
+        raise TypeError(f"{name} must be strided {dtype}, found {kind or type(tensor)}")
     device, turn, whole, unit = tensor.device, -1 if name == "b" else 1, tensor.shape, 16 // dtype.itemsize
     wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
     axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory

@@ -158,7 +158,10 @@ def wrong_type(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
             {"b_scale": torch.ones(N, columns_of(wrapper, "b_scale")).as_subclass(Cuda)},
             f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found torch.strided torch.float32",
         ),
-        "scales are nothing": ({"b_scale": None}, "b_scale must be a torch.Tensor, found NoneType"),
+        "scales are nothing": (
+            {"b_scale": None},
+            f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found <class 'NoneType'>",
+        ),
         "out is fp64": (
             {"out": torch.zeros(M, N, dtype=torch.float64).as_subclass(Cuda)},
             f"out must be strided {wrapper.module.ARGUMENTS['out'][0]}, found torch.strided torch.float64",

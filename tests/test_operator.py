@@ -509,9 +509,56 @@ def test_another_layout_type_or_place_is_checked_again(module: ModuleType, drive
     with pytest.raises(ValueError, match="not require grad"):
         matmul(a.requires_grad_(), b, out=out)
     with torch.no_grad():
-        for _ in range(2):
+        for _ in range(3):
             matmul(a, b, out=out)
-    assert len(driver.direct) == 3  # a parameter where there are no gradients
+    assert (len(driver.jit), len(driver.direct)) == (5, 3)  # a parameter where there are no gradients
+
+
+def test_another_layout_at_the_same_place_is_checked_and_kept_instead(
+    module: ModuleType, driver: FakeDriver
+) -> None:
+    matmul, (_, b, out) = matmul_of(module), matrices()
+    memory = torch.zeros(4, 32, dtype=BF16)
+    dense, apart = (memory.as_strided((4, 16), (stride, 1)).as_subclass(Cuda) for stride in (16, 32))
+    for a in (dense, apart, dense):  # of the same address and shape
+        for _ in range(3):
+            matmul(a, b, out=out)
+    assert (len(driver.jit), len(driver.direct)) == (3, 6)
+    strides = [arguments[-1][0][-2] for arguments in driver.direct]
+    assert strides == [[16, 1]] * 2 + [[32, 1]] * 2 + [[16, 1]] * 2
+
+
+def test_rows_of_one_buffer_are_each_prepared_once(module: ModuleType, driver: FakeDriver) -> None:
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    for _ in range(3):
+        for rows in (1, 2, 3, 4):
+            matmul(a[:rows], b, out=out[:rows])
+    assert (len(driver.jit), len(driver.direct)) == (4, 8)
+
+
+def test_a_tensor_of_another_type_is_checked_again(module: ModuleType, driver: FakeDriver) -> None:
+    class Other(Cuda):
+        """As Cuda, and not the same."""
+
+    matmul, (a, b, out) = matmul_of(module), matrices()
+    for _ in range(2):
+        matmul(a, b, out=out)
+    matmul(a.as_subclass(Other), b, out=out)
+    assert (len(driver.jit), len(driver.direct)) == (2, 1)
+
+
+def test_a_matrix_that_is_both_operands_is_launched_by_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch compares tensors with takes none of them twice."""
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file("h100_bf16_nn"))
+    driver = on_a_fake_driver(module, monkeypatch)
+    square, out = (torch.zeros(16, 16, dtype=BF16).as_subclass(Cuda) for _ in range(2))
+    for _ in range(3):
+        assert matmul_of(module)(square, square, out=out) is out
+    assert (len(driver.jit), driver.direct) == (3, [])
+    for _ in range(3):
+        matmul_of(module)(square, square[:], out=out)
+    assert (len(driver.jit), len(driver.direct)) == (3, 3)
 
 
 def test_a_result_of_its_own_is_allocated_and_described(

@@ -181,9 +181,18 @@ class Wrapper:
         return fit("def _matmul(", untyped, ") -> Tensor | None:")
 
     @property
-    def past_triton_never(self) -> str:
-        """Whether Triton has to launch a call: for its hooks, or as the workspace is of this call alone."""
-        return "hooked or apart" if self.workspace else "hooked"
+    def apart(self) -> str:
+        """What comes first of the mode of a call: whether it has a workspace of its own, which nobody keeps.
+
+        Then come Triton's hooks, if there are any, and where autograd is: by a launch that was prepared, no
+        hook is called.
+        """
+        return "apart, " * self.workspace
+
+    @property
+    def plain(self) -> str:
+        """The condition on a key that nothing of its mode needs Triton to launch the call."""
+        return "[:3] == (device.index, False, -1)" if self.workspace else "[:2] == (device.index, -1)"
 
     @property
     def traced(self) -> str:

@@ -27,6 +27,7 @@ import functools
 import torch
 import triton
 from torch import _C, Tag, Tensor
+from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
 
@@ -505,19 +506,17 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
-        hooked = bool(hooks.launch_enter_hook.calls or hooks.launch_exit_hook.calls)  # not of meta tensors
-        looks = [(t.data_ptr(), t.dtype, t.get_device(), t.shape, t.stride(), t.is_neg()) for t in tensors]
-        grad = torch.is_grad_enabled() and [t.requires_grad for t in tensors].count(True)
-        key = hooked, forward_ad._current_level, _C._cuda_getDevice(), grad, *looks
-        m, n, columns, token = PREPARED[key]
+        mode = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls, forward_ad._current_level
+        key = _C._cuda_getDevice(), *mode, _C.is_grad_enabled(), *[(t.data_ptr(), t.shape) for t in tensors]
+        alike, m, n, columns = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.float8_e5m2)
             d = d if n == columns else d[:, :n]
-        launch, rest = PREPARED[token, d.data_ptr()]
+        launch, rest = PREPARED[alike(*tensors) and alike, d.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        launch(_C._cuda_getCurrentRawStream(key[2]), *rest)
+        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
         return d if out is None else None
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {"1": 1}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 16) * 16
@@ -540,7 +539,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
     run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
     memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
-    if key and key[:3] == (False, -1, device.index) and type(run) is nvidia.CudaLauncher and not memory:
+    if key and key[:2] == (device.index, -1) and type(run) is nvidia.CudaLauncher and not memory:
         if len(PREPARED) > 16384:
             PREPARED.clear()
         arguments = [t.data_ptr() if isinstance(t, Tensor) else t for t in arguments]  # keeps no tensor alive
@@ -548,17 +547,19 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
         rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
         kept = functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest
-        PREPARED[PREPARED.setdefault(key, (m, n, columns, object()))[3], d.data_ptr()] = kept
+        sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
+        alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+        alike = old[0] if (old := PREPARED.get(key)) and old[0](*tensors) else alike
+        PREPARED.update({key: (alike, m, n, columns), (alike, d.data_ptr()): kept})
     return d if out is None else None
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:
     """Check an argument and describe it to TMA, but for a scalar; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(tensor).__name__}")
-    if tensor.layout != torch.strided or tensor.dtype != dtype:
-        raise TypeError(f"{name} must be strided {dtype}, found {tensor.layout} {tensor.dtype}")
+    kind = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
+    if kind != f"{torch.strided} {dtype}":
+        raise TypeError(f"{name} must be strided {dtype}, found {kind or type(tensor)}")
     device, turn, unit = tensor.device, -1 if name in ("a", "b") else 1, 16 // dtype.itemsize
     whole = (tensor.numel(),) if axes == "1" else tensor.shape
     wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
