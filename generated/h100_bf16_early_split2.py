@@ -294,7 +294,7 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, out))
+    seen = seen or {getattr(t, "__torch_dispatch__", BASE) for t in (a, b, out)} != {BASE}
     run = torch.ops.gemmgen.h100_bf16_early_split2 if seen else _matmul
     run = functools.partial(run, workspace=workspace) if workspace and not seen else run
     return run(a, b) if out is None else run(a, b, out=out) or out
@@ -305,9 +305,10 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         apart = apart and bool(_C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # maybe a graph's warm-up
-        apart = apart or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
-        mode = apart, *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls, forward_ad._current_level
-        key = _C._cuda_getDevice(), *mode, _C.is_grad_enabled(), *[(t.data_ptr(), t.shape) for t in tensors]
+        apart = apart or _C._cuda_isCurrentStreamCapturing()  # a graph has a workspace of its own
+        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
+        mode = _C._cuda_getDevice(), apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
+        key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
@@ -317,8 +318,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
-        return d if out is None else None
+        return launch(_C._cuda_getCurrentRawStream(key[0]), *rest) or (d if out is None else None)
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out

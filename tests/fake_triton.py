@@ -126,7 +126,7 @@ def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Fak
         return SimpleNamespace(cuda_stream=driver.stream)
 
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: driver.capturing)
+    monkeypatch.setattr(_C, "_cuda_isCurrentStreamCapturing", lambda: driver.capturing, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
     monkeypatch.setattr(torch.cuda, "device", Device)

@@ -246,13 +246,13 @@ class Wrapper:
         """Return the statements of `matmul` in a module of this name."""
         given, run = self.given, f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
         call = f"return run({given}) if out is None else run({given}, out=out) or out"
-        plain = 'getattr(t, "__torch_dispatch__", BASE) is not BASE'
-        seen = f"seen = seen or any({plain} for t in ({given}, out))"
+        plain = 'getattr(t, "__torch_dispatch__", BASE)'
+        seen = f"seen = seen or {{{plain} for t in ({given}, out)}} != {{BASE}}"
         if 4 + max(len(seen), len(call)) > LINE_LENGTH:
             yield f"given = {given}"
             given = "*given"
             call = f"return run({given}) if out is None else run({given}, out=out) or out"
-            seen = f"seen = seen or any({plain} for t in ({given}, out))"
+            seen = f"seen = seen or {{{plain} for t in ({given}, out)}} != {{BASE}}"
         yield "seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()"
         yield seen
         if self.gradients:

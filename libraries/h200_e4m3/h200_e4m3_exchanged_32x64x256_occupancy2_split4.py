@@ -282,7 +282,7 @@ def matmul(a, b, *, tensor_scale, workspace=None, out=None) -> Tensor:
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, tensor_scale, out))
+    seen = seen or {getattr(t, "__torch_dispatch__", BASE) for t in (a, b, tensor_scale, out)} != {BASE}
     run = torch.ops.gemmgen.h200_e4m3_exchanged_32x64x256_occupancy2_split4 if seen else _matmul
     run = functools.partial(run, workspace=workspace) if workspace and not seen else run
     return run(a, b, tensor_scale) if out is None else run(a, b, tensor_scale, out=out) or out
@@ -293,9 +293,10 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         apart = apart and bool(_C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # maybe a graph's warm-up
-        apart = apart or torch.cuda.is_current_stream_capturing()  # a graph has a workspace of its own
-        mode = apart, *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls, forward_ad._current_level
-        key = _C._cuda_getDevice(), *mode, _C.is_grad_enabled(), *[(t.data_ptr(), t.shape) for t in tensors]
+        apart = apart or _C._cuda_isCurrentStreamCapturing()  # a graph has a workspace of its own
+        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
+        mode = _C._cuda_getDevice(), apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
+        key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
@@ -305,8 +306,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
-        return d if out is None else None
+        return launch(_C._cuda_getCurrentRawStream(key[0]), *rest) or (d if out is None else None)
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {"1": 1}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     if k == 0 and not inputs[0].is_meta:  # A @ B is zero. TMA takes no extent of 0: multiply zeros.

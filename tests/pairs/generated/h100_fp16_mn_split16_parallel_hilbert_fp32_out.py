@@ -420,7 +420,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         out: [M, N], torch.float32, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, out))
+    seen = seen or {getattr(t, "__torch_dispatch__", BASE) for t in (a, b, out)} != {BASE}
     run = torch.ops.gemmgen.h100_fp16_mn_split16_parallel_hilbert_fp32_out if seen else _matmul
     return run(a, b) if out is None else run(a, b, out=out) or out
 
@@ -429,8 +429,9 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
-        mode = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls, forward_ad._current_level
-        key = _C._cuda_getDevice(), *mode, _C.is_grad_enabled(), *[(t.data_ptr(), t.shape) for t in tensors]
+        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
+        mode = _C._cuda_getDevice(), *hooked, forward_ad._current_level, _C.is_grad_enabled()
+        key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns, size = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.float32)

@@ -153,7 +153,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         out: [M, N], torch.int32, N contiguous, in memory of its own; else a view of padded rows.
     """
     seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b, out))
+    seen = seen or {getattr(t, "__torch_dispatch__", BASE) for t in (a, b, out)} != {BASE}
     run = torch.ops.gemmgen.h100_int8_single_tile_int32_out if seen else _matmul
     return run(a, b) if out is None else run(a, b, out=out) or out
 
@@ -162,8 +162,9 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
-        mode = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls, forward_ad._current_level
-        key = _C._cuda_getDevice(), *mode, _C.is_grad_enabled(), *[(t.data_ptr(), t.shape) for t in tensors]
+        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
+        mode = _C._cuda_getDevice(), *hooked, forward_ad._current_level, _C.is_grad_enabled()
+        key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns = PREPARED[key]
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.int32)
@@ -172,8 +173,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
-        return d if out is None else None
+        return launch(_C._cuda_getCurrentRawStream(key[0]), *rest) or (d if out is None else None)
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 4) * 4
     if m > PROGRAM_TILE_M.value or n > PROGRAM_TILE_N.value or k > PROGRAM_TILE_K.value:
