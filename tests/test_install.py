@@ -401,6 +401,36 @@ def test_ci_installs_side_by_side_and_a_failure_of_either_ends_it(
     assert lines[len(done) :] == ["make test"] * (not ends)
 
 
+@pytest.mark.parametrize(
+    ("pythons", "chosen"),
+    [
+        ({}, "python3"),
+        ({"slow": "echo 900"}, "slow"),
+        ({"slow": "echo 900", "fast": "echo 80"}, "fast"),
+        ({"fast": "echo 80", "slow": "echo 900"}, "fast"),
+        ({"old": "exit 1", "slow": "echo 900"}, "slow"),
+        ({"old": "exit 1"}, "python3"),
+    ],
+)
+def test_ci_takes_the_fastest_python(tmp_path: Path, pythons: Mapping[str, str], chosen: str) -> None:
+    log, shell = tmp_path / "log", cast(str, shutil.which("bash"))
+    commands = {f"{name}/python3": says for name, says in pythons.items()}
+    commands |= {f"bin/{name}": "true" for name in ("chromium", "initdb")}
+    commands["bin/make"] = f'printf "%s\\n" "$@" >> {log}'
+    for name, says in commands.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"#!{shell}\n{says}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / ".ci").mkdir()
+    script = shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    for name in ("bash", "dirname"):
+        (tmp_path / "bin" / name).symlink_to(cast(str, shutil.which(name)))
+    path = os.pathsep.join(str(tmp_path / place) for place in ("bin", *pythons))
+    subprocess.run([script], env={"PATH": path}, check=True)
+    python = chosen if chosen == "python3" else str(tmp_path / chosen / "python3")
+    assert log.read_text().splitlines().count(f"PYTHON={python}") == 2  # to install, and to test
+
+
 def test_ci_runs_what_everybody_runs() -> None:
     targets = set(re.findall(r"(?m)^([a-z]+):", (ROOT / "Makefile").read_text()))
     commands = re.findall(r"\bmake ([a-z]+)", (ROOT / ".ci/run").read_text())
