@@ -209,7 +209,7 @@ def _of_earlier_modules(found: list[Record]) -> str:
         for record in found
         if record.subject.module_sha256 != hashlib.sha256(_module_of(record).read_bytes()).hexdigest()
     ]
-    if len(earlier) == len(found):
+    if earlier and len(earlier) == len(found):
         return "\nAll are of earlier modules than the committed ones.\n"
     return f"\nOf an earlier module than the committed one are {', '.join(earlier)}.\n" if earlier else ""
 

@@ -348,7 +348,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
         mode = _C._cuda_getDevice(), *hooked, forward_ad._current_level, _C.is_grad_enabled()
         key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
-        alike, m, n, columns, size = PREPARED[key]
+        alike, m, n, columns, size = PREPARED[key]  # torch's guard: where it says False, nothing is kept
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
@@ -398,7 +398,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
             PREPARED.clear()
         sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
         alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-        alike = old[0] if (old := PREPARED.get(key)) and old[0](*tensors) else alike
+        alike = next((each for each in (*PREPARED.get(key, ())[:1], alike) if each and each(*tensors)), None)
         PREPARED.update({key: (alike, m, n, columns, size), (alike, d.data_ptr(), sums.data_ptr()): kept})
     return d if out is None else None
 
@@ -406,9 +406,9 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
 def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:
     """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
-    kind = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
-    if kind != f"{torch.strided} {dtype}":
-        raise TypeError(f"{name} must be strided {dtype}, found {kind or type(tensor)}")
+    found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
+    if found != f"{torch.strided} {dtype}":
+        raise TypeError(f"{name} must be strided {dtype}, found {found or type(tensor).__name__}")
     device, turn, whole, unit = tensor.device, -1 if name == "b" else 1, tensor.shape, 16 // dtype.itemsize
     wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
     axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory

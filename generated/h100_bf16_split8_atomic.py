@@ -331,17 +331,17 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
+        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
         apart = apart and bool(_C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # maybe a graph's warm-up
         apart = apart or _C._cuda_isCurrentStreamCapturing()  # a graph has a workspace of its own
-        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
         mode = _C._cuda_getDevice(), apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
         key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
-        alike, m, n, columns = PREPARED[key]
+        alike, m, n, columns = PREPARED[key]  # torch's guard: where it says False, nothing is kept
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        workspace = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[0]), m, n, d.device)
-        launch, rest = PREPARED[alike(*tensors) and alike, d.data_ptr(), *[t.data_ptr() for t in workspace]]
+        found = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[0]), m, n, d.device)
+        launch, rest = PREPARED[alike(*tensors) and alike, d.data_ptr(), *[t.data_ptr() for t in found]]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
@@ -378,7 +378,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
         kept = functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest
         sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
         alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-        alike = old[0] if (old := PREPARED.get(key)) and old[0](*tensors) else alike
+        alike = next((each for each in (*PREPARED.get(key, ())[:1], alike) if each and each(*tensors)), None)
         PREPARED.update({key: (alike, m, n, columns), (alike, d.data_ptr(), *arguments[-2:]): kept})
     return d if out is None else None
 
@@ -393,9 +393,9 @@ def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
     """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
-    kind = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
-    if kind != f"{torch.strided} {dtype}":
-        raise TypeError(f"{name} must be strided {dtype}, found {kind or type(tensor)}")
+    found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
+    if found != f"{torch.strided} {dtype}":
+        raise TypeError(f"{name} must be strided {dtype}, found {found or type(tensor).__name__}")
     device, turn, whole, unit = tensor.device, -1 if name == "b" else 1, tensor.shape, 16 // dtype.itemsize
     wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
     axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory

@@ -81,7 +81,6 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch, "empty", allocating(torch.empty))
     monkeypatch.setattr(torch, "zeros", allocating(torch.zeros))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     major, minor = capability
     gpu = SimpleNamespace(name="NVIDIA X", major=major, minor=minor, multi_processor_count=2**30)
     monkeypatch.setattr(torch.cuda, "device", always(nullcontext()))

@@ -160,7 +160,7 @@ def wrong_type(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "scales are nothing": (
             {"b_scale": None},
-            f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found <class 'NoneType'>",
+            f"b_scale must be strided {wrapper.scale_dtype('b_scale')}, found NoneType",
         ),
         "out is fp64": (
             {"out": torch.zeros(M, N, dtype=torch.float64).as_subclass(Cuda)},

@@ -528,6 +528,21 @@ def test_another_layout_at_the_same_place_is_checked_and_kept_instead(
     assert strides == [[16, 1]] * 2 + [[32, 1]] * 2 + [[16, 1]] * 2
 
 
+@pytest.mark.parametrize("stem", [STEM, "h100_bf16_split8_bias"])
+def test_a_call_for_a_shape_alone_asks_cuda_nothing(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has used CUDA cannot be forked by one that will."""
+    asked: list[tuple[Any, ...]] = []
+
+    def ask(*given: Any) -> None:
+        asked.append(given)
+
+    for name in ("_cuda_getDevice", "_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing"):
+        monkeypatch.setattr(_C, name, ask, raising=False)
+    call = Call.of(stem, m=48, n=64, device="meta")
+    assert operator_of(stem)(*call.tensors).shape == (48, 64)
+    assert asked == []
+
+
 def test_rows_of_one_buffer_are_each_prepared_once(module: ModuleType, driver: FakeDriver) -> None:
     matmul, (a, b, out) = matmul_of(module), matrices()
     for _ in range(3):
@@ -556,9 +571,10 @@ def test_a_matrix_that_is_both_operands_is_launched_by_triton(monkeypatch: pytes
     for _ in range(3):
         assert matmul_of(module)(square, square, out=out) is out
     assert (len(driver.jit), driver.direct) == (3, [])
+    assert len(module.PREPARED) == 2  # and no more by calls like these
     for _ in range(3):
         matmul_of(module)(square, square[:], out=out)
-    assert (len(driver.jit), len(driver.direct)) == (3, 3)
+    assert (len(driver.jit), len(driver.direct)) == (4, 2)
 
 
 def test_a_result_of_its_own_is_allocated_and_described(

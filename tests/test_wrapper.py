@@ -143,10 +143,10 @@ def nowhere(dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 WRONG_TYPE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
-    "a is a list": (lambda o: ([[1.0]], o.b()), "a must be strided {ab}, found <class 'list'>"),
-    "a is nothing": (lambda o: (None, o.b()), "a must be strided {ab}, found <class 'NoneType'>"),
-    "b is a number": (lambda o: (o.a(), 1.0), "b must be strided {ab}, found <class 'float'>"),
-    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out must be strided {d}, found <class 'list'>"),
+    "a is a list": (lambda o: ([[1.0]], o.b()), "a must be strided {ab}, found list"),
+    "a is nothing": (lambda o: (None, o.b()), "a must be strided {ab}, found NoneType"),
+    "b is a number": (lambda o: (o.a(), 1.0), "b must be strided {ab}, found float"),
+    "out is a list": (lambda o: (o.a(), o.b(), [[1.0]]), "out must be strided {d}, found list"),
     "a is fp64": (
         lambda o: (o.a().double(), o.b()),
         "a must be strided {ab}, found torch.strided torch.float64",

@@ -182,16 +182,12 @@ class Wrapper:
 
     @property
     def apart(self) -> str:
-        """What comes first of the mode of a call: whether it has a workspace of its own, which nobody keeps.
-
-        Then come Triton's hooks, if there are any, and where autograd is: by a launch that was prepared, no
-        hook is called.
-        """
+        """The part of a key that says whether a call has a workspace of its own; empty where none has one."""
         return "apart, " * self.workspace
 
     @property
-    def plain(self) -> str:
-        """The condition on a key that nothing of its mode needs Triton to launch the call."""
+    def replayable(self) -> str:
+        """How a key begins if its launch may be kept: no hooks, no forward AD, no workspace of its own."""
         return "[:3] == (device.index, False, -1)" if self.workspace else "[:2] == (device.index, -1)"
 
     @property
@@ -246,13 +242,13 @@ class Wrapper:
         """Return the statements of `matmul` in a module of this name."""
         given, run = self.given, f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
         call = f"return run({given}) if out is None else run({given}, out=out) or out"
-        plain = 'getattr(t, "__torch_dispatch__", BASE)'
-        seen = f"seen = seen or {{{plain} for t in ({given}, out)}} != {{BASE}}"
+        dispatch = 'getattr(t, "__torch_dispatch__", BASE)'
+        seen = f"seen = seen or {{{dispatch} for t in ({given}, out)}} != {{BASE}}"
         if 4 + max(len(seen), len(call)) > LINE_LENGTH:
             yield f"given = {given}"
             given = "*given"
             call = f"return run({given}) if out is None else run({given}, out=out) or out"
-            seen = f"seen = seen or {{{plain} for t in ({given}, out)}} != {{BASE}}"
+            seen = f"seen = seen or {{{dispatch} for t in ({given}, out)}} != {{BASE}}"
         yield "seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()"
         yield seen
         if self.gradients:
@@ -276,7 +272,7 @@ class Wrapper:
     @property
     def workspace_places(self) -> str:
         """What else a prepared launch is kept by."""
-        return ", *[t.data_ptr() for t in workspace]" * self.workspace
+        return ", *[t.data_ptr() for t in found]" * self.workspace
 
     @property
     def places(self) -> str:
