@@ -27,6 +27,7 @@ from fake_gpu import FakeMachine
 from modules import ROOT, WANTED, spec_file
 from torch import Tensor
 
+from benchmarks.tune.__main__ import committed
 from gemmgen import pictures
 from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
@@ -197,6 +198,11 @@ def test_tuning_found_what_is_within_two_percent_of_every_kernel_of_the_set() ->
     assert won["gpu_seconds"] <= 60
     assert (won["measured"], again["measured"]) == (len(found["trial"]), 0)
     assert again["kernel_sha256"] == won["kernel_sha256"]
+
+
+def test_every_kernel_of_the_set_is_legal_today() -> None:
+    lines = (ROOT / "benchmarks" / "tune" / "candidates.jsonl").read_text().splitlines()
+    assert len(committed()) == len(lines) >= 80
 
 
 # --- what is measured next

@@ -241,14 +241,16 @@ class Wrapper:
     def dispatch(self, stem: str) -> Iterator[str]:
         """Return the statements of `matmul` in a module of this name."""
         given, run = self.given, f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
-        call = f"return run({given}) if out is None else run({given}, out=out) or out"
-        dispatch = 'getattr(t, "__torch_dispatch__", BASE)'
-        seen = f"seen = seen or {{{dispatch} for t in ({given}, out)}} != {{BASE}}"
-        if 4 + max(len(seen), len(call)) > LINE_LENGTH:
+
+        def with_all() -> tuple[str, str]:
+            dispatches = f'{{getattr(t, "__torch_dispatch__", BASE) for t in ({given}, out)}}'
+            call = f"return run({given}) if out is None else run({given}, out=out) or out"
+            return f"seen = seen or {dispatches} != {{BASE}}", call
+
+        if 4 + max(map(len, with_all())) > LINE_LENGTH:
             yield f"given = {given}"
             given = "*given"
-            call = f"return run({given}) if out is None else run({given}, out=out) or out"
-            seen = f"seen = seen or {{{dispatch} for t in ({given}, out)}} != {{BASE}}"
+        seen, call = with_all()
         yield "seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()"
         yield seen
         if self.gradients:
