@@ -25,9 +25,11 @@ import functools
 import torch
 import triton
 from torch import _C, Tag, Tensor
+from torch._C import _len_torch_dispatch_stack as count_modes
 from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -273,7 +275,8 @@ MAX_EXTENT = 2**31 - 2048  # TMA coordinates are 32-bit, and a tile may overhang
 # Warps of a CTA, CTAs per cluster, registers for 2 per SM, dependent launch; Triton warns of unset FP fusion.
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "maxnreg": 256, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
-STREAMS = functools.lru_cache(maxsize=16)(lambda _, *problem: make_workspace(*problem))  # each has its own
+HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
+STREAMS = functools.lru_cache(16)(lambda _, *of: (w := make_workspace(*of), [t.data_ptr() for t in w]))
 
 
 def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor | None = None) -> Tensor:
@@ -286,8 +289,7 @@ def matmul(a: Tensor, b: Tensor, *, workspace: tuple | None = None, out: Tensor 
         workspace: of `make_workspace`, for calls one after the other; each stream's own by default.
         out: [M, N], torch.float16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or {getattr(t, "__torch_dispatch__", BASE) for t in (a, b, out)} != {BASE}
+    seen = is_compiling() or count_modes() or HAS_DISPATCH(type(a), type(b), type(out))
     run = torch.ops.gemmgen.h100_fp16_rows8_split16 if seen else _matmul
     run = functools.partial(run, workspace=workspace) if workspace and not seen else run
     return run(a, b) if out is None else run(a, b, out=out) or out
@@ -298,20 +300,20 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     tensors, key, d = (*inputs, *workspace) if out is None else (*inputs, *workspace, out), None, out
     try:
         hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
-        apart = apart and bool(_C._cuda_getCurrentRawStream(_C._cuda_getDevice()))  # maybe a graph's warm-up
-        apart = apart or _C._cuda_isCurrentStreamCapturing()  # a graph has a workspace of its own
-        mode = _C._cuda_getDevice(), apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
+        stream = _C._cuda_getCurrentRawStream(index := _C._cuda_getDevice())  # a graph is never of stream 0
+        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # it has its own workspace
+        mode = index, apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
         key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns = PREPARED[key]  # torch's guard: where it says False, nothing is kept
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.float16)
             d = d if n == columns else d[:, :n]
-        found = workspace or STREAMS(_C._cuda_getCurrentRawStream(key[0]), m, n, d.device)
-        launch, rest = PREPARED[alike(*tensors) and alike, d.data_ptr(), *[t.data_ptr() for t in found]]
+        places = [t.data_ptr() for t in workspace] or STREAMS(stream, m, n, d.device)[1]  # the stream's own
+        launch, rest = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), *places]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        return launch(_C._cuda_getCurrentRawStream(key[0]), *rest) or (d if out is None else None)
+        return launch(stream, *rest) or (d if out is None else None)
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
@@ -323,7 +325,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
         return d if out is None else None
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
     find = (STREAMS, STREAMS.__wrapped__)[apart]  # a stream's own, or this call's alone
-    arguments += (workspace := workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device))
+    arguments += workspace or find(torch.cuda.current_stream(device).cuda_stream, m, n, device)[0]
     if arguments[-1].numel() < tiles:
         raise ValueError(f"workspace must be for {m} x {n}, found {arguments[-1].numel()} counters")
     if ((gpu := torch.cuda.get_device_properties(device)).major, gpu.minor) != (9, 0):

@@ -764,7 +764,7 @@ def test_an_evicted_workspace_is_never_launched_with(split: Split) -> None:
     split.driver.stream = 77
     for _ in range(2):
         split()
-    held = split.module.STREAMS(77, 4, 24, torch.device("cuda", 0))
+    held, _ = split.module.STREAMS(77, 4, 24, torch.device("cuda", 0))
     assert split.workspace() == tuple(t.data_ptr() for t in held)
 
 

@@ -181,9 +181,9 @@ class Wrapper:
         return fit("def _matmul(", untyped, ") -> Tensor | None:")
 
     @property
-    def apart(self) -> str:
-        """The part of a key that says whether a call has a workspace of its own; empty where none has one."""
-        return "apart, " * self.workspace
+    def stream(self) -> str:
+        """The stream that a prepared launch is for."""
+        return "stream" if self.workspace else "_C._cuda_getCurrentRawStream(key[0])"
 
     @property
     def replayable(self) -> str:
@@ -238,30 +238,48 @@ class Wrapper:
         short = f"{line}  # {says}"
         return short if len(short) <= LINE_LENGTH else f"# {says[0].upper()}{says[1:]}.\n{line}"
 
+    @property
+    def given_briefly(self) -> str:
+        """What the operator takes but for `out`, as a call has it: the names, or where they are kept."""
+        return self.given if 4 + len(self._run_with(self.given)) <= LINE_LENGTH else "*given"
+
+    @property
+    def run(self) -> str:
+        """The statement that runs what was found; what writes into `out` returns nothing."""
+        return self._run_with(self.given_briefly)
+
+    @staticmethod
+    def _run_with(given: str) -> str:
+        return f"return run({given}) if out is None else run({given}, out=out) or out"
+
+    @property
+    def find_seen(self) -> str:
+        """The statements that say whether torch is to see the operator, of one block.
+
+        It is while torch traces, in a mode, and for a tensor that has a dispatch of its own.
+        """
+        keep = f"given = {self.given}\n    " * (self.given_briefly == "*given")
+        types = ", ".join(f"type({name})" for name in (*self.given.split(", "), "out"))
+        types = f"*map(type, ({self.given_briefly}, out))" if keep else types
+        modes, dispatch = "seen = is_compiling() or count_modes()", f"HAS_DISPATCH({types})"
+        line = f"{modes} or {dispatch}"
+        return keep + (line if 4 + len(line) <= LINE_LENGTH else f"{modes}\n    seen = seen or {dispatch}")
+
     def dispatch(self, stem: str) -> Iterator[str]:
         """Return the statements of `matmul` in a module of this name."""
-        given, run = self.given, f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
-
-        def with_all() -> tuple[str, str]:
-            dispatches = f'{{getattr(t, "__torch_dispatch__", BASE) for t in ({given}, out)}}'
-            call = f"return run({given}) if out is None else run({given}, out=out) or out"
-            return f"seen = seen or {dispatches} != {{BASE}}", call
-
-        if 4 + max(map(len, with_all())) > LINE_LENGTH:
-            yield f"given = {given}"
-            given = "*given"
-        seen, call = with_all()
-        yield "seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()"
-        yield seen
+        yield self.find_seen
         if self.gradients:
             yield "learns = torch.is_grad_enabled() and not _C._are_functorch_transforms_active()"
-            yield f"seen = seen or (learns and _C._any_requires_grad({given}))"
-        if 4 + len(run) > LINE_LENGTH:
-            run = "run = getattr(torch.ops.gemmgen, NAME) if seen else _matmul"
-        yield run
+            yield f"seen = seen or (learns and _C._any_requires_grad({self.given_briefly}))"
+        line = f"run = torch.ops.gemmgen.{stem} if seen else _matmul"
+        yield (
+            line
+            if 4 + len(line) <= LINE_LENGTH
+            else "run = getattr(torch.ops.gemmgen, NAME) if seen else _matmul"
+        )
         if self.workspace:
             yield "run = functools.partial(run, workspace=workspace) if workspace and not seen else run"
-        yield call
+        yield self.run
 
     @property
     def tensors(self) -> str:
@@ -273,8 +291,8 @@ class Wrapper:
 
     @property
     def workspace_places(self) -> str:
-        """What else a prepared launch is kept by."""
-        return ", *[t.data_ptr() for t in found]" * self.workspace
+        """What else a prepared launch is kept by: where its stream's workspace is, if none is given."""
+        return ", *places" * self.workspace
 
     @property
     def places(self) -> str:

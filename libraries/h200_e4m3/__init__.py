@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tag, Tensor
+from torch._C import _len_torch_dispatch_stack as count_modes
 from torch.compiler import is_compiling
 
 NAME = "h200_e4m3"
@@ -216,8 +217,10 @@ TABLE = {
         (162, 8192, "h200_e4m3_ping_pong_128x128x128"),
     ),
 }
-CHOSEN = {}  # by the shapes of a and b and a's device: the `matmul` of a kernel
+CHOSEN = {}  # by the shapes of a and b and a's device: what the `matmul` of a kernel calls
 MOST_CHOSEN = 4096
+BASE = Tensor.__torch_dispatch__
+HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
 # Whether TABLE counts on other GPUs too: `accept_table` changes it.
 accepted = os.environ.get("GEMMGEN_ACCEPT_TABLE", "0") == "1"
 
@@ -235,13 +238,14 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
     operator, torch.ops.gemmgen.h200_e4m3, which chooses when it runs.
     """
-    if is_compiling():
+    seen = is_compiling() or count_modes() or HAS_DISPATCH(type(a), type(b), type(tensor_scale), type(out))
+    if seen:
         return _traced(a, b, tensor_scale=tensor_scale, out=out)
     try:
-        kernel = CHOSEN[a.shape, b.shape, a.get_device()]
+        run = CHOSEN[a.shape, b.shape, a.get_device()]
     except (AttributeError, LookupError, TypeError):
-        kernel = _chosen(a, b)
-    return kernel(a, b, tensor_scale=tensor_scale, out=out)
+        run = _chosen(a, b)
+    return run(a, b, tensor_scale) if out is None else run(a, b, tensor_scale, out=out) or out
 
 
 def _chosen(a: Tensor, b: Tensor) -> Callable:
@@ -249,9 +253,6 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
     if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim() == 2):
         return _matmul_of(KERNELS[0])
     (m, k), n, device = a.shape, b.shape[1], a.get_device()
-    seen = torch._C._len_torch_dispatch_stack()
-    if seen or any(getattr(t, "__torch_dispatch__", BASE) is not BASE for t in (a, b)):
-        return _traced  # by a mode, or a tensor with a dispatch of its own
     if 0 in (m, n, k):
         return _matmul_of(KERNELS[0])  # there is nothing to launch
     if len(CHOSEN) >= MOST_CHOSEN:
@@ -262,8 +263,11 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
 
 @functools.cache
 def _matmul_of(name: str) -> Callable:
-    """Import a kernel's module: none is before its first call."""
-    return importlib.import_module(f".{name}", __name__).matmul
+    """Import a kernel's module, none of which is before its first call, and return what its `matmul` calls.
+
+    So it is asked once, here, what torch has to see.
+    """
+    return importlib.import_module(f".{name}", __name__)._matmul
 
 
 def _operator_of(kernel: Callable) -> Callable:
@@ -413,7 +417,6 @@ def _shaped(a: Tensor, b: Tensor, *_: Tensor, out: Tensor | None = None) -> Tens
     return d if out is None else None
 
 
-BASE = Tensor.__torch_dispatch__
 READ = "Tensor a, Tensor b, Tensor tensor_scale"
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
 if KEPT[1:2] != [READ]:

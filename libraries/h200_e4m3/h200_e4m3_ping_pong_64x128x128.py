@@ -24,9 +24,11 @@ import functools
 import torch
 import triton
 from torch import _C, Tag, Tensor
+from torch._C import _len_torch_dispatch_stack as count_modes
 from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -262,6 +264,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 MAX_EXTENT = 2**31 - 128  # TMA coordinates are 32-bit, and a tile may overhang the matrix
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
 COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
+HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
 
 
 def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = None) -> Tensor:
@@ -273,8 +276,7 @@ def matmul(a: Tensor, b: Tensor, *, tensor_scale: Tensor, out: Tensor | None = N
         tensor_scale: one element, torch.float32: a factor for all of D.
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    seen = torch.compiler.is_compiling() or _C._len_torch_dispatch_stack()
-    seen = seen or {getattr(t, "__torch_dispatch__", BASE) for t in (a, b, tensor_scale, out)} != {BASE}
+    seen = is_compiling() or count_modes() or HAS_DISPATCH(type(a), type(b), type(tensor_scale), type(out))
     run = torch.ops.gemmgen.h200_e4m3_ping_pong_64x128x128 if seen else _matmul
     return run(a, b, tensor_scale) if out is None else run(a, b, tensor_scale, out=out) or out
 
@@ -290,7 +292,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        launch, rest = PREPARED[alike(*tensors) and alike, d.data_ptr()]
+        launch, rest = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
