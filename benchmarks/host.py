@@ -30,6 +30,7 @@ SHAPES = {
     "h100_bf16_residual": (128, 256, 64),
     "h100_e4m3_scaled": (128, 256, 128),
     "h100_bf16_split8_bias": (128, 256, 1024),
+    "h100_bf16_split8_parallel": (128, 128, 16384),
 }
 """M, N and K for each module: a tile or two."""
 REPETITIONS = 15

@@ -380,7 +380,7 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
     ):
         raise ValueError(f"{name} must {fault}")
-    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], box, layout) if address > 0 else None
+    return TensorDescriptor(tensor, [*shape], [row_stride, 1], box, layout) if address > 0 else None
 
 
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME := "h100_bf16_cluster2", [])

@@ -356,6 +356,7 @@ LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 4, "enable_fp_fusion": True}  # Tr
 REDUCTION_OPTIONS = {"num_warps": 8, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
+STREAMS = functools.lru_cache(16)(lambda _, size, of: torch.empty(size, dtype=torch.float32, device=of))
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -371,31 +372,31 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     return run(a, b) if out is None else run(a, b, out=out) or out
 
 
-def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
+def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS) -> Tensor | None:
     """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
         hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
-        mode = _C._cuda_getDevice(), *hooked, forward_ad._current_level, _C.is_grad_enabled()
+        stream = _C._cuda_getCurrentRawStream(index := _C._cuda_getDevice())  # a graph is never of stream 0
+        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # it has its own memory
+        mode = index, apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
         key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns, size = PREPARED[key]  # torch's guard: where it says False, nothing is kept
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        sums = _C._dynamo.guards._empty_strided_cuda((size,), (1,), torch.float32)
-        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums.data_ptr()]
+        sums = STREAMS(stream, size, d.device).data_ptr()  # the stream's own
+        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums]
     except (AttributeError, LookupError, RuntimeError, TypeError):
-        d = sums = None  # gives their memory back, which the launch below takes
+        d = None  # gives its memory back
     else:
-        for launch, rest in kept:
-            launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
-        return d if out is None else None
+        return any(launch(stream, *rest) for launch, rest in kept) or (d if out is None else None)
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments.append(_argument("out", d, known))
+    arguments += _argument("out", d, known), d.stride(0), m, n
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
         (d if out is None else out).zero_()
         return d if out is None else None
@@ -405,11 +406,11 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     # Clusters lie within GPCs, some of which lack SMs: an H200 holds 30 of four CTAs.
     # One program more would begin when the others end, and double the kernel's time.
     grid = min(tiles * SPLITS.value, gpu.multi_processor_count // 4, 30), 1, 1
-    size, pieces, kept = tiles * SPLITS.value * TILE_SUMS.value, (tiles * PIECES.value, 1, 1), []
-    sums, numbers = inputs[0].new_empty(size, dtype=torch.float32), (d.stride(0), m, n)
+    size, find = tiles * SPLITS.value * TILE_SUMS.value, (STREAMS, STREAMS.__wrapped__)[apart]
+    sums, kept = find(torch.cuda.current_stream(device).cuda_stream, size, device), []
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:], *numbers], pieces, REDUCTION_OPTIONS),
+        (reduction_kernel, [sums, *arguments[2:]], (tiles * PIECES.value, 1, 1), REDUCTION_OPTIONS),
     ):
         with torch.cuda.device(device.index):
             kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=programs, **options)
@@ -423,7 +424,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
             places = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
             rest = *started, *[None] * 5, run.arg_annotations, run.kernel_signature, places
             kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
-    if key and key[:2] == (device.index, -1) and len(kept) == 2:
+    if key and key[:3] == (device.index, False, -1) and len(kept) == 2:
         if len(PREPARED) > 16384:
             PREPARED.clear()
         sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
@@ -462,8 +463,7 @@ def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescript
         or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
     ):
         raise ValueError(f"{name} must {fault}")
-    lies = [*shape], [*strides[:-2], row_stride, 1][-len(shape) :], box, layout
-    return tensor if not box else TensorDescriptor(tensor, *lies) if address > 0 else None
+    return TensorDescriptor(tensor, [*shape], [row_stride, 1], box, layout) if box and address > 0 else tensor
 
 
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME := "h100_bf16_split15_parallel", [])
@@ -473,4 +473,4 @@ if KEPT[1:2] != [READ := "Tensor a, Tensor b"]:
         KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
         KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
-KEPT[:2] = _matmul, READ  # the operator, defined once, calls the newest
+KEPT[:2] = functools.partial(_matmul, apart=True), READ  # the operator, defined once, calls the newest

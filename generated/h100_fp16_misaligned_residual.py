@@ -489,7 +489,7 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         copy = tensor.new_empty((rows, -(-columns // unit) * unit))[:, :columns]
         made = tensor.T if turn < 0 else tensor, copy, copy.T if turn < 0 else copy
         return name != "out" and _argument(name, known["copies"].setdefault(id(tensor), made)[2], known)
-    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], box, layout) if address > 0 else None
+    return TensorDescriptor(tensor, [*shape], [row_stride, 1], box, layout) if address > 0 else None
 
 
 KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME := "h100_fp16_misaligned_residual", [])

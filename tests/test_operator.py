@@ -798,6 +798,7 @@ class Allocator:
 def test_a_call_of_two_kernels_is_replayed_wherever_d_lies(
     monkeypatch: pytest.MonkeyPatch, held: int
 ) -> None:
+    on_a_fake_gpu(monkeypatch)
     module = import_generated(module_file("h100_bf16_split8_parallel"))
     driver, allocate = on_a_fake_driver(module, monkeypatch), Allocator()
 
@@ -818,6 +819,37 @@ def test_a_call_of_two_kernels_is_replayed_wherever_d_lies(
         driver.jit.clear()  # which holds the tensors
     # Each place of D is launched through Triton once, and all other calls are replayed, both kernels.
     assert (through_triton, len(driver.direct)) == (2 * (held + 1), 2 * 3 * (held + 1))
+
+
+def test_sums_for_a_second_kernel_are_each_streams_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file("h100_bf16_split8_parallel"))
+    driver, (a, b, out) = on_a_fake_driver(module, monkeypatch), matrices()
+    found: dict[int, set[int]] = {0: set(), 7: set()}
+    for _ in range(3):
+        for driver.stream, places in found.items():
+            assert module.matmul(a, b, out=out) is out
+            if driver.direct:
+                written, read = driver.direct[-2][-1][-1], driver.direct[-1][-1][0]
+                assert written == read
+                places.add(read)
+    assert (len(driver.jit), len(driver.direct)) == (4, 8)
+    assert [len(places) for places in found.values()] == [1, 1]
+    assert found[0] != found[7]
+    # What a graph captures, and what may warm one up, has memory that is not kept.
+    run, kept = module.KEPT[0], module.STREAMS.cache_info
+    driver.capturing = True
+    module.matmul(a, b, out=out)
+    captured = driver.jit[-1][-1][0].data_ptr()
+    driver.capturing = False
+    for _ in range(2):
+        run(a, b, out=out)
+    warming = driver.jit[-1][-1][0].data_ptr()
+    assert (len(driver.jit), len(driver.direct), kept().currsize) == (10, 8, 2)
+    assert not {captured, warming} & (found[0] | found[7])
+    driver.stream = 0
+    run(a, b, out=out)
+    assert (len(driver.jit), len(driver.direct), kept().currsize) == (10, 10, 2)
 
 
 def test_a_scalar_is_read_where_the_call_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

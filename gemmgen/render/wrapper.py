@@ -172,7 +172,7 @@ class Wrapper:
     def define_run(self) -> str:
         """The head of what `matmul` and the operator call."""
         workspace = ["workspace: tuple = ()"] if self.workspace else []
-        apart = ["apart=False"] if self.workspace else []
+        apart = ["apart=False"] if self.keeps_memory else []
         arguments = ["*inputs: Tensor", *workspace, "out: Tensor | None = None", *apart, "hooks=HOOKS"]
         head = fit("def _matmul(", arguments, ") -> Tensor | None:")
         if "\n" not in head:
@@ -181,24 +181,26 @@ class Wrapper:
         return fit("def _matmul(", untyped, ") -> Tensor | None:")
 
     @property
-    def stream(self) -> str:
-        """The stream that a prepared launch is for."""
-        return "stream" if self.workspace else "_C._cuda_getCurrentRawStream(key[0])"
+    def launched(self) -> str:
+        """What launches what was prepared, on the stream; it is false."""
+        if self.plan.reduces_apart:
+            return "any(launch(stream, *rest) for launch, rest in kept)"
+        return f"launch({'stream' if self.workspace else '_C._cuda_getCurrentRawStream(key[0])'}, *rest)"
 
     @property
     def replayable(self) -> str:
-        """How a key begins if its launch may be kept: no hooks, no forward AD, no workspace of its own."""
-        return "[:3] == (device.index, False, -1)" if self.workspace else "[:2] == (device.index, -1)"
+        """How a key begins if its launch may be kept: no hooks, no forward AD, no memory of its own."""
+        return "[:3] == (device.index, False, -1)" if self.keeps_memory else "[:2] == (device.index, -1)"
 
     @property
     def traced(self) -> str:
         """What the operator calls.
 
         Inductor runs what it will record into a graph once before, on a stream of its own and in the graph's
-        memory, of which nothing may be kept. So on a stream that is not the default one, the workspace is
-        apart: of one call.
+        memory, of which nothing may be kept. So on a stream that is not the default one, what a stream keeps
+        is apart: of one call.
         """
-        return "functools.partial(_matmul, apart=True)" if self.workspace else "_matmul"
+        return "functools.partial(_matmul, apart=True)" if self.keeps_memory else "_matmul"
 
     def find_operator(self, stem: str) -> Iterator[str]:
         """Return the statements that find what is kept of the operator of a module of this name."""
@@ -303,9 +305,22 @@ class Wrapper:
     def workspace(self) -> bool:
         """Whether calls leave in memory what later ones rely on: counters, and sums that are added to.
 
-        What programs leave for a second kernel of the call is memory of torch's allocator, like D's.
+        What programs leave for a second kernel of the call is of no use to a later one.
         """
         return bool(self._of_kind("workspace")) and not self.plan.reduces_apart
+
+    @property
+    def keeps_memory(self) -> bool:
+        """Whether a stream keeps memory for its calls: a workspace, or the sums for a second kernel."""
+        return bool(self._of_kind("workspace"))
+
+    @property
+    def make_memory(self) -> str:
+        """The function that makes what a stream keeps: sums, or a workspace with its addresses."""
+        if self.workspace:
+            return "lambda _, *of: (w := make_workspace(*of), [t.data_ptr() for t in w])"
+        dtype = self.plan.problem.accumulator.torch
+        return f"lambda _, size, of: torch.empty(size, dtype={dtype}, device=of)"
 
     @property
     def _counters_of_tile(self) -> int:
@@ -600,26 +615,17 @@ class Wrapper:
         return "two" if self.plan.reduces_apart else "one"
 
     @property
-    def strides(self) -> str:
-        """How far rows are apart of the matrices that the second one reads and writes, as tuples have it."""
+    def append_out(self) -> str:
+        """The statement that appends D to the arguments, and the numbers that a second kernel takes."""
+        if not self.plan.reduces_apart:
+            return 'arguments.append(_argument("out", d, known))'
         c = "inputs[2].stride(0), " * bool(self.plan.problem.c)
-        return f"{c}d.stride(0)"
+        return f'arguments += _argument("out", d, known), {c}d.stride(0), m, n'
 
     @property
     def replayed(self) -> str:
         """The part that looks for a launch that was prepared, or for both of a call."""
         return f"replayed_{self.kernels}.py.j2"
-
-    @property
-    def give_back(self) -> str:
-        """The statement that frees what was allocated for a launch that was not prepared.
-
-        It must be free before memory is allocated again: else each call prepares a launch with other memory
-        than the next one looks for.
-        """
-        if self.plan.reduces_apart:
-            return "d = sums = None  # gives their memory back, which the launch below takes"
-        return "d = None  # gives its memory back"
 
     @property
     def points(self) -> bool:
@@ -720,8 +726,13 @@ class Wrapper:
         """The part that makes a tensor map."""
         if self.rounds:
             return "map_tf32.py.j2"
-        plain = not (self.vectors or self.scales or self.plan.problem.scalar or self.plan.reduces_apart)
-        return f"map_{'matrix' if plain else 'any'}.py.j2"
+        others = self.vectors or self.scales or self.plan.problem.scalar
+        return f"map_{'matrix' if self.plan.reduces_apart or not others else 'any'}.py.j2"
+
+    @property
+    def mapped_if(self) -> str:
+        """The condition of a map of a matrix, and what is passed without one."""
+        return "box and address > 0 else tensor" if self.plan.reduces_apart else "address > 0 else None"
 
     @property
     def found_k(self) -> str:
@@ -913,7 +924,7 @@ class Wrapper:
     @property
     def multiply_zeros(self) -> Iterator[str]:
         """The statements that call it once more, with zeros, and in no workspace that was given."""
-        rest = "out=out, apart=apart" if self.workspace else "out=out"
+        rest = "out=out, apart=apart" if self.keeps_memory else "out=out"
         call = f"return _matmul({self.zeros}, {rest})"
         if 8 + len(call) > LINE_LENGTH:
             yield f"inputs = {self.zeros}"

@@ -284,7 +284,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
     try:
         hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
         stream = _C._cuda_getCurrentRawStream(index := _C._cuda_getDevice())  # a graph is never of stream 0
-        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # it has its own workspace
+        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # it has its own memory
         mode = index, apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
         key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns = PREPARED[key]  # torch's guard: where it says False, nothing is kept
@@ -371,7 +371,7 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
     ):
         raise ValueError(f"{name} must {fault}")
-    return TensorDescriptor(tensor, [rows, columns], [row_stride, 1], box, layout) if address > 0 else None
+    return TensorDescriptor(tensor, [*shape], [row_stride, 1], box, layout) if address > 0 else None
 
 
 NAME = "h200_bf16_exchanged_16x64x128_occupancy2_split3"

@@ -237,7 +237,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """The dimension of D along the instruction's columns."""
         return "m" if self.exchanged else "n"
 
-    @property
+    @cached_property
     def column_parts(self) -> tuple[int, ...]:
         """Columns of the parts of a CTA's tile, powers of two, the widest first.
 
@@ -248,7 +248,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
             return powers_of_two(self.cta_tile_n)
         return (*powers_of_two(self.cta_tile_n - self.stagger_n), 2 * self.stagger_n)
 
-    @property
+    @cached_property
     def stagger_n(self) -> int:
         """Columns that a consumer of a staggered tile has more than the tile, and the other one less.
 
@@ -258,7 +258,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         narrowest = self.cta_tile_n & -self.cta_tile_n
         return narrowest if self.staggered and narrowest < self.cta_tile_n else 0
 
-    @property
+    @cached_property
     def cta_widest_n(self) -> int:
         """Columns of D of a CTA's widest consumer: those of B that a CTA loads."""
         return sum(self.column_parts)
@@ -363,12 +363,12 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         widest = self.widest_swizzle(self.b_row_of(columns), self.problem.b.dtype.bits)
         return min(self.b_swizzle_bytes, widest)
 
-    @property
+    @cached_property
     def a_tile_bytes(self) -> int:
         """Bytes of one stage of A in one CTA, all consumers."""
         return self.cta_tile_m * self.cta_tile_k * self.problem.a.dtype.bytes
 
-    @property
+    @cached_property
     def b_tile_bytes(self) -> int:
         """Bytes of one stage of B in one CTA."""
         return self.cta_widest_n * self.cta_tile_k * self.problem.b.dtype.bytes
