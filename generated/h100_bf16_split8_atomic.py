@@ -342,8 +342,8 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        places = [t.data_ptr() for t in workspace] or STREAMS(stream, m, n, d.device)[1]  # the stream's own
-        launch, rest = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), *places]
+        own = (workspace, [t.data_ptr() for t in workspace]) if workspace else STREAMS(stream, m, n, d.device)
+        launch, rest = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), *own[1]]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:

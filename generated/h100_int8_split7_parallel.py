@@ -22,6 +22,7 @@ sha256 dfa26bbbc739b0269a97a851fd1738b4673cc17be2fdecc15c68e5b2f2cfd0e2
 """
 
 import functools
+from threading import get_ident
 
 import torch
 import triton
@@ -399,7 +400,7 @@ LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 4, "enable_fp_fusion": True}  # Tr
 REDUCTION_OPTIONS = {"num_warps": 8, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
-STREAMS = functools.lru_cache(16)(lambda _, size, of: torch.empty(size, dtype=torch.int32, device=of))
+STREAMS = functools.lru_cache(16)(lambda _, __, size, of: torch.empty(size, dtype=torch.int32, device=of))
 
 
 def matmul(a, b, *, row_scale, column_scale, out=None) -> Tensor:
@@ -431,8 +432,8 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        sums = STREAMS(stream, size, d.device).data_ptr()  # the stream's own
-        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums]
+        sums = STREAMS(stream, get_ident(), size, d.device)  # of no other thread, as two launches follow
+        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
@@ -456,7 +457,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS
     # One program more would begin when the others end, and double the kernel's time.
     grid = min(tiles * SPLITS.value, gpu.multi_processor_count // 4, 30), 1, 1
     size, find = tiles * SPLITS.value * TILE_SUMS.value, (STREAMS, STREAMS.__wrapped__)[apart]
-    sums, kept = find(torch.cuda.current_stream(device).cuda_stream, size, device), []
+    sums, kept = find(torch.cuda.current_stream(device).cuda_stream, get_ident(), size, device), []
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
         (reduction_kernel, [sums, *arguments[2:]], (tiles * PIECES.value, 1, 1), REDUCTION_OPTIONS),

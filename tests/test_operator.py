@@ -852,6 +852,31 @@ def test_sums_for_a_second_kernel_are_each_streams_own(monkeypatch: pytest.Monke
     assert (len(driver.jit), len(driver.direct), kept().currsize) == (10, 10, 2)
 
 
+def test_a_thread_that_calls_between_two_launches_has_sums_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_a_fake_gpu(monkeypatch)
+    between: list[Callable[[], object]] = []
+
+    def launch(driver: FakeDriver, *arguments: Any) -> None:
+        driver.direct.append(arguments)
+        if between:
+            thread = threading.Thread(target=between.pop())
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(FakeDriver, "launch", launch)
+    module = import_generated(module_file("h100_bf16_split8_parallel"))
+    driver, (a, b, out) = on_a_fake_driver(module, monkeypatch), matrices()
+    for _ in range(2):
+        module.matmul(a, b, out=out)
+    between.append(lambda: module.matmul(a, b, out=out))
+    module.matmul(a, b, out=out)
+    assert (len(driver.jit), len(driver.direct), between) == (4, 4, [])  # the thread's, through Triton
+    written, read = driver.direct[-2][-1][-1], driver.direct[-1][-1][0]
+    assert written == read != driver.jit[-1][-1][0].data_ptr()
+
+
 def test_a_scalar_is_read_where_the_call_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_generated(module_file("h100_e5m2_e4m3"))
     driver = on_a_fake_driver(module, monkeypatch)

@@ -51,7 +51,8 @@ class Wrapper:
     @property
     def standard_imports(self) -> str:
         """The imports of Python's own modules."""
-        return "import functools" + "\nimport importlib" * bool(self.gradients)
+        threads = "\nfrom threading import get_ident" * self.plan.reduces_apart
+        return "import functools" + "\nimport importlib" * bool(self.gradients) + threads
 
     @property
     def faults_of_autograd(self) -> str:
@@ -294,7 +295,7 @@ class Wrapper:
     @property
     def workspace_places(self) -> str:
         """What else a prepared launch is kept by: where its stream's workspace is, if none is given."""
-        return ", *places" * self.workspace
+        return ", *own[1]" * self.workspace
 
     @property
     def places(self) -> str:
@@ -311,16 +312,19 @@ class Wrapper:
 
     @property
     def keeps_memory(self) -> bool:
-        """Whether a stream keeps memory for its calls: a workspace, or the sums for a second kernel."""
+        """Whether a stream keeps memory for its calls: a workspace, or sums for a second kernel.
+
+        Those are one thread's: the launches of two calls from two threads may come in any order.
+        """
         return bool(self._of_kind("workspace"))
 
     @property
     def make_memory(self) -> str:
-        """The function that makes what a stream keeps: sums, or a workspace with its addresses."""
+        """The function that makes what a stream keeps: a workspace with its addresses, or a thread's sums."""
         if self.workspace:
             return "lambda _, *of: (w := make_workspace(*of), [t.data_ptr() for t in w])"
         dtype = self.plan.problem.accumulator.torch
-        return f"lambda _, size, of: torch.empty(size, dtype={dtype}, device=of)"
+        return f"lambda _, __, size, of: torch.empty(size, dtype={dtype}, device=of)"
 
     @property
     def _counters_of_tile(self) -> int:

@@ -20,6 +20,7 @@ sha256 97bd42229668576fc4ead45fbb21b6277e80287b27732387174263003582198d
 """
 
 import functools
+from threading import get_ident
 
 import torch
 import triton
@@ -362,7 +363,7 @@ LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 2, "enable_fp_fusion": True}  # Tr
 REDUCTION_OPTIONS = {"num_warps": 4, "launch_pdl": True, "enable_fp_fusion": True}
 COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
 HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
-STREAMS = functools.lru_cache(16)(lambda _, size, of: torch.empty(size, dtype=torch.float32, device=of))
+STREAMS = functools.lru_cache(16)(lambda _, __, size, of: torch.empty(size, dtype=torch.float32, device=of))
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -391,8 +392,8 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS
         if out is None:
             d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
             d = d if n == columns else d[:, :n]
-        sums = STREAMS(stream, size, d.device).data_ptr()  # the stream's own
-        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums]
+        sums = STREAMS(stream, get_ident(), size, d.device)  # of no other thread, as two launches follow
+        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums.data_ptr()]
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
@@ -411,7 +412,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS
         raise ValueError(f"this kernel needs capability (9, 0), found {gpu.name}: {gpu.major, gpu.minor}")
     grid = min(tiles * SPLITS.value, gpu.multi_processor_count // 2), 1, 1
     size, find = tiles * SPLITS.value * TILE_SUMS.value, (STREAMS, STREAMS.__wrapped__)[apart]
-    sums, kept = find(torch.cuda.current_stream(device).cuda_stream, size, device), []
+    sums, kept = find(torch.cuda.current_stream(device).cuda_stream, get_ident(), size, device), []
     for launched, passed, programs, options in (
         (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
         (reduction_kernel, [sums, *arguments[2:]], (tiles * PIECES.value, 1, 1), REDUCTION_OPTIONS),

@@ -237,7 +237,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         """The dimension of D along the instruction's columns."""
         return "m" if self.exchanged else "n"
 
-    @cached_property
+    @property
     def column_parts(self) -> tuple[int, ...]:
         """Columns of the parts of a CTA's tile, powers of two, the widest first.
 
@@ -363,12 +363,12 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         widest = self.widest_swizzle(self.b_row_of(columns), self.problem.b.dtype.bits)
         return min(self.b_swizzle_bytes, widest)
 
-    @cached_property
+    @property
     def a_tile_bytes(self) -> int:
         """Bytes of one stage of A in one CTA, all consumers."""
         return self.cta_tile_m * self.cta_tile_k * self.problem.a.dtype.bytes
 
-    @cached_property
+    @property
     def b_tile_bytes(self) -> int:
         """Bytes of one stage of B in one CTA."""
         return self.cta_widest_n * self.cta_tile_k * self.problem.b.dtype.bytes
