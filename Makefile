@@ -19,10 +19,11 @@ help: ## list the targets
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "gemmgen needs Python 3.11 or newer, and $(PYTHON) is $(VERSION): make PYTHON=python3.12, say" >&2; exit 1; }
-	@# An environment of another Python, or of an installation that did not end, is made anew.
+	@# An environment of another Python, or of an installation that did not end, is made anew. It gets the newest
+	@# pip: that of an older Python takes twice the time to choose from the index.
 	@if test -e .venv/unfinished || \
 	  ! $(BIN)/python -c 'import pip, sys; sys.exit("%d.%d" % sys.version_info[:2] != "$(VERSION)")' 2>/dev/null; \
-	then rm -rf .venv && $(PYTHON) -m venv .venv; fi
+	then rm -rf .venv && $(PYTHON) -m venv .venv --upgrade-deps; fi
 	@echo "installing gemmgen and its dependencies into .venv (once; torch brings gigabytes of CUDA libraries)"
 	@touch .venv/unfinished
 	$(if $(TORCH),$(PIP) $(TORCH))
