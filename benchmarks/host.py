@@ -3,7 +3,7 @@
     python benchmarks/host.py OUT.json
 
 Needs a Hopper GPU and no gemmgen. The shapes are so small that the GPU is done before the host is, and the
-queue is empty when a batch of calls begins.
+queue is empty when a batch of calls begins. One K is long; a batch fills no queue there either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHAPES = {
     "h100_bf16_split8_bias": (128, 256, 1024),
     "h100_bf16_split8_parallel": (128, 128, 16384),
 }
-"""M, N and K for each module: a tile or two."""
+"""M, N and K for each module: a tile or two. That of two kernels has a K for which torch launches two too."""
 REPETITIONS = 15
 CALLS = 200
 """In a batch: fewer than a stream queues before the host has to wait."""
