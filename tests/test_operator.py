@@ -768,6 +768,38 @@ def test_an_evicted_workspace_is_never_launched_with(split: Split) -> None:
     assert split.workspace() == tuple(t.data_ptr() for t in held)
 
 
+@pytest.mark.parametrize("stem", ["h100_bf16_split8_bias", "h100_bf16_split8_parallel"])
+def test_memory_of_a_stream_lives_until_its_launch(stem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's calls may evict it meanwhile: then it is free for others when the launch is queued."""
+    on_a_fake_gpu(monkeypatch)
+    held: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+
+    def launch(driver: FakeDriver, *arguments: Any) -> None:
+        driver.direct.append(arguments)
+        module.STREAMS.cache_clear()
+        alive.append(held[0]() is not None)
+
+    monkeypatch.setattr(FakeDriver, "launch", launch)
+    module = import_generated(module_file(stem))
+    driver, (a, b, out) = on_a_fake_driver(module, monkeypatch), matrices()
+    extras = {"column_bias": torch.zeros(24, dtype=BF16).as_subclass(Cuda)} if "bias" in stem else {}
+    empty = torch.empty
+
+    def noted(*shape: Any, **keywords: Any) -> Tensor:
+        made = empty(*shape, **keywords)
+        held.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(torch, "empty", noted)
+    for _ in range(2):
+        module.matmul(a, b, **extras, out=out)
+        driver.jit.clear()  # which holds the tensors
+    assert len(held) == 1
+    assert alive == [True] * len(driver.direct)
+    assert held[0]() is None
+
+
 def test_a_workspace_that_is_given_is_replayed_by_its_addresses(split: Split) -> None:
     for _ in range(2):
         first, second = (split.module.make_workspace(4, 24, torch.device("cuda", 0)) for _ in range(2))

@@ -183,7 +183,7 @@ class Wrapper:
 
     @property
     def launched(self) -> str:
-        """What launches what was prepared, on the stream; it is false."""
+        """The expression that launches what was prepared; its value is false, as a launch returns None."""
         if self.plan.reduces_apart:
             return "any(launch(stream, *rest) for launch, rest in kept)"
         return f"launch({'stream' if self.workspace else '_C._cuda_getCurrentRawStream(key[0])'}, *rest)"
@@ -243,7 +243,7 @@ class Wrapper:
 
     @property
     def given_briefly(self) -> str:
-        """What the operator takes but for `out`, as a call has it: the names, or where they are kept."""
+        """What the operator takes but for `out`, as a call has it: the names, or a tuple of all of them."""
         return self.given if 4 + len(self._run_with(self.given)) <= LINE_LENGTH else "*given"
 
     @property
@@ -532,7 +532,8 @@ class Wrapper:
     def argument_type(self) -> str:
         """What is made of an argument."""
         read = self.plan.problem.scalar or self.plan.reduces_apart
-        return "Tensor | TensorDescriptor | None" if read else "TensorDescriptor | None"
+        none = " | None" * (self.map != "map_matrix.py.j2" or not self.plan.reduces_apart)
+        return f"{'Tensor | ' * read}TensorDescriptor{none}"
 
     @property
     def argument_summary(self) -> str:

@@ -384,8 +384,8 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS
     tensors, key, d = inputs if out is None else (*inputs, out), None, out
     try:
         hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
-        stream = _C._cuda_getCurrentRawStream(index := _C._cuda_getDevice())  # a graph is never of stream 0
-        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # it has its own memory
+        stream = _C._cuda_getCurrentRawStream(index := _C._cuda_getDevice())
+        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # a graph, never of stream 0
         mode = index, apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
         key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
         alike, m, n, columns, size = PREPARED[key]  # torch's guard: where it says False, nothing is kept
@@ -439,7 +439,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS
     return d if out is None else None
 
 
-def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:
+def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor:
     """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
     dtype, axes, box, layout = ARGUMENTS[name]
     found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"

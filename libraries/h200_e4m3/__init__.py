@@ -263,9 +263,9 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
 
 @functools.cache
 def _matmul_of(name: str) -> Callable:
-    """Import a kernel's module, none of which is before its first call, and return what its `matmul` calls.
+    """Import a kernel's module, not before its first call, and return what its `matmul` calls.
 
-    So it is asked once, here, what torch has to see.
+    That asks no more whether torch traces: `matmul` here has asked.
     """
     return importlib.import_module(f".{name}", __name__)._matmul
 
