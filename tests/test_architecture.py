@@ -1,4 +1,4 @@
-"""The house: imports go one way, files are few, their names tell them apart, and the picture is true."""
+"""The house: imports go one way, no folder has too many files, names tell them apart, the picture is true."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from modules import ROOT
 
-MOST_FILES = 110
+MOST_FILES_OF_A_FOLDER = 20
 MOST_FILES_OF_A_NAME = 2
 
 
@@ -66,8 +66,9 @@ def test_parts_that_import_each_other_are_not_drawn(architecture: ModuleType, tm
         architecture.drawn(root)
 
 
-def test_the_files_are_few(architecture: ModuleType) -> None:
-    assert len(architecture.files()) <= MOST_FILES
+def test_no_folder_has_too_many_files(architecture: ModuleType) -> None:
+    folders = Counter(path.parent for path in architecture.files().values())
+    assert {folder: count for folder, count in folders.items() if count > MOST_FILES_OF_A_FOLDER} == {}
 
 
 def test_the_names_of_files_tell_them_apart(architecture: ModuleType) -> None:
