@@ -525,11 +525,16 @@ class _Driver:
     def __init__(self, target: Any, properties: Mapping[str, int], benchmark: Callable[..., Any]) -> None:
         self._target = target
         self._benchmark = benchmark
-        self.utils = SimpleNamespace(get_device_properties=self._get_device_properties)
+        self.utils = SimpleNamespace(
+            get_device_properties=self._get_device_properties, set_current_device=self._set_current_device
+        )
         self._properties = dict(properties)
 
     def _get_device_properties(self, _: object) -> dict[str, int]:
         return self._properties
+
+    def _set_current_device(self, _: int) -> None:
+        pass
 
     def get_current_target(self) -> Any:
         return self._target

@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import triton  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
 
 from gemmgen.bench.machine import Work
@@ -83,6 +84,8 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     major, minor = capability
     gpu = SimpleNamespace(name="NVIDIA X", major=major, minor=minor, multi_processor_count=2**30)
+    utils = SimpleNamespace(set_current_device=always(None))
+    monkeypatch.setattr(cast(Any, triton).runtime.driver, "_active", SimpleNamespace(utils=utils))
     monkeypatch.setattr(torch.cuda, "device", always(nullcontext()))
     monkeypatch.setattr(torch.cuda, "get_device_capability", always(capability))
     monkeypatch.setattr(torch.cuda, "get_device_properties", always(gpu))

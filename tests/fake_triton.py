@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from threading import get_ident
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
@@ -27,6 +28,12 @@ class FakeDriver:
     stream: int = 77
     capturing: bool = False
     scratch: int = 0
+    contexts: set[int] = field(default_factory=set[int])
+    """The threads that have a CUDA context."""
+
+    def set_current_device(self, _: int) -> None:
+        """Make a context current in this thread, as Triton's driver does."""
+        self.contexts.add(get_ident())
 
     def kernel(self, arguments: Sequence[Any]) -> Any:
         """Return what Triton would have compiled for descriptors, and tensors read by their addresses."""
@@ -89,6 +96,9 @@ class FakeKernel(SimpleNamespace):
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
         def launch(*descriptors: Any) -> None:
+            # As Triton's launcher does, which makes tensor maps before it looks for a context.
+            if get_ident() not in self.driver.contexts:
+                raise RuntimeError("Failed to create tensor map descriptor: invalid device context")
             self.driver.jit.append((grid, self.driver.device, descriptors))
 
         return launch
@@ -97,7 +107,11 @@ class FakeKernel(SimpleNamespace):
 def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Let a module find a driver, a GPU and a stream that are not there."""
     driver = FakeDriver()
-    utils = SimpleNamespace(launch=driver.launch, fill_tma_descriptor_tiled=driver.fill)
+    utils = SimpleNamespace(
+        launch=driver.launch,
+        fill_tma_descriptor_tiled=driver.fill,
+        set_current_device=driver.set_current_device,
+    )
     runtime: Any = cast(Any, triton).runtime
     monkeypatch.setattr(runtime.driver, "_active", SimpleNamespace(utils=utils))
     monkeypatch.setattr(module, "matmul_kernel", driver)

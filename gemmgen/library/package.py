@@ -442,6 +442,36 @@ class LibraryView:
         """The product that was measured, as a literal of Python."""
         return f'"{self.library.gpu}"' if self.library.gpu else "None"
 
+    @cached_property
+    def unordered(self) -> tuple[str, ...]:
+        """The names of the kernels that add up sums in any order."""
+        return tuple(member.stem for member in self.library.members if not member.product.plan.deterministic)
+
+    @property
+    def define_unordered(self) -> str:
+        """The constant that holds these names."""
+        return fit("UNORDERED = {", [f'"{stem}"' for stem in self.unordered], "}")
+
+    @property
+    def in_mode(self) -> str:
+        """A further part of the key of a choice: torch's deterministic mode excludes unordered kernels."""
+        return ", torch.are_deterministic_algorithms_enabled()" if self.unordered else ""
+
+    @property
+    def modes(self) -> str:
+        """The same in a comment."""
+        return ", the mode" if self.unordered else ""
+
+    @property
+    def and_allowed(self) -> str:
+        """The further condition of a row of the table."""
+        return " and _allowed(name)" if self.unordered else ""
+
+    @property
+    def candidates(self) -> str:
+        """The expression of the kernels that the rule chooses from."""
+        return f"{'_' if self.unordered else 'rule.'}candidates(m, n, k)"
+
     @property
     def title(self) -> str:
         """The first line of the docstring."""
@@ -560,11 +590,13 @@ class LibraryView:
             yield " and ".join(names), extent.upper(), extent, unit
 
     @property
-    def table(self) -> Iterator[str]:
-        """Yield the ranges of M of each N and K."""
+    def table(self) -> str:
+        """The dict of the ranges of M of each N and K."""
+        entries: list[str] = []
         for row in self.library.table:
             ranges = [f'({found.least}, {found.most}, "{found.stem}")' for found in row.ranges]
-            yield _entry(f"({row.n}, {row.k})", ranges)
+            entries.append(_entry(f"({row.n}, {row.k})", ranges))
+        return "\n".join(("{", *entries, "}")) if entries else "{}"
 
     # --- the rule
 

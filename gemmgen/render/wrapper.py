@@ -52,7 +52,9 @@ class Wrapper:
     def standard_imports(self) -> str:
         """The imports of Python's own modules."""
         threads = "\nfrom threading import get_ident" * self.plan.reduces_apart
-        return "import functools" + "\nimport importlib" * bool(self.gradients) + threads
+        importing = "\nimport importlib" * bool(self.gradients)
+        warning = "\nimport warnings" * (not self.plan.deterministic)
+        return f"import functools{importing}{warning}{threads}"
 
     @property
     def faults_of_autograd(self) -> str:
@@ -182,11 +184,24 @@ class Wrapper:
         return fit("def _matmul(", untyped, ") -> Tensor | None:")
 
     @property
-    def launched(self) -> str:
-        """The expression that launches what was prepared; its value is false, as a launch returns None."""
+    def launch(self) -> Iterator[str]:
+        """The statements that launch the kernels that an earlier call prepared."""
         if self.plan.reduces_apart:
-            return "any(launch(stream, *rest) for launch, rest in kept)"
-        return f"launch({'stream' if self.workspace else '_C._cuda_getCurrentRawStream(key[0])'}, *rest)"
+            yield "for launch, rest in kept:"
+            yield "    launch(stream, *rest)"
+        else:
+            stream = "stream" if self.workspace else "_C._cuda_getCurrentRawStream(key[0])"
+            yield f"launch({stream}, *rest)"
+
+    @property
+    def find_mode(self) -> str:
+        """The statements that find the modes that a launch is kept for, of one block."""
+        where = "index, apart" if self.keeps_memory else "_C._cuda_getDevice()"
+        line = f"mode = {where}, *hooked, forward_ad._current_level, _C.is_grad_enabled()"
+        if self.plan.deterministic:
+            return line
+        refusing = "mode = *mode, _C._get_deterministic_algorithms()  # that mode refuses this kernel"
+        return f"{line}\n        {refusing}"
 
     @property
     def replayable(self) -> str:
@@ -685,6 +700,7 @@ class Wrapper:
         parts += ["mixed_k"] if self.packs("a") != self.packs("b") else []
         parts += ["packed"] if self.scales else []
         parts += ["zero_k"] * self.multiplies_zeros
+        parts += ["deterministic"] * (not self.plan.deterministic)
         return tuple(f"condition_{part}.py.j2" for part in parts)
 
     @property
@@ -700,6 +716,7 @@ class Wrapper:
                 *([f"workspace{'_stream_k' * self.plan.divides_last_wave}"] if self.workspace else []),
                 *(["align"] if self.plan.problem.copies_misaligned else []),
                 "argument",
+                "check_output",
             )
         )
 
@@ -811,7 +828,7 @@ class Wrapper:
             docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}.")
         if problem.scalar:
             docs.append("tensor_scale: one element, torch.float32: a factor for all of D.")
-        own = "in memory of its own; else a view of padded rows"
+        own = f"in memory of its own{', or c' * bool(problem.c)}; else a view of padded rows"
         if self.workspace:
             docs.append(
                 "workspace: of `make_workspace`, for calls one after the other; each stream's own by default."

@@ -29,6 +29,7 @@ from torch._C import _len_torch_dispatch_stack as count_modes
 from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 if not triton.__version__.startswith("3.9."):
@@ -353,7 +354,8 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        return launch(_C._cuda_getCurrentRawStream(key[0]), *rest) or (d if out is None else None)
+        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
+        return d if out is None else increment_version(out)
     arguments = [*map(_argument, ARGUMENTS, (*inputs, inputs[1], inputs[1]), [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
@@ -363,11 +365,15 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
         (d if out is None else out).zero_()
         return d if out is None else None
+    if out is not None:
+        _check_output(out, known["places"])
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // (2 * PROGRAM_TILE_N.value)) * 2, d.device
     if ((gpu := torch.cuda.get_device_properties(device)).major, gpu.minor) != (9, 0):
         raise ValueError(f"this kernel needs capability (9, 0), found {gpu.name}: {gpu.major, gpu.minor}")
     grid = min(tiles, gpu.multi_processor_count), 1, 1
     with torch.cuda.device(device.index):
+        # A thread has no CUDA context before it asks for one, and no tensor map is made without.
+        triton.runtime.driver.active.utils.set_current_device(device.index)
         kernel = COMPILED.get(device) or matmul_kernel.warmup(*arguments, grid=grid, **LAUNCH_OPTIONS)
         (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
     run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
@@ -383,7 +389,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         alike = next((each for each in (*PREPARED.get(key, ())[:1], alike) if each and each(*tensors)), None)
         PREPARED.update({key: (alike, m, n, columns), (alike, d.data_ptr()): kept})
-    return d if out is None else None
+    return d if out is None else increment_version(out)  # autograd learns of the write
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
@@ -416,7 +422,26 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
     ):
         raise ValueError(f"{name} must {fault}")
+    place = address, tensor.numel() // (columns or 1), row_stride * dtype.itemsize, columns * dtype.itemsize
+    known.setdefault("places", {})[name] = place
     return TensorDescriptor(tensor, [*shape], [row_stride, 1], box, layout) if address > 0 else None
+
+
+def _check_output(out: Tensor, places: dict) -> None:
+    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads.
+
+    A place is an address, the rows there, the bytes from one row to the next, and the bytes of a row.
+    """
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError("out must not be an inference tensor outside of inference mode")
+    y, y_rows, y_pitch, y_width = places.pop("out")
+    for name, (x, x_rows, x_pitch, x_width) in places.items():
+        apart = x + (x_rows - 1) * x_pitch + x_width <= y or y + (y_rows - 1) * y_pitch + y_width <= x
+        # Some columns of a matrix and others of the same one have rows that lie side by side.
+        pitch = x_pitch if x_rows > 1 else y_pitch
+        beside = (pitch == y_pitch or y_rows == 1) and x_width <= (y - x) % pitch <= pitch - y_width
+        if not (apart or beside):
+            raise ValueError(f"out must share no memory with {name}, which is read while out is written")
 
 
 NAME = "h200_bf16_cooperative_128x224x64_staggered_column"

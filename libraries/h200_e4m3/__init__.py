@@ -257,8 +257,9 @@ def _chosen(a: Tensor, b: Tensor) -> Callable:
         return _matmul_of(KERNELS[0])  # there is nothing to launch
     if len(CHOSEN) >= MOST_CHOSEN:
         CHOSEN.clear()
-    found = CHOSEN[a.shape, b.shape, device] = _matmul_of(choose(m, n, k, gpu=_gpu(device)).kernel)
-    return found
+    run = _matmul_of(choose(m, n, k, gpu=_gpu(device)).kernel)
+    CHOSEN[a.shape, b.shape, device] = run
+    return run
 
 
 @functools.cache

@@ -29,6 +29,7 @@ from torch._C import _len_torch_dispatch_stack as count_modes
 from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
 from torch.autograd import forward_ad
+from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
 if not triton.__version__.startswith("3.9."):
@@ -347,7 +348,7 @@ def matmul(a, b, *, c, row_scale, column_bias, out=None) -> Tensor:
         c: [M, N], torch.bfloat16, N contiguous.
         row_scale: [M], torch.float32, contiguous: a factor for each row.
         column_bias: [N], torch.float32, contiguous: a summand for each column.
-        out: [M, N], torch.float8_e5m2, N contiguous, in memory of its own; else a view of padded rows.
+        out: [M, N], torch.float8_e5m2, N contiguous, in memory of its own, or c; else a view of padded rows.
     """
     given = a, b, c, row_scale, column_bias
     seen = is_compiling() or count_modes() or HAS_DISPATCH(*map(type, (*given, out)))
@@ -370,7 +371,8 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     except (AttributeError, LookupError, RuntimeError, TypeError):
         d = None  # gives its memory back
     else:
-        return launch(_C._cuda_getCurrentRawStream(key[0]), *rest) or (d if out is None else None)
+        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
+        return d if out is None else increment_version(out)
     arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
     m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 16) * 16
     if k == 0 and not inputs[0].is_meta:  # A @ B is zero. TMA takes no extent of 0: multiply zeros.
@@ -382,11 +384,15 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
     if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
         (d if out is None else out).zero_()
         return d if out is None else None
+    if out is not None:
+        _check_output(out, known["places"])
     tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
     if ((gpu := torch.cuda.get_device_properties(device)).major, gpu.minor) != (9, 0):
         raise ValueError(f"this kernel needs capability (9, 0), found {gpu.name}: {gpu.major, gpu.minor}")
     grid = min(tiles, gpu.multi_processor_count * 2), 1, 1
     with torch.cuda.device(device.index):
+        # A thread has no CUDA context before it asks for one, and no tensor map is made without.
+        triton.runtime.driver.active.utils.set_current_device(device.index)
         kernel = COMPILED.get(device) or matmul_kernel.warmup(*arguments, grid=grid, **LAUNCH_OPTIONS)
         (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
     run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
@@ -402,7 +408,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
         alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
         alike = next((each for each in (*PREPARED.get(key, ())[:1], alike) if each and each(*tensors)), None)
         PREPARED.update({key: (alike, m, n, columns), (alike, d.data_ptr()): kept})
-    return d if out is None else None
+    return d if out is None else increment_version(out)  # autograd learns of the write
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
@@ -434,8 +440,29 @@ def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None
         or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
     ):
         raise ValueError(f"{name} must {fault}")
+    place = address, tensor.numel() // (columns or 1), row_stride * dtype.itemsize, columns * dtype.itemsize
+    known.setdefault("places", {})[name] = place
     lies = [*shape], [*strides[:-2], row_stride, 1][-len(shape) :], box, layout
     return TensorDescriptor(tensor, *lies) if address > 0 else None
+
+
+def _check_output(out: Tensor, places: dict) -> None:
+    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads.
+
+    A place is an address, the rows there, the bytes from one row to the next, and the bytes of a row.
+    """
+    if out.is_inference() and not torch.is_inference_mode_enabled():
+        raise ValueError("out must not be an inference tensor outside of inference mode")
+    y, y_rows, y_pitch, y_width = places.pop("out")
+    if places["c"] == (y, y_rows, y_pitch, y_width):
+        del places["c"]  # in place: each element of c is read before out has the same one
+    for name, (x, x_rows, x_pitch, x_width) in places.items():
+        apart = x + (x_rows - 1) * x_pitch + x_width <= y or y + (y_rows - 1) * y_pitch + y_width <= x
+        # Some columns of a matrix and others of the same one have rows that lie side by side.
+        pitch = x_pitch if x_rows > 1 else y_pitch
+        beside = (pitch == y_pitch or y_rows == 1) and x_width <= (y - x) % pitch <= pitch - y_width
+        if not (apart or beside):
+            raise ValueError(f"out must share no memory with {name}, which is read while out is written")
 
 
 NAME = "h100_bf16_cooperative_row_e5m2_out"
