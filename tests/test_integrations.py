@@ -5,7 +5,11 @@ from __future__ import annotations
 import copy
 import importlib
 import operator
+import pickle
+import re
 import sys
+import types
+import warnings
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -15,11 +19,18 @@ import torch
 from fake_gpu import Cuda, SecondCuda, launch_into, on_a_fake_gpu
 from modules import GENERATED, module_file
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER
-from gemmgen.integrations import Linear, can_implement, external_matmul, replace_linear
+from gemmgen.integrations import (
+    Linear,
+    LinearLeftWarning,
+    can_implement,
+    external_matmul,
+    replace_linear,
+)
 from gemmgen.module import import_generated
 
 BF16 = torch.bfloat16
@@ -312,6 +323,420 @@ def test_the_linear_layers_of_a_model_are_replaced() -> None:
     assert all(value.data_ptr() == state[name].data_ptr() for name, value in model.named_parameters())
     assert replace_linear(model, BIASED) == 1  # of the others, the one that has a bias
     assert replace_linear(model, PRODUCT) == 0
+
+
+# --- layers that are more than a weight and a bias
+
+
+class Subclass(nn.Linear):
+    """A linear layer that someone else wrote."""
+
+
+def changed(change: Callable[[Any], object]) -> nn.Linear:
+    """A torch.nn.Linear of 12 to 8 features after a change."""
+    layer = nn.Linear(12, 8)
+    change(layer)
+    return layer
+
+
+def patched(layer: Any) -> None:
+    """Let calls of the layer pass through a function first, as tools for offloading do."""
+    inner = layer.forward
+
+    def forward(x: Tensor) -> Tensor:
+        return inner(x)
+
+    layer.forward = forward
+
+
+def pruned(name: str) -> Callable[[Any], object]:
+    """Prune half of a parameter, as torch does: by a mask, and a hook that applies it."""
+    return lambda layer: cast(Any, prune).random_unstructured(layer, name, 0.5)
+
+
+def frozen_in_a_buffer(layer: Any) -> None:
+    weight = layer.weight.detach()
+    del layer.weight
+    layer.register_buffer("weight", weight)
+
+
+def weight_normed(layer: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and models have it
+        cast(Any, torch).nn.utils.weight_norm(layer)
+
+
+def with_weight(weight: Callable[[], Tensor]) -> Callable[[Any], None]:
+    def change(layer: Any) -> None:
+        layer.weight = weight() if isinstance(weight(), nn.Parameter) else nn.Parameter(weight(), False)
+
+    return change
+
+
+def ignored(*_: object, **__: object) -> None:
+    """A hook that changes nothing."""
+
+
+MORE: dict[str, tuple[Callable[[], nn.Linear], str]] = {
+    "subclass": (lambda: Subclass(12, 8), "layer is a test_integrations.Subclass, not a torch.nn.Linear"),
+    "uninitialised": (
+        lambda: nn.LazyLinear(8),
+        "layer is a torch.nn.modules.linear.LazyLinear, not a torch.nn.Linear",
+    ),
+    "parametrized": (
+        lambda: changed(parametrizations.orthogonal),
+        "layer is parametrized: its parametrizations would be lost",
+    ),
+    "patched forward": (
+        lambda: changed(patched),
+        "layer has a patched forward: it would not be called",
+    ),
+    "forward of another layer": (
+        lambda: changed(lambda layer: setattr(layer, "forward", nn.Linear(12, 8).forward)),
+        "layer has a patched forward: it would not be called",
+    ),
+    "compiled": (
+        lambda: changed(lambda layer: layer.compile(backend="eager")),
+        "layer is compiled by its compile(): the compiled call would be lost",
+    ),
+    "pruned": (
+        lambda: changed(pruned("weight")),
+        "layer has other parameters (weight_orig): they would be lost",
+    ),
+    "pruned bias": (
+        lambda: changed(pruned("bias")),
+        "layer has other parameters (bias_orig): they would be lost",
+    ),
+    "weight norm": (
+        lambda: changed(weight_normed),
+        "layer has other parameters (weight_g, weight_v): they would be lost",
+    ),
+    "another parameter": (
+        lambda: changed(lambda layer: layer.register_parameter("scale", nn.Parameter(torch.ones(8)))),
+        "layer has other parameters (scale): they would be lost",
+    ),
+    "weight in a buffer": (lambda: changed(frozen_in_a_buffer), "weight is not a parameter of the layer"),
+    "no bias of any kind": (
+        lambda: changed(lambda layer: delattr(layer, "bias")),
+        "bias is not a parameter of the layer",
+    ),
+    "buffer": (
+        lambda: changed(lambda layer: layer.register_buffer("scale", torch.ones(8), persistent=False)),
+        "layer has buffers (scale): they would be lost",
+    ),
+    "adapters": (
+        lambda: changed(lambda layer: layer.add_module("lora_a", nn.Identity())),
+        "layer has child modules (lora_a): they would be lost",
+    ),
+    "tensor attribute": (
+        lambda: changed(lambda layer: setattr(layer, "mask", torch.ones(8))),
+        "layer has other attributes (mask): they would be lost",
+    ),
+    "object attribute": (
+        lambda: changed(lambda layer: setattr(layer, "_hf_hook", SimpleNamespace())),
+        "layer has other attributes (_hf_hook): they would be lost",
+    ),
+    "patched method": (
+        lambda: changed(lambda layer: setattr(layer, "state_dict", dict)),
+        "layer has other attributes (state_dict): they would be lost",
+    ),
+    "value that hides a method": (
+        lambda: changed(lambda layer: setattr(layer, "extra_repr", None)),
+        "layer has other attributes (extra_repr): they would be lost",
+    ),
+    "name of the new layer's own": (
+        lambda: changed(lambda layer: setattr(layer, "reason", "frozen")),
+        "layer has an attribute reason, a name that Linear uses itself",
+    ),
+    "weight of another class": (
+        lambda: changed(with_weight(lambda: rows(8, 12))),
+        "weight is a fake_gpu.Cuda, not a plain parameter",
+    ),
+    "weight that is not there yet": (
+        lambda: changed(with_weight(nn.UninitializedParameter)),
+        "weight is a torch.nn.parameter.UninitializedParameter, not a plain parameter",
+    ),
+    "no weight": (
+        lambda: changed(lambda layer: setattr(layer, "weight", None)),
+        "weight is a builtins.NoneType, not a plain parameter",
+    ),
+    "sparse weight": (
+        lambda: changed(with_weight(lambda: torch.ones(8, 12).to_sparse())),
+        "weight is stored as torch.sparse_coo torch.float32, not as a dense tensor",
+    ),
+    "weight of another shape": (
+        lambda: changed(with_weight(lambda: torch.ones(9, 12))),
+        "weight has shape [9, 12], and the layer's features say [8, 12]",
+    ),
+    "weight of a shard": (
+        lambda: changed(with_weight(lambda: torch.ones(0))),
+        "weight has shape [0], and the layer's features say [8, 12]",
+    ),
+    "bias of another shape": (
+        lambda: changed(lambda layer: setattr(layer, "bias", nn.Parameter(torch.ones(1)))),
+        "bias has shape [1], and the layer's features say [8]",
+    ),
+}
+"""Ways in which a layer is more than its weight and bias, and the reason not to replace it."""
+
+HOOKS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "forward": (lambda layer: layer.register_forward_hook(ignored), "forward hook"),
+    "forward with keywords": (
+        lambda layer: layer.register_forward_hook(ignored, with_kwargs=True),
+        "forward hook",
+    ),
+    "forward, always": (
+        lambda layer: layer.register_forward_hook(ignored, always_call=True),
+        "forward hook",
+    ),
+    "before forward": (lambda layer: layer.register_forward_pre_hook(ignored), "forward pre-hook"),
+    "before forward with keywords": (
+        lambda layer: layer.register_forward_pre_hook(ignored, with_kwargs=True),
+        "forward pre-hook",
+    ),
+    "backward": (lambda layer: layer.register_backward_hook(ignored), "backward hook"),
+    "full backward": (lambda layer: layer.register_full_backward_hook(ignored), "backward hook"),
+    "before backward": (lambda layer: layer.register_full_backward_pre_hook(ignored), "backward pre-hook"),
+    "state dict": (lambda layer: layer.register_state_dict_post_hook(ignored), "state-dict hook"),
+    "before state dict": (
+        lambda layer: layer.register_state_dict_pre_hook(ignored),
+        "state-dict pre-hook",
+    ),
+    "before load": (
+        lambda layer: layer.register_load_state_dict_pre_hook(ignored),
+        "load-state-dict pre-hook",
+    ),
+    "after load": (
+        lambda layer: layer.register_load_state_dict_post_hook(ignored),
+        "load-state-dict post-hook",
+    ),
+}
+"""All that torch.nn.Module registers for one module, and its name in the reason."""
+
+
+def assert_is_left(layer: nn.Linear, reason: str) -> None:
+    """Linear.of refuses the layer for the reason; replace_linear leaves it as it is and warns once."""
+    with pytest.raises(ValueError, match=f"^{re.escape(reason)}$"):
+        Linear.of(layer, PRODUCT)
+    model = nn.Sequential(layer, nn.Linear(8, 4))
+    before = dict(vars(layer))
+    with pytest.warns(LinearLeftWarning, match=f"^.*\n  0: {re.escape(reason)}\n") as caught:
+        assert replace_linear(model, PRODUCT) == 1
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert model[0] is layer
+    assert vars(layer).keys() == before.keys()
+    assert type(model[1]) is Linear
+    left: dict[str, str] = {}
+    assert replace_linear(model, PRODUCT, left=left) == 0
+    assert left == {"0": reason, "1": "product computes the layer already"}
+
+
+@pytest.mark.parametrize("way", MORE)
+def test_a_layer_that_is_more_than_its_weight_and_bias_is_left_with_the_reason(way: str) -> None:
+    make, reason = MORE[way]
+    assert_is_left(make(), reason)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_layer_with_a_hook_is_left_with_the_reason(hook: str) -> None:
+    register, name = HOOKS[hook]
+    assert_is_left(changed(register), f"layer has a {name}: it would not be called")
+
+
+@pytest.mark.parametrize(
+    "container", [name for name, value in vars(nn.Module()).items() if isinstance(value, (dict, set))]
+)
+def test_no_container_of_torchs_modules_is_dropped_with_its_entries(container: str) -> None:
+    """Also those that a later torch adds."""
+    layer = nn.Linear(12, 8)
+    held: Any = vars(layer)[container]
+    if isinstance(held, set):
+        cast("set[str]", held).add("name")
+    else:
+        held["name"] = None
+    with pytest.raises(ValueError, match=r"(would be lost|would not be called)$"):
+        Linear.of(layer, PRODUCT)
+
+
+def test_a_container_that_a_later_torch_adds_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    init: Any = nn.Module.__init__
+
+    def later(module: Any) -> None:
+        init(module)
+        object.__setattr__(module, "_later_hooks", {})
+
+    monkeypatch.setattr(nn.Module, "__init__", later)
+    layer: Any = nn.Linear(12, 8)
+    Linear.of(layer, PRODUCT)
+    layer._later_hooks[0] = ignored
+    assert_is_left(layer, "layer has entries in _later_hooks: they would be lost")
+
+
+def test_every_layer_is_left_while_the_forward_of_the_class_is_patched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forward: Any = nn.Linear.forward
+
+    def through(self: Any, input: Tensor) -> Tensor:  # noqa: A002
+        return forward(self, input)
+
+    layer = nn.Linear(12, 8)
+    monkeypatch.setattr(nn.Linear, "forward", through)
+    with pytest.raises(ValueError, match=r"^torch.nn.Linear has a patched forward: it would not be called$"):
+        Linear.of(layer, PRODUCT)
+
+
+@pytest.mark.parametrize("undone", ["hook", "pruning", "parametrization", "forward", "lazy"])
+def test_a_layer_that_is_plain_again_is_replaced(undone: str) -> None:
+    layer: Any = nn.Linear(12, 8)
+    if undone == "hook":
+        layer.register_full_backward_hook(ignored).remove()
+    elif undone == "pruning":
+        cast(Any, prune).remove(pruned("weight")(layer), "weight")
+    elif undone == "parametrization":
+        parametrize.remove_parametrizations(parametrizations.orthogonal(layer), "weight")
+    elif undone == "forward":
+        layer.forward = types.MethodType(nn.Linear.forward, layer)  # so does accelerate
+    else:
+        layer = nn.LazyLinear(8)
+        layer(torch.ones(2, 12))
+    names, x = [name for name, _ in layer.named_parameters()], torch.randn(3, 12)
+    model = nn.Sequential(layer)
+    assert replace_linear(model, PRODUCT) == 1
+    assert torch.allclose(model(x), layer(x), atol=1e-6)
+    # An optimizer's state is saved by the order of parameters, which pruning has changed.
+    assert [name for name, _ in model[0].named_parameters()] == names
+
+
+def test_a_replaced_layer_has_the_parameters_the_mode_and_the_marks_of_the_old_one() -> None:
+    theirs: Any = nn.Linear(12, 8, dtype=torch.float64).eval()
+    theirs.weight.requires_grad_(False)
+    theirs._is_hf_initialized, theirs.role, theirs.precision = True, "up", torch.bfloat16
+    model = nn.Sequential(theirs).train()
+    theirs.eval()
+    called: list[nn.Module] = []
+
+    def hook(module: nn.Module, *_: object) -> None:
+        called.append(module)
+
+    model.register_forward_hook(hook)
+    assert replace_linear(model, PRODUCT) == 1
+    ours: Any = model[0]
+    assert ours.weight is theirs.weight
+    assert ours.bias is theirs.bias
+    assert (ours.weight.requires_grad, ours.bias.requires_grad, ours.weight.dtype) == (
+        False,
+        True,
+        torch.float64,
+    )
+    assert (model.training, ours.training) == (True, False)
+    assert (ours._is_hf_initialized, ours.role, ours.precision) == (True, "up", torch.bfloat16)
+    model(torch.ones(2, 12, dtype=torch.float64))
+    assert called == [model]
+    assert ours.reason.startswith("a must be strided torch.float32")
+    for copied in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert torch.equal(copied.weight, theirs.weight)
+        assert copied.role == "up"
+
+
+def test_a_layer_of_a_kernel_gets_another_one_and_keeps_what_was_put_on_it() -> None:
+    first: Any = Linear(12, 8, kernel=PRODUCT)
+    first.role = "up"
+    second: Any = Linear.of(first, BIASED)
+    assert second.weight is first.weight
+    assert (second.role, str(second).partition("kernel=")[2]) == ("up", "biased)")
+    first.register_forward_hook(ignored)
+    with pytest.raises(ValueError, match=r"^layer has a forward hook: it would not be called$"):
+        Linear.of(first, BIASED)
+
+
+class Tied(nn.Module):
+    """A weight that an embedding and a layer share, and a layer that is at three places."""
+
+    def __init__(self) -> None:
+        cast(Any, super()).__init__()
+        self.embedding = nn.Embedding(8, 12)
+        self.head = nn.Linear(12, 8, bias=False)
+        self.head.weight = self.embedding.weight
+        self.first = self.second = nn.Linear(12, 12)
+        self.block = nn.Sequential(self.first)
+        self.again = self.block
+
+
+def test_what_is_shared_in_a_model_stays_shared() -> None:
+    model = Tied()
+    shared = model.first
+    assert replace_linear(model, PRODUCT) == 2
+    assert model.head.weight is model.embedding.weight
+    assert type(model.first) is Linear
+    assert model.first.weight is shared.weight
+    assert model.second is model.first
+    assert model.block[0] is model.first
+    assert model.again is model.block
+    assert list(model.state_dict()) == list(Tied().state_dict())
+
+
+def test_a_layer_at_several_places_is_replaced_where_it_is_meant() -> None:
+    model = Tied()
+    shared = model.first
+    left: dict[str, str] = {}
+    assert replace_linear(model, PRODUCT, only=lambda name: name in ("second", "again.0"), left=left) == 1
+    assert model.first is shared
+    assert type(model.second) is Linear
+    assert model.block[0] is model.second
+    assert left == dict.fromkeys(("head", "first"), "`only` does not mean the layer")
+
+
+def test_a_model_that_is_itself_the_layer_is_not_left_in_silence() -> None:
+    with pytest.warns(LinearLeftWarning, match=r"\(the model\): the model is itself the layer, .*Linear.of"):
+        assert replace_linear(nn.Linear(12, 8), PRODUCT) == 0
+    left: dict[str, str] = {}
+    assert replace_linear(nn.Linear(12, 8), PRODUCT, left=left) == 0
+    assert list(left) == [""]
+
+
+def test_layers_that_are_expected_to_stay_are_told_and_not_warned_of() -> None:
+    def model() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(12, 8), nn.Linear(8, 4, bias=False), changed(patched))
+
+    left: dict[str, str] = {}
+    ours = model()
+    assert replace_linear(ours, BIASED, only=lambda name: name != "2", left=left) == 1
+    assert left == {
+        "1": "biased needs column_bias, and the layer has no bias",
+        "2": "`only` does not mean the layer",
+    }
+    assert replace_linear(model(), BIASED, only=lambda name: name != "2") == 1
+    assert replace_linear(ours, BIASED, only=lambda name: name != "2") == 0  # and warns of nothing
+    assert replace_linear(Linear(12, 8, kernel=PRODUCT), PRODUCT) == 0
+
+
+def test_a_warning_names_some_layers_of_each_reason_and_counts_the_others() -> None:
+    layers = [changed(patched) for _ in range(5)]
+    odd = [changed(with_weight(lambda n=n: torch.ones(n, 12))) for n in range(9, 15)]
+    with pytest.warns(LinearLeftWarning) as caught:
+        replace_linear(nn.Sequential(*layers, *odd), PRODUCT)
+    lines = str(caught[0].message).split("\n")
+    assert lines[0] == "replace_linear left linear layers as they are (11)"
+    assert lines[1] == "  0, 1, 2 and 2 more: layer has a patched forward: it would not be called"
+    assert lines[2].startswith("  5: weight has shape [9, 12], ")
+    assert lines[6:] == [
+        "  and 2 more reasons",
+        "Pass left={...}, a dict, to get every name with its reason and no warning.",
+    ]
+
+
+def test_a_kernel_that_no_layer_can_have_leaves_the_model_as_it_was() -> None:
+    module = SimpleNamespace(
+        __name__="widening",
+        matmul=product,
+        ARGUMENTS={"a": (torch.float16,), "out": (torch.float32,)},
+    )
+    model = nn.Sequential(nn.Linear(12, 8))
+    with pytest.raises(ValueError, match=r"^widening makes torch.float32 of torch.float16"):
+        replace_linear(model, module)
+    assert type(model[0]) is nn.Linear
 
 
 # --- on a GPU

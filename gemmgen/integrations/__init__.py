@@ -7,12 +7,16 @@ does not take with a TypeError or a ValueError, in words and before anything is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias, cast
+import warnings
+from collections.abc import Callable, Mapping, MutableMapping
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from gemmgen.integrations.plain_linear import data_attributes, more_than_linear, registered
 
 BIAS = "column_bias"
 """What modules call a summand for each column."""
@@ -126,6 +130,10 @@ def external_matmul(kernel: Kernel, name: str | None = None) -> Callable[[Tensor
 # --- layers
 
 
+class _LayerError(ValueError):
+    """A layer that cannot become one of a kernel, whichever kernel that would be."""
+
+
 class Linear(nn.Linear):
     """A ``torch.nn.Linear`` that a generated kernel computes, with the same parameters and state dict.
 
@@ -156,17 +164,34 @@ class Linear(nn.Linear):
 
     @classmethod
     def of(cls, linear: nn.Linear, kernel: Kernel) -> Linear:
-        """Return a layer that shares the parameters of another one; raises ValueError as the constructor."""
+        """Return a layer that shares the parameters of another one, and has its mode and its marks.
+
+        `linear` must be a torch.nn.Linear and nothing more, or a layer of this class, which so gets another
+        kernel. Its attributes that are plain values (a bool, a number, a string) are copied.
+
+        Raises ValueError as the constructor does, and for a layer with anything that the new one would not
+        have: a hook, a forward of its own, further parameters, buffers, children or attributes, a weight that
+        is a tensor of another class or shape.
+        """
+        bound = type(linear) is Linear
+        kind, own = (Linear, linear._of_kernel) if bound else (nn.Linear, frozenset[str]())
+        if reason := more_than_linear(linear, kind, own):
+            raise _LayerError(reason)
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.in_features, layer.out_features = linear.in_features, linear.out_features
-        layer.weight = linear.weight
-        layer.register_parameter("bias", linear.bias)
+        for name, parameter in registered(linear).items():  # in its order, by which optimizers save state
+            layer.register_parameter(name, cast("nn.Parameter | None", parameter))
         layer.train(linear.training)
         layer._use(kernel)
+        for name, value in data_attributes(linear, own).items():
+            if hasattr(layer, name):
+                raise _LayerError(f"layer has an attribute {name}, a name that {cls.__name__} uses itself")
+            setattr(layer, name, value)
         return layer
 
     def _use(self, kernel: Kernel) -> None:
+        before = frozenset(vars(self))
         self._fused = _require_plain(kernel, bias=True)
         if self._fused and cast("Tensor | None", self.bias) is None:
             raise ValueError(f"{_name(kernel)} needs {BIAS}, and the layer has no bias")
@@ -181,6 +206,8 @@ class Linear(nn.Linear):
         self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "KEPT")
         self._differentiable = hasattr(kernel, BACKWARD)
         self.reason = ""
+        # Attributes that another kernel is to replace. Any further one was put on the layer by its user.
+        self._of_kernel = frozenset(vars(self)) - before | {"_of_kernel"}
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
         """Return input @ weight.T + bias, for an input of any number of dimensions."""
@@ -220,23 +247,117 @@ class Linear(nn.Linear):
         return f"{super().extra_repr()}, kernel={self._kernel_name}"
 
 
-def replace_linear(model: nn.Module, kernel: Kernel, *, only: Callable[[str], bool] | None = None) -> int:
-    """Let a kernel compute the linear layers of a model; return how many.
+class LinearLeftWarning(UserWarning):
+    """``replace_linear`` left layers as they are that it was meant to replace; the message says why."""
 
-    `only` says by the qualified name whether a layer is meant; all are without it. Parameters stay where they
-    are. Layers without a bias stay as they are if the kernel has one, and so do subclasses.
+
+NAMES_TOLD: Final = 3
+"""Most names of layers that a warning gives for one reason."""
+REASONS_TOLD: Final = 5
+"""Most reasons that a warning gives."""
+
+
+class _Place(NamedTuple):
+    """Where a linear layer is in a model."""
+
+    parent: nn.Module | None
+    """What has the layer as a child; None if the layer is the model itself."""
+    attribute: str
+    layer: nn.Linear
+    names: tuple[str, ...]
+    """Qualified, as of ``named_modules``, one for each name of the parent; empty for the model itself."""
+
+
+def replace_linear(
+    model: nn.Module,
+    kernel: Kernel,
+    *,
+    only: Callable[[str], bool] | None = None,
+    left: MutableMapping[str, str] | None = None,
+) -> int:
+    """Let a kernel compute the linear layers of a model; return how many layers were replaced.
+
+    `only` says by the qualified name whether a layer is meant; all are without it. Parameters stay the same
+    objects. A layer that is at several places of the model is replaced by one new layer at all of them that
+    are meant, and counts once. A child of a parent that has several names is meant if one of them is.
+
+    Layers that ``Linear.of`` refuses stay as they are, and a LinearLeftWarning says which and why. With
+    `left` nothing is warned of: the reasons are put there instead, by qualified name, for every
+    torch.nn.Linear that is not replaced. These include layers that `only` does not mean, that have no bias
+    for a kernel with one, or that a kernel computes already, which are never warned of.
+
+    Raises ValueError for a kernel as the constructor of ``Linear``. The model is then as it was.
     """
-    fused, count = _require_plain(kernel, bias=True), 0
-    modules: dict[str, nn.Module] = dict(cast(Any, model).named_modules())
-    for name, module in modules.items():
-        for child_name, child in list(module.named_children()):
-            qualified = f"{name}.{child_name}".lstrip(".")
-            bias = cast("Tensor | None", getattr(child, "bias", None))
-            meant = only is None or only(qualified)
-            if type(child) is nn.Linear and meant and not (fused and bias is None):
-                setattr(module, child_name, Linear.of(child, kernel))
-                count += 1
-    return count
+    fused = _require_plain(kernel, bias=True)
+    made: dict[int, Linear | str] = {}
+    expected: dict[str, str] = {}
+    surprising: dict[str, str] = {}
+    placed: list[tuple[_Place, Linear]] = []
+    for place in _linear_layers(model):
+        layer = place.layer
+        meant = [name for name in place.names if only is None or place.parent is None or only(name)]
+        name = (meant or place.names)[0]
+        if isinstance(layer, Linear):
+            expected[name] = f"{layer._kernel_name} computes the layer already"  # pyright: ignore[reportPrivateUsage]
+        elif place.parent is None:
+            surprising[name] = "the model is itself the layer, and nothing holds it: use Linear.of"
+        elif not meant:
+            expected[name] = "`only` does not mean the layer"
+        elif fused and cast("Tensor | None", getattr(layer, "bias", None)) is None:
+            expected[name] = f"{_name(kernel)} needs {BIAS}, and the layer has no bias"
+        else:
+            if id(layer) not in made:
+                made[id(layer)] = _made_of(layer, kernel)
+            found = made[id(layer)]
+            if isinstance(found, Linear):
+                placed.append((place, found))
+            else:
+                surprising[name] = found
+    for place, new in placed:
+        setattr(place.parent, place.attribute, new)
+    if left is not None:
+        left.update(expected | surprising)
+    elif surprising:
+        warnings.warn(_told(surprising), LinearLeftWarning, stacklevel=2)
+    return len({id(new) for _, new in placed})
+
+
+def _linear_layers(model: nn.Module) -> list[_Place]:
+    """Return every place of a linear layer, once, also if the same layer is there again."""
+    found: dict[tuple[int, str], _Place] = {}
+    if isinstance(model, nn.Linear):
+        found[0, ""] = _Place(None, "", model, ("",))
+    parents: list[tuple[str, nn.Module]] = cast(Any, model).named_modules(remove_duplicate=False)
+    for prefix, parent in parents:
+        children: Mapping[str, nn.Module | None] = cast(Any, parent)._modules
+        for attribute, child in children.items():
+            if isinstance(child, nn.Linear):
+                key, name = (id(parent), attribute), f"{prefix}.{attribute}".lstrip(".")
+                names = (*found[key].names, name) if key in found else (name,)
+                found[key] = _Place(parent, attribute, child, names)
+    return list(found.values())
+
+
+def _made_of(layer: nn.Linear, kernel: Kernel) -> Linear | str:
+    """Return the layer of a kernel, or why there is none."""
+    try:
+        return Linear.of(layer, kernel)
+    except _LayerError as error:
+        return str(error)
+
+
+def _told(reasons: Mapping[str, str]) -> str:
+    """Return the message for layers that are left: by reason, some of their names, then how many more."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        by_reason.setdefault(reason, []).append(name or "(the model)")
+    lines = [f"replace_linear left linear layers as they are ({len(reasons)})"]
+    for reason, names in islice(by_reason.items(), REASONS_TOLD):
+        more = f" and {len(names) - NAMES_TOLD} more" if len(names) > NAMES_TOLD else ""
+        lines.append(f"  {', '.join(names[:NAMES_TOLD])}{more}: {reason}")
+    if len(by_reason) > REASONS_TOLD:
+        lines.append(f"  and {len(by_reason) - REASONS_TOLD} more reasons")
+    return "\n".join([*lines, "Pass left={...}, a dict, to get every name with its reason and no warning."])
 
 
 def _require_plain(kernel: Kernel, *, bias: bool) -> bool:
