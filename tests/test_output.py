@@ -26,6 +26,7 @@ from modules import ROOT, module_file
 from torch import Tensor
 
 from gemmgen.cli import main
+from gemmgen.integrations import can_implement
 from gemmgen.module import import_generated
 
 BF16 = torch.bfloat16
@@ -144,6 +145,15 @@ def test_a_misaligned_input_is_copied_before_out_is_written(fake: Made) -> None:
     call.module.__dict__["_copy"] = copy
     call(a, b, out=storage[: 64 * 64].view(64, 64))
     assert call.launches == 1
+
+
+def test_can_implement_says_the_same_of_out(fake: Made) -> None:
+    call, a, b = fake("h100_bf16"), cuda(64, 64), cuda(64, 64).T
+    assert can_implement(call.module, a, b, out=cuda(64, 64)) == (True, "")
+    for out in (a, b.T):
+        with pytest.raises(ValueError, match="share no memory") as refused:
+            call(a, b, out=out)
+        assert can_implement(call.module, a, b, out=out) == (False, str(refused.value))
 
 
 place = st.tuples(

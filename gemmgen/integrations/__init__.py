@@ -28,6 +28,8 @@ BIAS_ALONE = "The epilogue: plus a bias for each column."
 
 CHECK: Final = "_argument"
 """What modules call the function that checks an argument."""
+CHECK_OUTPUT: Final = "_check_output"
+"""The function of modules that checks the memory of `out` against the memory of the inputs."""
 BACKWARD: Final = "_backward"
 """What those with a backward call its formula."""
 Kernel: TypeAlias = Any
@@ -63,6 +65,11 @@ def can_implement(
                     check(name, tensor, known)
                 except (TypeError, ValueError) as error:
                     return False, str(error)
+    if out is not None and not out.is_meta and 0 not in (*a.shape, *b.shape):  # else nothing is launched
+        try:
+            getattr(kernel, CHECK_OUTPUT)(out, known["places"])
+        except ValueError as error:
+            return False, str(error)
     reason = _problem(kernel, a, b, out)
     return not reason, reason
 
