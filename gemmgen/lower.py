@@ -143,9 +143,19 @@ def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str,
     identity = triton_api.identity(library) if library and cache.is_self_contained(source) else None
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("lowered", revision, identity, capability, stem, source)) if identity else None
-    files = cache.cached(key, lambda: _in_child(source, capability, sums, begun, path=path, stem=stem))
+    return cache.cached(
+        key, lambda: _in_child(source, capability, sums, begun, path=path, stem=stem), _lowered_of
+    )
+
+
+def _lowered_of(files: cache.Files) -> Lowered:
+    """Return what the parts of a cache entry say of a kernel.
+
+    Raises:
+        LookupError, TypeError, ValueError, RuntimeError: A part is missing, or not as the compiler writes it.
+    """
     artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
-    figures = json.loads(files["figures"])
+    figures = {name: int(value) for name, value in json.loads(files["figures"]).items()}
     return Lowered(artifacts, _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures))
 
 

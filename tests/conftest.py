@@ -149,7 +149,7 @@ def _lowered(path: str) -> Lowered:
 def _machine_code(path: str) -> str:
     cubin = _lowered(path).artifacts["cubin"]
     key = key_of(("sass", sha256(cubin).hexdigest()))
-    return cached(key, lambda: {"sass": disassemble(cubin)})["sass"].decode()
+    return cached(key, lambda: {"sass": disassemble(cubin)}, lambda files: files["sass"].decode())
 
 
 # No fixtures of the session: several files have a `product` of their own, and one of theirs would outlive it.

@@ -76,8 +76,12 @@ def _cached_text(specialized: triton_api.Specialized, library: Path, compiled: C
     revision = cache.revision(Path(__file__), Path(triton_api.__file__))
     key = cache.key_of(("ttgir", revision, identity, digest, source))
     own, placeholder = f'"{file}"', f'"{PLACEHOLDER}"'
-    files = cache.cached(key, lambda: {"ttgir": compiled().replace(own, placeholder).encode()})
-    return files["ttgir"].decode().replace(placeholder, own)
+    text = cache.cached(
+        key,
+        lambda: {"ttgir": compiled().replace(own, placeholder).encode()},
+        lambda files: files["ttgir"].decode(),
+    )
+    return text.replace(placeholder, own)
 
 
 _TEXTS: dict[str, str] = {}
