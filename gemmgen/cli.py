@@ -1,4 +1,4 @@
-"""The command line: one subcommand per stage. The only file that prints or exits.
+"""The command line: one subcommand per stage. It prints and ends through ``gemmgen.reporting`` alone.
 
 Artifacts and reports go to stdout, progress and diagnostics to stderr. Exit codes: 0 done, 1 rejected or
 failed, 2 wrong usage, 128 and its number where a signal ended it.
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from rich.console import Console
 from typer.core import TyperCommand
 
 from gemmgen import __version__, api
@@ -36,6 +35,9 @@ from gemmgen.reporting import (
     explanation_of,
     explanations,
     run_command,
+    say,
+    say_tables,
+    tell,
     tuning_progress,
     unwritable,
     watch,
@@ -170,7 +172,7 @@ def _command() -> Callable[..., object]:
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"gemmgen {__version__}")
+        say(f"gemmgen {__version__}")
         raise typer.Exit
 
 
@@ -207,7 +209,7 @@ def init(
     path = api.init(name)
     _print_json({"wrote": [path.as_posix()]})
     if not as_json:
-        print(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
+        say(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
 
 
 @app.command(cls=CountedOption)
@@ -241,7 +243,7 @@ def plan(
             {p.source.path: {"fields": p.fields, **ledger(p.plan).as_dict()} for p in products},
         )
     elif products:
-        print(
+        say(
             "\n\n".join(
                 f"{p.source.path}: {p.plan.problem.title}\n\n{ledger(p.plan).as_text()}" for p in products
             )
@@ -288,12 +290,12 @@ def build_command(
     if as_json:
         _print_json([item.as_dict() for item in built])
     for item in () if as_json else (each for one in built for each in (one, *one.gradients)):
-        print(f"{item.spec}\n\n{item.ledger.as_text()}\n")
+        say(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
-            print(resources_text(item.resources) + "\n")
+            say(resources_text(item.resources) + "\n")
         if item.simulation:
-            print(f"{item.simulation}\n")
-        print("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
+            say(f"{item.simulation}\n")
+        say("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
     _exit(failed)
 
 
@@ -323,10 +325,10 @@ def check_command(
     for finding in findings:
         _complain(GemmgenError([finding.diagnostic]))
         if not as_json:
-            print(finding.diff, end="")
+            say(finding.diff, end="")
     if not (findings or failed or as_json):
         modules = sum(1 + len(product.gradients) for product in products)
-        print(f"{len(products)} specs, {modules} modules under {out}: all up to date")
+        say(f"{len(products)} specs, {modules} modules under {out}: all up to date")
     _exit(failed or bool(findings))
 
 
@@ -349,7 +351,7 @@ def lower_command(
     if as_json:
         _print_json({path: asdict(resources) for path, resources in lowered})
     elif lowered:
-        print("\n\n".join(f"{path}\n\n{resources_text(resources)}" for path, resources in lowered))
+        say("\n\n".join(f"{path}\n\n{resources_text(resources)}" for path, resources in lowered))
     _exit(failed)
 
 
@@ -461,7 +463,7 @@ def _simulate_programs(
         if results and not as_json:
             noted = notes_by_kernel(result.evidence for result in results)
             notes = [f"note: {kernel}: {note}" for kernel, notes in noted.items() for note in notes]
-            print(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
+            say(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
     if as_json:
         _print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
     if sarif:
@@ -502,7 +504,7 @@ def _simulate_specs(
     for simulation in simulations:
         _complain(GemmgenError(simulation.diagnostics))
         if not as_json:
-            print(simulation_text(simulation))
+            say(simulation_text(simulation))
     if as_json:
         _print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
     _write_timelines(simulations[:1], trace, svg)
@@ -543,7 +545,7 @@ def verify_command(
             _complain(GemmgenError([Diagnostic(path, "wrong-kernel", str(failure))]))
         if not as_json:
             passed = len(verification.checks) - len(verification.failures)
-            print(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
+            say(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
     _exit(failed or not all(verification.passed for _, verification in verifications))
 
 
@@ -640,7 +642,7 @@ def bench_command(
     if as_json:
         _print_json([json.loads(bench.to_json(found)) for found in records])
     elif records:
-        print(bench.plain_table(records), end="")
+        say(bench.plain_table(records), end="")
     if plot and records:  # last: what it refuses must not cost the figures
         bench.plot(records, plot)
     _exit(failed or any(found.errors for found in records))
@@ -689,14 +691,12 @@ def _bench_suite(
     if as_json:
         _print_json(bench.report_of(book))
     else:
-        console = Console(width=None if sys.stdout.isatty() else TABLE_COLUMNS)
-        for table in bench.suite_tables(book):
-            console.print(table)
+        say_tables(bench.suite_tables(book), TABLE_COLUMNS)
     if out and book.sessions:
         _draw_suite(book, out)
     errors = bench.errors_of(book)
-    for error in errors:
-        print(error, file=sys.stderr)
+    for line in (line for error in errors for line in error.splitlines()):
+        tell(line)
     _exit(bool(errors))
 
 
@@ -735,7 +735,7 @@ def doctor(as_json: Json = False) -> None:
         _print_json(found.as_dict())
         return
     rows = [*found.versions.items(), ("GPU", found.gpu), *found.stages.items()]
-    print("\n".join(f"{name:<26} {value}" for name, value in rows))
+    say("\n".join(f"{name:<26} {value}" for name, value in rows))
 
 
 @app.command()
@@ -743,7 +743,7 @@ def schema() -> None:
     """Print the JSON Schema of a spec, for editors."""
     from gemmgen.spec.model import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    say(json.dumps(json_schema(), indent=2))
 
 
 @app.command(name="list")
@@ -757,7 +757,7 @@ def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
     if as_json:
         _print_json(rows)
     else:
-        print("\n".join(columns(rows)))
+        say("\n".join(columns(rows)))
     _exit(failed)
 
 
@@ -835,16 +835,16 @@ def tune_command(
                 progress=progress,
             )
     except (SystemExit, KeyboardInterrupt):
-        print("interrupted: the trials so far are kept, and the same command goes on", file=sys.stderr)
+        tell("interrupted: the trials so far are kept, and the same command goes on")
         raise
     told = _write_pages((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pages)
     if as_json:
         _print_json([outcome.as_dict() for outcome in outcomes])
         return
-    print("\n".join([*columns([outcome.as_row() for outcome in outcomes]), *told]))
+    say("\n".join([*columns([outcome.as_row() for outcome in outcomes]), *told]))
     for outcome in outcomes:
         if outcome.remark:
-            print(f"{outcome.path}: {outcome.remark}", file=sys.stderr)
+            tell(f"{outcome.path}: {outcome.remark}")
 
 
 @app.command(name="export")
@@ -866,9 +866,9 @@ def export_command(
     if as_json:
         _print_json([item.as_dict() for item in exported])
     elif exported:
-        print("\n".join(f"wrote {path}" for item in exported for path in item.files))
+        say("\n".join(f"wrote {path}" for item in exported for path in item.files))
         command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
-        print(f"next, `{command}`, and with `check` behind it on a GPU", file=sys.stderr)
+        tell(f"next, `{command}`, and with `check` behind it on a GPU")
     _exit(failed)
 
 
@@ -891,7 +891,7 @@ def report_command(
     _write(out, report(records))
     _print_json({"wrote": [out.as_posix()]})
     if not as_json:
-        print(f"wrote {out}")
+        say(f"wrote {out}")
 
 
 # --- libraries
@@ -966,7 +966,7 @@ def library_command(
         for finding in findings:
             _complain(GemmgenError([finding.diagnostic]))
         if not (findings or as_json):
-            print(f"{name}: up to date")
+            say(f"{name}: up to date")
         _exit(bool(findings))
         return
     if lowering:
@@ -991,7 +991,7 @@ def library_command(
         if as_json:
             _print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
         else:
-            print("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
+            say("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
     _exit(failed)
 
 
@@ -1041,7 +1041,7 @@ def fuzz_command(
     if as_json:
         _print_json(report.as_dict())
     else:
-        print("\n".join(report.lines()))
+        say("\n".join(report.lines()))
     _exit(bool(report.findings))
 
 
@@ -1059,9 +1059,9 @@ def explain_command(
     found = [explanation_of(code) for code in codes] if codes else list(explanations().values())
     _print_json({each.code: each.as_dict() for each in found})
     if not as_json and codes:
-        print("\n\n".join(map(str, found)))
+        say("\n\n".join(map(str, found)))
     elif not as_json:
-        print("\n".join(columns([{"rule": each.code, "says": each.summary} for each in found])))
+        say("\n".join(columns([{"rule": each.code, "says": each.summary} for each in found])))
 
 
 # --- what is refused before anything runs
@@ -1192,9 +1192,9 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
         _print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
         return
     for i, (path, found) in enumerate(rankings.items()):
-        print("\n" * (i > 0) + f"{path}: {found.table(limit)}")
+        say("\n" * (i > 0) + f"{path}: {found.table(limit)}")
         if explained:
-            print(f"\n{found.explanation()}")
+            say(f"\n{found.explanation()}")
 
 
 # --- plans that are frozen and compared
@@ -1219,7 +1219,7 @@ def diff_command(
         if as_json:
             _print_json({each.name: [each.first, each.second] for each in found})
         else:
-            print(differences_text(found, one.source.path, other.source.path))
+            say(differences_text(found, one.source.path, other.source.path))
     _exit(failed)
 
 
@@ -1241,7 +1241,7 @@ def _patience(subject: str) -> Callable[[int, int], None]:
         nonlocal told
         if time.monotonic() - told >= SECONDS_OF_SILENCE:
             told = time.monotonic()
-            print(f"{subject}: {done:,} of {total:,} combinations", file=sys.stderr, flush=True)
+            tell(f"{subject}: {done:,} of {total:,} combinations")
 
     return tick
 
@@ -1266,4 +1266,4 @@ def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None
     if as_json:
         _print_json(found)
     for data in () if as_json else found.values():
-        print(spec_text(data), end="")
+        say(spec_text(data), end="")

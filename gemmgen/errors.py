@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from gemmgen import __version__
+from gemmgen.literals import terminal_text
 
 Severity = Literal["error", "warning"]
 Value = bool | int | float | str | tuple["Value", ...] | None
@@ -45,7 +46,8 @@ class Diagnostic:
     """One message for the user, with the place in the input that it is about.
 
     Its text form is the one that editors and CI parse: ``path:line:column: error[code] field: message``,
-    or ``warning[code]`` where nothing is broken yet.
+    or ``warning[code]`` where nothing is broken yet. It is one line, which a terminal shows and does not
+    obey: paths and messages hold what a user or a file says.
     """
 
     path: str
@@ -63,7 +65,7 @@ class Diagnostic:
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
         subject = f" {self.field}" if self.field else ""
-        return f"{place}: {self.severity}[{self.code}]{subject}: {self.message}"
+        return terminal_text(f"{place}: {self.severity}[{self.code}]{subject}: {self.message}")
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold; every key is always there."""
@@ -76,7 +78,7 @@ class Diagnostic:
             f"{name}={_escaped(str(value), _PROPERTY)}" for name, value in place.items() if value is not None
         )
         text = f"{self.field}: {self.message}" if self.field else self.message
-        return f"::{self.severity} {properties}::{_escaped(text, _DATA)}"
+        return terminal_text(f"::{self.severity} {properties}::{_escaped(text, _DATA)}")
 
 
 _DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}

@@ -1,6 +1,7 @@
-"""What the command line says beside its results: diagnostics, progress, JSON and SARIF; and the end of a run.
+"""All that the command line prints: results, diagnostics, progress, JSON and SARIF; and the end of a run.
 
-Diagnostics and progress go to stderr, results to stdout. A diagnostic is one line that editors parse, and
+Results go to stdout (`say`), progress and diagnostics to stderr (`tell`). Text that comes from users and
+files is shown with escapes for what a terminal would obey. A diagnostic is one line that editors parse, and
 below it the line of the file that it is about. With ``--json`` stdout has one object, whatever happened:
 ``{"diagnostics": [...], "results": ...}``.
 """
@@ -15,6 +16,7 @@ import re
 import sys
 import textwrap
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -22,15 +24,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TextIO, TypeVar
 
 import typer
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 import gemmgen
+from gemmgen.cache import CacheWarning
 from gemmgen.errors import Diagnostic, GemmgenError, Region, Reported, sarif_log
+from gemmgen.literals import terminal_text
 from gemmgen.product import write_files
 from gemmgen.spec.diagnostics import did_you_mean, quoted
 from gemmgen.spec.load import STDIN, stdin_bytes
@@ -80,7 +86,9 @@ def run_command(app: Callable[..., object], arguments: Sequence[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a title may have letters that a terminal lacks
     try:
-        code = _ended(lambda: _called(app))
+        with warnings.catch_warnings():
+            warnings.showwarning = _tell_warning
+            code = _ended(lambda: _called(app))
         return max(code, _ended(_finish)) if code in (0, 1, 2) else code
     except BrokenPipeError:
         # The reader of stdout has gone, so nothing is reported.
@@ -100,6 +108,7 @@ def _called(app: Callable[..., object]) -> int:
         wrong: Any = error
         place = getattr(getattr(wrong, "ctx", None), "command_path", "gemmgen")
         _RUN.diagnostics.append(Diagnostic(place, USAGE_CODE, wrong.format_message()))
+        wrong.message = terminal_text(wrong.message or "")  # it may quote the command's words
         wrong.show()
         return int(wrong.exit_code)
     return code if isinstance(code, int) else 0
@@ -186,6 +195,42 @@ def _region(found: Diagnostic) -> Region:
 # --- what a command says
 
 
+def say(*values: object, end: str = "\n") -> None:
+    """Print results to stdout."""
+    print(terminal_text(" ".join(map(str, values)), lines=True), end=end)
+
+
+def tell(text: str) -> None:
+    """Print one line to stderr, at once."""
+    print(terminal_text(text), file=sys.stderr, flush=True)
+
+
+def say_tables(tables: Iterable[Table], columns: int) -> None:
+    """Print tables to stdout, as wide as its terminal is; without a terminal `columns` characters wide.
+
+    What terminals obey must be escaped in their cells already: of a table, colours are meant.
+    """
+    console = Console(width=None if sys.stdout.isatty() else columns, emoji=False)
+    for table in tables:
+        console.print(table)
+
+
+def _tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Tell of the cache as of everything else; of other libraries' warnings as Python does."""
+    if isinstance(message, CacheWarning):
+        complain(GemmgenError([message.diagnostic]))
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print(terminal_text(text, lines=True), file=file or sys.stderr, end="")
+
+
 def choose(form: str, sarif: Path | None) -> None:
     """Take the form of diagnostics on stderr, and where a log of them is written at the end."""
     if form not in FORMS:
@@ -213,7 +258,7 @@ def complain(error: GemmgenError) -> None:
         for path, count in told.items() if _RUN.form == "text" else ():
             if count > MOST_SHOWN:
                 rest = f"{count - MOST_SHOWN:,} of {count:,} diagnostics are not shown; --json has them all"
-                print(f"{path}: note: {rest}", file=sys.stderr)
+                tell(f"{path}: note: {rest}")
 
 
 def end(failed: bool) -> None:
@@ -447,11 +492,11 @@ def progressing(what: str) -> Generator[Callable[[str], None]]:
     """Give a function that tells on stderr what is being done; a spinner where that is a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda step: print(f"{what} {step}", file=sys.stderr, flush=True)
+        yield lambda step: tell(f"{what} {step}")
         return
     try:
-        with console.status(what) as status:
-            yield lambda step: status.update(f"{what} {step}")
+        with console.status(Text(what)) as status:
+            yield lambda step: status.update(Text(terminal_text(f"{what} {step}")))  # no markup
     finally:
         console.show_cursor()  # an interrupt can come before the status is there to do it
 
@@ -463,20 +508,17 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
     if not console.is_terminal:
         told: set[tuple[str, str]] = set()
 
-        def tell(tick: Tick) -> None:
+        def tell_once(tick: Tick) -> None:
             text = tick.text.partition(",")[0]
             if (tick.subject, text) not in told:  # not every trial
                 told.add((tick.subject, text))
-                print(
-                    f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                tell(f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}")
 
-        yield tell
+        yield tell_once
         return
     left = TimeRemainingColumn(compact=True)
-    with Progress("{task.description}", BarColumn(), TaskProgressColumn(), left, console=console) as shown:
+    what = TextColumn("{task.description}", markup=False)
+    with Progress(what, BarColumn(), TaskProgressColumn(), left, console=console) as shown:
         bar = shown.add_task("tuning", total=None)
 
         def show(tick: Tick) -> None:
@@ -485,7 +527,7 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
                 bar,
                 total=tick.count * tick.budget,
                 completed=done,
-                description=f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}",
+                description=terminal_text(f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}"),
             )
 
         yield show
@@ -509,7 +551,7 @@ def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> N
             _ended(lambda: _nothing(command))
         sys.stdout.flush()
         count = len(before)
-        print(f"watching {count} {'spec' if count == 1 else 'specs'}", file=sys.stderr, flush=True)
+        tell(f"watching {count} {'spec' if count == 1 else 'specs'}")
         _until_saved(files, before)
 
 

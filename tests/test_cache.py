@@ -546,6 +546,19 @@ def test_a_cache_that_can_only_be_read_is_read(directory: Path, monkeypatch: pyt
     assert fetched(KEY, make_entry)["number"] == b"1"
 
 
+def test_the_command_line_says_in_one_line_why_a_cache_is_not_used(directory: Path, tmp_path: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o777)
+    (tmp_path / "good.yaml").write_text(SPEC.read_text())
+    command = [sys.executable, "-m", "gemmgen", "lower", "good.yaml", "good.yaml"]
+    root = str(Path(cache.__file__).parent.parent)
+    environment = os.environ | {"PYTHONPATH": root, "TRITON_CACHE_DIR": str(tmp_path / "triton")}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    expected = "the cache is not used, because its mode 0777 lets others write in it; `chmod go-w` ends that"
+    told = [line for line in ran.stderr.splitlines() if not line.startswith("lowering ")]
+    assert told == [f"{directory}: warning[cache-refused]: {expected}"]
+
+
 # --- where it is
 
 

@@ -21,14 +21,19 @@ from typing import Any, get_args
 
 import pytest
 from modules import ROOT
+from rich.console import Console
 
 from gemmgen import reporting
+from gemmgen.bench.figures import suite_tables
+from gemmgen.bench.suite import Book, Refused
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import terminal_text
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.scratch import is_full, scratch
 from gemmgen.spec.diagnostics import Code
+from gemmgen.tune.tuning import Tick
 
 SPEC = """\
 title: a matmul
@@ -330,6 +335,133 @@ def test_what_a_terminal_would_obey_is_not_shown_as_it_is() -> None:
     Path("odd.yaml").write_bytes(b"a: \x1b[31m\xff\tb")
     text = reporting.shown(Diagnostic("odd.yaml", "title", "no", line=1, column=4))
     assert text.splitlines()[1] == "    1 | a: \ufffd[31m\ufffd b"
+
+
+ODD = {
+    "letters": b"bad\x1b[31m\x07\r\xff" + "\x9b31m\u202e".encode(),
+    "a line break": b"bad\n/etc/passwd:1:1: error[x]",
+    "markup": b"[red]bad[/red][link=x]",
+}
+"""Names whose letters a terminal would obey, or Rich."""
+OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+COMMANDS = (
+    ("plan", "{}.yaml"),
+    ("plan", "{}/good.yaml"),
+    ("plan", "{}/good.yaml", "--candidates", "1"),
+    ("plan", "{}/many.yaml"),
+    ("plan", "{}.yaml", "--format", "github"),
+    ("plan", "good.yaml", "--svg", "{}/absent/x.svg"),
+    ("plan", "good.yaml", "--{}"),
+    ("plan", "good.yaml", "--format", "{}"),
+    ("{}",),
+    ("build", "--no-lower", "good.yaml", "--out", "{}/out"),
+    ("build", "--no-lower", "{}/good.yaml"),
+    ("build", "--no-lower", "{}/good.yaml", "good.yaml"),
+    ("check", "{}/good.yaml"),
+    ("check", "good.yaml", "--out", "{}/modules"),
+    ("diff", "{}/good.yaml", "good.yaml"),
+    ("explain", "{}"),
+    ("init", "{}/new.yaml"),
+    ("init", "{}"),
+    ("simulate", "{}.py"),
+    ("bench", "{}.json"),
+    ("report", "{}.json"),
+    ("library", "{}", "--check"),
+)
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_no_name_is_obeyed_by_a_terminal(
+    good: Path, gemmgen_: Gemmgen, kind: str, arguments: tuple[str, ...]
+) -> None:
+    name = os.fsdecode(ODD[kind])
+    folder = Path(name)
+    (folder / "modules").mkdir(parents=True)
+    (folder / "modules" / "good.py").write_text("edited\x1b[31m\n")
+    (folder / "good.yaml").write_text(SPEC)
+    (folder / "many.yaml").write_text(SPEC + "".join(f"key_{number}: 1\n" for number in range(33)))
+    Path(f"{name}.yaml").write_text(SPEC)
+    ran = gemmgen_(*(argument.replace("{}", name) for argument in arguments))
+    assert OBEYED.findall(ran.stdout + ran.stderr) == []
+    shown = (ran.stdout + ran.stderr).replace("\n", " ")
+    assert "bad" in shown
+    if kind == "markup" and arguments[0] != "init":
+        assert "[red]bad[/red]" in shown
+    if kind == "a line break":
+        assert "/etc/passwd:1:1: error[x]" not in [line[:25] for line in ran.stderr.splitlines()]
+
+
+@pytest.mark.quick
+def test_what_a_spec_says_is_not_obeyed_by_a_terminal(gemmgen_: Gemmgen, good: Path) -> None:
+    for number, text in enumerate(
+        (
+            SPEC.replace("a matmul", '"a \\e[31m matmul"'),
+            SPEC.replace("a matmul", "a \x1b[31m matmul"),
+            SPEC + '"\\e[31m\\u202E": 1\n',
+            SPEC + '"[red]x[/red]": 1\n',
+            SPEC + 'tile: {"\\e": "\\e"}\n',
+            SPEC.replace("h100", '"\\e[31m"'),
+            SPEC.replace("bf16", '"\\e[31m"', 1),
+            SPEC + 'epilogue: {ops: ["\\e", {"\\e": {"\\e": 1}}]}\n',
+        )
+    ):
+        Path(f"text_{number}.yaml").write_text(text)
+        for form in ("text", "github"):
+            ran = gemmgen_("plan", f"text_{number}.yaml", "--format", form)
+            assert (ran.code, OBEYED.findall(ran.stdout + ran.stderr)) == (1, [])
+
+
+@pytest.mark.quick
+def test_a_diagnostic_is_one_line_that_shows_escapes() -> None:
+    found = Diagnostic("a\x1b\n.yaml", "title", "no\r\udcff", field="\u202e", line=1)
+    assert str(found) == r"a\x1b\n.yaml:1: error[title] \u202e: no\r\udcff"
+    assert str(GemmgenError([found])) == str(found)
+    assert found.as_github() == r"::error file=a\x1b%0A.yaml,line=1,title=title::\u202e: no%0D\udcff"
+
+
+@pytest.mark.parametrize("step", ["\x1b[31m[red]x[/red]", "[link=https://example.org]x[/link]"])
+def test_progress_on_a_terminal_shows_a_path_as_it_is(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=100, color_system="truecolor")
+
+    def chosen(*, stderr: bool) -> Console:
+        return console
+
+    monkeypatch.setattr(reporting, "Console", chosen)
+    with reporting.progressing("planning") as progress:
+        progress(step)
+        console.print("")  # which draws the line anew
+    assert terminal_text(f"planning {step}") in shown.getvalue()
+    shown.truncate(0)
+    with reporting.tuning_progress() as tell:
+        tell(Tick(step, 1, 1, 0.5, 1.0, step))
+    assert terminal_text(f"{step}, 1 of 1: {step}") in shown.getvalue()
+
+
+def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:
+    with reporting.progressing("planning") as progress:
+        progress("\x1b[red]")
+    with reporting.tuning_progress() as tell:
+        for text in ("a kernel, 1 of 2", "a kernel, 2 of 2", "\n\x1b"):
+            tell(Tick("x.yaml", 1, 3, 0.5, 1.0, text))
+    assert capsys.readouterr().err.splitlines() == [
+        r"planning \x1b[red]",
+        "tuning x.yaml, 1 of 3: a kernel",
+        r"tuning x.yaml, 1 of 3: \n\x1b",
+    ]
+
+
+def test_a_table_of_a_suite_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b[31m[red]x[/red] :warning:"
+    refused = Refused("refused", (1, 2, 3), name, name, "cannot", name)
+    book = Book(lines=[refused])
+    reporting.say_tables(suite_tables(book), 400)
+    told = capsys.readouterr().out
+    assert told.count(terminal_text(name)) == 3
+
+
+# --- what is said of a place
 
 
 @pytest.mark.quick

@@ -34,6 +34,7 @@ from gemmgen.bench.suite import (
     winners_of,
 )
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import terminal_text
 from gemmgen.problem import Shape, shape_text
 
 TEXT_COLUMNS: Final = 2
@@ -246,17 +247,27 @@ def _best_rows(groups: Mapping[str, Figures]) -> Iterator[tuple[str, ...]]:
 def _table(title: str, *columns: str) -> Table:
     """Return a table of words in its first column and numbers in the others."""
     table = Table(
-        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
+        title=_plain(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for index, column in enumerate(columns):
-        table.add_column(escape(column), justify="right" if index else "left", no_wrap=True)
+        table.add_column(_plain(column), justify="right" if index else "left", no_wrap=True)
     return table
+
+
+def _plain(text: str) -> str:
+    """Return text for a table in which nothing is markup, and nothing is what a terminal obeys."""
+    return escape(terminal_text(text))
+
+
+def _add(table: Table, *cells: str) -> None:
+    """Add a row of text to a table."""
+    table.add_row(*map(_plain, cells))
 
 
 def _best_table(name: str, baseline: str, figures: Mapping[str, Mapping[str, Figures]]) -> Table:
     table = _table(f"{_best_title(name, figures)}, over {baseline}", *BEST_COLUMNS)
     for row in _best_rows(figures.get(BEST, {})):
-        table.add_row(*row)
+        _add(table, *row)
     return table
 
 
@@ -274,7 +285,7 @@ def _kernel_table(figures: Mapping[str, Mapping[str, Figures]], won: Mapping[str
         every = found[ALL]
         places = str(won.get(kernel, 0)) if kernel != BEST else NONE
         ends = f"{every.minimum:.3f}", f"{every.share:.0%}"
-        table.add_row(escape(kernel), str(every.count), places, *cells, *ends)
+        _add(table, kernel, str(every.count), places, *cells, *ends)
     return table
 
 
@@ -287,7 +298,7 @@ def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table
         times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
         kernels = winners[point.shape], ", ".join(map(short_name, point.baseline_kernels))
         cells = shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels
-        table.add_row(*map(escape, cells))
+        _add(table, *cells)
     return table
 
 
@@ -299,7 +310,7 @@ def _refusal_table(refused: Sequence[Refused]) -> Table:
         together.setdefault((line.contest, line.kernel, line.message), []).append(line.shape)
     for (contest, kernel, message), shapes in together.items():
         cells = contest, kernel, str(len(shapes)), shape_text(shapes[0]), message
-        table.add_row(*map(escape, cells))
+        _add(table, *cells)
     return table
 
 
@@ -319,13 +330,11 @@ def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) 
         ours = best.get((line.contest, line.shape))
         own = f"{ours.ratio.median:.3f}" if ours else NONE
         if line.why_not:
-            table.add_row(*place, NONE, own, NONE, NONE, escape(line.why_not))
+            _add(table, *place, NONE, own, NONE, NONE, line.why_not)
             continue
         theirs = ratios(line.baseline_seconds, line.seconds).median
         over = f"{ours.ratio.median / theirs:.3f}" if ours else NONE
-        table.add_row(
-            *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels)
-        )
+        _add(table, *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels))
     return table
 
 
