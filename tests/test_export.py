@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hopper import hopper
 from modules import HOPPER_SPECS, ROOT, made, spec_file
 from programs import program
 from typer.testing import CliRunner
@@ -27,9 +28,11 @@ from gemmgen.cli import app, main
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES, HOPPER
+from gemmgen.literals import c_comment_text
 from gemmgen.lower import lower
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem.operations import ACTIVATIONS
+from gemmgen.product import make
 from gemmgen.render import launcher as launchers
 from gemmgen.render import render_launcher
 from gemmgen.render.launcher import Launcher
@@ -207,6 +210,55 @@ def test_every_hopper_kernel_has_a_launcher_that_no_tag_is_left_in() -> None:
             assert text.endswith("\n")
             assert not text.endswith("\n\n")
             assert "\n\n\n" not in text
+
+
+TITLES = (
+    "x */ int evil(void)(return 1;) /*",
+    "*/*/*",
+    "/*/*/",
+    "ends in a slash /",
+    "ends in a star *",
+    "*/",
+    "what ??/ and ???/ and ??=",
+    "??",
+    "// /* */",
+    "#define x 1",
+    "naïve 矩阵",
+)
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_no_title_leaves_the_comment_that_it_stands_in(title: str, tmp_path: Path) -> None:
+    spec = tmp_path / "h100_bf16.yaml"
+    spec.write_text(
+        re.sub("^title:.*", f'title: "{title}"', spec_file("h100_bf16").read_text(), flags=re.MULTILINE)
+    )
+    launcher = Launcher(hopper(make(spec).plan), "h100_bf16", b"")
+    plain = texts("h100_bf16")
+    for name, text in render_launcher(launcher, spec_name=spec.name, spec_sha256="0" * 64).items():
+        (tmp_path / name).write_text(text)
+        assert (text.count("/*"), text.count("*/")) == (plain[name].count("/*"), plain[name].count("*/"))
+    for name in ("h100_bf16.h", "h100_bf16.c", "h100_bf16_test.c"):
+        compiled("-Wno-unused-const-variable", "-fsyntax-only", "-x", "c", tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, 100 %", "plain text, 100 %"),
+        ("a */ b /* c", "a * / b / * c"),
+        ("*/*", "* / *"),
+        ("???/", "?? ?/"),
+        ("what??", "what??"),
+        ("two\nlines\r\x1b\u202e.", "two lines   ."),
+        ("joins the next \\", "joins the next \\."),
+        ("joins the next \\\n", "joins the next \\."),
+    ],
+)
+def test_a_c_comment_keeps_text_in_one_line_and_inside(text: str, shown: str, tmp_path: Path) -> None:
+    assert c_comment_text(text) == shown
+    (tmp_path / "comment.c").write_text(f"/* {c_comment_text(text)}\n*/\nint one = 1;\n", encoding="utf-8")
+    compiled("-fsyntax-only", tmp_path / "comment.c")
 
 
 def test_every_part_of_the_templates_is_in_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,6 +494,8 @@ def test_every_wrong_argument_is_refused_in_words(
         "no file: 3 absent.cubin is not the cubin that this launcher was made with",
         f"another file: 3 {tmp_path}/misuse is not the cubin that this launcher was made with",
         "load: 0 ",
+        "no path: 7 path must be the name of a file, found NULL",
+        "no place for the kernel: 7 kernel must be the address of a pointer, found NULL",
         "m = M: 0 ",
         "m = -1: 6 m must be from 0 to 2147483392, found -1",
         "m = INT64_C(1) << 31: 6 m must be from 0 to 2147483392, found 2147483648",
@@ -457,6 +511,11 @@ def test_every_wrong_argument_is_refused_in_words(
         "d.row_stride = N + 1: 8 d must have rows a multiple of 16 bytes apart, found 257 elements",
         "d.address = 0: 7 d must have memory, found address 0",
         "d.row_stride = INT64_C(-256): 8 d must not overlap itself, found rows of 256, -256 apart",
+        "b.address = 0: 7 b must have memory, found address 0",
+        "no kernel: 7 kernel must be a loaded one, found NULL",
+        "a kernel that was not loaded: 7 kernel must be a loaded one, found NULL",
+        "no arguments: 7 arguments must be the address of a structure, found NULL",
+        "no stream, which is the default one: 0 ",
         "one row: 0 ",
     ]
 
@@ -561,6 +620,14 @@ int main(int count, char **words)
     p.k = 64;
     p.column_bias = 8;
     printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
+    p.column_bias = 0;
+    printf("%d %s\\n", {stem}_matmul(kernel, &p, NULL), {stem}_message());
+    printf("%d %s\\n", {stem}_prepare_workspace(NULL, 16, 32, address, bytes, NULL, &p.workspace),
+           {stem}_message());
+    printf("%d %s\\n", {stem}_prepare_workspace(kernel, 16, 32, 0, bytes, NULL, &p.workspace),
+           {stem}_message());
+    printf("%d %s\\n", {stem}_prepare_workspace(kernel, 16, 32, address, bytes, NULL, NULL),
+           {stem}_message());
     return 0;
 }}
 """
@@ -582,6 +649,10 @@ int main(int count, char **words)
         "0",
         "6 k must be at least 1: D is not zero where A @ B is",
         "7 column_bias must start at a multiple of 16 bytes, found 8 bytes past one",
+        "7 column_bias must have memory, found address 0",
+        "7 kernel must be a loaded one, found NULL",
+        "7 the workspace must start at a multiple of 256 bytes",
+        "7 workspace must be the address of a structure, found NULL",
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gemmgen.hardware import DType
+from gemmgen.literals import c_comment_text
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -57,7 +58,7 @@ STATUSES = (
     ("WRONG_DEVICE", "the current context's GPU cannot run the kernel"),
     ("NO_MEMORY", "the host has none"),
     ("BAD_EXTENT", "M, N or K is out of range"),
-    ("BAD_ADDRESS", "an address is 0, or no multiple of what TMA needs"),
+    ("BAD_ADDRESS", "a pointer is NULL, or an address is 0 or no multiple of what TMA needs"),
     ("BAD_STRIDE", "rows overlap, or are not a multiple of 16 bytes apart"),
     ("BAD_WORKSPACE", "the workspace is too small, or there is none"),
 )
@@ -199,8 +200,8 @@ class Launcher:
 
     @property
     def title(self) -> str:
-        """The spec's title, which must not end the comment that it stands in."""
-        return f"{self.plan.problem.title.rstrip('.')}.".replace("*/", "* /")
+        """The spec's title, for the comment that it stands in."""
+        return c_comment_text(f"{self.plan.problem.title.rstrip('.')}.")
 
     @property
     def status_rows(self) -> tuple[tuple[str, int, str], ...]:

@@ -13,13 +13,15 @@ static void say(const char *what, h100_bf16_status status)
 
 int main(int count, char **words)
 {
-    h100_bf16_kernel *kernel;
+    h100_bf16_kernel *kernel, *other;
     if (count != 2)
         return 2;
     say("no file", h100_bf16_load("absent.cubin", &kernel));
     say("another file", h100_bf16_load(words[0], &kernel));
     const h100_bf16_status loaded = h100_bf16_load(words[1], &kernel);
     say("load", loaded);
+    say("no path", h100_bf16_load(NULL, &other));
+    say("no place for the kernel", h100_bf16_load(words[1], NULL));
     if (loaded != H100_BF16_OK)
         return kernel != NULL;
     const h100_bf16_arguments right = {
@@ -45,6 +47,11 @@ int main(int count, char **words)
     WRONG(d.row_stride, N + 1);
     WRONG(d.address, 0);
     WRONG(d.row_stride, INT64_C(-256));
+    WRONG(b.address, 0);
+    say("no kernel", h100_bf16_matmul(NULL, &right, NULL));
+    say("a kernel that was not loaded", h100_bf16_matmul(other, &right, NULL));
+    say("no arguments", h100_bf16_matmul(kernel, NULL, NULL));
+    say("no stream, which is the default one", h100_bf16_matmul(kernel, &right, NULL));
     h100_bf16_arguments row = right;
     row.m = 1;
     row.a.row_stride = row.d.row_stride = 0; /* of a single row, anything */
