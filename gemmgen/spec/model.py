@@ -183,7 +183,8 @@ TITLE_LIMIT = 100
 """Characters."""
 
 
-TITLE_PATTERN = r"""^[^\s"'`\\{}]([^\r\n"'`\\{}]*[^\s"'`\\{}])?$"""
+_NOT_IN_TITLES = r"""\x00-\x1f\x7f-\x9f"'`\\{}"""
+TITLE_PATTERN = rf"^[^\s{_NOT_IN_TITLES}]([^{_NOT_IN_TITLES}]*[^\s{_NOT_IN_TITLES}])?$"
 """What a title may be, as far as a regular expression of JSON Schema can say it."""
 
 
