@@ -13,7 +13,6 @@ from typing import Any, cast
 from gemmgen import tune
 from gemmgen.bench.record import (
     Ceilings,
-    Dtypes,
     Record,
     Spread,
     flops,
@@ -37,6 +36,7 @@ from gemmgen.bench.suite import (
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.render import render_page
 
 # --- drawings

@@ -38,18 +38,17 @@ from gemmgen.bench.machine import query_gpu, state_of
 from gemmgen.bench.record import (
     H200,
     H200_FP8,
-    Dtypes,
     GpuState,
     Spread,
     ceilings_of,
     flops,
-    moved_bytes,
 )
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
+from gemmgen.problem.dtypes import Dtypes, moved_bytes
 from gemmgen.product import make
 from gemmgen.spec import Spec
 from gemmgen.verify.shapes import single_tile
@@ -461,14 +460,18 @@ def put(document: Any, path: str, value: object) -> None:
         ("protocol.pairs", 0, "protocol: pairs must be positive"),
         ("protocol.seed", 1.0, "protocol.seed: must be an integer, not 1.0"),
         ("subject", [], "subject: must be an object, not []"),
-        ("subject.spec_sha256", "abc", "subject: a sha256 is 64 hexadecimal digits"),
+        ("subject.spec_sha256", "abc", 'subject.spec_sha256: must be 64 hexadecimal digits, not "abc"'),
         ("environment.gpu", None, "environment.gpu: must be a string, not null"),
         (
             "dtypes.a",
             "fp8",
             "dtypes.a: must be one of bf16, fp16, tf32, fp32, e4m3, e5m2, int8, int32, e2m1, ue8m0, not ",
         ),
-        ("ceilings.flops_per_second", 0, "ceilings: a ceiling must be positive"),
+        (
+            "ceilings.flops_per_second",
+            0,
+            "ceilings.flops_per_second: must be a rate from 1 to 1e24 a second, not 0",
+        ),
         ("measurements", {}, "measurements: must be a list, not {}"),
         ("measurements.0.shape", [1, 2], "measurements.0.shape: must have 3 elements, not 2"),
         (
@@ -476,7 +479,7 @@ def put(document: Any, path: str, value: object) -> None:
             "x" * 50,
             f'measurements.1.shape.2: must be an integer, not "{"x" * 36}...',
         ),
-        ("measurements.0.input_sets", 0, "measurements.0: extents and the number of input sets must be"),
+        ("measurements.0.input_sets", 0, "measurements.0.input_sets: must be a number from 1, not 0"),
         ("measurements.0.relative_error", "0", 'measurements.0.relative_error: must be a number, not "0"'),
         (
             "measurements.0.relative_error",
@@ -486,7 +489,7 @@ def put(document: Any, path: str, value: object) -> None:
         (
             "measurements.0.timing.ours_seconds.0.1",
             -1e-3,
-            "measurements.0.timing: a sample must be positive",
+            "measurements.0.timing.ours_seconds.0.1: must be seconds from 1e-09 to 1e+06, not -0.001",
         ),
         (
             "measurements.0.timing.ours_seconds.0",

@@ -23,12 +23,13 @@ from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_
 from gemmgen.bench.baseline import Baseline, block_scaled_mm, cublas, offered, rival, variant
 from gemmgen.bench.contest import dtypes_of, input_sets, time_spec
 from gemmgen.bench.machine import Work
-from gemmgen.bench.record import Dtypes, Environment, GpuState, ceilings_of
+from gemmgen.bench.record import Environment, GpuState, ceilings_of
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Shape
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
 from gemmgen.spec import Spec
 

@@ -37,7 +37,6 @@ from gemmgen.bench.machine import (
 from gemmgen.bench.record import (
     SCHEMA,
     Ceilings,
-    Dtypes,
     Environment,
     GpuState,
     Measurement,
@@ -68,6 +67,7 @@ from gemmgen.bench.suite import (
 )
 from gemmgen.bench.suite import SCHEMA as SUITE_SCHEMA
 from gemmgen.device import require_gpu
+from gemmgen.documents.literals import visible
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
@@ -77,6 +77,7 @@ from gemmgen.numerics.reference import Deviation, deviation, references, toleran
 from gemmgen.plan.decisions import frozen, problem_of, spec_text
 from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, staged
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked, scratch, usable_cores
@@ -849,7 +850,7 @@ class _Campaign:
         self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
     ) -> None:
         """Write down that a kernel is not timed; raise where it has lost the GPU."""
-        text = error if isinstance(error, str) else first_line(error)
+        text = visible(error) if isinstance(error, str) else first_line(error)
         self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
             message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
@@ -962,8 +963,8 @@ def rounded(seconds: float) -> float:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error is and the first line of its text."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    """Return what an error is and the first line of its text, with escapes for what is not printed."""
+    return visible(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")
 
 
 # --- what is done before, in processes of their own: they compile for this one, and may be lost

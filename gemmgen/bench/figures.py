@@ -52,6 +52,7 @@ IN_THE_DARK: Final = {
 }
 """What each colour of an .svg becomes where the reader prefers a dark scheme."""
 STYLE: Final = {
+    "text.parse_math": False,  # a name may have dollars in it
     "svg.hashsalt": "gemmgen",  # names of clip paths, random by default
     "svg.fonttype": "none",  # text stays text: small, and a test can read it
     "font.family": ["DejaVu Sans", "sans-serif"],  # the first comes with matplotlib, so its widths are known

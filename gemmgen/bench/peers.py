@@ -129,8 +129,10 @@ def _written(
 
 def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
     from gemmgen.bench.suite import Peer
+    from gemmgen.documents.literals import visible
 
-    return Peer("peer", job[1], job[0], name, **members)
+    said = {key: visible(value) if isinstance(value, str) else value for key, value in members.items()}
+    return Peer("peer", job[1], job[0], visible(name), **said)
 
 
 def _note(book: Book, jobs: Sequence[tuple[str, Shape]], name: str, why_not: str) -> None:

@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
-import re
 import statistics
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NoReturn, cast
+from typing import Final, Literal, cast
 
+from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
+from gemmgen.documents.kinds import Count, Extents, GpuName, Rate, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.hardware import GPUS, SCALE_FORMATS, Gpu
-from gemmgen.hardware.elements import DTYPES, ScaleFormatName
+from gemmgen.hardware import GPUS, Gpu
 from gemmgen.hardware.gpus import gpu_of
-from gemmgen.numerics.encoding import DType, bytes_of
+from gemmgen.numerics.encoding import DType
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.dtypes import Dtypes
 
 
 @dataclass(frozen=True)
 class Ceilings:
     """What one GPU sustains on operands of one kind."""
 
-    flops_per_second: float
-    bytes_per_second: float
+    flops_per_second: Rate
+    bytes_per_second: Rate
     source: str
 
     def __post_init__(self) -> None:
@@ -108,20 +104,10 @@ def flops(shape: Shape) -> int:
     return 2 * m * n * k
 
 
-def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:
-    """Return the fewest bytes through device memory: A, B and C read once and D written once.
-
-    The rows are those of A [M, K] and of B's transpose [N, K], with scales of blocks; ``d_bytes`` are those
-    of an element of D, and of C where there is one. Vectors and a scale, a row or column at most, are left
-    out.
-    """
-    return m * a_row_bytes + n * b_row_bytes + m * n * d_bytes
-
-
 SCHEMA: Final = 1
 DATE_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
-Samples = tuple[tuple[float, ...], ...]
+Samples = tuple[tuple[Seconds, ...], ...]
 """Seconds per call of each sample, by repetition."""
 
 
@@ -164,13 +150,8 @@ class Subject:
 
     spec_path: str
     """Relative to the directory that the benchmark was started in; only the name of a spec from elsewhere."""
-    spec_sha256: str
-    module_sha256: str
-
-    def __post_init__(self) -> None:
-        for digest in (self.spec_sha256, self.module_sha256):
-            if not re.fullmatch(r"[0-9a-f]{64}", digest):
-                raise ValueError("a sha256 is 64 hexadecimal digits")
+    spec_sha256: Sha256
+    module_sha256: Sha256
 
     @classmethod
     def of(cls, spec_path: Path, module_path: Path) -> Subject:
@@ -193,9 +174,9 @@ class Environment:
     cuda: str
     cublas: str
     driver: str
-    gpu: str
-    sm_count: int
-    l2_bytes: int
+    gpu: GpuName
+    sm_count: Count
+    l2_bytes: Count
 
 
 @dataclass(frozen=True)
@@ -208,37 +189,16 @@ class GpuState:
 
 
 @dataclass(frozen=True)
-class Dtypes:
-    """Element types of the operands and of the result."""
-
-    a: DType
-    b: DType
-    d: DType
-    c: DType | None = None
-    """None without a C; then a file does not mention it."""
-    a_scale: ScaleFormatName | None = None
-    """How A is scaled block by block; None if it is not, and likewise of B."""
-    b_scale: ScaleFormatName | None = None
-
-    def moved_bytes(self, shape: Shape) -> int:
-        """Return the fewest bytes through device memory of a problem [M, N, K]."""
-        m, n, k = shape
-        c_bytes = bytes_of(self.c) if self.c else 0
-        a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
-        return moved_bytes(m, n, a_row, b_row, bytes_of(self.d) + c_bytes)
-
-
-@dataclass(frozen=True)
 class Timing:
     """The samples of one shape, in seconds per call; ``host`` is what an eager call costs the host."""
 
     method: Literal["events", "graph"]
     """CUDA events around a batch of eager calls, or around replays of a CUDA graph of calls."""
-    calls_per_sample: int
+    calls_per_sample: Count
     ours_seconds: Samples
     baseline_seconds: Samples
-    ours_host_seconds: float
-    baseline_host_seconds: float
+    ours_host_seconds: Seconds
+    baseline_host_seconds: Seconds
     state_before: GpuState | None
     """At the end of the warm-up; None where ``nvidia-smi`` does not respond."""
     state_after: GpuState | None
@@ -278,10 +238,10 @@ class Spread:
 class Measurement:
     """One shape: that the kernel is right on the tensors that were timed, and how long it takes."""
 
-    shape: Shape
-    input_sets: int
-    relative_error: float
-    baseline_relative_error: float
+    shape: Extents
+    input_sets: Count
+    relative_error: Share
+    baseline_relative_error: Share
     timing: Timing
 
     def __post_init__(self) -> None:
@@ -362,12 +322,6 @@ class Record:
         return self.ceilings.seconds(measurement.shape, self.dtypes.moved_bytes(measurement.shape))
 
 
-def _row_bytes(dtype: DType, scale: ScaleFormatName | None, k: int) -> int:
-    """Return the bytes of a row of A or a column of B, with its scales of a byte each."""
-    elements = math.ceil(k * DTYPES[dtype].bits / 8)
-    return elements + (math.ceil(k / SCALE_FORMATS[scale].vector) if scale else 0)
-
-
 def utc_now() -> str:
     """Return the time as a record states it."""
     return datetime.now(UTC).strftime(DATE_FORMAT)
@@ -392,7 +346,7 @@ def to_json(record: Record) -> str:
 
     A member that is None by default and None here is left out: older records do not know it.
     """
-    return _layout(_encoded(record), "") + "\n"
+    return _layout(encoded(record), "") + "\n"
 
 
 def from_json(text: str, path: str) -> Record:
@@ -401,13 +355,13 @@ def from_json(text: str, path: str) -> Record:
     Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.
     """
     try:
-        document: object = json.loads(text, parse_constant=_refuse_constant)
+        document: object = parsed(text)
         _check_schema(document)
-        return cast("Record", _decode(Record, document, ""))
+        return decode(Record, document)
     except json.JSONDecodeError as error:
         message = f"not JSON: {error.msg}"
         found = Diagnostic(path, "bad-record", message, line=error.lineno, column=error.colno)
-    except _BadFieldError as error:
+    except BadFieldError as error:
         found = Diagnostic(path, "bad-record", error.message, field=error.field or None)
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         found = Diagnostic(path, "bad-record", f"not a record: {error}")
@@ -416,7 +370,7 @@ def from_json(text: str, path: str) -> Record:
 
 def encoded_line(value: object) -> str:
     """Return a dataclass as JSON on one line, with what ``to_json`` leaves out left out."""
-    return json.dumps(_encoded(value), allow_nan=False)
+    return json.dumps(encoded(value), allow_nan=False)
 
 
 def from_line(kind: type, text: str, path: str, line: int) -> object:
@@ -425,8 +379,8 @@ def from_line(kind: type, text: str, path: str, line: int) -> object:
     Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.
     """
     try:
-        return _decode(kind, json.loads(text, parse_constant=_refuse_constant), "")
-    except _BadFieldError as error:
+        return decode(kind, parsed(text))
+    except BadFieldError as error:
         found = Diagnostic(path, "bad-record", error.message, field=error.field or None, line=line)
     except (ValueError, RecursionError) as error:
         found = Diagnostic(path, "bad-record", f"not JSON: {error}", line=line)
@@ -459,37 +413,12 @@ def write_record(record: Record, path: Path) -> None:
         raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
 
 
-class _BadFieldError(Exception):
-    """A value that is not what its place in the record demands."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field, self.message = field, message
-
-
 def _check_schema(document: object) -> None:
     """Refuse another version before its other fields are called wrong."""
     if isinstance(document, dict):
         version = cast("dict[str, object]", document).get("schema", SCHEMA)
         if version != SCHEMA:
-            raise _BadFieldError("schema", f"is {_shown(version)}; this gemmgen reads version {SCHEMA}")
-
-
-def _encoded(value: object) -> object:
-    """Return a dataclass as a dict of its members, and theirs likewise."""
-    if isinstance(value, tuple):
-        return tuple(map(_encoded, cast("tuple[object, ...]", value)))
-    if not dataclasses.is_dataclass(value):
-        return value
-    return {
-        member.name: _encoded(getattr(value, member.name))
-        for member in dataclasses.fields(value)
-        if member.default is not None or getattr(value, member.name) is not None
-    }
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _BadFieldError("", f"{name} is not a JSON number")
+            raise BadFieldError("schema", f"is {shown(version)}; this gemmgen reads version {SCHEMA}")
 
 
 def _layout(value: object, indent: str) -> str:
@@ -505,78 +434,3 @@ def _layout(value: object, indent: str) -> str:
             lines = [deeper + _layout(element, deeper) for element in elements]
             return "[\n" + ",\n".join(lines) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False)
-
-
-def _decode(kind: Any, value: object, field: str) -> object:
-    """Return ``value`` as an instance of the annotation ``kind``: exactly its members, exactly its types."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        return _decode_members(kind, value, field)
-    if origin is tuple:
-        return _decode_elements(arguments, value, field)
-    if origin in (types.UnionType, typing.Union):  # only ``X | None`` occurs
-        return None if value is None else _decode(arguments[0], value, field)
-    if origin in (typing.Literal, typing.Annotated):  # of the latter only the names of a table occur
-        choices = arguments if origin is typing.Literal else tuple(kind.__metadata__[0])
-        if value in choices and isinstance(value, str):
-            return value
-        raise _BadFieldError(field, f"must be one of {', '.join(choices)}, not {_shown(value)}")
-    if kind is float and type(value) is int and abs(value) < 2**53:
-        return float(value)
-    if type(value) is kind and not (isinstance(value, float) and math.isinf(value)):
-        return value
-    raise _BadFieldError(field, f"must be {_NAMES[kind]}, not {_shown(value)}")
-
-
-_NAMES: dict[type, str] = {int: "an integer", float: "a number", str: "a string"}
-
-
-def _decode_members(kind: Any, value: object, field: str) -> object:
-    if not isinstance(value, dict):
-        raise _BadFieldError(field, f"must be an object, not {_shown(value)}")
-    members = cast("dict[str, object]", value)
-    hints, optional = _members_of(kind)
-    for name in (*optional, *members):
-        if name not in optional:
-            raise _BadFieldError(_join(field, name), "is not known")
-        if name not in members and not optional[name]:
-            raise _BadFieldError(_join(field, name), "is missing")
-    decoded = {
-        name: _decode(hints[name], members[name], _join(field, name)) for name in optional if name in members
-    }
-    try:
-        return kind(**decoded)
-    except ValueError as error:
-        raise _BadFieldError(field, str(error)) from error
-
-
-@cache
-def _members_of(kind: Any) -> tuple[Mapping[str, Any], Mapping[str, bool]]:
-    """Return the annotations of a dataclass's members, and whether each may be left out.
-
-    Annotations are texts until then, and a record has thousands of objects of few kinds.
-    """
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return hints, {member.name: member.default is None for member in dataclasses.fields(kind)}
-
-
-def _decode_elements(arguments: tuple[Any, ...], value: object, field: str) -> object:
-    if not isinstance(value, list):
-        raise _BadFieldError(field, f"must be a list, not {_shown(value)}")
-    elements = cast("list[object]", value)
-    kinds = [arguments[0]] * len(elements) if arguments[-1] is Ellipsis else list(arguments)
-    if len(kinds) != len(elements):
-        raise _BadFieldError(field, f"must have {len(kinds)} elements, not {len(elements)}")
-    pairs = zip(kinds, elements, strict=True)
-    return tuple(
-        _decode(kind, element, _join(field, str(index))) for index, (kind, element) in enumerate(pairs)
-    )
-
-
-def _join(field: str, name: str) -> str:
-    return f"{field}.{name}" if field else name
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -22,7 +22,6 @@ from typing import Final, Literal, TypeAlias, cast
 
 from gemmgen.bench.record import (
     Ceilings,
-    Dtypes,
     Environment,
     GpuState,
     Spread,
@@ -31,9 +30,11 @@ from gemmgen.bench.record import (
     flops,
     from_line,
 )
+from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.spec.diagnostics import (
     Code,
     Node,
@@ -323,7 +324,7 @@ class Entry:
     subject: Subject
     contest: str
     """Which it takes part in."""
-    spec: str | None = None
+    spec: Lines | None = None
     """One that states every decision of a kernel that the planner chose: another planner may choose
     another one for the open spec. None where the spec's file is that of the kernel.
     """
@@ -352,7 +353,7 @@ class Session:
     date: str
     suite: str
     """The path of its file."""
-    suite_sha256: str
+    suite_sha256: Sha256
     environment: Environment
     protocol: Rounds
     contests: tuple[ContestOf, ...]
@@ -364,12 +365,12 @@ class Timed:
     """The samples of one arm."""
 
     kernel: str
-    seconds: tuple[float, ...]
+    seconds: tuple[Seconds, ...]
     """Per call, by rounds."""
-    calls: int
+    calls: Count
     """In a sample."""
-    relative_error: float
-    host_seconds: float
+    relative_error: Share
+    host_seconds: Seconds
     """What an eager call costs the host."""
 
     def __post_init__(self) -> None:
@@ -385,8 +386,8 @@ class Playoff:
     """
 
     kernel: str
-    seconds: tuple[float, ...]
-    baseline_seconds: tuple[float, ...]
+    seconds: tuple[Seconds, ...]
+    baseline_seconds: tuple[Seconds, ...]
 
     def __post_init__(self) -> None:
         if len(self.seconds) != len(self.baseline_seconds) or not self.seconds:
@@ -400,10 +401,10 @@ class Result:
     """The rounds on one shape: the baseline, and the kernels that were timed beside it."""
 
     line: Literal["result"]
-    shape: Shape
+    shape: Extents
     contest: str
     families: tuple[str, ...]
-    input_sets: int
+    input_sets: Count
     baseline: Timed
     baseline_kernels: tuple[str, ...]
     """What the baseline launched, by the profiler's names; none where that is not known."""
@@ -434,7 +435,7 @@ class Refused:
     """A kernel that was not timed on a shape."""
 
     line: Literal["refused"]
-    shape: Shape
+    shape: Extents
     contest: str
     kernel: str
     """``BASELINE`` where that cannot compute the shape: then nothing is timed."""
@@ -448,7 +449,7 @@ class Choice:
     """What the planner ranks first of a spec's kernels for a shape."""
 
     line: Literal["choice"]
-    shape: Shape
+    shape: Extents
     contest: str
     spec: str
     kernels: tuple[str, ...]
@@ -460,15 +461,15 @@ class Peer:
     """What another generator makes of a shape, against the baseline in a process of its own."""
 
     line: Literal["peer"]
-    shape: Shape
+    shape: Extents
     contest: str
     name: str
     """What it is, with the versions that it ran with."""
-    seconds: tuple[float, ...] = ()
-    baseline_seconds: tuple[float, ...] = ()
-    tuning_seconds: float = 0.0
+    seconds: tuple[Seconds, ...] = ()
+    baseline_seconds: tuple[Seconds, ...] = ()
+    tuning_seconds: Share = 0.0
     kernels: tuple[str, ...] = ()
-    relative_error: float = 0.0
+    relative_error: Share = 0.0
     why_not: str | None = None
     """Why there is no figure, None where there is one."""
 
@@ -586,7 +587,8 @@ class Book:
 
 
 def _lines(data: bytes, path: Path) -> Iterator[Line]:
-    session = False
+    contests: dict[str, ContestOf] = {}
+    begun = False
     for number, text in enumerate(data.splitlines(), 1):
         try:
             kind = json.loads(text)["line"]
@@ -594,17 +596,30 @@ def _lines(data: bytes, path: Path) -> Iterator[Line]:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _bad_record(path, "no line of a suite's record", number) from error
         line = cast("Line", from_line(known, text.decode(), path.as_posix(), number))
-        session = session or isinstance(line, Session)
-        if not session:
+        if isinstance(line, Session):
+            if line.schema != SCHEMA:
+                message = f"schema is {line.schema}; this gemmgen reads version {SCHEMA}"
+                raise _bad_record(path, message, number)
+            begun = True
+            contests |= {contest.name: contest for contest in line.contests}
+        if not begun:
             raise _bad_record(path, "a record begins with its session", number)
-        if isinstance(line, Session) and line.schema != SCHEMA:
-            message = f"schema is {line.schema}; this gemmgen reads version {SCHEMA}"
-            raise _bad_record(path, message, number)
+        for where, name in _contests_of(line):
+            if name not in contests:
+                raise _bad_record(path, f"is {quoted(name)}, which no session above has", number, where)
         yield line
 
 
-def _bad_record(path: Path, message: str, line: int | None = None) -> GemmgenError:
-    return GemmgenError([Diagnostic(path.as_posix(), "bad-record", message, line=line)])
+def _contests_of(line: Line) -> Iterator[tuple[str, str]]:
+    """Yield the contests that a line names, each behind the member that names it."""
+    if isinstance(line, Session):
+        yield from ((f"kernels.{index}.contest", entry.contest) for index, entry in enumerate(line.kernels))
+    else:
+        yield "contest", line.contest
+
+
+def _bad_record(path: Path, message: str, line: int | None = None, field: str | None = None) -> GemmgenError:
+    return GemmgenError([Diagnostic(path.as_posix(), "bad-record", message, field=field, line=line)])
 
 
 # --- figures

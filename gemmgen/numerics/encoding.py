@@ -36,11 +36,6 @@ POISON: Final[Mapping[torch.dtype, int]] = MappingProxyType(
 """
 
 
-def bytes_of(dtype: str) -> int:
-    """Return the bytes of an element in memory."""
-    return TORCH_DTYPES[dtype].itemsize
-
-
 def poison(dtype: torch.dtype) -> float:
     """Return what an element holds until it is written."""
     return POISON.get(dtype, math.nan)

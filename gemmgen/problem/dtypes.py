@@ -1,0 +1,52 @@
+"""The element types of a problem's operands and result, and the bytes that have to move for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gemmgen.hardware import DTYPES, SCALE_FORMATS
+from gemmgen.hardware.elements import DTypeName, ScaleFormatName
+from gemmgen.problem import Shape
+
+
+@dataclass(frozen=True)
+class Dtypes:
+    """Element types of the operands and of the result."""
+
+    a: DTypeName
+    b: DTypeName
+    d: DTypeName
+    c: DTypeName | None = None
+    """None without a C; then a file does not mention it."""
+    a_scale: ScaleFormatName | None = None
+    """How A is scaled block by block; None if it is not, and likewise of B."""
+    b_scale: ScaleFormatName | None = None
+
+    def moved_bytes(self, shape: Shape) -> int:
+        """Return the fewest bytes through device memory of a problem [M, N, K]."""
+        m, n, k = shape
+        c_bytes = _bytes(self.c) if self.c else 0
+        a_row, b_row = _row_bytes(self.a, self.a_scale, k), _row_bytes(self.b, self.b_scale, k)
+        return moved_bytes(m, n, a_row, b_row, _bytes(self.d) + c_bytes)
+
+
+def moved_bytes(m: int, n: int, a_row_bytes: int, b_row_bytes: int, d_bytes: int) -> int:
+    """Return the fewest bytes through device memory: A, B and C read once and D written once.
+
+    The rows are those of A [M, K] and of B's transpose [N, K], with scales of blocks; ``d_bytes`` are those
+    of an element of D, and of C where there is one. Vectors and a scale, a row or column at most, are left
+    out.
+    """
+    return m * a_row_bytes + n * b_row_bytes + m * n * d_bytes
+
+
+def _bytes(dtype: DTypeName) -> int:
+    """Return the bytes of an element that shares none with another one."""
+    return math.ceil(DTYPES[dtype].bits / 8)
+
+
+def _row_bytes(dtype: DTypeName, scale: ScaleFormatName | None, k: int) -> int:
+    """Return the bytes of a row of A or a column of B, with its scales of a byte each."""
+    elements = math.ceil(k * DTYPES[dtype].bits / 8)
+    return elements + (math.ceil(k / SCALE_FORMATS[scale].vector) if scale else 0)
