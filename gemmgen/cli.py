@@ -972,7 +972,8 @@ def library_command(
     if lowering:
         require_compiler()
     if refresh:
-        made, out, report = package.read_library(Path(name)), Path(name).parent, library.Report()
+        made, report = package.read_library(Path(name)), library.Report()
+        out = package.parent_of(Path(name))
     else:
         found = library_sources.read(paths, problem or None)
         _complain(GemmgenError(found.warnings))

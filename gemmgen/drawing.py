@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from gemmgen.documents.literals import markup
 
 WIDTH = 960
 MARGIN = 16
@@ -58,7 +59,7 @@ def svg(title: str, spoken: str, height: float, lines: Iterable[str], style: str
     """
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img">',
-        f"<title>{escape(spoken)}</title>",
+        f"<title>{markup(spoken)}</title>",
         f"<style>{STYLE}{style}</style>",
         text_at("title", MARGIN, MARGIN + 18, fitting(title, WIDTH - 2 * MARGIN, 16)),
     ]
@@ -70,8 +71,8 @@ def panel(top: float, height: float, name: str, remark: str) -> Iterator[str]:
     size = f'width="{WIDTH - 2 * MARGIN}" height="{height:g}" rx="6"'
     yield f'<rect class="panel" x="{MARGIN}" y="{top:g}" {size}/>'
     # One text, so that the remark stands behind the name in whatever font there is.
-    behind = f'<tspan class="note" dx="10">{escape(remark)}</tspan>' if remark else ""
-    shown = escape(fitting(name, WIDTH / 2, 13))
+    behind = f'<tspan class="note" dx="10">{markup(remark)}</tspan>' if remark else ""
+    shown = markup(fitting(name, WIDTH / 2, 13))
     yield f'<text class="role" x="{MARGIN + 10:.1f}" y="{top + 16:.1f}">{shown}{behind}</text>'
 
 
@@ -83,7 +84,7 @@ def fitting(text: str, width: float, size: float) -> str:
 
 def text_at(kind: str, x: float, y: float, text: str) -> str:
     """Return a text of a class, which begins at x on the base line y."""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{markup(text)}</text>'
 
 
 # --- pictures of several panels
@@ -114,7 +115,7 @@ def stacked(title: str, spoken: str, drawings: Sequence[Drawing]) -> str:
 
 def alone(drawing: Drawing) -> str:
     """Return a drawing for a page that has the styles."""
-    head = f'<svg viewBox="0 0 {WIDTH} {drawing.height:g}" role="img"><title>{escape(drawing.title)}</title>'
+    head = f'<svg viewBox="0 0 {WIDTH} {drawing.height:g}" role="img"><title>{markup(drawing.title)}</title>'
     return "\n".join([head, *framed(drawing), "</svg>"])
 
 
@@ -127,20 +128,20 @@ def framed(drawing: Drawing) -> Iterator[str]:
 def cell(kind: str, x: float, y: float, width: float, height: float, tooltip: str = "") -> str:
     """Return a box of a class; it says the tooltip when it is pointed at."""
     place = f'd="M{x:g} {y:g}h{width:g}v{height:g}h{-width:g}z"'
-    told = f"<title>{escape(tooltip)}</title></path>" if tooltip else "</path>"
+    told = f"<title>{markup(tooltip)}</title></path>" if tooltip else "</path>"
     return f'<path class="{kind}" {place}>{told}'
 
 
 def middle(kind: str, x: float, y: float, text: str) -> str:
     """Return a text of a class whose middle is at x; the many inside of cells have the short class n."""
     if kind == "inside":
-        return f'<text class="n" x="{x:g}" y="{y:g}">{escape(text)}</text>'
-    return f'<text class="{kind} m" x="{x:g}" y="{y:g}">{escape(text)}</text>'
+        return f'<text class="n" x="{x:g}" y="{y:g}">{markup(text)}</text>'
+    return f'<text class="{kind} m" x="{x:g}" y="{y:g}">{markup(text)}</text>'
 
 
 def ending(kind: str, x: float, y: float, text: str) -> str:
     """Return a text of a class that ends at x."""
-    return f'<text class="{kind} e" x="{x:g}" y="{y:g}">{escape(text)}</text>'
+    return f'<text class="{kind} e" x="{x:g}" y="{y:g}">{markup(text)}</text>'
 
 
 def width_of(text: str, size: float) -> float:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
 
 from gemmgen import tune
 from gemmgen.bench.record import (
@@ -36,7 +35,6 @@ from gemmgen.bench.suite import (
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
-from gemmgen.problem.dtypes import Dtypes
 from gemmgen.render import render_page
 
 # --- drawings
@@ -419,7 +417,7 @@ def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
     for row in rows:
         problems.setdefault(row.problem, []).append(row)
     for name, together in problems.items():
-        dtypes = {row.shape: Dtypes(**cast("dict[str, Any]", row.dtypes)) for row in together}
+        dtypes = {row.shape: row.dtypes for row in together}
         kinds = dtypes[together[0].shape]
         gpu, bits = together[0].gpu, max(DTYPES[kinds.a].bits, DTYPES[kinds.b].bits)
         trials = _ranked(

@@ -489,7 +489,7 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
     )
     table(other, row(WIDE, (1, 2, 3), -1e-5))
     assert refusal(lambda: read([other])) == (
-        "other.jsonl:1: error[bad-table]: extents and times must be positive"
+        "other.jsonl:1: error[bad-table] seconds: must be seconds from 1e-09 to 1e+06, not -1e-05"
     )
     table(other, {**row(WIDE, (1, 2, 3), 1e-5), "spec": "gone.yaml"})
     assert refusal(lambda: read([other])) == (

@@ -23,6 +23,7 @@ from gemmgen.bench.record import flops, read_record
 from gemmgen.bench.suite import BEST, Book, Figures, Result, points_of
 from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.report import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, report
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200_inductor.jsonl"
@@ -194,7 +195,7 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
             m=m,
             n=4096,
             k=512,
-            dtypes={"a": "bf16", "b": "bf16", "d": "bf16"},
+            dtypes=Dtypes("bf16", "bf16", "bf16"),
             problem=problem,
             spec=f"specs/tuned_{m}.yaml",
             kernel_sha256="0" * 64,

@@ -41,6 +41,7 @@ from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
 from gemmgen.problem import Shape
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
 from gemmgen.scratch import LostError, forked, lock, printing, serving
 from gemmgen.spec import Spec, load_spec
@@ -505,7 +506,7 @@ title: t
     )
     assert read_table(tmp_path / "table.jsonl", "NVIDIA H200") == (outcome.row,)
     assert outcome.row.spec == "tuned/open_8x16x32.yaml"
-    assert outcome.row.dtypes == {"a": "bf16", "b": "bf16", "d": "bf16"}
+    assert outcome.row.dtypes == Dtypes("bf16", "bf16", "bf16")
     assert ticks[0].text == "ranking kernels"
     assert "rung 1 of 3, 2 trials to go" in [tick.text for tick in ticks]
     assert [tick.spent for tick in ticks] == sorted(tick.spent for tick in ticks)
@@ -872,7 +873,7 @@ ROW = Row(
     m=8,
     n=16,
     k=32,
-    dtypes={"a": "bf16", "b": "bf16", "d": "bf16"},
+    dtypes=Dtypes("bf16", "bf16", "bf16"),
     problem="bf16",
     spec="tuned/open_8x16x32.yaml",
     kernel_sha256="0" * 64,
@@ -924,9 +925,12 @@ LINE = ROW.as_line()
             LINE + LINE.replace('"format": 1', '"format": 2'),
             ":2: error[bad-table]: format is 2; this gemmgen reads format 1",
         ),
-        (LINE.replace('"tried": 7, ', ""), ":1: error[bad-table]: has no tried"),
-        (LINE.replace('"tried": 7', '"tried": "7"'), ":1: error[bad-table]: tried is '7'"),
-        (LINE.replace('"m": 8', '"m": 0'), ":1: error[bad-table]: extents and times must be positive"),
+        (LINE.replace('"tried": 7, ', ""), ":1: error[bad-table] tried: is missing"),
+        (
+            LINE.replace('"tried": 7', '"tried": "7"'),
+            ':1: error[bad-table] tried: must be an integer, not "7"',
+        ),
+        (LINE.replace('"m": 8', '"m": 0'), ":1: error[bad-table] m: must be from 1 to 2,147,483,392, not 0"),
         (
             LINE + LINE.replace("H200", "H100"),
             (

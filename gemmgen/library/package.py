@@ -12,15 +12,34 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
+from importlib import import_module
+from importlib.machinery import all_suffixes
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, cast
+from types import ModuleType
+from typing import Final, cast
 
+from gemmgen.documents.decode import BadFieldError, decode
+from gemmgen.documents.literals import python_literal
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
-from gemmgen.library.sources import Sources, family_label, pinned_text
+from gemmgen.library.manifest import (
+    LIBRARY_FORMAT,
+    MANIFEST,
+    PART_NAMES,
+    PARTS,
+    SPECS,
+    Manifest,
+    MeasuredRow,
+    ModuleName,
+    bad_library,
+    module_file,
+    read_manifest,
+    spec_file,
+)
+from gemmgen.library.sources import Sources, family_label, pinned_text, refuse_kernel
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import dram_bytes
@@ -32,12 +51,6 @@ from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
 from gemmgen.scratch import scratch
 from gemmgen.spec.load import module_name_problem
 from gemmgen.spec.model import TITLE_LIMIT, Spec
-
-LIBRARY_FORMAT: Final = 1
-"""Of the files of a library: what a later gemmgen reads, and what its package offers."""
-MANIFEST: Final = "library.json"
-SPECS: Final = "specs"
-"""The folder of the kernels' specs."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +82,6 @@ class TableRow:
     n: int
     k: int
     ranges: tuple[TableRange, ...]
-
-
-MeasuredRow = tuple[int, int, int, float, float]
-"""M, N, K, and microseconds: the kernel's, the baseline's."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +126,8 @@ class Library:
             "measured.py": render_template("library/measured.py.j2", **values),
         }
         for member in self.members:
-            found[f"{member.stem}.py"] = member.product.module
-            found[f"{SPECS}/{member.stem}.yaml"] = member.spec
+            found[module_file(member.stem)] = member.product.module
+            found[spec_file(member.stem)] = member.spec
         return found | {MANIFEST: self._manifest(found)}
 
     def _manifest(self, files: Mapping[str, str]) -> str:
@@ -437,11 +446,6 @@ class LibraryView:
         """The GPU that its kernels are planned for."""
         return self.plan.problem.gpu
 
-    @property
-    def gpu_text(self) -> str:
-        """The product that was measured, as a literal of Python."""
-        return f'"{self.library.gpu}"' if self.library.gpu else "None"
-
     @cached_property
     def unordered(self) -> tuple[str, ...]:
         """The names of the kernels that add up sums in any order."""
@@ -450,7 +454,7 @@ class LibraryView:
     @property
     def define_unordered(self) -> str:
         """The constant that holds these names."""
-        return fit("UNORDERED = {", [f'"{stem}"' for stem in self.unordered], "}")
+        return fit("UNORDERED = {", [python_literal(stem) for stem in self.unordered], "}")
 
     @property
     def in_mode(self) -> str:
@@ -594,7 +598,7 @@ class LibraryView:
         """The dict of the ranges of M of each N and K."""
         entries: list[str] = []
         for row in self.library.table:
-            ranges = [f'({found.least}, {found.most}, "{found.stem}")' for found in row.ranges]
+            ranges = [f"({found.least}, {found.most}, {python_literal(found.stem)})" for found in row.ranges]
             entries.append(_entry(f"({row.n}, {row.k})", ranges))
         return "\n".join(("{", *entries, "}")) if entries else "{}"
 
@@ -608,7 +612,7 @@ class LibraryView:
             if found:
                 head = f"{type(found).__name__}("
                 items = [f"{name}={_number(value)}" for name, value in asdict(found).items()]
-                place = f'    "{member.stem}": {head}'
+                place = f"    {python_literal(member.stem)}: {head}"
                 yield member.stem, fit(head, items, ")", indent=len(place) - len(head), margin=4)
 
     @property
@@ -688,7 +692,7 @@ class LibraryView:
     def measured(self) -> Iterator[str]:
         """Yield the rows of each kernel."""
         for stem, rows in self.library.measured.items():
-            yield _entry(f'"{stem}"', [f"({', '.join(map(_number, row))})" for row in rows])
+            yield _entry(python_literal(stem), [f"({', '.join(map(_number, row))})" for row in rows])
 
 
 def _entry(key: str, items: Sequence[str]) -> str:
@@ -706,7 +710,7 @@ def _number(value: object) -> str:
         return f"({', '.join(items)}{',' * (len(items) == 1)})"
     if isinstance(value, float):
         return f"{value:.9g}"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return python_literal(value)
 
 
 # --- files
@@ -715,7 +719,10 @@ def _number(value: object) -> str:
 def write(library: Library, directory: Path) -> Path:
     """Write a library's package below a directory, without what it had before; return the package.
 
-    Raises GemmgenError (``foreign-file``) for a directory of that name that is no library of gemmgen's.
+    Only files that a library of this name can have are written or removed, all inside of the package.
+
+    Raises GemmgenError: ``foreign-file`` for a directory of that name that is no library of gemmgen's, and
+    for one that is a link.
     """
     package = directory / library.name
     before = _listed(package)
@@ -729,90 +736,123 @@ def write(library: Library, directory: Path) -> Path:
     return package
 
 
+def parent_of(package: Path) -> Path:
+    """Return the directory that a package lies in, also where its path ends in a dot."""
+    return package.parent if package.name not in ("", "..") else package.resolve().parent
+
+
 def _listed(package: Path) -> set[str] | None:
     """Return the files that a library has by its manifest; none of a new one, None of what is no library."""
-    if not package.exists() or (package.is_dir() and not any(package.iterdir())):
+    if not package.is_symlink() and (
+        not package.exists() or (package.is_dir() and not any(package.iterdir()))
+    ):
         return set()
     try:
-        return set(read_manifest(package)["sha256"])
+        return {*read_manifest(package).sha256}
     except GemmgenError:
         return None
-
-
-def read_manifest(package: Path) -> dict[str, Any]:
-    """Return what the manifest of a library says.
-
-    Raises GemmgenError (``no-library``, ``bad-library``).
-    """
-    path = package / MANIFEST
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-        stated = found["gemmgen"]["library_format"]
-    except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"is no library: there is no {MANIFEST} in it"
-        raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)]) from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        message = "is not what `gemmgen library` writes"
-        raise GemmgenError([Diagnostic(path.as_posix(), "bad-library", message)]) from error
-    if stated != LIBRARY_FORMAT:
-        message = f"library_format is {stated}; this gemmgen reads format {LIBRARY_FORMAT}"
-        raise GemmgenError([Diagnostic(path.as_posix(), "bad-library", message)])
-    return found
 
 
 def read_library(package: Path) -> Library:
     """Return the library that the manifest, the specs and the measurements of a package say.
 
-    Raises GemmgenError: ``no-library``, ``bad-library``, and what is wrong with a spec.
+    Raises GemmgenError: ``no-library``, ``bad-library``, ``library-kernel``, and what is wrong with a spec.
     """
     manifest = read_manifest(package)
-    try:
-        members = tuple(_member(package, stem) for stem in manifest["kernels"])
-        table = tuple(
-            TableRow(n, k, tuple(TableRange(*found) for found in ranges))
-            for n, k, ranges in manifest["table"]
-        )
-        return Library(
-            manifest["name"],
-            manifest["problem"],
-            manifest["gpu"],
-            manifest["baseline"],
-            tuple((name, digest) for name, digest in manifest["sources"]),
-            members,
-            table,
-            _literal(package / "measured.py", "MEASURED"),
-        )
-    except (KeyError, TypeError, ValueError, SyntaxError, OSError) as error:
-        message = "is not what `gemmgen library` writes"
-        raise GemmgenError([Diagnostic((package / MANIFEST).as_posix(), "bad-library", message)]) from error
+    members = tuple(_member(package, stem) for stem in manifest.kernels)
+    table = tuple(
+        TableRow(n, k, tuple(TableRange(*found) for found in ranges)) for n, k, ranges in manifest.table
+    )
+    return Library(
+        manifest.name,
+        manifest.problem,
+        manifest.gpu,
+        manifest.baseline,
+        manifest.sources,
+        members,
+        table,
+        _measured(package / "measured.py", manifest),
+    )
 
 
 def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
     """Return the specs of a library's kernels, and what says which of them it takes for a shape.
 
-    That is the package itself, as its users import it, on the GPU that its table was made on.
+    That is the package itself, as its users import it, on the GPU that its table was made on. It is imported
+    from files that are made anew, once it is known that those of the package are the same: so nothing that
+    was edited is executed, nor anything else that lies in its folder.
 
-    Raises GemmgenError: ``no-library``, ``bad-library``.
+    Raises GemmgenError: ``no-library``, ``bad-library``, all findings of ``check``, and ``module-name`` for a
+    name that a module of this process has already.
     """
-    manifest = read_manifest(package)
-    place = package / "__init__.py"
-    spec = spec_from_file_location(manifest["name"], place, submodule_search_locations=[str(package)])
-    assert spec
-    assert spec.loader
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its own imports look
-    spec.loader.exec_module(module)
-    specs = [package / SPECS / f"{stem}.yaml" for stem in manifest["kernels"]]
+    if findings := check(package):
+        raise GemmgenError(finding.diagnostic for finding in findings)
+    library = read_library(package)
+    with scratch() as directory:
+        module = _imported(write(library, Path(directory)))
+    specs = [package / spec_file(member.stem) for member in library.members]
     return specs, lambda shape: module.choose(*shape).kernel
 
 
+def _imported(package: Path) -> ModuleType:
+    """Import a package that was just written, with its parts: its files may go afterwards."""
+    place = package / "__init__.py"
+    spec = spec_from_file_location(package.name, place, submodule_search_locations=[str(package)])
+    assert spec
+    assert spec.loader
+    if (other := sys.modules.get(package.name)) and not hasattr(other, "accept_table"):
+        message = "is the name of another module that is imported here: give the library another one"
+        raise GemmgenError([Diagnostic(package.name, "module-name", message)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
+        del sys.modules[name]  # of a library of this name from elsewhere
+    module = module_from_spec(spec)
+    sys.modules[package.name] = module  # where its own imports look
+    spec.loader.exec_module(module)
+    for part in sorted(PART_NAMES - {"__init__"}):
+        import_module(f"{package.name}.{part}")
+    return module
+
+
 def _member(package: Path, stem: str) -> Member:
-    path = package / SPECS / f"{stem}.yaml"
+    path = package / spec_file(stem)
     product = make(path)
+    refuse_kernel(path, product.plan)
     return Member(stem, path.read_text(encoding="utf-8"), product)
 
 
-def _literal(path: Path, name: str) -> Any:
+def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredRow, ...]]:
+    """Return the rows of each kernel in a package's measurements, which are read and not run."""
+    try:
+        found = decode(Measured, {"measured": _plain(_literal(path, "MEASURED"))}).measured
+    except BadFieldError as error:
+        raise bad_library(path, error.message, error.field) from error
+    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise bad_library(path, "is not what `gemmgen library` writes") from error
+    if unknown := found.keys() - {*manifest.kernels}:
+        raise bad_library(path, f"{min(unknown)} is none of the kernels", "measured")
+    return found
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What is in the measurements of a package."""
+
+    measured: Mapping[ModuleName, tuple[MeasuredRow, ...]]
+
+
+def _plain(value: object) -> object:
+    """Return a literal of Python as JSON would have it."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in cast("Sequence[object]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[object, object]", value)
+        if not all(isinstance(name, str) for name in members):
+            raise ValueError("a name must be a text")
+        return {name: _plain(each) for name, each in members.items()}
+    return value if isinstance(value, str | int | float) else None
+
+
+def _literal(path: Path, name: str) -> object:
     """Return the value of a constant in a module, which is not run."""
     for statement in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
@@ -824,13 +864,12 @@ def check(package: Path) -> tuple[Finding, ...]:
     """Return what is missing, edited by hand, stale or orphaned in a library, byte for byte.
 
     A kernel is stale that its spec does not generate any more; the package around the kernels is made anew
-    from the manifest.
+    from the manifest. Nothing of the package is run.
 
     Raises GemmgenError: ``no-library``, ``bad-library``, and what is wrong with a spec.
     """
     manifest = read_manifest(package)
-    digests: Mapping[str, str] = manifest["sha256"]
-    found = tuple(_edits(package, digests))
+    found = tuple(_edits(package, manifest.sha256))
     if found:
         return found
     expected = read_library(package).files()
@@ -847,7 +886,7 @@ def check(package: Path) -> tuple[Finding, ...]:
 
 
 def _stale(name: str) -> str:
-    if name in ("__init__.py", "rule.py", "measured.py"):
+    if name in PARTS:
         return "not what this gemmgen makes of the library"
     return "not what its spec and this gemmgen generate"
 
@@ -865,10 +904,17 @@ def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
         if hashlib.sha256(data).hexdigest() != digest:
             yield Finding(Diagnostic(path.as_posix(), "hand-edited", f"edited by hand: {remedy}"))
     known = {package / name for name in digests}
-    for path in sorted([*package.glob("*.py"), *(package / SPECS).glob("*.yaml")]):
-        if path not in known:
+    for path in sorted([*package.iterdir(), *(package / SPECS).glob("*.yaml")]):
+        if path not in known and (path.suffix == ".yaml" or _is_importable(path)):
             message = "the library does not name it: delete it"
             yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
+
+
+def _is_importable(path: Path) -> bool:
+    """Whether Python would import what lies at a path of a package: a file, or a folder with a file."""
+    if path.is_dir():
+        return path.name not in (SPECS, "__pycache__")
+    return path.name.endswith(tuple(all_suffixes()))
 
 
 # --- for others: a repository of the Hugging Face hub, and tables of tiles
@@ -918,7 +964,9 @@ def configs_of(library: Library) -> tuple[dict[str, str], int, int]:
     tuned = {row[:3] for rows in library.measured.values() for row in rows}
     files: dict[str, str] = {}
     left_out = 0
-    gpu = re.sub(r"\s", "_", library.gpu or "")
+    gpu = re.sub(
+        r"[\s/]", "_", library.gpu or ""
+    )  # a name of a GPU may have a slash, and is none of a folder
     for row in library.table:
         found: dict[str, dict[str, int]] = {}
         for each in row.ranges:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from gemmgen.documents.literals import visible
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware.gpus import gpu_of
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS
+from gemmgen.plan.decisions import FIELDS, problem_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 from gemmgen.spec.diagnostics import listing, quoted
@@ -131,7 +134,7 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
         baseline=measured[-1].baseline if measured else "",
         measurements=tuple(sorted(latest.values(), key=lambda one: (one.shape, family_label(one.kernel)))),
         specs=specs,
-        files=tuple((path.name, hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths),
+        files=tuple((visible(path.name), hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths),
         warnings=tuple(warnings),
     )
 
@@ -182,8 +185,10 @@ def _parts(path: Path) -> Iterator[_Part]:
         raise _refused(path, "bad-source", message)
 
 
-def _refused(path: Path, code: str, message: str, line: int | None = None) -> GemmgenError:
-    return GemmgenError([Diagnostic(path.as_posix(), code, message, line=line)])
+def _refused(
+    path: Path, code: str, message: str, line: int | None = None, field: str | None = None
+) -> GemmgenError:
+    return GemmgenError([Diagnostic(path.as_posix(), code, message, field=field, line=line)])
 
 
 def _words(spec: Spec) -> str:
@@ -198,6 +203,12 @@ def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
     """Return a spec that may stand in a library, and its kernel."""
     source = load_spec(path)
     kernel = plan_spec(source)
+    refuse_kernel(path, kernel)
+    return source, anonymous(kernel)
+
+
+def refuse_kernel(path: Path, kernel: Kernel) -> None:
+    """Raise GemmgenError (``library-kernel``) for the kernel of a spec that no library can have."""
     if kernel.problem.block_scaled:
         why = "its scales are packed for one kernel"
     elif kernel.schedule_kind == "single_tile":
@@ -205,7 +216,7 @@ def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
     elif kernel.problem.backward:
         why = "it has a backward, and the operator of a library has none: leave that out"
     else:
-        return source, anonymous(kernel)
+        return
     raise _refused(path, "library-kernel", f"cannot be in a library: {why}")
 
 
@@ -227,6 +238,7 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
             message = f"the spec {row.spec} is not there: tables and specs of `gemmgen tune` go together"
             raise _refused(path, "source-spec", message, number) from error
         raise
+    _refuse_contradiction(path, number, row, source)
     module = render(plan_spec(source), spec_name=where.name, spec_sha256=source.sha256)
     try:
         pinned_text(kernel, source.spec, source.spec.title)
@@ -247,6 +259,34 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
     )
 
 
+def _refuse_contradiction(path: Path, number: int, row: Row, source: SpecFile) -> None:
+    """Raise for a row that says something else than the spec it names."""
+    from gemmgen.bench.contest import dtypes_of  # needs torch
+
+    words, dtypes = _words(source.spec), dtypes_of(source.spec)
+    if row.problem != words:
+        message = f"is {quoted(row.problem)}, and the spec {row.spec} is of {quoted(words)}"
+        raise _refused(path, "bad-table", message, number, "problem")
+    if row.dtypes != dtypes:
+        message = f"are {_named(row.dtypes)}, and those of the spec {row.spec} are {_named(dtypes)}"
+        raise _refused(path, "bad-table", message, number, "dtypes")
+    if wrong := _other_generation(row.gpu, source.spec):
+        raise _refused(path, "bad-table", f"{wrong}, as the spec {row.spec} says", number, "gpu")
+
+
+def _named(dtypes: Dtypes) -> str:
+    return listing([f"{name} {dtype}" for name, dtype in asdict(dtypes).items() if dtype], "and")
+
+
+def _other_generation(gpu: str, spec: Spec) -> str | None:
+    """Return why a kernel cannot have run on a GPU: it is of another generation; None of an unknown GPU."""
+    measured, planned = gpu_of(gpu), problem_of(spec).gpu
+    if measured is None or measured.architecture == planned.architecture:
+        return None
+    generations = measured.architecture.generation, planned.architecture.generation
+    return f"is {gpu}, a GPU of {generations[0]}, and the kernel is for {generations[1]}"
+
+
 # --- records of suites
 
 
@@ -259,6 +299,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
     if len(gpus) > 1:
         message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
         raise _refused(path, "mixed-gpus", message)
+    (gpu,), known = gpus, book.kernels
     results = [line for line in book.current() if isinstance(line, Result)]
     for name, contest in book.contests.items():
         kernels: dict[str, Kernel] = {}
@@ -268,9 +309,18 @@ def _record_parts(path: Path) -> Iterator[_Part]:
         for result in (result for result in results if result.contest == name):
             for arm in result.kernels:
                 if arm.kernel not in kernels:
-                    entry = book.kernels[arm.kernel]
+                    if (entry := known.get(arm.kernel)) is None:
+                        message = f"has results of {quoted(arm.kernel)}, which no session has"
+                        raise _refused(path, "bad-record", message)
                     spec_path, sha256 = entry.subject.spec_path, entry.subject.spec_sha256
                     source = _spec_of(path, spec_path, sha256)
+                    if (words := _words(source.spec)) != name:
+                        message = (
+                            f"is a contest of {quoted(name)}, and the spec {spec_path} is of {quoted(words)}"
+                        )
+                        raise _refused(path, "bad-record", message, field="contest")
+                    if wrong := _other_generation(gpu, source.spec):
+                        raise _refused(path, "bad-record", f"{wrong}: {spec_path}", field="environment.gpu")
                     kernel = kernel_of(entry, source)
                     module = render(kernel, spec_name=Path(spec_path).name, spec_sha256=sha256)
                     changed += hashlib.sha256(module.encode()).hexdigest() != entry.subject.module_sha256
@@ -287,7 +337,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                 path.as_posix(),
                 name,
                 spec,
-                gpu=next(iter(gpus)),
+                gpu=gpu,
                 baseline=contest.baseline,
                 date=book.sessions[-1].date,
                 measurements=tuple(found),

@@ -7,15 +7,14 @@ does in which order is drawn here; ``matrices`` draws tiles, by the arithmetic o
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from itertools import pairwise
 from pathlib import PurePath
 
+from gemmgen.documents.literals import markup
 from gemmgen.drawing import (
     HEADER_HEIGHT,
     HUES,
@@ -85,7 +84,7 @@ def _bars(bars: Sequence[Bar], first: float, whole: float, top: float) -> Iterat
         lefts = (min(x + each * piece, BAR_LEFT + BAR_WIDTH - 1.5) for piece in range(pieces))
         box = f"v{BAR_HEIGHT}h{-shown:g}z"
         boxes = "".join(f"M{left:.1f} {y:g}h{shown:g}{box}" for left in lefts)
-        told = f"<title>{escape(bar.tooltip)}</title>"
+        told = f"<title>{markup(bar.tooltip)}</title>"
         yield f'<path class="c{number % HUES}" d="{boxes}">{told}</path>'
         yield text_at("note", TEXT_LEFT, y + 12, fitting(bar.text, TEXT_WIDTH, 11))
 
@@ -754,9 +753,9 @@ class Page:
         return tuple((drawing, alone(drawing)) for drawing in drawings(self.product.plan))
 
     @property
-    def tiles(self) -> str:
-        """What the page's script looks elements up in, as JSON; no text in it can end the script."""
-        return json.dumps(look_ups(self.product.plan)).replace("<", "\\u003c")
+    def tiles(self) -> list[dict[str, object]]:
+        """What the page's script looks elements up in."""
+        return look_ups(self.product.plan)
 
 
 def look_ups(kernel: Kernel) -> list[dict[str, object]]:

@@ -11,6 +11,7 @@ import jinja2
 
 import gemmgen
 from gemmgen import MODULE_FORMAT
+from gemmgen.documents.literals import FILTERS, only_visible, visible
 from gemmgen.plan.kernel import Kernel
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.hopper import HopperView
@@ -37,14 +38,22 @@ def templates_folder() -> Path:
 
 @cache
 def _environment(*, autoescape: bool = False) -> jinja2.Environment:
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=autoescape,
+        finalize=_visible if autoescape else only_visible,
     )
+    found.filters.update(FILTERS)
+    return found
+
+
+def _visible(value: object) -> object:
+    """Return a value for a page: of a text that is no markup, what a browser can show."""
+    return visible(value) if type(value) is str else value
 
 
 def render_template(name: str, /, **values: object) -> str:

@@ -12,9 +12,9 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
+from gemmgen.documents.literals import markup
 from gemmgen.drawing import (
     GAP,
     HEADER_HEIGHT,
@@ -449,7 +449,7 @@ def _drawn_bar(bar: _Bar, window: _Window, top: float) -> Iterator[str]:
     place = (
         f'x="{left + 0.5:.1f}" y="{top + 2:g}" width="{right - left - 1:.1f}" height="{BAR_HEIGHT}" rx="2"'
     )
-    yield f'<rect class="{bar.kind}" {place}><title>{escape(bar.tooltip)}</title></rect>'
+    yield f'<rect class="{bar.kind}" {place}><title>{markup(bar.tooltip)}</title></rect>'
     room = int((right - left - 6) / (10 * LETTER_WIDTH))
     text = next((text for text in bar.texts if len(text) <= room), "")
     if text:
@@ -466,7 +466,7 @@ def _drawn_barriers(rings: Mapping[str, Sequence[Phase]], window: _Window, top: 
             x = window.x(phase.step)
             told = f"{phase.barrier}: phase {phase.number} completes"
             tick = f'd="M{x:.1f} {lane_top + 4:g}v12"'
-            yield f'<path class="phase" {tick}><title>{escape(told)}</title></path>'
+            yield f'<path class="phase" {tick}><title>{markup(told)}</title></path>'
             slot = _slot(phase.barrier)
             if slot and x >= free:
                 yield text_at("slot", x + 3, lane_top + 14, slot)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Final, cast
 
+from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
+from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
+from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import write_files
 
 TABLE: Final = "gemmgen tune"
@@ -27,28 +29,23 @@ INSTALL: Final = "pip install 'gemmgen[tune]'"
 class Row:
     """The fastest kernel for a shape; ``docs/tuning.md`` has what each member means."""
 
-    gpu: str
-    m: int
-    n: int
-    k: int
-    dtypes: Mapping[str, str]
+    gpu: GpuName
+    m: Extent
+    n: Extent
+    k: Extent
+    dtypes: Dtypes
     problem: str
     spec: str
     """Relative to the directory of the table."""
-    kernel_sha256: str
-    seconds: float
-    baseline_seconds: float
-    first_seconds: float
-    tried: int
+    kernel_sha256: Sha256
+    seconds: Seconds
+    baseline_seconds: Seconds
+    first_seconds: Seconds
+    tried: Count
     date: str
     gemmgen: str
     torch: str
     triton: str
-
-    def __post_init__(self) -> None:
-        numbers = (self.m, self.n, self.k, self.seconds, self.baseline_seconds, self.first_seconds)
-        if min(numbers) <= 0:
-            raise ValueError("extents and times must be positive")
 
     @property
     def shape(self) -> Shape:
@@ -62,17 +59,8 @@ class Row:
 
     def as_line(self) -> str:
         """Return the row as a line of a table."""
-        return json.dumps({"table": TABLE, "format": FORMAT, **asdict(self)}) + "\n"
-
-
-KINDS: Final[Mapping[str, type | tuple[type, ...]]] = MappingProxyType(
-    {
-        **dict.fromkeys(("m", "n", "k", "tried"), int),
-        **dict.fromkeys(("seconds", "baseline_seconds", "first_seconds"), (int, float)),
-        "dtypes": dict,
-    }
-)
-"""Of the members that are no text."""
+        members = cast("dict[str, object]", encoded(self))
+        return json.dumps({"table": TABLE, "format": FORMAT, **members}, allow_nan=False) + "\n"
 
 
 def read_table(path: Path, gpu: str | None = None) -> tuple[Row, ...]:
@@ -81,13 +69,15 @@ def read_table(path: Path, gpu: str | None = None) -> tuple[Row, ...]:
     Raises GemmgenError: ``bad-table`` for what is no such table, at its line; ``other-gpu``.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise _bad_table(path, f"cannot read the table: {reason}") from error
-    rows = tuple(_row(line, path, number) for number, line in enumerate(lines, 1))
-    if not rows:
+    if not text:
         raise _bad_table(path, "there is no kernel in it")
+    # Not `splitlines`: texts of JSON may have what that counts as ends of lines.
+    lines = text.removesuffix("\n").split("\n")
+    rows = tuple(_row(line, path, number) for number, line in enumerate(lines, 1))
     for number, row in enumerate(rows, 1):
         if row.gpu != rows[0].gpu:
             raise _bad_table(
@@ -100,25 +90,19 @@ def read_table(path: Path, gpu: str | None = None) -> tuple[Row, ...]:
 
 def _row(line: str, path: Path, number: int) -> Row:
     try:
-        found: Any = json.loads(line)
-    except ValueError as error:
+        found = parsed(line)
+        if not isinstance(found, dict) or cast("dict[str, object]", found).get("table") != TABLE:
+            raise _bad_table(path, "no line of a table of `gemmgen tune`", number)
+        members = dict(cast("dict[str, object]", found))
+        del members["table"]
+        version = members.pop("format", None)
+        if type(version) is not int or version != FORMAT:
+            raise _bad_table(path, f"format is {shown(version)}; this gemmgen reads format {FORMAT}", number)
+        return decode(Row, members)
+    except BadFieldError as error:
+        raise _bad_table(path, error.message, number, error.field) from error
+    except (ValueError, RecursionError) as error:
         raise _bad_table(path, "no line of JSON", number) from error
-    if not isinstance(found, dict) or cast("dict[str, object]", found).get("table") != TABLE:
-        raise _bad_table(path, "no line of a table of `gemmgen tune`", number)
-    members = cast("dict[str, Any]", found)
-    if (version := members.get("format")) != FORMAT:
-        raise _bad_table(path, f"format is {version}; this gemmgen reads format {FORMAT}", number)
-    names = [each.name for each in fields(Row)]
-    for name in names:
-        if name not in members:
-            raise _bad_table(path, f"has no {name}", number)
-        value, kind = members[name], KINDS.get(name, str)
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise _bad_table(path, f"{name} is {value!r}", number)
-    try:
-        return Row(**{name: members[name] for name in names})
-    except ValueError as error:
-        raise _bad_table(path, str(error), number) from error
 
 
 def add_to_table(path: Path, rows: Iterable[Row]) -> None:
@@ -136,8 +120,8 @@ def add_to_table(path: Path, rows: Iterable[Row]) -> None:
     write_files({path: "".join(row.as_line() for row in in_order).encode()})
 
 
-def _bad_table(path: Path, message: str, line: int | None = None) -> GemmgenError:
-    return GemmgenError([Diagnostic(path.as_posix(), "bad-table", message, line=line)])
+def _bad_table(path: Path, message: str, line: int | None = None, field: str = "") -> GemmgenError:
+    return GemmgenError([Diagnostic(path.as_posix(), "bad-table", message, field=field or None, line=line)])
 
 
 def _other_gpu(path: Path, found: str, wanted: str) -> GemmgenError:

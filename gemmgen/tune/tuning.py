@@ -715,14 +715,13 @@ def _outcome(
     assert evidence
     path = out / f"{tuned.stem}.yaml"
     beside = Path.cwd() if table is None else table.parent
-    dtypes = {name: value for name, value in vars(dtypes_of(tuned.source.spec)).items() if value}
     m, n, k = tuned.shape
     row = Row(
         gpu=facts.gpu,
         m=m,
         n=n,
         k=k,
-        dtypes=dtypes,
+        dtypes=dtypes_of(tuned.source.spec),
         problem=facts.problem,
         spec=Path(os.path.relpath(path, beside)).as_posix(),
         kernel_sha256=winner.kernel,

@@ -1,0 +1,155 @@
+"""The manifest of a library: what it says, and which files a package can have.
+
+A manifest is data that somebody else may have written: no name in it leads out of its package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, cast
+
+from gemmgen.documents.decode import BadFieldError, decode, parsed
+from gemmgen.documents.kinds import Extent, FileName, GpuName, Kind, Microseconds, Sha256
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.spec.diagnostics import quoted
+from gemmgen.spec.load import module_name_problem
+
+LIBRARY_FORMAT: Final = 1
+"""Of the files of a library: what a later gemmgen reads, and what its package offers."""
+MANIFEST: Final = "library.json"
+SPECS: Final = "specs"
+"""The folder of the kernels' specs."""
+PARTS: Final = ("__init__.py", "rule.py", "measured.py")
+"""The modules of a package that are around its kernels."""
+
+ModuleName = Annotated[
+    str,
+    Kind(lambda name: module_name_problem(name) is None, "a name that a module can have"),
+]
+TableLine = tuple[Extent, Extent, tuple[tuple[Extent, Extent, ModuleName], ...]]
+"""N, K, and from which to which M which kernel."""
+MeasuredRow = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
+"""M, N, K, and microseconds: the kernel's, the baseline's."""
+
+
+def module_file(stem: str) -> str:
+    """Return the name of a kernel's module in a package."""
+    return f"{stem}.py"
+
+
+def spec_file(stem: str) -> str:
+    """Return the name of a kernel's spec in a package."""
+    return f"{SPECS}/{stem}.yaml"
+
+
+def files_of(stems: Sequence[str]) -> Iterator[str]:
+    """Yield the names of all files of a package with kernels of these names, but for the manifest."""
+    yield from PARTS
+    for stem in stems:
+        yield module_file(stem)
+        yield spec_file(stem)
+
+
+@dataclass(frozen=True)
+class Format:
+    """Which format the files have."""
+
+    library_format: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the manifest of a package says; every name in it is one of a file inside of the package."""
+
+    gemmgen: Format
+    name: ModuleName
+    problem: str
+    gpu: GpuName | None
+    """That was measured; None where nothing was."""
+    baseline: str
+    sources: tuple[tuple[FileName, Sha256], ...]
+    """The names of the files that it was made from, and the SHA-256 of each."""
+    kernels: tuple[ModuleName, ...]
+    table: tuple[TableLine, ...]
+    sha256: Mapping[str, Sha256]
+    """By the names of the package's files."""
+
+
+def read_manifest(package: Path) -> Manifest:
+    """Return what the manifest of a package says.
+
+    Raises GemmgenError: ``no-library`` without one; ``bad-library`` with the first member that cannot be one
+    of a library of this name, and for a package whose folder leads elsewhere.
+    """
+    path = package / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"is no library: there is no {MANIFEST} in it"
+        raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)]) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise bad_library(path, "cannot be read") from error
+    try:
+        document = parsed(text)
+        _refuse_other_format(document)
+        manifest = decode(Manifest, document)
+        for field, message in _faults(manifest, package):
+            raise BadFieldError(field, message)
+    except BadFieldError as error:
+        raise bad_library(path, error.message, error.field) from error
+    except (ValueError, RecursionError) as error:
+        raise bad_library(path, "is not what `gemmgen library` writes") from error
+    return manifest
+
+
+def bad_library(path: Path, message: str, field: str = "") -> GemmgenError:
+    """Return the refusal of a file of a library."""
+    return GemmgenError([Diagnostic(path.as_posix(), "bad-library", message, field=field or None)])
+
+
+def _refuse_other_format(document: object) -> None:
+    """Refuse another format before its other members are called wrong."""
+    members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
+    stated = members.get("gemmgen")
+    found = decode(Format, stated if isinstance(stated, dict) else {}, "gemmgen").library_format
+    if found != LIBRARY_FORMAT:
+        message = f"library_format is {found}; this gemmgen reads format {LIBRARY_FORMAT}"
+        raise BadFieldError("", message)
+
+
+def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
+    """Yield what the members of a manifest contradict: each other, or where it lies."""
+    if manifest.name != (folder := folder_name(package)):
+        yield "name", f"is {manifest.name}, and the folder is {quoted(folder)}: give both one name"
+    for place in (package, package / SPECS):
+        if place.is_symlink():
+            yield "", f"{place.as_posix()} is a link to another folder: a library lies in its own"
+    kernels = manifest.kernels
+    if not kernels or len({*kernels}) < len(kernels) or manifest.name in kernels or {*kernels} & PART_NAMES:
+        yield "kernels", "must be names of modules, each once, and no name that the library has already"
+    expected = {*files_of(kernels)}
+    for name in sorted(manifest.sha256.keys() ^ expected):
+        why = "is no file of such a library" if name not in expected else "is missing"
+        yield "sha256", f"{quoted(name)} {why}"
+    for number, (_, _, ranges) in enumerate(manifest.table):
+        if manifest.gpu is None or not ranges:
+            yield f"table.{number}", "has no range of M, or there is no GPU that it was measured on"
+        last = 0
+        for least, most, stem in ranges:
+            if stem not in kernels or not last < least <= most:
+                yield (
+                    f"table.{number}",
+                    "must have ranges of M in ascending order, each with one of the kernels",
+                )
+            last = most
+
+
+PART_NAMES: Final = frozenset(Path(name).stem for name in PARTS)
+"""The names of those modules."""
+
+
+def folder_name(package: Path) -> str:
+    """Return the name of a package's folder, also where the path ends in a dot."""
+    return package.name if package.name not in ("", "..") else package.resolve().name
