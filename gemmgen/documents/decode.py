@@ -85,8 +85,8 @@ def _decode(kind: Any, value: object, field: str) -> object:
         return _decode_elements(arguments, value, field)
     if origin is Mapping or kind is Mapping or origin is dict:
         return _decode_mapping(arguments, value, field)
-    if origin in (types.UnionType, typing.Union):  # only ``X | None`` occurs
-        return None if value is None else _decode(arguments[0], value, field)
+    if origin in (types.UnionType, typing.Union):
+        return _decode_union(arguments, value, field)
     if origin is typing.Annotated and isinstance(rule := kind.__metadata__[0], Kind):
         return _held(rule, _typed(arguments[0], value, field), field)
     if origin in (typing.Literal, typing.Annotated):  # of the latter only the names of a table are left
@@ -96,6 +96,14 @@ def _decode(kind: Any, value: object, field: str) -> object:
         raise BadFieldError(field, f"must be one of {', '.join(choices)}, not {shown(value)}")
     found = _typed(kind, value, field)
     return _held(LINE, found, field) if isinstance(found, str) else found
+
+
+def _decode_union(arguments: tuple[Any, ...], value: object, field: str) -> object:
+    """Return a value of ``X | None``, or of one of several types that JSON tells apart."""
+    if value is None and type(None) in arguments:
+        return None
+    others = [each for each in arguments if each is not type(None)]
+    return _decode(next((each for each in others if each is type(value)), others[0]), value, field)
 
 
 def _typed(kind: type, value: object, field: str) -> object:
@@ -150,9 +158,9 @@ def _members_of(kind: Any) -> tuple[Mapping[str, Any], Mapping[str, bool]]:
 
 
 def _decode_elements(arguments: tuple[Any, ...], value: object, field: str) -> object:
-    if not isinstance(value, list):
+    if not isinstance(value, list | tuple):
         raise BadFieldError(field, f"must be a list, not {shown(value)}")
-    elements = cast("list[object]", value)
+    elements = cast("Sequence[object]", value)
     kinds: Sequence[Any] = [arguments[0]] * len(elements) if arguments[-1] is Ellipsis else arguments
     if len(kinds) != len(elements):
         raise BadFieldError(field, f"must have {len(kinds)} elements, not {len(elements)}")

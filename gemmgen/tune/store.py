@@ -16,10 +16,10 @@ import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import optuna
 import sqlalchemy
@@ -34,9 +34,13 @@ from sqlalchemy.pool import NullPool
 from gemmgen import __version__
 from gemmgen.bench.record import Environment, Spread
 from gemmgen.bench.suite import ratios
+from gemmgen.documents.decode import BadFieldError, decode, shown
+from gemmgen.documents.kinds import Extents, GpuName, Kind, Seconds, Share
+from gemmgen.documents.literals import visible
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.decisions import FIELDS
 from gemmgen.problem import Shape, shape_text
-from gemmgen.tune.candidates import Candidate, Pins
+from gemmgen.tune.candidates import Candidate, Pins, Value
 
 FORMAT: Final = 1
 """Of what is kept in a study."""
@@ -88,12 +92,17 @@ class Job:
 class Evidence:
     """Seconds per call of each sample: of the kernel, of the one that it took turns with, of the baseline."""
 
-    seconds: tuple[float, ...]
-    against_seconds: tuple[float, ...]
-    baseline_seconds: tuple[float, ...]
-    relative_error: float
+    seconds: tuple[Seconds, ...]
+    against_seconds: tuple[Seconds, ...]
+    baseline_seconds: tuple[Seconds, ...]
+    relative_error: Share
     machine: Mapping[str, float | None] = field(default_factory=dict[str, "float | None"])
     """Clock, power and temperature meanwhile."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(arm) for arm in (self.seconds, self.against_seconds, self.baseline_seconds)}
+        if len(lengths) > 1 or 0 in lengths:
+            raise ValueError("all arms need the same number of samples, at least one")
 
     @property
     def ratio(self) -> Spread:
@@ -106,6 +115,7 @@ class Evidence:
         return ratios(self.baseline_seconds, self.seconds)
 
 
+FieldOfSpec = Annotated[str, Kind(lambda path: path in FIELDS, "the path of a field of a spec")]
 Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
 UNDONE: Final = ("lost", "taken")
 """Why a trial failed that says nothing of its kernel: the job is to be done, or another trial does it."""
@@ -264,15 +274,31 @@ class Store:
     def _refuse_other_formats(self) -> None:
         for name, facts in self._facts().items():
             if (found := facts.get("format")) != FORMAT:
-                message = f"has format {found} of trials ({name}); this gemmgen reads format {FORMAT}"
+                message = (
+                    f"has format {found} of trials ({visible(name)}); this gemmgen reads format {FORMAT}"
+                )
                 raise self._error(f"{message}: name another --store")
 
     def _facts(self) -> dict[str, dict[str, Any]]:
         """Return what each study of gemmgen's says of itself, by its name; not of one that is being made."""
-        found = {
-            study.study_name: study.user_attrs.get("gemmgen") for study in self.storage.get_all_studies()
-        }
-        return {name: facts for name, facts in found.items() if name.startswith(PREFIX) and facts}
+        found: dict[str, dict[str, Any]] = {}
+        for study in self.storage.get_all_studies():
+            facts: Any = study.user_attrs.get("gemmgen")
+            if not study.study_name.startswith(PREFIX) or not facts:
+                continue
+            if isinstance(facts, dict) and cast("dict[str, object]", facts).get("format") == FORMAT:
+                self._refuse_bad(KeptFacts, facts, f"the study {visible(study.study_name)}")
+            elif not isinstance(facts, dict):
+                raise self._error(f"the study {visible(study.study_name)} is none of gemmgen's")
+            found[study.study_name] = cast("dict[str, Any]", facts)
+        return found
+
+    def _refuse_bad(self, kind: type, value: object, what: str) -> None:
+        """Refuse what this gemmgen cannot have written."""
+        try:
+            decode(kind, value)
+        except BadFieldError as error:
+            raise self._error(f"{what} is not what `gemmgen tune` writes: {error}") from error
 
     def gpus(self, digest: str, shape: Shape) -> list[str]:
         """Return the GPUs that there is a study of a problem [M, N, K] for, with all that its spec states."""
@@ -290,11 +316,13 @@ class Store:
             storage.create_new_study([StudyDirection.MINIMIZE], name)
         study_id = storage.get_study_id_from_name(name)
         before = storage.get_study_user_attrs(study_id).get("gemmgen")
+        if before is not None:
+            self._refuse_bad(KeptFacts, before, f"the study {name}")
         if before is None:
             storage.set_study_user_attr(study_id, "gemmgen", facts.as_dict())
         elif facts.environment is not None:
             self._refuse_other_machine(before["environment"], facts)
-        return Study(storage, study_id, storage.get_study_user_attrs(study_id)["gemmgen"])
+        return Study(storage, study_id, storage.get_study_user_attrs(study_id)["gemmgen"], self.place)
 
     def forget(self, facts: Facts) -> None:
         """Remove the study for these facts, if there is one."""
@@ -330,8 +358,8 @@ class Facts:
     digest: str
     """Of all that the spec states."""
     problem: str
-    shape: Shape
-    gpu: str
+    shape: Extents
+    gpu: GpuName
     baseline: str
     environment: Environment | None
     """None where there is no GPU: then it is what the study says."""
@@ -352,6 +380,14 @@ class Facts:
         return {"format": FORMAT, "gemmgen": __version__, **asdict(self), "shape": list(self.shape)}
 
 
+@dataclass(frozen=True)
+class KeptFacts(Facts):
+    """The same as a store keeps it: a document, in which somebody else may have written."""
+
+    format: int
+    gemmgen: str
+
+
 # --- trials
 
 
@@ -363,22 +399,34 @@ class Study:
     study_id: int
     facts: Mapping[str, Any]
     """What it says of itself, as ``Facts.as_dict`` has it."""
+    place: str
+    """What messages call its store."""
 
     def trials(self) -> list[Trial]:
-        """Return all that count, by their numbers; running ones whose process is gone are failed as lost."""
+        """Return all that count, by their numbers; running ones whose process is gone are failed as lost.
+
+        Raises GemmgenError (``bad-store``) for a trial that `gemmgen tune` does not write.
+        """
         found: list[Trial] = []
         for frozen in self.storage.get_all_trials(self.study_id, deepcopy=False):
-            trial = _trial(frozen)
+            trial = self._trial(frozen)
             if trial is not None and trial.state == "running" and is_gone(trial.owner):
                 # It may have ended, and its process with it, since it was read.
                 self._end(frozen.number, TrialState.FAIL, {"why": "lost", "message": "its process is gone"})
-                trial = _trial(self.storage.get_trial(self._trial_id(frozen.number)))
+                trial = self._trial(self.storage.get_trial(self._trial_id(frozen.number)))
             if trial is not None and trial.why not in UNDONE:
                 found.append(trial)
         first: dict[Job, Trial] = {}
         for trial in sorted(found, key=lambda trial: trial.number):
             first.setdefault(trial.job, trial)
         return list(first.values())
+
+    def _trial(self, frozen: FrozenTrial) -> Trial | None:
+        try:
+            return _trial(frozen)
+        except BadFieldError as error:
+            message = f"the trial {frozen.number} is not what `gemmgen tune` writes: {error}"
+            raise GemmgenError([Diagnostic(self.place, "bad-store", message)]) from error
 
     def claim(self, job: Job, candidate: Candidate) -> int | None:
         """Take a job; return the number of its trial, or None where another process was first."""
@@ -447,31 +495,57 @@ STATES: Final[Mapping[TrialState, Literal["running", "done", "failed"]]] = {
 }
 
 
+@dataclass(frozen=True)
+class _Owner:
+    """What tells a process from all others."""
+
+    host: str
+    pid: int
+    started: int | None
+    since: float
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What every trial has in a store."""
+
+    kernel: str
+    rung: int
+    against: str
+    label: str
+    pins: Mapping[FieldOfSpec, Value]
+    owner: _Owner
+    date: str = ""
+    gpu_seconds: Share = 0.0
+
+
 def _trial(frozen: FrozenTrial) -> Trial | None:
-    """Return a trial of Optuna's as one of gemmgen's; None of what somebody else has added."""
+    """Return a trial of Optuna's as one of gemmgen's; None of what somebody else has added.
+
+    Raises BadFieldError for one that is not as gemmgen writes them.
+    """
     known = frozen.user_attrs
     if "kernel" not in known or frozen.state not in STATES:
         return None
     state = STATES[frozen.state]
+    written = {"date": "", "gpu_seconds": 0.0, **known}
+    kept = decode(_Kept, {each.name: written.get(each.name) for each in fields(_Kept)})
     evidence = None
     if state == "done":
-        evidence = Evidence(
-            seconds=tuple(known["seconds"]),
-            against_seconds=tuple(known["against_seconds"]),
-            baseline_seconds=tuple(known["baseline_seconds"]),
-            relative_error=known["relative_error"],
-            machine=known["machine"],
-        )
+        evidence = decode(Evidence, {each.name: known.get(each.name) for each in fields(Evidence)})
+    why = known.get("why") if state == "failed" else None
+    if why is not None and why not in get_args(Why):
+        raise BadFieldError("why", f"must be one of {', '.join(get_args(Why))}, not {shown(why)}")
     return Trial(
         number=frozen.number,
         state=state,
-        job=Job(known["kernel"], known["rung"], known["against"]),
-        label=known["label"],
-        pins=known["pins"],
-        owner=known["owner"],
-        date=known.get("date", ""),
-        gpu_seconds=known.get("gpu_seconds", 0.0),
+        job=Job(kept.kernel, kept.rung, kept.against),
+        label=kept.label,
+        pins=kept.pins,
+        owner=asdict(kept.owner),
+        date=kept.date,
+        gpu_seconds=kept.gpu_seconds,
         evidence=evidence,
-        why=known.get("why") if state == "failed" else None,
-        message=known.get("message", ""),
+        why=why,
+        message=visible(str(known.get("message", ""))),
     )

@@ -23,6 +23,7 @@ from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.contest import contest_of, dtypes_of
 from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
 from gemmgen.bench.suite import Rounds
+from gemmgen.documents.literals import comment_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.rule import counted
@@ -770,7 +771,7 @@ def _evidence_text(outcome: Outcome, study: Study) -> str:
     ]
     if outcome.remark:
         lines.insert(-2, f"# {outcome.remark[0].upper()}{outcome.remark[1:]}.")
-    return "".join(f"{line}\n" for line in lines)
+    return "".join(f"{comment_text(line)}\n" for line in lines)
 
 
 UNITS: Final = (("sm_clock_mhz", "MHz"), ("power_w", "W"), ("temperature_c", "degrees"))
