@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from gemmgen.documents.kinds import LINE, Kind
 
@@ -30,11 +30,11 @@ class BadFieldError(Exception):
 
 
 def parsed(text: str) -> object:
-    """Return what a JSON document has.
+    """Return what a JSON document has; NaN and infinity are values that ``decode`` refuses at their place.
 
-    Raises BadFieldError for NaN and infinity, and ValueError or RecursionError for what is no JSON.
+    Raises ValueError or RecursionError for what is no JSON.
     """
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(text)
 
 
 def decode(kind: type[T], value: object, field: str = "") -> T:
@@ -70,10 +70,6 @@ def shown(value: object) -> str:
 def joined(field: str, name: str) -> str:
     """Return the path of a member."""
     return f"{field}.{name}" if field else name
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise BadFieldError("", f"{name} is not a JSON number")
 
 
 def _decode(kind: Any, value: object, field: str) -> object:
@@ -113,7 +109,7 @@ def _typed(kind: type, value: object, field: str) -> object:
     if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
         raise BadFieldError(field, f"must be {_NAMES[kind]}, not {shown(value)}")
     if isinstance(value, int | float) and abs(value) > MOST_MAGNITUDE:
-        raise BadFieldError(field, f"must be at most {MOST_MAGNITUDE:g} in magnitude, not {shown(value)}")
+        raise BadFieldError(field, f"must be {_NAMES[kind]} up to {MOST_MAGNITUDE:g}, not {shown(value)}")
     return value
 
 

@@ -782,8 +782,7 @@ def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
     from files that are made anew, once it is known that those of the package are the same: so nothing that
     was edited is executed, nor anything else that lies in its folder.
 
-    Raises GemmgenError: ``no-library``, ``bad-library``, all findings of ``check``, and ``module-name`` for a
-    name that a module of this process has already.
+    Raises GemmgenError: ``no-library``, ``bad-library``, and all findings of ``check``.
     """
     if findings := check(package):
         raise GemmgenError(finding.diagnostic for finding in findings)
@@ -795,22 +794,26 @@ def contestants(package: Path) -> tuple[list[Path], Callable[[Shape], str]]:
 
 
 def _imported(package: Path) -> ModuleType:
-    """Import a package that was just written, with its parts: its files may go afterwards."""
-    place = package / "__init__.py"
-    spec = spec_from_file_location(package.name, place, submodule_search_locations=[str(package)])
+    """Import a package that was just written, with its parts: its files may go afterwards.
+
+    It is registered under a name of its own, so that no other module of its name is in the way, or goes.
+    """
+    name, place = f"{IMPORTED}{package.name}", package / "__init__.py"
+    spec = spec_from_file_location(name, place, submodule_search_locations=[str(package)])
     assert spec
     assert spec.loader
-    if (other := sys.modules.get(package.name)) and not hasattr(other, "accept_table"):
-        message = "is the name of another module that is imported here: give the library another one"
-        raise GemmgenError([Diagnostic(package.name, "module-name", message)])
-    for name in [name for name in sys.modules if name.partition(".")[0] == package.name]:
-        del sys.modules[name]  # of a library of this name from elsewhere
     module = module_from_spec(spec)
-    sys.modules[package.name] = module  # where its own imports look
+    for part in ("", *(f".{part}" for part in PART_NAMES)):
+        sys.modules.pop(f"{name}{part}", None)  # of a library of this name from before
+    sys.modules[name] = module  # where its own imports look
     spec.loader.exec_module(module)
     for part in sorted(PART_NAMES - {"__init__"}):
-        import_module(f"{package.name}.{part}")
+        import_module(f"{name}.{part}")
     return module
+
+
+IMPORTED: Final = "gemmgen_library_"
+"""What the name of a package begins with that is imported to be timed."""
 
 
 def _member(package: Path, stem: str) -> Member:

@@ -277,8 +277,8 @@ def _report_field(detail: ErrorDetails, root: Node, report: Report) -> None:
     """Report an error of Pydantic's at its place in the file, unless that place was already reported."""
     location = detail["loc"]
     path = root.descend(location)
-    if any(node.refused for node in path):
-        return
+    if any(node.refused for node in path) or detail["type"] == "string_unicode":
+        return  # half of a character is told where YAML is read, also of a key, which no node of a path has
     present = len(path) == len(location) + 1
     if detail["type"] == "extra_forbidden":
         location = location[:-1]

@@ -1,0 +1,773 @@
+"""Documents of somebody else: none of their text runs, no name leads out, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import hashlib
+import importlib
+import importlib.util
+import json
+import marshal
+import random
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+from modules import ROOT
+
+from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line
+from gemmgen.bench.suite import (
+    BASELINE,
+    SCHEMA,
+    Choice,
+    ContestOf,
+    Entry,
+    Peer,
+    Playoff,
+    Refused,
+    Result,
+    Rounds,
+    Session,
+    Timed,
+)
+from gemmgen.cli import main
+from gemmgen.documents import literals
+from gemmgen.documents.kinds import LEAST_SECONDS, MOST_EXTENT
+from gemmgen.errors import GemmgenError
+from gemmgen.library import package
+from gemmgen.library.manifest import MANIFEST, read_manifest
+from gemmgen.problem.dtypes import Dtypes
+from gemmgen.render import render_template
+from gemmgen.tune import read_table
+
+Run = Callable[..., tuple[int, str, str]]
+Json = Any
+Place = tuple[str | int, ...]
+
+SPEC = """\
+title: a
+target: h200
+operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
+tile: {m: 128, n: 128, k: 64}
+"""
+ROW: dict[str, Json] = {
+    "table": "gemmgen tune",
+    "format": 1,
+    "gpu": "NVIDIA H200",
+    "m": 128,
+    "n": 4096,
+    "k": 4096,
+    "dtypes": {"a": "bf16", "b": "bf16", "d": "bf16"},
+    "problem": "bf16",
+    "spec": "lib_a.yaml",
+    "kernel_sha256": "0" * 64,
+    "seconds": 1e-5,
+    "baseline_seconds": 1.1e-5,
+    "first_seconds": 1e-5,
+    "tried": 1,
+    "date": "2026-01-01",
+    "gemmgen": "0.1.0",
+    "torch": "2",
+    "triton": "3.9.0",
+}
+RUNS = 'setattr(__import__("builtins"), "PWNED", 1)'
+POISONS = (
+    f'x"""\n{RUNS}\n"""',
+    f'x"; {RUNS}; y = "',
+    f"x'; {RUNS}; y = '",
+    f'x""";{RUNS};"""',
+    f"x\n{RUNS}\n",
+    f"{{{{ {RUNS} }}}}{{% raw %}}",
+    "x\\",
+    'x\\"',
+    "*/ int evil(void) { return 1; } /*",
+    "</script><script>evil()</script>",
+    '"></title></svg><script>evil()</script>',
+    "x\x00y",
+    "\x1b[31mred\x1b[0m",
+    "\ud800",
+    "\u202eevil",
+    "../outside/victim",
+    "{outside}/victim",
+    "[/red][link=x]",
+    "$\\frac{x$",
+    "",
+)
+"""Texts that would run, end what they stand in, or lead out of a folder."""
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a spec, a table, and the files of others beside it; it is the current one."""
+    place = tmp_path / "world"
+    (tmp_path / "outside").mkdir()
+    for name in ("victim", "victim.py", "victim.yaml"):
+        (tmp_path / "outside" / name).write_text("mine")
+    place.mkdir()
+    (place / "lib_a.yaml").write_text(SPEC)
+    (place / "good.jsonl").write_text(json.dumps(ROW) + "\n")
+    monkeypatch.chdir(place)
+    return place
+
+
+@pytest.fixture
+def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process; return its exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gemmgen", *map(str, arguments)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as exit_:
+            code = exit_.code
+        out, err = capsys.readouterr()
+        return code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def made(world: Path, gemmgen: Run) -> Path:
+    """A library that a good table makes."""
+    code, _, err = gemmgen("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower")
+    assert code == 0, err
+    return world / "libs" / "mylib"
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs() -> Generator[None]:
+    """Fail where a text of a document was executed."""
+    yield
+    ran = builtins.__dict__.pop("PWNED", None)
+    for name in [
+        name
+        for name in sys.modules
+        if name.partition(".")[0] in ("mylib", "poisoned", "gemmgen_library_mylib")
+    ]:
+        del sys.modules[name]
+    assert ran is None
+
+
+def files_of(*folders: Path) -> dict[Path, bytes]:
+    """Return what lies below folders."""
+    return {path: path.read_bytes() for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
+def refusal(function: Callable[[], object]) -> str:
+    """Return the first diagnostic that a call ends with, without the folders of its path."""
+    with pytest.raises(GemmgenError) as error:
+        function()
+    return re.sub(r"/\S*/(?=[\w.]+[:, ])", "", str(error.value.diagnostics[0]))
+
+
+def changed(path: Path, **members: Json) -> None:
+    """Give the members of a JSON document other values."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **members}))
+
+
+# --- literals
+
+
+def test_a_literal_a_docstring_and_a_comment_have_any_text_and_nothing_else() -> None:
+    draw = random.Random(17)
+    alphabet = [
+        '"',
+        "'",
+        "\\",
+        "\n",
+        "\x00",
+        "\x1b",
+        "\ud800",
+        "\u2028",
+        "a",
+        "N",
+        "{",
+        "{{",
+        "*/",
+        "/*",
+        "é",
+    ]
+    for _ in range(3000):
+        text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(8)))
+        assert ast.literal_eval(literals.python_literal(text)) == text
+        (only,) = ast.parse(f'"""{literals.docstring_text(text)}.\n"""').body
+        assert ast.literal_eval(cast("ast.Expr", only).value) == f"{text}.\n"
+        comment = literals.comment_text(text)
+        assert len(ast.parse(f"# {comment}\nx = 1").body) == len(comment.splitlines() or [""])
+        inside = literals.c_comment_text(text)
+        assert "*/" not in inside
+        assert "/*" not in inside
+        comment.encode()
+        assert not set(literals.markup(text)) & set("<>\"'\x00\x1b\ud800")
+        assert "</" not in literals.script_json([text])
+
+
+def test_ordinary_text_is_written_as_it_is() -> None:
+    text = "cuBLAS's default choice: torch.matmul(a, b, out=d), 100 % (é)"
+    assert literals.python_literal(text) == f'"{text}"'
+    assert literals.docstring_text(f"{text}\n{text}") == f"{text}\n{text}"
+    assert literals.comment_text(text) == literals.c_comment_text(text) == text
+    assert [literals.python_literal(value) for value in (None, 3, 2.5, True)] == ["None", "3", "2.5", "True"]
+    for value in (float("nan"), float("inf"), b"", ()):
+        with pytest.raises(TypeError, match="there is no literal of"):
+            literals.python_literal(value)
+
+
+def test_a_template_of_code_refuses_a_text_that_passed_no_filter() -> None:
+    assert literals.only_visible("def f():\n    return 1\n")
+    with pytest.raises(ValueError, match="a template writes 'a\\\\x00b' as it is: it has to pass one of lit"):
+        literals.only_visible("a\x00b")
+    values = {"library": {"name": "x", "gpu": None}, "view": {"measured_on": "", "measured": ["\x1b"]}}
+    with pytest.raises(ValueError, match="a template writes"):
+        render_template("library/measured.py.j2", library_format=1, **values)
+
+
+# --- tables
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"seconds": float("inf")}, "seconds: must be a number, not Infinity"),
+        ({"seconds": float("nan")}, "seconds: must be a number, not NaN"),
+        ({"seconds": -1e-5}, "seconds: must be seconds from 1e-09 to 1e+06, not -1e-05"),
+        ({"seconds": 1e-320}, "seconds: must be seconds from 1e-09 to 1e+06, not 1e-320"),
+        ({"baseline_seconds": 0}, "baseline_seconds: must be seconds from 1e-09 to 1e+06, not 0.0"),
+        ({"first_seconds": True}, "first_seconds: must be a number, not true"),
+        ({"m": 10**30}, "m: must be from 1 to 2,147,483,392, not 1000000000000000000000000000000"),
+        ({"tried": 10**40}, "tried: must be an integer up to 1.26765e+30, not 1000"),
+        ({"m": 2**31}, "m: must be from 1 to 2,147,483,392, not 2147483648"),
+        ({"n": True}, "n: must be an integer, not true"),
+        ({"k": 4096.0}, "k: must be an integer, not 4096.0"),
+        ({"tried": -1}, "tried: must be a number from 1, not -1"),
+        ({"gpu": "\ud800"}, "gpu: must be the name of a GPU"),
+        ({"gpu": f'NVIDIA H200"; {RUNS}; x = "'}, "gpu: must be the name of a GPU"),
+        ({"problem": f'bf16"""\n{RUNS}\n"""'}, "problem: must be one line of printable text"),
+        ({"problem": "e4m3"}, 'problem: is "e4m3", and the spec lib_a.yaml is of "bf16"'),
+        (
+            {"dtypes": {"a": "bf16", "b": "bf16", "d": "fp32"}},
+            "dtypes: are a bf16, b bf16 and d fp32, and those of the spec lib_a.yaml are a bf16, b bf16 and",
+        ),
+        ({"dtypes": {"a": "bf16", "b": "bf16", "d": "bf17"}}, "dtypes.d: must be one of bf16, fp16,"),
+        ({"gpu": "NVIDIA B200"}, "gpu: is NVIDIA B200, a GPU of Blackwell, and the kernel is for Hopper, as"),
+        ({"kernel_sha256": "x"}, 'kernel_sha256: must be 64 hexadecimal digits, not "x"'),
+        ({"more": 1}, "more: is not known"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_at_its_line_and_member(
+    world: Path, gemmgen: Run, members: dict[str, Json], said: str
+) -> None:
+    path = world / "bad.jsonl"
+    path.write_text(f"{json.dumps(ROW)}\n{json.dumps({**ROW, **members})}\n")
+    if "gpu" in members and "B200" in members["gpu"]:  # one table is of one GPU
+        path.write_text(f"{json.dumps({**ROW, **members})}\n")
+    line = 1 if path.read_text().count("\n") == 1 else 2
+    code, out, err = gemmgen("library", "poisoned", "--table", path.name, "--out", "libs", "--no-lower")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"bad.jsonl:{line}: error[bad-table] {said}")
+    assert not (world / "libs").exists()
+
+
+def test_the_extents_and_times_at_the_ends_are_read(world: Path) -> None:
+    ends = {"m": MOST_EXTENT, "n": 1, "seconds": LEAST_SECONDS, "baseline_seconds": 1}
+    (world / "ends.jsonl").write_text(json.dumps({**ROW, **ends}))
+    (row,) = read_table(world / "ends.jsonl")
+    assert (row.m, row.n, row.seconds, row.baseline_seconds) == (MOST_EXTENT, 1, LEAST_SECONDS, 1.0)
+    template = (ROOT / "templates" / "library" / "init.py.j2").read_text()
+    (most,) = re.findall(r"^MAX_EXTENT = (\d+)\*\*(\d+) - (\d+)", template, re.MULTILINE)
+    assert int(most[0]) ** int(most[1]) - int(most[2]) == MOST_EXTENT
+
+
+# --- manifests
+
+
+def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmgen: Run) -> None:
+    victim = made.parent.parent.parent / "outside" / "victim"
+    manifest = json.loads((made / MANIFEST).read_text())
+    good = files_of(made.parent.parent.parent)
+    for name in (str(victim), "../../../outside/victim", "specs/../../../../outside/victim", "notes.txt"):
+        changed(made / MANIFEST, sha256={**manifest["sha256"], name: "0" * 64})
+        before = files_of(made.parent.parent.parent)
+        for command in (
+            ("library", made, "--refresh", "--no-lower"),
+            ("library", made, "--check"),
+            ("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower"),
+        ):
+            code, _, err = gemmgen(*command)
+            assert code == 1, command
+            assert "error[bad-library] sha256:" in err or "error[foreign-file]" in err
+            assert files_of(made.parent.parent.parent) == before
+        assert victim.read_text() == "mine"
+    assert good.keys() == files_of(made.parent.parent.parent).keys()
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"name": "../elsewhere"}, 'name: must be a name that a module can have, not "../elsewhere"'),
+        ({"name": "other"}, 'name: is other, and the folder is "mylib": give both one name'),
+        ({"name": "torch"}, 'name: must be a name that a module can have, not "torch"'),
+        ({"kernels": ["../../outside/victim"]}, "kernels.0: must be a name that a module can have"),
+        ({"kernels": ["rule"]}, "kernels: must be names of modules, each once, and no name that the"),
+        ({"kernels": []}, "kernels: must be names of modules"),
+        ({"kernels": ["other"]}, "sha256: "),
+        ({"gpu": 'x"'}, "gpu: must be the name of a GPU"),
+        ({"gpu": None}, "table.0: has no range of M, or there is no GPU that it was measured on"),
+        ({"baseline": "a\nb"}, "baseline: must be one line of printable text"),
+        ({"problem": f'bf16"""\n{RUNS}\n"""'}, "problem: must be one line of printable text"),
+        ({"table": [[4096, 4096, [[5, 4, "mylib_cooperative"]]]]}, "table.0: must have ranges of M in"),
+        ({"table": [[4096, 4096, [[1, 2**40, "x"]]]]}, "table.0.2.0.1: must be from 1 to 2,147,483,392"),
+        ({"sources": [["../x", "0" * 64]]}, "sources.0.0: must be the name of a file without its folder"),
+        ({"more": 1}, "more: is not known"),
+    ],
+)
+def test_a_manifest_that_no_library_has_is_refused(made: Path, members: dict[str, Json], said: str) -> None:
+    changed(made / MANIFEST, **members)
+    for function in (package.check, package.read_library, package.contestants):
+        assert refusal(lambda function=function: function(made)).startswith(
+            f"library.json: error[bad-library] {said}"
+        )
+
+
+def test_a_package_that_is_a_link_is_neither_written_nor_read(made: Path, gemmgen: Run) -> None:
+    outside = made.parent.parent.parent / "outside"
+    shutil.move(made, outside / "mylib")
+    made.symlink_to(outside / "mylib")
+    before = files_of(outside)
+    assert "is a link to another folder: a library lies in its own" in refusal(lambda: package.check(made))
+    code, _, err = gemmgen("library", "mylib", "--table", "good.jsonl", "--out", "libs", "--no-lower")
+    assert (code, "error[foreign-file]" in err) == (1, True)
+    made.unlink()
+    shutil.move(outside / "mylib", made)
+    shutil.move(made / "specs", outside / "specs")
+    (made / "specs").symlink_to(outside / "specs")
+    for command in ("--check", "--refresh"):
+        assert gemmgen("library", made, command, "--no-lower")[0] == 1
+    assert files_of(outside).keys() - {outside / "specs" / path.name for path in outside.glob("specs/*")} == {
+        path for path in before if "mylib" not in path.parts
+    }
+
+
+def test_a_file_that_is_a_link_is_replaced_and_not_written_through(made: Path, gemmgen: Run) -> None:
+    victim = made.parent.parent.parent / "outside" / "victim.py"
+    (made / "rule.py").unlink()
+    (made / "rule.py").symlink_to(victim)
+    assert gemmgen("library", made, "--refresh", "--no-lower")[0] == 0
+    assert victim.read_text() == "mine"
+    assert not (made / "rule.py").is_symlink()
+
+
+def test_a_library_in_the_current_directory_is_refreshed_where_it_lies(
+    made: Path, gemmgen: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = files_of(made.parent)
+    monkeypatch.chdir(made)
+    assert gemmgen("library", ".", "--refresh", "--no-lower")[0] == 0
+    assert gemmgen("library", ".", "--check") == (0, ".: up to date\n", "")
+    assert files_of(made.parent) == before
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"MEASURED = {RUNS}\n",
+        'MEASURED = {"x": ((1, 2, 3, 1.0, 1.0),)}\n',
+        "MEASURED = {1: ()}\n",
+        'MEASURED = {"a b": ()}\n',
+        "MEASURED = 1\n",
+        "MEASURED = (\n",
+        f"MEASURED = {'[' * 3000}{']' * 3000}\n",
+        "MEASURED = {'STEM': ((1, 2, 3, 1e999, 1.0),)}\n",
+        "MEASURED = {'STEM': ((1, 2, 3, True, 1.0),)}\n",
+        "MEASURED = {'STEM': ((1, 2, 3, 1.0),)}\n",
+        "\x00",
+        "",
+    ],
+)
+def test_measurements_that_no_library_has_are_refused_and_not_run(made: Path, text: str) -> None:
+    stem = read_manifest(made).kernels[0]
+    (made / "measured.py").write_text(text.replace("STEM", stem))
+    assert refusal(lambda: package.read_library(made)).startswith("measured.py: error[bad-library]")
+
+
+# --- what is imported
+
+
+def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(made: Path, gemmgen: Run) -> None:
+    (made.parent.parent / "suite.yaml").write_text(
+        "title: one\nfamilies: {one: {dtypes: [bf16], shapes: [[128, 4096, 4096]]}}\n"
+    )
+    for name in ("__init__.py", "rule.py"):
+        before = (made / name).read_text()
+        (made / name).write_text(f"{before}\n{RUNS}\n")
+        assert refusal(lambda: package.contestants(made)).startswith(f"{name}: error[hand-edited]: edited by")
+        code, _, err = gemmgen("bench", made, "--suite", "suite.yaml")
+        assert (code, f"{name}: error[hand-edited]" in err) == (1, True)
+        (made / name).write_text(before)
+    # As if somebody had written the hash too: it is not what this gemmgen makes.
+    edited = (made / "rule.py").read_text() + f"\n{RUNS}\n"
+    manifest = json.loads((made / MANIFEST).read_text())
+    (made / "rule.py").write_text(edited)
+    digest = hashlib.sha256(edited.encode()).hexdigest()
+    changed(made / MANIFEST, sha256={**manifest["sha256"], "rule.py": digest})
+    assert refusal(lambda: package.contestants(made)).startswith("rule.py: error[stale]")
+
+
+def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(made: Path) -> None:
+    assert package.check(made) == ()
+    for name in ("rule/__init__.py", "rule.so", "measured.pyc"):
+        path = made / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(RUNS)
+        assert refusal(lambda: package.contestants(made)).endswith(
+            "error[orphaned]: the library does not name it: delete it"
+        )
+        path.unlink()
+        if path.parent != made:
+            path.parent.rmdir()
+    # The bytecode of another source, which Python would take for that of the file.
+    cached = Path(importlib.util.cache_from_source(str(made / "rule.py")))
+    cached.parent.mkdir(exist_ok=True)
+    source, status = compile(RUNS, "rule.py", "exec"), (made / "rule.py").stat()
+    stamp = int(status.st_mtime).to_bytes(4, "little") + status.st_size.to_bytes(4, "little")
+    cached.write_bytes(importlib.util.MAGIC_NUMBER + bytes(4) + stamp + marshal.dumps(source))
+    specs, choose = package.contestants(made)
+    assert choose((128, 4096, 4096)) == specs[0].stem
+
+
+def test_a_library_does_not_take_the_place_of_a_module_that_is_imported(world: Path, gemmgen: Run) -> None:
+    """`rich` prints gemmgen's own tables."""
+    import rich
+
+    assert gemmgen("library", "rich", "--table", "good.jsonl", "--out", "libs", "--no-lower")[0] == 0
+    specs, choose = package.contestants(world / "libs" / "rich")
+    assert choose(SHAPE) == specs[0].stem
+    assert sys.modules["rich"] is rich
+
+
+def test_a_gpu_whose_name_has_a_slash_is_none_of_a_folder(world: Path, gemmgen: Run) -> None:
+    (world / "slash.jsonl").write_text(json.dumps({**ROW, "gpu": "X/../../outside/y"}))
+    command = ("library", "mylib", "--table", "slash.jsonl", "--out", "libs", "--no-lower", "--vllm", "tiles")
+    assert gemmgen(*command)[0] == 0
+    (path,) = (world / "tiles").rglob("*.json")
+    assert path.name == "N=4096,K=4096,device_name=X_.._.._outside_y.json"
+
+
+# --- every text of every document
+
+ENVIRONMENT = Environment("0.1.0", "2.11", "3.9", "13", "13.1", "580", "NVIDIA H200", 132, 1 << 26)
+BASELINE_WORDS = "cuBLAS's default choice"
+ALLOWED = frozenset({"libs", "gen", "pics", "page.html", "plan.html", "plan.svg", "made"})
+"""What the commands below write in the current directory, beside the documents."""
+SHAPE = (128, 4096, 4096)
+
+
+def suite_record() -> list[Json]:
+    """Return a suite's record with a line of each kind, as JSON."""
+    ceilings = Ceilings(8e14, 4e12, "a datasheet")
+    contest = ContestOf("bf16", Dtypes("bf16", "bf16", "bf16"), BASELINE_WORDS, ceilings, ceilings)
+    subject = Subject("lib_a.yaml", hashlib.sha256(SPEC.encode()).hexdigest(), "0" * 64)
+    entries = (Entry("one", subject, "bf16"), Entry("two", subject, "bf16", SPEC))
+    times = (1.2e-5, 1.1e-5, 1.3e-5)
+    arms = tuple(Timed(name, times, 10, 0.001, 1e-6) for name in ("one", "two"))
+    theirs = Timed(BASELINE, times, 10, 0.001, 1e-6)
+    playoff, state = Playoff("one", times, times), GpuState(1400.0, 600.0, 60.0)
+    lines = (
+        Session(
+            "session", SCHEMA, "2026-01-01", "s.yaml", "0" * 64, ENVIRONMENT, Rounds(), (contest,), entries
+        ),
+        Result("result", SHAPE, "bf16", ("few",), 3, theirs, ("nvjet<int>",), arms, playoff, state),
+        Refused("refused", SHAPE, "bf16", "two", "failed", "it raised"),
+        Choice("choice", SHAPE, "bf16", "lib_a", ("one",)),
+        Peer("peer", SHAPE, "bf16", "Triton", times, times, 3.0, ("triton_mm",), 0.001),
+        Peer("peer", (256, 512, 512), "bf16", "Triton", why_not="no answer"),
+    )
+    return [json.loads(encoded_line(line)) for line in lines]
+
+
+def bench_record() -> Json:
+    """Return the record of one kernel: a committed one with its first shape and two samples of each arm."""
+    document = json.loads((ROOT / "benchmarks" / "h100_bf16.json").read_text())
+    document["measurements"] = document["measurements"][:1]
+    timing = document["measurements"][0]["timing"]
+    for arm in ("ours_seconds", "baseline_seconds"):
+        timing[arm] = [samples[:2] for samples in timing[arm][:1]]
+    return document
+
+
+def places_of(value: Json, place: Place = ()) -> Iterator[tuple[Place, bool]]:
+    """Yield where a document has texts; and whether it is the name of a member."""
+    if isinstance(value, str):
+        yield place, False
+    elif isinstance(value, dict):
+        for name, member in cast("dict[str, Json]", value).items():
+            yield (*place, name), True
+            yield from places_of(member, (*place, name))
+    elif isinstance(value, list):
+        for index, element in enumerate(cast("list[Json]", value)):
+            yield from places_of(element, (*place, index))
+
+
+def at(document: Json, place: Place) -> Json:
+    """Return what a document has at a place."""
+    for step in place:
+        document = document[step]
+    return document
+
+
+def with_text(document: Json, place: Place, is_name: bool, text: str) -> Json:
+    """Return a document with another text at a place."""
+    new = copy.deepcopy(document)
+    parent = at(new, place[:-1])
+    if is_name:
+        parent[text] = parent.pop(place[-1])
+    else:
+        parent[place[-1]] = text
+    return new
+
+
+def with_all(document: Json, before: str, text: str) -> Json:
+    """Return a document with another text wherever it has one: names that refer to each other still do."""
+    if isinstance(document, dict):
+        members = cast("dict[str, Json]", document).items()
+        return {name: with_all(member, before, text) for name, member in members}
+    if isinstance(document, list):
+        return [with_all(element, before, text) for element in cast("list[Json]", document)]
+    return text if document == before else document
+
+
+def poisoned(document: Json, outside: Path, count: int) -> Iterator[Json]:
+    """Yield a document with so many of the poisons at each text in turn, and at all texts that are equal."""
+    poisons = [text.replace("{outside}", str(outside)) for text in POISONS]
+    turn = 0
+    for place, is_name in places_of(document):
+        for _ in range(1 if is_name else count):
+            turn += 1
+            yield with_text(document, place, is_name, poisons[turn % len(poisons)])
+    texts = Counter(at(document, place) for place, is_name in places_of(document) if not is_name)
+    for text, times in texts.items():
+        for _ in range(count if times > 1 else 0):
+            turn += 1
+            yield with_all(document, text, poisons[turn % len(poisons)])
+
+
+class Scripts(HTMLParser):
+    """What a page has in its scripts, and its elements."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.scripts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        assert not any(name.startswith("on") for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        if self.names and self.names[-1] == "script":
+            self.scripts.append(data)
+
+
+def shape_of(source: str) -> str:
+    """Return the tree of a module with the kinds of its literals, and not their values."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            node.value = type(node.value).__name__
+    return ast.dump(tree)
+
+
+@dataclass
+class Fuzz:
+    """Runs commands over documents, and holds each to what they promise."""
+
+    world: Path
+    gemmgen: Run
+    base: dict[str, str]
+    """The trees of the modules of a good library."""
+    documents: int = 0
+    accepted: int = 0
+
+    def name(self, suffix: str) -> str:
+        """Return the name of the next document: what was read is remembered by its path."""
+        self.documents += 1
+        return f"doc{self.documents}{suffix}"
+
+    def run(self, *command: object) -> bool:
+        """Run a command; whether it succeeded, without a traceback and without a trace beside its results."""
+        before = self.beside()
+        code, _, err = self.gemmgen(*command)
+        assert code in (0, 1, 2), (command, err)
+        assert "Traceback" not in err, command
+        assert self.beside() == before, command
+        assert "PWNED" not in builtins.__dict__, command
+        self.accepted += code == 0
+        return code == 0
+
+    def beside(self) -> dict[Path, bytes]:
+        """Return all files that no command may touch."""
+        return {
+            path: data
+            for path, data in files_of(self.world.parent).items()
+            if path.relative_to(self.world.parent).parts[1] not in ALLOWED
+        }
+
+    def imported(self, place: Path) -> None:
+        """Import a library that was made: its modules are those of a good one but for literals."""
+        for path in place.glob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            kind = path.name if path.name in self.base else "kernel"
+            assert shape_of(text.replace(place.name, "mylib")) == self.base[kind], path
+        sys.path.insert(0, str(place.parent))
+        importlib.invalidate_caches()
+        try:
+            module = importlib.import_module(place.name)
+            module.explain(*SHAPE)
+            importlib.import_module(f"{place.name}.{module.KERNELS[0]}")
+        finally:
+            sys.path.pop(0)
+            for name in [name for name in sys.modules if name.partition(".")[0] == place.name]:
+                del sys.modules[name]
+        assert "PWNED" not in builtins.__dict__
+
+    def page(self, path: Path) -> None:
+        """Hold a page to be without a script of somebody else."""
+        found = Scripts(path.read_text(encoding="utf-8"))
+        assert not any("evil" in script for script in found.scripts)
+
+    def sources(self, name: str, option: str) -> None:
+        """Run what reads measurements of others."""
+        if self.run("library", "poisoned", option, name, "--out", "libs", "--no-lower"):
+            self.imported(self.world / "libs" / "poisoned")
+            assert self.run("library", "libs/poisoned", "--check")
+            shutil.rmtree(self.world / "libs" / "poisoned")
+        if self.run("report", name, "--out", "page.html"):
+            self.page(self.world / "page.html")
+
+
+@pytest.fixture
+def fuzz(made: Path, world: Path, gemmgen: Run) -> Fuzz:
+    """Commands, and a good library to compare with."""
+    base = {path.name: shape_of(path.read_text()) for path in made.glob("*.py")}
+    (kernel,) = [tree for name, tree in base.items() if name not in ("__init__.py", "rule.py", "measured.py")]
+    shutil.copytree(made, world / "made" / "mylib")
+    (world / "lib_a.yaml").write_text(SPEC)
+    return Fuzz(world, gemmgen, {**base, "kernel": kernel})
+
+
+def test_no_text_of_a_table_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:
+    for document in poisoned(ROW, world.parent / "outside", 4):
+        name = fuzz.name(".jsonl")
+        (world / name).write_text(json.dumps(document) + "\n")
+        fuzz.sources(name, "--table")
+    assert fuzz.documents >= 70
+    assert fuzz.accepted > 20
+
+
+def test_no_text_of_a_suite_s_record_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:
+    for document in poisoned(suite_record(), world.parent / "outside", 1):
+        name = fuzz.name(".jsonl")
+        (world / name).write_text("".join(f"{json.dumps(line)}\n" for line in document))
+        fuzz.sources(name, "--from")
+        fuzz.run("bench", name)
+    assert fuzz.documents >= 150
+    assert fuzz.accepted > 50
+
+
+@pytest.mark.parametrize("text", ["$\\frac{x$", "</text></svg><script>evil()</script>", "[/red]{{1}}"])
+def test_a_picture_of_a_record_is_whole_whatever_its_texts_are(fuzz: Fuzz, world: Path, text: str) -> None:
+    document = suite_record()
+    document[0]["environment"]["driver"] = text
+    document[0]["contests"][0]["peak"]["source"] = text
+    for before in ("bf16", "one", "Triton"):
+        document[1:] = with_all(document[1:], before, text)
+    document[0]["contests"][0]["name"] = text
+    document[0]["kernels"] = with_all(with_all(document[0]["kernels"], "bf16", text), "one", text)
+    name = fuzz.name(".jsonl")
+    (world / name).write_text("".join(f"{json.dumps(line)}\n" for line in document))
+    fuzz.run("bench", name, "--out", "pics")
+    pictures = sorted((world / "pics").iterdir())
+    assert [path.name for path in pictures] == ["ratio.svg", "roofline.svg"]
+    for path in pictures:
+        tree = ElementTree.fromstring(path.read_bytes())
+        assert not [each for each in tree.iter() if each.tag.endswith("script")]
+        assert text[:20] in "".join(tree.itertext())
+
+
+def test_no_text_of_a_kernel_s_record_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:
+    for document in poisoned(bench_record(), world.parent / "outside", 1):
+        name = fuzz.name(".json")
+        (world / name).write_text(json.dumps(document))
+        if fuzz.run("report", name, "--out", "page.html"):
+            fuzz.page(world / "page.html")
+        fuzz.run("bench", name)
+    assert fuzz.documents >= 60
+    assert fuzz.accepted > 10
+
+
+def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: Path) -> None:
+    document = json.loads((made / MANIFEST).read_text())
+    refreshed = 0
+    for each in poisoned(document, world.parent / "outside", 4):
+        fuzz.documents += 1
+        (made / MANIFEST).write_text(json.dumps(each))
+        fuzz.run("library", made, "--check")
+        with suppress(GemmgenError):
+            package.contestants(made)
+        if fuzz.run("library", made, "--refresh", "--no-lower"):
+            refreshed += 1
+            fuzz.imported(made)
+            assert fuzz.run("library", made, "--check")
+        shutil.rmtree(made)
+        shutil.copytree(world / "made" / "mylib", made)
+    assert fuzz.documents >= 60
+    assert refreshed >= 8
+
+
+def test_no_text_of_measurements_runs(fuzz: Fuzz, world: Path, made: Path) -> None:
+    text = (made / "measured.py").read_text()
+    stem = read_manifest(made).kernels[0]
+    for poison in POISONS:
+        for new in (json.dumps(poison), poison.encode("utf-8", "replace").decode()):
+            fuzz.documents += 1
+            (made / "measured.py").write_text(text.replace(f'"{stem}"', new))
+            fuzz.run("library", made, "--check")
+            fuzz.run("library", made, "--refresh", "--no-lower")
+            shutil.rmtree(made)
+            shutil.copytree(world / "made" / "mylib", made)
+
+
+def test_no_text_of_a_spec_runs_or_leads_out(fuzz: Fuzz, world: Path) -> None:
+    spec = {
+        "title": "a",
+        "target": "h200",
+        "operands": {"a": {"dtype": "bf16"}, "b": {"dtype": "bf16"}, "d": {"dtype": "bf16"}},
+        "tile": {"m": 128, "n": 128, "k": 64},
+        "epilogue": {"ops": ["relu"]},
+    }
+    titled = [{**spec, "title": text} for text in POISONS]
+    for document in [*titled, *poisoned(spec, world.parent / "outside", 4)]:
+        name = fuzz.name(".yaml")
+        (world / name).write_text(json.dumps(document))
+        fuzz.run("check", name, "--out", "gen")
+        if fuzz.run("build", name, "--out", "gen", "--no-lower", "--no-simulate"):
+            compile((world / "gen" / name).with_suffix(".py").read_text(), name, "exec")
+        if fuzz.run("plan", name, "--svg", "plan.svg", "--html", "plan.html"):
+            ElementTree.parse(world / "plan.svg")
+            fuzz.page(world / "plan.html")
+            fuzz.run("library", "poisoned", "--from", name, "--out", "libs", "--no-lower")
+    assert fuzz.documents >= 60
+    assert fuzz.accepted >= 6
