@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,6 +22,7 @@ import optuna
 import psycopg
 import pytest
 import sqlalchemy.event
+from optuna.trial import TrialState
 
 from gemmgen import __version__
 from gemmgen.bench.record import Environment
@@ -312,6 +313,58 @@ def test_trials_of_another_format_are_refused(tmp_path: Path) -> None:
     study.storage.set_study_user_attr(study.study_id, "gemmgen", {**study.facts, "format": 2})
     expected = f"has format 2 of trials ({FACTS.name}); this gemmgen reads format 1: name another --store"
     assert refused(path) == expected
+
+
+@pytest.mark.parametrize("kind", ["tune.db", "tune.journal"])
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"gpu": 'x"'}, "gpu: must be the name of a GPU"),
+        ({"baseline": "x\ntarget: h100"}, "baseline: must be one line of printable text"),
+        ({"environment": {}}, "environment.gemmgen: is missing"),
+        ({"shape": [1, 2]}, "shape: must have 3 elements, not 2"),
+    ],
+)
+def test_a_study_that_gemmgen_does_not_write_is_refused(
+    tmp_path: Path, kind: str, members: dict[str, object], said: str
+) -> None:
+    path = str(tmp_path / kind)
+    study = Store(path).study(FACTS)
+    study.storage.set_study_user_attr(study.study_id, "gemmgen", {**study.facts, **members})
+    assert refused(path).startswith(f"the study {FACTS.name} is not what `gemmgen tune` writes: {said}")
+    study.storage.set_study_user_attr(study.study_id, "gemmgen", "text")
+    assert refused(path) == f"the study {FACTS.name} is none of gemmgen's"
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"pins": {"a.b": 1}}, 'pins."a.b": must be the path of a field of a spec, not "a.b"'),
+        ({"pins": {"tile.m": [1]}}, 'pins."tile.m": must be an integer, not [1]'),
+        ({"owner": 1}, "owner: must be an object, not 1"),
+        ({"label": "\x1b[31m"}, "label: must be one line of printable text"),
+        ({"seconds": [1e-320] * 3}, "seconds.0: must be seconds from 1e-09 to 1e+06, not 1e-320"),
+        ({"seconds": [1e-5]}, "all arms need the same number of samples, at least one"),
+        ({"why": "because"}, None),
+    ],
+)
+def test_a_trial_that_gemmgen_does_not_write_is_refused(
+    tmp_path: Path, members: dict[str, object], said: str | None
+) -> None:
+    study = Store(str(tmp_path / "tune.db")).study(FACTS)
+    number = study.claim(JOB, CANDIDATE)
+    assert number is not None
+    trial = study.storage.get_trial_id_from_study_id_trial_number(study.study_id, number)
+    for name, value in {**asdict(EVIDENCE), **members}.items():
+        study.storage.set_trial_user_attr(trial, name, value)
+    state = TrialState.COMPLETE if said else TrialState.FAIL
+    study.storage.set_trial_state_values(trial, state, [1.0] if said else None)
+    with pytest.raises(GemmgenError) as caught:
+        study.trials()
+    (found,) = caught.value.diagnostics
+    expected = said or 'why: must be one of cannot, wrong, failed, impossible, lost, taken, not "because"'
+    assert found.code == "bad-store"
+    assert found.message.startswith(f"the trial {number} is not what `gemmgen tune` writes: {expected}")
 
 
 def test_a_database_of_another_optuna_is_refused(tmp_path: Path) -> None:

@@ -131,7 +131,9 @@ def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
     from gemmgen.bench.suite import Peer
     from gemmgen.documents.literals import visible
 
-    said = {key: visible(value) if isinstance(value, str) else value for key, value in members.items()}
+    said: dict[str, Any] = {
+        key: visible(value) if isinstance(value, str) else value for key, value in members.items()
+    }
     return Peer("peer", job[1], job[0], visible(name), **said)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal, cast
+from typing import Final, Literal, TypeVar, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
 from gemmgen.documents.kinds import Count, Extents, GpuName, Rate, Seconds, Sha256, Share
@@ -20,6 +20,8 @@ from gemmgen.hardware.gpus import gpu_of
 from gemmgen.numerics.encoding import DType
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.dtypes import Dtypes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -373,7 +375,7 @@ def encoded_line(value: object) -> str:
     return json.dumps(encoded(value), allow_nan=False)
 
 
-def from_line(kind: type, text: str, path: str, line: int) -> object:
+def from_line(kind: type[T], text: str, path: str, line: int) -> T:
     """Return the instance of a dataclass in a line that ``encoded_line`` wrote; the path is for messages.
 
     Raises GemmgenError (``bad-record``) with the first field that is missing, unknown or of another kind.

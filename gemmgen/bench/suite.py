@@ -595,7 +595,7 @@ def _lines(data: bytes, path: Path) -> Iterator[Line]:
             known = LINES[kind]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _bad_record(path, "no line of a suite's record", number) from error
-        line = cast("Line", from_line(known, text.decode(), path.as_posix(), number))
+        line = from_line(known, text.decode(), path.as_posix(), number)
         if isinstance(line, Session):
             if line.schema != SCHEMA:
                 message = f"schema is {line.schema}; this gemmgen reads version {SCHEMA}"

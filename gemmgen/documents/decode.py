@@ -115,8 +115,7 @@ def _typed(kind: type, value: object, field: str) -> object:
 
 def _held(kind: Kind, value: object, field: str) -> object:
     """Return a value of the right type if it is of its kind."""
-    accepts: Any = kind.accepts
-    if not accepts(value):
+    if not kind.accepts(value):
         raise BadFieldError(field, f"must be {kind.expected}, not {shown(value)}")
     return value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 MOST_EXTENT: Final = 2**31 - 256
 """Of M, N and K: TMA coordinates are 32-bit, and a tile may overhang the matrix."""
@@ -24,7 +24,8 @@ LONGEST_LINE: Final = 100_000
 class Kind:
     """Which values of a type a member can have."""
 
-    accepts: Callable[[str], bool] | Callable[[float], bool]
+    accepts: Callable[[Any], bool]
+    """Whether a value of the right type is of this kind."""
     expected: str
     """In words, behind `must be`."""
 
@@ -56,6 +57,10 @@ def _are_lines(text: str) -> bool:
     return text.replace("\n", "").isprintable()
 
 
+def _is_file_name(text: str) -> bool:
+    return _is_line(text) and not {*text} & {*"/\\"} and text not in ("", ".", "..")
+
+
 LINE: Final = Kind(_is_line, "one line of printable text")
 """Of each text that names no other kind."""
 Lines = Annotated[str, Kind(_are_lines, "lines of printable text")]
@@ -67,13 +72,7 @@ GpuName = Annotated[
     ),
 ]
 Sha256 = Annotated[str, matching("[0-9a-f]{64}", "64 hexadecimal digits")]
-FileName = Annotated[
-    str,
-    Kind(
-        lambda name: _is_line(name) and not set("/\\") & set(name) and name not in ("", ".", ".."),
-        "the name of a file without its folder",
-    ),
-]
+FileName = Annotated[str, Kind(_is_file_name, "the name of a file without its folder")]
 Extent = Annotated[int, between(1, MOST_EXTENT, f"from 1 to {MOST_EXTENT:,}")]
 Extents = tuple[Extent, Extent, Extent]
 """M, N and K."""

@@ -24,10 +24,12 @@ SPECS: Final = "specs"
 PARTS: Final = ("__init__.py", "rule.py", "measured.py")
 """The modules of a package that are around its kernels."""
 
-ModuleName = Annotated[
-    str,
-    Kind(lambda name: module_name_problem(name) is None, "a name that a module can have"),
-]
+
+def _is_module_name(name: str) -> bool:
+    return module_name_problem(name) is None
+
+
+ModuleName = Annotated[str, Kind(_is_module_name, "a name that a module can have")]
 TableLine = tuple[Extent, Extent, tuple[tuple[Extent, Extent, ModuleName], ...]]
 """N, K, and from which to which M which kernel."""
 MeasuredRow = tuple[Extent, Extent, Extent, Microseconds, Microseconds]
@@ -112,8 +114,7 @@ def bad_library(path: Path, message: str, field: str = "") -> GemmgenError:
 def _refuse_other_format(document: object) -> None:
     """Refuse another format before its other members are called wrong."""
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
-    stated = members.get("gemmgen")
-    found = decode(Format, stated if isinstance(stated, dict) else {}, "gemmgen").library_format
+    found = decode(Format, members.get("gemmgen"), "gemmgen").library_format
     if found != LIBRARY_FORMAT:
         message = f"library_format is {found}; this gemmgen reads format {LIBRARY_FORMAT}"
         raise BadFieldError("", message)

@@ -115,7 +115,11 @@ class Evidence:
         return ratios(self.baseline_seconds, self.seconds)
 
 
-FieldOfSpec = Annotated[str, Kind(lambda path: path in FIELDS, "the path of a field of a spec")]
+def _is_field(path: str) -> bool:
+    return path in FIELDS
+
+
+FieldOfSpec = Annotated[str, Kind(_is_field, "the path of a field of a spec")]
 Why = Literal["cannot", "wrong", "failed", "impossible", "lost", "taken"]
 UNDONE: Final = ("lost", "taken")
 """Why a trial failed that says nothing of its kernel: the job is to be done, or another trial does it."""
@@ -283,14 +287,16 @@ class Store:
         """Return what each study of gemmgen's says of itself, by its name; not of one that is being made."""
         found: dict[str, dict[str, Any]] = {}
         for study in self.storage.get_all_studies():
-            facts: Any = study.user_attrs.get("gemmgen")
+            facts: object = study.user_attrs.get("gemmgen")
             if not study.study_name.startswith(PREFIX) or not facts:
                 continue
-            if isinstance(facts, dict) and cast("dict[str, object]", facts).get("format") == FORMAT:
-                self._refuse_bad(KeptFacts, facts, f"the study {visible(study.study_name)}")
-            elif not isinstance(facts, dict):
-                raise self._error(f"the study {visible(study.study_name)} is none of gemmgen's")
-            found[study.study_name] = cast("dict[str, Any]", facts)
+            what = f"the study {visible(study.study_name)}"
+            if not isinstance(facts, dict):
+                raise self._error(f"{what} is none of gemmgen's")
+            stated = cast("dict[str, Any]", facts)
+            if stated.get("format") == FORMAT:
+                self._refuse_bad(KeptFacts, stated, what)
+            found[study.study_name] = stated
         return found
 
     def _refuse_bad(self, kind: type, value: object, what: str) -> None:
