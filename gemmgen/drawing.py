@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gemmgen.documents.literals import markup
+from gemmgen.literals import markup
 
 WIDTH = 960
 MARGIN = 16

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from gemmgen import __version__
-from gemmgen.literals import terminal_text
+from gemmgen.literals import visible
 
 Severity = Literal["error", "warning"]
 Value = bool | int | float | str | tuple["Value", ...] | None
@@ -65,7 +65,7 @@ class Diagnostic:
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)
         subject = f" {self.field}" if self.field else ""
-        return terminal_text(f"{place}: {self.severity}[{self.code}]{subject}: {self.message}")
+        return visible(f"{place}: {self.severity}[{self.code}]{subject}: {self.message}")
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold; every key is always there."""
@@ -78,7 +78,7 @@ class Diagnostic:
             f"{name}={_escaped(str(value), _PROPERTY)}" for name, value in place.items() if value is not None
         )
         text = f"{self.field}: {self.message}" if self.field else self.message
-        return terminal_text(f"::{self.severity} {properties}::{_escaped(text, _DATA)}")
+        return visible(f"::{self.severity} {properties}::{_escaped(text, _DATA)}")
 
 
 _DATA = {"%": "%25", "\r": "%0D", "\n": "%0A"}

@@ -36,7 +36,7 @@ from rich.text import Text
 import gemmgen
 from gemmgen.cache import CacheWarning
 from gemmgen.errors import Diagnostic, GemmgenError, Region, Reported, sarif_log
-from gemmgen.literals import terminal_text
+from gemmgen.literals import visible
 from gemmgen.product import write_files
 from gemmgen.spec.diagnostics import did_you_mean, quoted
 from gemmgen.spec.load import STDIN, stdin_bytes
@@ -108,7 +108,7 @@ def _called(app: Callable[..., object]) -> int:
         wrong: Any = error
         place = getattr(getattr(wrong, "ctx", None), "command_path", "gemmgen")
         _RUN.diagnostics.append(Diagnostic(place, USAGE_CODE, wrong.format_message()))
-        wrong.message = terminal_text(wrong.message or "")  # it may quote the command's words
+        wrong.message = visible(wrong.message or "")  # it may quote the command's words
         wrong.show()
         return int(wrong.exit_code)
     return code if isinstance(code, int) else 0
@@ -197,12 +197,12 @@ def _region(found: Diagnostic) -> Region:
 
 def say(*values: object, end: str = "\n") -> None:
     """Print results to stdout."""
-    print(terminal_text(" ".join(map(str, values)), lines=True), end=end)
+    print(visible(" ".join(map(str, values)), lines=True), end=end)
 
 
 def tell(text: str) -> None:
     """Print one line to stderr, at once."""
-    print(terminal_text(text), file=sys.stderr, flush=True)
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 def say_tables(tables: Iterable[Table], columns: int) -> None:
@@ -228,7 +228,7 @@ def _tell_warning(
         complain(GemmgenError([message.diagnostic]))
     else:
         text = warnings.formatwarning(message, category, filename, lineno, line)
-        print(terminal_text(text, lines=True), file=file or sys.stderr, end="")
+        print(visible(text, lines=True), file=file or sys.stderr, end="")
 
 
 def choose(form: str, sarif: Path | None) -> None:
@@ -496,7 +496,7 @@ def progressing(what: str) -> Generator[Callable[[str], None]]:
         return
     try:
         with console.status(Text(what)) as status:
-            yield lambda step: status.update(Text(terminal_text(f"{what} {step}")))  # no markup
+            yield lambda step: status.update(Text(visible(f"{what} {step}")))  # no markup
     finally:
         console.show_cursor()  # an interrupt can come before the status is there to do it
 
@@ -527,7 +527,7 @@ def tuning_progress() -> Generator[Callable[[Tick], None]]:
                 bar,
                 total=tick.count * tick.budget,
                 completed=done,
-                description=terminal_text(f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}"),
+                description=visible(f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}"),
             )
 
         yield show

@@ -26,6 +26,7 @@ from xml.etree import ElementTree
 import pytest
 from modules import ROOT
 
+from gemmgen import literals
 from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line
 from gemmgen.bench.suite import (
     BASELINE,
@@ -42,7 +43,6 @@ from gemmgen.bench.suite import (
     Timed,
 )
 from gemmgen.cli import main
-from gemmgen.documents import literals
 from gemmgen.documents.kinds import LEAST_SECONDS, MOST_EXTENT
 from gemmgen.errors import GemmgenError
 from gemmgen.library import package

@@ -28,7 +28,7 @@ from gemmgen.bench.figures import suite_tables
 from gemmgen.bench.suite import Book, Refused
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.literals import terminal_text
+from gemmgen.literals import visible
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.scratch import is_full, scratch
@@ -432,11 +432,11 @@ def test_progress_on_a_terminal_shows_a_path_as_it_is(step: str, monkeypatch: py
     with reporting.progressing("planning") as progress:
         progress(step)
         console.print("")  # which draws the line anew
-    assert terminal_text(f"planning {step}") in shown.getvalue()
+    assert visible(f"planning {step}") in shown.getvalue()
     shown.truncate(0)
     with reporting.tuning_progress() as tell:
         tell(Tick(step, 1, 1, 0.5, 1.0, step))
-    assert terminal_text(f"{step}, 1 of 1: {step}") in shown.getvalue()
+    assert visible(f"{step}, 1 of 1: {step}") in shown.getvalue()
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:
@@ -458,7 +458,7 @@ def test_a_table_of_a_suite_shows_names_as_they_are(capsys: pytest.CaptureFixtur
     book = Book(lines=[refused])
     reporting.say_tables(suite_tables(book), 400)
     told = capsys.readouterr().out
-    assert told.count(terminal_text(name)) == 3
+    assert told.count(visible(name)) == 3
 
 
 # --- what is said of a place

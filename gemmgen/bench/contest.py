@@ -67,9 +67,9 @@ from gemmgen.bench.suite import (
 )
 from gemmgen.bench.suite import SCHEMA as SUITE_SCHEMA
 from gemmgen.device import require_gpu
-from gemmgen.documents.literals import visible
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
+from gemmgen.literals import visible
 from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs

@@ -34,7 +34,7 @@ from gemmgen.bench.suite import (
     winners_of,
 )
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.literals import terminal_text
+from gemmgen.literals import visible
 from gemmgen.problem import Shape, shape_text
 
 TEXT_COLUMNS: Final = 2
@@ -257,7 +257,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _plain(text: str) -> str:
     """Return text for a table in which nothing is markup, and nothing is what a terminal obeys."""
-    return escape(terminal_text(text))
+    return escape(visible(text))
 
 
 def _add(table: Table, *cells: str) -> None:

@@ -129,7 +129,7 @@ def _written(
 
 def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
     from gemmgen.bench.suite import Peer
-    from gemmgen.documents.literals import visible
+    from gemmgen.literals import visible
 
     said: dict[str, Any] = {
         key: visible(value) if isinstance(value, str) else value for key, value in members.items()

@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode
-from gemmgen.documents.literals import python_literal
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
@@ -40,6 +39,7 @@ from gemmgen.library.manifest import (
     spec_file,
 )
 from gemmgen.library.sources import Sources, family_label, pinned_text, refuse_kernel
+from gemmgen.literals import python_literal
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import dram_bytes

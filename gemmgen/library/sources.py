@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from gemmgen.documents.literals import visible
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import gpu_of
+from gemmgen.literals import visible
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, problem_of
 from gemmgen.plan.kernel import Kernel

@@ -14,7 +14,6 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePath
 
-from gemmgen.documents.literals import markup
 from gemmgen.drawing import (
     HEADER_HEIGHT,
     HUES,
@@ -35,6 +34,7 @@ from gemmgen.drawing import (
 )
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05, WGMMA
+from gemmgen.literals import markup
 from gemmgen.pictures import layouts, matrices
 from gemmgen.pictures.matrices import LEFT, notes
 from gemmgen.plan.decisions import LINES

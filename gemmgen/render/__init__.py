@@ -11,7 +11,7 @@ import jinja2
 
 import gemmgen
 from gemmgen import MODULE_FORMAT
-from gemmgen.documents.literals import FILTERS, only_visible, visible
+from gemmgen.literals import FILTERS, only_visible, visible
 from gemmgen.plan.kernel import Kernel
 from gemmgen.render.blackwell import BlackwellView
 from gemmgen.render.hopper import HopperView

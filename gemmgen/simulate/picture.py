@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemmgen.documents.literals import markup
 from gemmgen.drawing import (
     GAP,
     HEADER_HEIGHT,
@@ -27,6 +26,7 @@ from gemmgen.drawing import (
     svg,
     text_at,
 )
+from gemmgen.literals import markup
 from gemmgen.simulate.clocks import Barrier
 
 # --- the timeline

@@ -36,8 +36,8 @@ from gemmgen.bench.record import Environment, Spread
 from gemmgen.bench.suite import ratios
 from gemmgen.documents.decode import BadFieldError, decode, shown
 from gemmgen.documents.kinds import Extents, GpuName, Kind, Seconds, Share
-from gemmgen.documents.literals import visible
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import visible
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.problem import Shape, shape_text
 from gemmgen.tune.candidates import Candidate, Pins, Value

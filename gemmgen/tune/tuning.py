@@ -23,8 +23,8 @@ from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.contest import contest_of, dtypes_of
 from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
 from gemmgen.bench.suite import Rounds
-from gemmgen.documents.literals import comment_text
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import comment_text
 from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.rule import counted
 from gemmgen.problem import Shape, shape_text
