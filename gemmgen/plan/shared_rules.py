@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gemmgen.hardware import Architecture
@@ -302,18 +302,17 @@ def _divisors(number: int) -> set[int]:
 
 
 def largest_that_fits(
-    attempts: Iterable[tuple[AnyPlan, str, str]],
+    attempts: Sequence[tuple[AnyPlan, str, str]],
     *,
     legal: Callable[[AnyPlan], bool],
     fits: Callable[[AnyPlan], bool],
-) -> tuple[str, int]:
-    """Halve one decision after the other; return the first field that does it and its largest value.
+) -> tuple[str, str]:
+    """Halve one decision after the other; return the first field that does it and the fix for it.
 
     An attempt is a plan, the decision to halve, and its field in a spec. A sub-tile shrinks with its tile.
-
-    Raises:
-        AssertionError: No attempt leads to a plan that fits.
+    If no attempt leads to a plan that fits, the field is the last attempt's, and the fix names no value.
     """
+    field = ""
     for base, name, field in attempts:
         value: int = getattr(base, name)
         while value > 1:
@@ -324,5 +323,5 @@ def largest_that_fits(
             if not legal(smaller):
                 break
             if fits(smaller):
-                return field, value
-    raise AssertionError("a stage of the smallest tile fits")
+                return field, f"use at most {value}"
+    return field, "use a smaller tile"

@@ -162,7 +162,16 @@ SMALLER_TILE = (*TILE, epilogue_subtile, epilogue_buffers)
 @rule(
     "smem-capacity",
     subject="store",
-    after=[*TILE, tile_power_of_two, cluster_shape, epilogue_subtile, epilogue_buffers],
+    after=[
+        *TILE,
+        tile_power_of_two,
+        cluster_shape,
+        epilogue_subtile,
+        epilogue_buffers,
+        # A cluster along N stores a tile whole: with as many columns as threads have registers for, C and D
+        # leave memory for a stage, and so a shorter K step or fewer buffers are always enough.
+        epilogue_registers.at("tile.n"),
+    ],
     consults=[operand_swizzle],
 )
 def smem_capacity(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Finding]:
@@ -172,26 +181,27 @@ def smem_capacity(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Finding
     if fits(plan):
         return
     if stages := most_stages(plan):
-        field, largest = "buffering.stages", stages
+        field, fix = "buffering.stages", f"use at most {stages}"
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     elif consulted.broken(operand_swizzle):
         return  # alignment has no bound
     else:
-        field, largest = _smaller_tile(plan)
+        field, fix = _smaller_tile(plan)
         found = f"even a single stage of {plan.stage_bytes:,} bytes and the epilogue need"
         plan = altered(plan, stages=1)
     yield Finding(
         field,
         f"{found} {plan.smem_bytes:,} bytes",
         f"the limit is {smem_limit(plan):,}",
-        f"use at most {largest}",
+        fix,
     )
 
 
-def _smaller_tile(plan: Tcgen05Kernel) -> tuple[str, int]:
-    """Return the field that has to shrink for a single stage to fit, and its largest value that does it.
+def _smaller_tile(plan: Tcgen05Kernel) -> tuple[str, str]:
+    """Return the field that has to shrink for a single stage to fit, and the fix for it.
 
-    Where no field will do alone, the others are taken at their smallest.
+    The fix names the largest value that does it. Where no field will do alone, the others are taken at
+    their smallest.
     """
     single = altered(plan, stages=1)
     one_buffer = altered(single, epilogue_buffers=1)

@@ -414,7 +414,7 @@ def smem_capacity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
         return
     least = fewest_stages(plan)
     if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)) >= least:
-        field, largest = "buffering.stages", stages
+        field, fix = "buffering.stages", f"use at most {stages}"
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     elif consulted.broken(register_granularity, operand_swizzle):
         return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
@@ -422,20 +422,21 @@ def smem_capacity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
         fewest = "a single stage" if least == 1 else f"{least} stages"
         found = f"even {fewest} of {plan.stage_bytes:,} bytes and the epilogue need"
         plan = altered(plan, stages=least)
-        field, largest = _smaller_tile(plan)
+        field, fix = _smaller_tile(plan)
     share = f" of each of {plan.occupancy} CTAs" if plan.occupancy > 1 else ""
     yield Finding(
         field,
         f"{found} {plan.smem_bytes:,} bytes",
         f"the limit{share} is {smem_limit(plan):,}",
-        f"use at most {largest}",
+        fix,
     )
 
 
-def _smaller_tile(plan: WgmmaKernel) -> tuple[str, int]:
-    """Return the field that has to shrink for a plan with few stages to fit, and the value that does it.
+def _smaller_tile(plan: WgmmaKernel) -> tuple[str, str]:
+    """Return the field that has to shrink for a plan with few stages to fit, and the fix for it.
 
-    It is the largest. Where no field will do alone, the others are taken at their smallest.
+    The fix names the largest value that does it. Where no field will do alone, the others are taken at
+    their smallest.
     """
     one_buffer = altered(plan, epilogue_buffers=1)
     short = altered(one_buffer, cta_tile_k=plan.mma_shape[2])
