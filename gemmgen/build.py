@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError, Violation
 from gemmgen.lower import Lowered, Resources, lower
+from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -30,16 +31,21 @@ if TYPE_CHECKING:
     from gemmgen.verify.simulation import Simulation
 
 
-def resources_text(resources: Resources) -> str:
-    """Say what the compiler measured; that it equals the plan has been checked."""
+def resources_text(resources: Resources, plan: Kernel) -> str:
+    """Say what the compiler measured of a plan's kernel; that it equals the plan has been checked."""
     spilled = resources.spill_store_bytes + resources.spill_load_bytes
     requests = ", ".join(map(str, resources.setmaxnreg))
-    registers = f"{requests} registers per thread, in the roles and before they start"
+    if requests:
+        registers = f"{requests} registers per thread, in the roles and before they start"
+    elif plan.specialized:
+        registers = f"none: every role keeps the {plan.register_pool.launch_registers} of the launch"
+    else:
+        registers = "none: all warps do the same"
     rows = {
         "shared memory": f"{resources.smem_bytes:,} bytes, as planned",
         "warps": f"{resources.warps}",
         "instruction": ", ".join(resources.mmas),
-        "setmaxnreg": registers if requests else "none: all warps do the same",
+        "setmaxnreg": registers,
         "multicast": f"{resources.multicast_loads} loads",
         "spills": f"{spilled} bytes, {resources.stack_bytes} bytes of stack",
     }
@@ -92,7 +98,7 @@ class Built:
 
     spec: str
     module: Path
-    ledger: Ledger
+    plan: Kernel
     resources: Resources | None
     """What the compiler measured; None if it was not asked."""
     simulation: Simulation | None
@@ -101,6 +107,11 @@ class Built:
     """What was emitted beside the module."""
     gradients: tuple[Built, ...] = ()
     """Of a spec with a backward, the modules of its gradients, written together with the module."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the kernel spends of the hardware."""
+        return ledger(self.plan)
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold."""
@@ -135,8 +146,8 @@ def build(
         module = out / f"{each.source.stem}.py"
         paths = {stage: module.with_suffix(f".{stage}") for stage in emitted}
         artifacts |= {path.name: emitted[stage] for stage, path in paths.items()}
-        resources, spent = lowered.resources if lowered else None, ledger(each.plan)
-        built.append(Built(each.source.path, module, spent, resources, simulated, (*paths.values(),)))
+        resources = lowered.resources if lowered else None
+        built.append(Built(each.source.path, module, each.plan, resources, simulated, (*paths.values(),)))
     write(product, out, artifacts)
     first, *gradients = built
     return replace(first, gradients=tuple(gradients))

@@ -292,7 +292,7 @@ def build_command(
     for item in () if as_json else (each for one in built for each in (one, *one.gradients)):
         say(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
-            say(resources_text(item.resources) + "\n")
+            say(resources_text(item.resources, item.plan) + "\n")
         if item.simulation:
             say(f"{item.simulation}\n")
         say("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
@@ -341,17 +341,21 @@ def lower_command(
     require_compiler()
     from gemmgen.lower import lower
 
-    def lower_one(path: Path) -> tuple[str, Resources]:
+    def lower_one(path: Path) -> tuple[Product, Resources]:
         product = make(path)
         source = product.source
-        return source.path, lower(product.module, product.plan, path=source.path, stem=source.stem).resources
+        return product, lower(product.module, product.plan, path=source.path, stem=source.stem).resources
 
     with _progress("lowering") as progress:
         lowered, failed = _each(specs, lower_one, progress, parallel=True)
     if as_json:
-        _print_json({path: asdict(resources) for path, resources in lowered})
+        _print_json({product.source.path: asdict(resources) for product, resources in lowered})
     elif lowered:
-        say("\n\n".join(f"{path}\n\n{resources_text(resources)}" for path, resources in lowered))
+        texts = (
+            f"{product.source.path}\n\n{resources_text(resources, product.plan)}"
+            for product, resources in lowered
+        )
+        say("\n\n".join(texts))
     _exit(failed)
 
 

@@ -88,6 +88,7 @@ SLOW = frozenset(
         "processes_that_build_at_the_same_time_leave_one_whole_product",
         "seeds_differ_in_kind_from_what_the_planner_ranks_first",
         "a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_killed",
+        "a_kernel_is_said_to_have_roles_if_its_module_specializes_warps",
         "every_cluster_tile_and_type_is_planned_or_refused_in_words",
         "random_blackwell_specs_with_c_are_planned_or_refused_in_words",
     )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hopper import hopper
-from modules import ROOT
+from modules import ROOT, SPECS, made
 
+from gemmgen.build import resources_text
 from gemmgen.hardware import GPUS
+from gemmgen.lower import Resources
 from gemmgen.plan import plan_spec
-from gemmgen.plan.kernel import Entry
+from gemmgen.plan.kernel import Entry, Kernel
 from gemmgen.plan.ledger import ledger
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import make
@@ -33,7 +36,7 @@ def planned(
     return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
 
 
-def entries(plan: WgmmaKernel, title: str) -> dict[str, Entry]:
+def entries(plan: Kernel, title: str) -> dict[str, Entry]:
     (section,) = (section for section in ledger(plan).sections if section.title.startswith(title))
     return {entry.name: entry for entry in section.entries}
 
@@ -49,6 +52,48 @@ def test_the_page_explains_the_figures_of_the_plan() -> None:
     default, waiting = pool.setup_registers
     assert f"with all the registers that a thread can use, {default}," in page
     assert f"wait with the most that this leaves them, {waiting}." in page
+
+
+# --- roles
+
+ROLES = {"none: all warps do the same": False, "none: every role keeps the": True}
+"""What is said of a kernel that asks for no registers, by its first words; and of which it is true."""
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_kernel_is_said_to_have_roles_if_its_module_specializes_warps(path: Path) -> None:
+    product = made(path)
+    specialized = "warp_specialize(" in product.module
+    pool = product.plan.register_pool
+    assert product.plan.specialized == specialized
+    workers = {partition.name for partition in product.plan.workers}
+    assert bool(workers) == specialized
+    assert workers <= entries(product.plan, "registers").keys()
+    resources = Resources(
+        smem_bytes=product.plan.smem_bytes,
+        warps=product.plan.total_warps,
+        spill_store_bytes=0,
+        spill_load_bytes=0,
+        stack_bytes=0,
+        tmem_columns=0,
+        mmas=(),
+        operations={},
+        traps=False,
+        setmaxnreg=pool.requests,  # what is lowered is held against the plan
+        multicast_loads=0,
+        ptxas_notes=(),
+    )
+    (said,) = (line for line in resources_text(resources, product.plan).splitlines() if "setmaxnreg" in line)
+    if not pool.requests:
+        assert [specialized] == [holds for words, holds in ROLES.items() if words in said]
+    else:
+        assert said.endswith(" registers per thread, in the roles and before they start")
+
+
+def test_a_ping_pong_kernel_that_asks_for_no_registers_has_roles() -> None:
+    plan = made(ROOT / "specs" / "h100_bf16_ping_pong.yaml").plan
+    assert plan.specialized
+    assert not plan.register_pool.requests
 
 
 # --- operations per byte of DRAM
