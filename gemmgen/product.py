@@ -22,7 +22,7 @@ from types import MappingProxyType
 from gemmgen import MODULE_FORMAT
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, UNSTATED, gradient_specs
+from gemmgen.plan.decisions import FIELDS, gradient_specs, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
 from gemmgen.plan.planner import Tick, family_for
@@ -82,11 +82,10 @@ class Product:
     def fields(self) -> dict[str, object]:
         """Every field that a spec of this target can pin, by its path, with the value that is planned.
 
-        None where the kernel has nothing that the field would say.
+        None where the kernel has nothing that the field would say: leave such a field out.
         """
-        decisions = family_for(self.plan).decisions
-        values = {path: getattr(self.plan, name, None) for path, name in FIELDS.items() if name in decisions}
-        return {path: None if (path, value) in UNSTATED else value for path, value in values.items()}
+        decisions, found = family_for(self.plan).decisions, statements(self.plan)
+        return {path: found.get(path) for path, name in FIELDS.items() if name in decisions}
 
     def files(self) -> dict[str, str]:
         """Return the product's files by name, with those of gradients.

@@ -7,11 +7,13 @@ import itertools
 import json
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from modules import SPECS as MODULE_SPECS
+from modules import made
 from pace import reference_seconds
 
 from gemmgen.cli import main
@@ -23,6 +25,7 @@ from gemmgen.plan.search import spread
 from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.spec import load_spec
+from gemmgen.spec.model import spec_of, stated
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "specs").glob("*.yaml"))
@@ -74,6 +77,25 @@ def test_a_frozen_spec_has_the_same_plan_and_the_same_module(path: Path, tmp_pat
     assert found == plan
     modules = {render(each, spec_name=path.name, spec_sha256=source.sha256) for each in (plan, found)}
     assert len(modules) == 1
+
+
+@pytest.mark.parametrize("path", MODULE_SPECS, ids=lambda path: path.stem)
+def test_a_spec_that_states_all_fields_that_the_plan_reports_has_the_same_plan(path: Path) -> None:
+    """Those of ``gemmgen plan --json``: a field that is null there is left out."""
+    product = made(path)
+    data = stated(product.source.spec)
+    data.pop("search", None)
+    for field, value in json.loads(json.dumps(product.fields)).items():
+        if value is None:
+            continue
+        *sections, name = field.split(".")
+        section = data
+        for step in sections:
+            section = section.setdefault(step, {})
+        section[name] = value
+    spec = spec_of(data)
+    assert spec, "a value is none of its field"
+    assert plan_spec(replace(product.source, spec=spec)) == product.plan
 
 
 @pytest.mark.quick

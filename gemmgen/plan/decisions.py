@@ -142,25 +142,29 @@ def searched(spec: Spec) -> dict[str, tuple[object, ...]]:
     return {FIELDS[path]: values for path, values in spec.search.items() if path in FIELDS}
 
 
-def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
-    """Return the plain data of a spec that states every decision of a kernel, which was planned for it.
+def statements(kernel: Decisions) -> dict[str, int | str]:
+    """Return the decisions of a kernel that a spec can state, by the paths of their fields.
 
-    What is not stated is what a kernel does not have: registers that no role asks for, promotion, dependent
-    launch, a staggered tile.
+    A spec that states them all, beside the kernel's problem, gets this kernel. What a kernel does not have
+    is left out: registers that no role asks for, promotion, a dependent launch, a staggered tile.
     """
+    values = {path: getattr(kernel, name, None) for path, name in FIELDS.items()}
+    if values["dependent_launch.early"] == "none":
+        values = {path: each for path, each in values.items() if not path.startswith("dependent_launch.")}
+    return {
+        path: value for path, value in values.items() if value is not None and (path, value) not in UNSTATED
+    }
+
+
+def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
+    """Return the plain data of a spec that states every decision of a kernel, which was planned for it."""
     problem = problem_of(spec)
     data = stated(spec)
     data.pop("search", None)
     data["accumulator"] = problem.accumulator.name
     for name, operand in (("a", problem.a), ("b", problem.b)):
         data["operands"][name]["major"] = operand.major
-    for path, name in FIELDS.items():
-        value = getattr(kernel, name, None)
-        early = getattr(kernel, "early_operand", "none")
-        if value is None or (path.startswith("dependent_launch.") and early == "none"):
-            continue
-        if (path, value) in UNSTATED:
-            continue
+    for path, value in statements(kernel).items():
         *sections, last = path.split(".")
         section = data
         for step in sections:

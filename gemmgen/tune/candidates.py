@@ -15,7 +15,7 @@ from typing import Final, cast
 
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, UNSTATED, pinned
+from gemmgen.plan.decisions import FIELDS, pinned, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of, rank
 from gemmgen.problem import Shape, shape_text
@@ -233,16 +233,7 @@ def _label(spec: Spec, plan: Kernel) -> str:
 def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
     """Return the decisions of a plan that the spec leaves open and another one can state, by their paths."""
     known = pinned(tuned.source.spec)
-    found: dict[str, Value] = {}
-    for path, name in FIELDS.items():
-        value = getattr(plan, name, None)
-        if name in known or name not in family_of(tuned.source.spec).decisions:
-            continue
-        if isinstance(value, int | str) and (path, value) not in UNSTATED:
-            found[path] = value
-    if tuned.source.spec.dependent_launch is None:
-        found = {path: value for path, value in found.items() if not path.startswith("dependent_launch.")}
-    return found
+    return {path: value for path, value in statements(plan).items() if FIELDS[path] not in known}
 
 
 NAMES_OF_SPEC: Final = re.compile(r"^\S+\.ya?ml\nsha256 [0-9a-f]{64}\n", re.MULTILINE)
