@@ -150,13 +150,16 @@ def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str)
 @rule("batch-invariance", after=[target_choice, search_values])
 def batch_invariance(statement: Statement) -> Iterator[Finding]:
     """What a batch-invariant spec leaves open does not decide how a row's products are added up."""
-    # That is in the order of K, whatever the tile and the schedule are, but for two decisions: into how many
-    # parts K is divided, and after how much of it a sum of 8-bit products is promoted.
+    # That is in the order of K, whatever the tile and the schedule are, but for the decisions below: those
+    # that the order of a kernel's sums (`SumOrder`) depends on.
     spec = statement.spec
     if not spec.batch_invariant:
         return
-    for path in ("schedule.splits", "mma.promote_k"):
-        if len(values := spec.search.get(path, ())) > 1:
+    for path in ("schedule.splits", "schedule.reduction", "mma.promote_k"):
+        values = spec.search.get(path, ())
+        if path == "schedule.reduction":
+            values = tuple(value for value in values if value != "atomic")  # refused, or of integers
+        if len(values) > 1:
             yield Finding(
                 f"search.{path}",
                 f"{counted(len(values), 'value')} for a batch-invariant kernel",

@@ -17,6 +17,7 @@ from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, Passed, RegisterPool, captures
 from gemmgen.plan.storage import Barrier, Extent, Ring, SharedBuffer, SharedMemory, TensorMemory
+from gemmgen.plan.sum_order import SumOrder
 from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import OPERATIONS
 
@@ -377,6 +378,11 @@ class Kernel(Geometry, ABC):
     def mma_types(self) -> tuple[str, ...]:
         """The element types that PTX spells in the instruction, where a descriptor does not hold them."""
         return ()
+
+    @property
+    @abstractmethod
+    def sum_order(self) -> SumOrder:
+        """In which order the products of one element of D are added up."""
 
     @property
     def operations(self) -> Mapping[str, int]:

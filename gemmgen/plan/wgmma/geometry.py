@@ -303,7 +303,12 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mma_shape(self) -> tuple[int, int, int]:
         """The wgmma instruction (m, n, k), the widest one."""
-        return (WGMMA.m, self.mma_n, WGMMA.k_bytes // self.problem.a.dtype.bytes)
+        return (WGMMA.m, self.mma_n, self.mma_k)
+
+    @property
+    def mma_k(self) -> int:
+        """Elements of K of one instruction."""
+        return WGMMA.k_bytes // self.problem.a.dtype.bytes
 
     @cached_property
     def mma_shapes(self) -> tuple[tuple[int, int, int], ...]:

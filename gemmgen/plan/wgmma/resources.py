@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import cast
@@ -19,6 +19,7 @@ from gemmgen.plan.kernel import (
 )
 from gemmgen.plan.roles import K_STEPS, TILES_M, TILES_N, Argument, Partition, tensor_of
 from gemmgen.plan.storage import Barrier, Extent, Measure, Ring, Scope, SharedBuffer
+from gemmgen.plan.sum_order import SumOrder
 from gemmgen.plan.wgmma.geometry import WgmmaGeometry
 from gemmgen.problem import Operand
 
@@ -48,12 +49,12 @@ FRAGMENT_SUMS = 128
 VECTOR_SUMS = 4
 """Sums that a thread reads at once: 16 bytes."""
 SPLITS_OF_THREAD = 8
-"""Splits whose sums one thread of the kernel that adds up reads, if a CTA has threads enough.
+"""Splits whose sums one thread of the kernel that adds up reads, at most.
 
 Of 4, 8, 16 and 32, at the five shapes of the suite of long K on an H200, 8 took the least time or 2 % more.
 """
 MOST_PIECE_SUMS = 2048
-"""Sums of D that a program of it adds up, at most: a CTA has threads for two splits side by side."""
+"""Sums of D that a program of it adds up, at most; a CTA has threads for those of two splits."""
 COUNTS = (TILES_M, TILES_N, K_STEPS)
 """From which a partition derives its tiles and K steps."""
 
@@ -304,6 +305,28 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
             for dtype in (self.problem.accumulator, *(operands[::-1] if self.exchanged else operands))
         )
 
+    @property
+    def sum_order(self) -> SumOrder:
+        """In which order the products of one element of D are added up.
+
+        Integers have one sum in any order, so all their kernels have one order.
+        """
+        accumulator = self.problem.accumulator
+        if accumulator.integer:
+            return SumOrder(accumulator.name)
+        order = SumOrder(accumulator.name, self.mma_k, self.promote_k)
+        if self.divides_last_wave:
+            return replace(order, parts="stream_k")
+        if self.splits == 1:
+            return order
+        return replace(
+            order,
+            parts=self.reduction,
+            splits=self.splits,
+            split_step=self.cta_tile_k,
+            side_by_side=self.splits_side_by_side if self.reduces_apart else 1,
+        )
+
     @cached_property
     def resources(self) -> WgmmaResources:
         """The buffers and barriers by what they are for."""
@@ -371,18 +394,24 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
     def piece_sums(self) -> int:
         """Sums of D that each of its programs adds up: at most a split's share of a tile.
 
-        So there are as many programs as of the other kernel, or more. The sums are neighbours in the order of
-        registers: 16 rows of 8 columns, or several such.
+        So there are as many programs as of the other kernel, or more. A CTA has threads for so many sums of
+        all splits that are read side by side. The sums are neighbours in the order of registers: 16 rows of 8
+        columns, or several such.
         """
         rows, columns = self.consumer_extents
         share = rows * columns * self.row_shares // self.splits
-        most = min(FRAGMENT_ROWS * columns, MOST_PIECE_SUMS)
+        held = self.architecture.threads_per_cta * VECTOR_SUMS // self.splits_side_by_side
+        most = min(FRAGMENT_ROWS * columns, MOST_PIECE_SUMS, held)
         return min(max(FRAGMENT_SUMS, 1 << (max(1, share).bit_length() - 1)), most)
 
     @property
     def splits_side_by_side(self) -> int:
-        """Splits whose sums are read by different threads: eight for each, or more if a CTA has too few."""
-        most = self.architecture.threads_per_cta * VECTOR_SUMS // self.piece_sums
+        """Splits whose sums are read by different threads: eight splits for each thread, or fewer.
+
+        The number decides the order in which the sums are added up. It follows from the number of splits
+        alone, and not from the tile, which the planner chooses by M.
+        """
+        most = self.architecture.threads_per_cta * VECTOR_SUMS // FRAGMENT_SUMS
         return min(1 << (-(-self.splits // SPLITS_OF_THREAD) - 1).bit_length(), most)
 
     @property
