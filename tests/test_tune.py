@@ -162,6 +162,32 @@ def test_kernels_of_a_batch_invariant_spec_add_up_alike_at_every_shape(tmp_path:
         assert whole == bool(wish)
 
 
+@pytest.mark.parametrize("shape", [(1, 256, 65536), (192, 256, 65536), (768, 256, 65536)])
+def test_candidates_of_a_promise_have_the_order_of_sums_of_the_spec_s_own_kernel(
+    shape: tuple[int, int, int], tmp_path: Path
+) -> None:
+    operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    divided = "tile: {k: 64}\nschedule: {splits: 24, reduction: parallel}\n"
+    path = tmp_path / "x.yaml"
+    path.write_text(f"title: t\ntarget: h200\noperands: {operands}\nbatch_invariant: true\n{divided}")
+    tuned = Tuned(load_spec(path), shape)
+    found = first_candidates(tuned, 3)
+    plans = [tuned.plan(each.pins) for each in (*found, *neighbours(tuned, found[0].pins))]
+    assert len({plan.cta_tile_n for plan in plans if plan}) > 1
+    assert {plan.sum_order if plan else None for plan in plans} == {tuned.promised_order}
+
+
+def test_a_plan_of_another_order_of_sums_is_no_candidate_of_a_promise(tmp_path: Path) -> None:
+    operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    text = f"title: t\ntarget: h200\noperands: {operands}\ntile: {{m: 128, n: 128, k: 64}}\n"
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    pins: Pins = {"schedule.splits": 4}
+    assert Tuned(load_spec(path), SHAPE).plan(pins)
+    path.write_text(f"{text}batch_invariant: true\n")
+    assert Tuned(load_spec(path), SHAPE).plan(pins) is None
+
+
 def test_neighbours_differ_in_what_the_spec_leaves_open_and_in_what_follows(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(OPEN)
     tuned = Tuned(load_spec(tmp_path / "x.yaml"), SHAPE)

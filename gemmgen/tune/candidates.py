@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, cast
 
@@ -18,6 +19,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, pinned, statements
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_of, rank
+from gemmgen.plan.sum_order import SumOrder
 from gemmgen.problem import Shape, shape_text
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked
@@ -167,22 +169,37 @@ class Tuned:
         spec = self.source.spec
         name = FIELDS[path]
         return (
-            not (spec.batch_invariant and path in SUMMING)
-            and name not in pinned(spec)
+            name not in pinned(spec)
             and name in family_of(spec).decisions
             and value in spec.search.get(path, (value,))
         )
 
     def plan(self, pins: Pins) -> Kernel | None:
-        """Return the best legal plan with these values, None without one."""
+        """Return the best legal plan with these values, None without one.
+
+        One that breaks the spec's promise of batch invariance is none.
+        """
         try:
-            return plan_spec(_file(self.spec(pins)))
+            plan = plan_spec(_file(self.spec(pins)))
+            return plan if self.adds_up(plan) else None
         except (GemmgenError, ValueError):
             return None
 
+    @cached_property
+    def promised_order(self) -> SumOrder | None:
+        """The order of sums that all kernels have; None of a spec that promises no batch invariance.
 
-SUMMING: Final = ("schedule.splits", "schedule.last_wave", "mma.promote_k")
-"""Fields that decide how a row's products are added up: tuned by shape, they would differ from M to M."""
+        It is that of the spec's own kernel, so the same at every shape that is tuned.
+
+        Raises GemmgenError where no kernel is legal.
+        """
+        return plan_spec(self.source).sum_order if self.source.spec.batch_invariant else None
+
+    def adds_up(self, plan: Kernel) -> bool:
+        """Whether a kernel adds up the products of a row as the spec promises, if it promises anything."""
+        return self.promised_order is None or plan.sum_order == self.promised_order
+
+
 UNTUNED: Final = ("title", "check", "bench", "problem")
 """Sections that no kernel of a shape depends on."""
 
@@ -290,10 +307,10 @@ def _first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
 
 
 def _candidates(tuned: Tuned, plans: Iterable[Kernel | None]) -> list[Candidate]:
-    """Return the candidates of plans, each kernel once; what no spec can state is left out."""
+    """Return the candidates of plans, each kernel once; what breaks the spec's promise is left out."""
     found: dict[str, Candidate] = {}
     for plan in dict.fromkeys(plans):
-        if plan is not None:
+        if plan is not None and tuned.adds_up(plan):
             candidate = candidate_of(tuned, plan)
             found.setdefault(candidate.kernel, candidate)
     return list(found.values())
