@@ -516,6 +516,50 @@ def test_two_problems_or_two_cards_in_one_library_are_refused(tmp_path: Path, tu
     )
 
 
+def promising(path: Path, *lines: str) -> Path:
+    """Write a spec of bf16 with these lines besides, and return its path."""
+    operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    head = [f"title: {path.stem}", "target: h200", f"operands: {operands}"]
+    path.write_text("".join(f"{line}\n" for line in (*head, *lines)))
+    return path
+
+
+PROMISE = "batch_invariant: true"
+PARTS = ("tile: {m: 16, n: 64, k: 128}", "mma: {rows: n}", "schedule: {splits: 8}")
+
+
+def test_a_library_of_one_promise_has_kernels_of_one_order_of_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It chooses among them by M, and a row would get other bits in another batch."""
+    monkeypatch.chdir(tmp_path)
+    whole = promising(Path("whole.yaml"), PROMISE)
+    parts = promising(Path("parts.yaml"), PROMISE, *PARTS)
+    assert refusal(lambda: read([whole, parts])) == (
+        "whole.yaml, parts.yaml: error[library-batch-invariance]: whole.yaml promises a row the same bits for"
+        " every M, by which a library chooses its kernel: schedule.splits decides how products are added up,"
+        " and is 1 there and 8 in parts.yaml; make a library of each"
+    )
+    plain = promising(Path("plain.yaml"), "tile: {m: 64, n: 64, k: 64}")
+    unpromised = (
+        "whole.yaml promises a row the same bits for every M, by which a library chooses its kernel:"
+        " plain.yaml does not promise that; make a library of each"
+    )
+    assert refusal(lambda: read([whole, plain])).endswith(unpromised)
+    assert refusal(lambda: read([plain, whole])).endswith(unpromised)
+    few = promising(Path("few.yaml"), PROMISE, "tile: {m: 16, n: 64, k: 128}", "mma: {rows: n}")
+    assert len(read([whole, few]).specs) == 2
+    assert len(read([plain, promising(Path("divided.yaml"), *PARTS)]).specs) == 2
+
+
+def test_a_table_of_another_order_of_sums_breaks_a_promise_too(tmp_path: Path, tuned: Path) -> None:
+    path = promising(tmp_path / "parts.yaml", PROMISE, *PARTS)
+    found = refusal(lambda: read([tuned, path]))
+    assert "error[library-batch-invariance]" in found
+    assert "parts.yaml promises" in found
+    assert "and is 8 there and 1 in table.jsonl: " in found
+
+
 def test_kernels_that_no_library_can_have_are_refused() -> None:
     assert refusal(lambda: read([SPECS / "h100_bf16_single_tile.yaml"])) == (
         "h100_bf16_single_tile.yaml: error[library-kernel]: cannot be in a library: its kernel computes no"

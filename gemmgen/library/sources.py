@@ -104,8 +104,9 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
     use it.
 
     Raises GemmgenError: ``bad-source``, ``bad-table`` and ``bad-record`` for what cannot be read,
-    ``mixed-problems``, ``mixed-gpus``, ``no-kernels``, ``source-spec`` for a spec that was measured and is
-    not there as it was, and what is wrong with specs.
+    ``mixed-problems``, ``mixed-gpus``, ``no-kernels``, ``library-batch-invariance`` for kernels that add up a
+    row's products in different orders although one promises the same bits, ``source-spec`` for a spec that
+    was measured and is not there as it was, and what is wrong with specs.
     """
     parts = [part for path in paths for part in _parts(path)]
     if problem is not None:
@@ -161,6 +162,37 @@ def _refuse_mixture(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
     if len(gpus) > 1:
         message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
         raise GemmgenError([Diagnostic(_names(paths), "mixed-gpus", message)])
+    _refuse_other_bits(parts, paths)
+
+
+def _refuse_other_bits(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
+    """Raise where a kernel promises batch invariance and another one could give a row other bits.
+
+    A library chooses among its kernels by M.
+    """
+    kernels = {kernel: name for part in parts for name, kernel in _named_kernels(part)}
+    promising = next((kernel for kernel in kernels if kernel.problem.batch_invariant), None)
+    if promising is None:
+        return
+    for kernel, name in kernels.items():
+        found = promising.sum_order.difference(kernel.sum_order)
+        if found is None and kernel.problem.batch_invariant:
+            continue
+        why = f"{name} does not promise that"
+        if found is not None:
+            path, promised, other = found
+            why = f"{path} decides how products are added up, and is {promised} there and {other} in {name}"
+        message = (
+            f"{kernels[promising]} promises a row the same bits for every M, by which a library chooses its"
+            f" kernel: {why}; make a library of each"
+        )
+        raise GemmgenError([Diagnostic(_names(paths), "library-batch-invariance", message)])
+
+
+def _named_kernels(part: _Part) -> Iterator[tuple[str, Kernel]]:
+    """Yield the kernels of a part: by the name of the spec, or by the file and what was measured."""
+    yield from ((source.path, kernel) for kernel, source in part.specs.items())
+    yield from ((f"{part.path}: {family_label(one.kernel)}", one.kernel) for one in part.measurements)
 
 
 def _parts(path: Path) -> Iterator[_Part]:
