@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from modules import ROOT, module_file
 from torch import Tensor
 
 from gemmgen.cli import main
-from gemmgen.integrations import can_implement
+from gemmgen.integrations import Linear, can_implement
 from gemmgen.module import import_generated
 
 BF16 = torch.bfloat16
@@ -288,6 +288,29 @@ def test_a_kernel_of_atomic_sums_warns_where_torch_would(fake: Made) -> None:
     assert call.launches == 3
     with deterministic(), pytest.raises(RuntimeError, match="has no deterministic implementation"):
         call(a, b, out=out)
+
+
+def test_a_layer_takes_torchs_own_way_in_deterministic_mode(fake: Made) -> None:
+    call = fake("h100_bf16_split8_atomic")
+    layer = Linear(64, 64, bias=False, kernel=call.module, dtype=BF16).requires_grad_(False)
+    layer.weight = torch.nn.Parameter(cuda(64, 64), requires_grad=False)
+    layer(cuda(32, 64))
+    before = call.launches
+    assert layer.reason == ""
+    with deterministic():
+        layer(cuda(32, 64))
+    assert "has no deterministic implementation" in layer.reason
+    assert call.launches == before
+
+
+def test_another_runtime_error_is_no_refusal() -> None:
+    def matmul(*_: object, **__: object) -> Tensor:
+        """Return a @ b."""
+        raise RuntimeError("CUDA error")
+
+    layer = Linear(64, 64, bias=False, kernel=SimpleNamespace(matmul=matmul)).requires_grad_(False)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        layer(torch.zeros(4, 64))
 
 
 @pytest.mark.parametrize("stem", [stem for stem in STEMS if "atomic" not in stem])

@@ -108,6 +108,19 @@ def _name(kernel: Kernel) -> str:
     return str(getattr(kernel, "__name__", type(kernel).__name__))
 
 
+REFUSALS: Final = (TypeError, ValueError, RuntimeError)
+"""What a kernel raises for a call that it does not take."""
+
+
+def _raise_unless_refused(error: Exception) -> None:
+    """Raise a RuntimeError again, unless torch's deterministic mode is on, in which it is a refusal.
+
+    Torch raises that type for an operation without a deterministic implementation, and so do kernels.
+    """
+    if isinstance(error, RuntimeError) and not torch.are_deterministic_algorithms_enabled():
+        raise error
+
+
 # --- Inductor
 
 
@@ -126,7 +139,8 @@ def external_matmul(kernel: Kernel, name: str | None = None) -> Callable[[Tensor
     def function(a: Tensor, b: Tensor, out: Tensor) -> None:
         try:
             matmul(a, b, out=out)
-        except (TypeError, ValueError):
+        except REFUSALS as error:
+            _raise_unless_refused(error)
             torch.mm(a, b, out=out)
 
     function.__name__ = function.__qualname__ = f"gemmgen_{name or _name(kernel)}"
@@ -224,7 +238,8 @@ class Linear(nn.Linear):
             return functional.linear(input, self.weight, self.bias)  # which says what is wrong
         try:
             product = self._product(input)
-        except (TypeError, ValueError) as error:
+        except REFUSALS as error:
+            _raise_unless_refused(error)
             self.reason = str(error)
             return functional.linear(input, self.weight, self.bias)
         self.reason = ""
