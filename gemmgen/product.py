@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gemmgen import MODULE_FORMAT
+from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, gradient_specs, statements
@@ -171,7 +172,7 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
 
 def _is_generated(path: Path, mark: bytes) -> bool:
     """Whether a file says that gemmgen has written it."""
-    return re.search(mark, path.read_bytes()) is not None
+    return re.search(mark, read_bytes(path)) is not None
 
 
 @contextmanager
@@ -249,7 +250,7 @@ def _check_product(product: Product, directory: Path) -> Iterator[Finding]:
     for name, text in product.files().items():
         path = directory / name
         try:
-            found = path.read_bytes()
+            found = read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
             yield Finding(Diagnostic(path.as_posix(), "missing", f"{remedy} makes it"))
             continue
@@ -266,7 +267,7 @@ def _check_product(product: Product, directory: Path) -> Iterator[Finding]:
 def _edited(path: Path, found: bytes) -> bool:
     """Whether a module differs from the one that its own manifest was written with."""
     try:
-        manifest = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(path.with_suffix(".json")))
         return path.suffix == ".py" and manifest["module_sha256"] != hashlib.sha256(found).hexdigest()
     except (OSError, ValueError, KeyError, TypeError):
         return False

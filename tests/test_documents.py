@@ -739,7 +739,7 @@ def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: 
         shutil.rmtree(made)
         shutil.copytree(world / "made" / "mylib", made)
     assert fuzz.documents >= 60
-    assert refreshed >= 20
+    assert refreshed >= 12  # a baseline may be any text; a problem is held against the specs
 
 
 def test_no_text_of_measurements_runs(fuzz: Fuzz, world: Path, made: Path) -> None:

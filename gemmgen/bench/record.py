@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeVar, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
+from gemmgen.documents.files import read_text
 from gemmgen.documents.kinds import Count, Extents, GpuName, Rate, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import GPUS, Gpu
@@ -396,7 +397,7 @@ def read_record(path: Path) -> Record:
         GemmgenError: The file cannot be read or holds no record.
     """
     try:
-        return from_json(path.read_text(encoding="utf-8"), path.as_posix())
+        return from_json(read_text(path), path.as_posix())
     except (OSError, UnicodeDecodeError) as error:
         message = f"cannot read the record: {error}"
         raise GemmgenError([Diagnostic(path.as_posix(), "bad-record", message)]) from error

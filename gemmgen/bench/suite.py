@@ -30,6 +30,7 @@ from gemmgen.bench.record import (
     flops,
     from_line,
 )
+from gemmgen.documents.files import read_bytes
 from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
@@ -121,7 +122,7 @@ def load_suite(path: Path) -> Suite:
     """
     report = _SuiteReport(path.as_posix())
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         report.stop("file-missing", "there is no such file")
@@ -505,7 +506,7 @@ class Book:
         Raises GemmgenError (``bad-record``) for what is no line of such a record.
         """
         try:
-            data = path.read_bytes()
+            data = read_bytes(path)
         except FileNotFoundError:
             return cls(path)
         except OSError as error:

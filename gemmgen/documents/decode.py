@@ -32,9 +32,18 @@ class BadFieldError(Exception):
 def parsed(text: str) -> object:
     """Return what a JSON document has; NaN and infinity are values that ``decode`` refuses at their place.
 
-    Raises ValueError or RecursionError for what is no JSON.
+    Raises ValueError or RecursionError for what is no JSON, and for an object with one name twice: of its two
+    values a reader sees both, and JSON keeps one.
     """
-    return json.loads(text)
+    return json.loads(text, object_pairs_hook=_once)
+
+
+def _once(members: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(members)
+    if len(found) < len(members):
+        names = [name for name, _ in members]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there twice")
+    return found
 
 
 def decode(kind: type[T], value: object, field: str = "") -> T:

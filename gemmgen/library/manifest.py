@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, parsed
+from gemmgen.documents.files import read_text
 from gemmgen.documents.kinds import Extent, FileName, GpuName, Kind, Microseconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.spec.diagnostics import quoted
@@ -87,7 +88,7 @@ def read_manifest(package: Path) -> Manifest:
     """
     path = package / MANIFEST
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (FileNotFoundError, NotADirectoryError) as error:
         message = f"is no library: there is no {MANIFEST} in it"
         raise GemmgenError([Diagnostic(package.as_posix(), "no-library", message)]) from error

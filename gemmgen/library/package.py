@@ -9,7 +9,9 @@ import math
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -21,6 +23,7 @@ from types import ModuleType
 from typing import Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode
+from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
@@ -38,7 +41,7 @@ from gemmgen.library.manifest import (
     read_manifest,
     spec_file,
 )
-from gemmgen.library.sources import Sources, family_label, pinned_text, refuse_kernel
+from gemmgen.library.sources import Sources, family_label, pinned_text, refuse_library
 from gemmgen.literals import python_literal
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
@@ -189,6 +192,11 @@ def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = F
     if name in stems.values():
         message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
         raise GemmgenError([Diagnostic(name, "module-name", message)])
+    for stem, times in Counter(stems.values()).items():
+        if times > 1 or stem in PART_NAMES:
+            why = "two of its specs have it" if times > 1 else "a library has a module of that name already"
+            message = f"{stem} cannot be the name of a kernel in it: {why}; rename a spec"
+            raise GemmgenError([Diagnostic(name, "module-name", message)])
     measured: dict[str, list[MeasuredRow]] = {stems[kernel]: [] for kernel in choice.kernels}
     for one in choice.measurements:
         times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
@@ -733,7 +741,27 @@ def write(library: Library, directory: Path) -> Path:
     write_files({package / name: text.encode() for name, text in files.items()})
     for name in sorted(before - files.keys()):
         (package / name).unlink(missing_ok=True)
+    for path in _bytecode(package, before | files.keys()):
+        path.unlink(missing_ok=True)  # Python makes it anew
     return package
+
+
+def _bytecode(package: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Yield what Python keeps of the modules of a package, and may run in place of their text."""
+    folder, stems = package / "__pycache__", {Path(name).stem for name in names if name.endswith(".py")}
+    if folder.is_dir() and not folder.is_symlink():
+        yield from (path for path in sorted(folder.glob("*.pyc")) if path.name.partition(".")[0] in stems)
+
+
+def _is_unchecked(path: Path) -> bool:
+    """Whether Python runs a file of bytecode without a look at the text that it is of (PEP 552)."""
+    with suppress(OSError):
+        return int.from_bytes(read_bytes(path)[4:8], "little") == UNCHECKED
+    return False
+
+
+UNCHECKED: Final = 0b01
+"""Flags of bytecode that is named by a hash which nobody checks; Python itself writes others."""
 
 
 def parent_of(package: Path) -> Path:
@@ -756,10 +784,12 @@ def _listed(package: Path) -> set[str] | None:
 def read_library(package: Path) -> Library:
     """Return the library that the manifest, the specs and the measurements of a package say.
 
-    Raises GemmgenError: ``no-library``, ``bad-library``, ``library-kernel``, and what is wrong with a spec.
+    Raises GemmgenError: ``no-library``, ``bad-library``, what is wrong with a spec, and all for which no
+    library is made of such kernels.
     """
     manifest = read_manifest(package)
     members = tuple(_member(package, stem) for stem in manifest.kernels)
+    refuse_library(package, manifest.problem, manifest.gpu, [member.product for member in members])
     table = tuple(
         TableRow(n, k, tuple(TableRange(*found) for found in ranges)) for n, k, ranges in manifest.table
     )
@@ -818,9 +848,7 @@ IMPORTED: Final = "gemmgen_library_"
 
 def _member(package: Path, stem: str) -> Member:
     path = package / spec_file(stem)
-    product = make(path)
-    refuse_kernel(path, product.plan)
-    return Member(stem, path.read_text(encoding="utf-8"), product)
+    return Member(stem, read_text(path), make(path))
 
 
 def _measured(path: Path, manifest: Manifest) -> Mapping[str, tuple[MeasuredRow, ...]]:
@@ -857,7 +885,7 @@ def _plain(value: object) -> object:
 
 def _literal(path: Path, name: str) -> object:
     """Return the value of a constant in a module, which is not run."""
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+    for statement in ast.parse(read_text(path)).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             return ast.literal_eval(statement.value)
     raise ValueError(name)
@@ -879,7 +907,7 @@ def check(package: Path) -> tuple[Finding, ...]:
     stale = [
         name
         for name, text in expected.items()
-        if name != MANIFEST and (package / name).read_bytes() != text.encode()
+        if name != MANIFEST and read_bytes(package / name) != text.encode()
     ]
     remedy = f"`gemmgen library {package.as_posix()} --refresh` rewrites it"
     return tuple(
@@ -900,7 +928,7 @@ def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
     for name, digest in digests.items():
         path = package / name
         try:
-            data = path.read_bytes()
+            data = read_bytes(path)
         except OSError:
             yield Finding(Diagnostic(path.as_posix(), "missing", remedy))
             continue
@@ -911,6 +939,9 @@ def _edits(package: Path, digests: Mapping[str, str]) -> Iterator[Finding]:
         if path not in known and (path.suffix == ".yaml" or _is_importable(path)):
             message = "the library does not name it: delete it"
             yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
+    for path in filter(_is_unchecked, _bytecode(package, digests)):
+        message = "Python would run it without a look at the module: delete it"
+        yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
 
 
 def _is_importable(path: Path) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import gpu_of
 from gemmgen.literals import visible
@@ -20,6 +21,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 from gemmgen.spec.diagnostics import listing, quoted
@@ -135,7 +137,7 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
         baseline=measured[-1].baseline if measured else "",
         measurements=tuple(sorted(latest.values(), key=lambda one: (one.shape, family_label(one.kernel)))),
         specs=specs,
-        files=tuple((visible(path.name), hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths),
+        files=tuple((visible(path.name), hashlib.sha256(read_bytes(path)).hexdigest()) for path in paths),
         warnings=tuple(warnings),
     )
 
@@ -147,6 +149,36 @@ def family_label(kernel: Kernel) -> str:
 
 def _names(paths: Iterable[Path]) -> str:
     return ", ".join(path.as_posix() for path in paths)
+
+
+def refuse_library(package: Path, problem: str, gpu: str | None, products: Sequence[Product]) -> None:
+    """Raise GemmgenError if the kernels of a package could not have been put together in one library.
+
+    `problem` and `gpu` are those of its manifest. A spec in the package may be another one than the library
+    was made of, so the checks of ``read`` are made again.
+    """
+    paths = [Path(product.source.path) for product in products]
+    for path, product in zip(paths, products, strict=True):
+        refuse_kernel(path, product.plan)
+    parts = [
+        _Part(
+            path.as_posix(),
+            _words(product.source.spec),
+            product.source.spec,
+            specs={anonymous(product.plan): product.source},
+        )
+        for path, product in zip(paths, products, strict=True)
+    ]
+    generations = dict.fromkeys(product.plan.architecture.generation for product in products)
+    if len(generations) > 1:
+        message = f"a library is of one GPU, its specs are for {listing(list(generations), 'and')}"
+        raise GemmgenError([Diagnostic(package.as_posix(), "mixed-gpus", message)])
+    _refuse_mixture(parts, [package])
+    if parts[0].problem != problem:
+        message = f"is {quoted(problem)}, and its specs are of {quoted(parts[0].problem)}"
+        raise GemmgenError([Diagnostic(package.as_posix(), "bad-library", message, field="problem")])
+    if gpu and (wrong := _other_generation(gpu, parts[0].spec)):
+        raise GemmgenError([Diagnostic(package.as_posix(), "bad-library", wrong, field="gpu")])
 
 
 def _refuse_mixture(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
@@ -201,11 +233,12 @@ def _parts(path: Path) -> Iterator[_Part]:
         yield _spec_part(path)
         return
     try:
-        with path.open(encoding="utf-8") as file:
-            first = json.loads(file.readline() or "null")
+        first = json.loads(read_text(path).partition("\n")[0] or "null")
     except FileNotFoundError as error:
         raise _refused(path, "file-missing", "there is no such file") from error
-    except (OSError, ValueError, RecursionError):
+    except OSError as error:
+        raise _refused(path, "bad-source", f"cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError):
         first = None
     known = cast("dict[str, object]", first) if isinstance(first, dict) else {}
     if known.get("table") == TABLE:

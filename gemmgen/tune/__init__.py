@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
+from gemmgen.documents.files import read_text
 from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
@@ -69,7 +70,7 @@ def read_table(path: Path, gpu: str | None = None) -> tuple[Row, ...]:
     Raises GemmgenError: ``bad-table`` for what is no such table, at its line; ``other-gpu``.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise _bad_table(path, f"cannot read the table: {reason}") from error

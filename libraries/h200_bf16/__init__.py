@@ -365,6 +365,8 @@ def choose(m: int, n: int, k: int, *, gpu: str | None = None) -> Choice:
     """
     from . import rule
 
+    if min(m, n, k) < 1:
+        raise ValueError(f"m, n and k must be 1 or more, found {m}, {n} and {k}")
     known = bool(TABLE) and (gpu in (None, GPU) or accepted)
     if TABLE and not known:
         _warn(gpu)
