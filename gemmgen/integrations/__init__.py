@@ -335,12 +335,13 @@ def replace_linear(
                 placed.append((place, found))
             else:
                 surprising[name] = found
-    for place, new in placed:
-        setattr(place.parent, place.attribute, new)
+    # First what may raise: a model is replaced as a whole or stays as it was.
     if left is not None:
         left.update(expected | surprising)
     elif surprising:
         warnings.warn(_told(surprising), LinearLeftWarning, stacklevel=2)
+    for place, new in placed:
+        setattr(place.parent, place.attribute, new)
     return len({id(new) for _, new in placed})
 
 
