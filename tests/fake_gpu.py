@@ -84,8 +84,12 @@ def on_a_fake_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] =
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     major, minor = capability
     gpu = SimpleNamespace(name="NVIDIA X", major=major, minor=minor, multi_processor_count=2**30)
-    utils = SimpleNamespace(set_current_device=always(None))
-    monkeypatch.setattr(cast(Any, triton).runtime.driver, "_active", SimpleNamespace(utils=utils))
+    driver = SimpleNamespace(
+        utils=SimpleNamespace(set_current_device=always(None)),
+        # Triton asks before a module says which GPU it needs.
+        get_current_target=lambda: SimpleNamespace(backend="cuda", arch=100),
+    )
+    monkeypatch.setattr(cast(Any, triton).runtime.driver, "_active", driver)
     monkeypatch.setattr(torch.cuda, "device", always(nullcontext()))
     monkeypatch.setattr(torch.cuda, "get_device_capability", always(capability))
     monkeypatch.setattr(torch.cuda, "get_device_properties", always(gpu))

@@ -80,6 +80,7 @@ print(sorted(name for name in sys.modules if name.startswith("gemmgen.")))
         "drawing",
         "errors",
         "hardware",
+        "literals",
         "module",
         "numerics",
         "scratch",

@@ -186,7 +186,7 @@ UNCOMMITTED: list[tuple[str, Callable[[Path], object], str]] = [
         lambda path: path.parent.touch(),
         "file/a.yaml: error[file-missing]: there is no such file",
     ),
-    ("a\0.yaml", lambda path: None, "a\0.yaml: error[file-missing]: there is no such file"),
+    ("a\0.yaml", lambda path: None, r"a\x00.yaml: error[file-missing]: there is no such file"),
     ("a.yaml", Path.mkdir, "a.yaml: error[file-type]: this is a directory, a spec is a file"),
     (
         "a.yaml",
