@@ -75,7 +75,11 @@ generated: $(INSTALLED) ## regenerate every module under generated/, and those o
 	$(BIN)/gemmgen build tests/pairs/specs/*.yaml --out tests/pairs/generated
 	@for library in libraries/*; do $(BIN)/gemmgen library $$library --refresh || exit 1; done
 
+digests: $(INSTALLED) ## record the compiled code of every module, after a change that is meant to change it
+	$(BIN)/gemmgen lower specs/*.yaml --digests generated/ptx.json --record
+	$(BIN)/gemmgen lower tests/pairs/specs/*.yaml --digests tests/pairs/generated/ptx.json --record
+
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test tests coverage gpu generated docs clean
+.PHONY: help setup demo lint quick fast test tests coverage gpu generated digests docs clean

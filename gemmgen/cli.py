@@ -334,22 +334,49 @@ def check_command(
 
 @app.command(name="lower")
 def lower_command(
-    specs: Specs, form: Format = "text", sarif: SarifFile = None, as_json: Json = False
+    specs: Specs,
+    digests: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare the compiled code with the digests in a file."),
+    ] = None,
+    record: Annotated[bool, typer.Option("--record", help="With --digests: write the file instead.")] = False,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    as_json: Json = False,
 ) -> None:
     """Compile each spec's module without writing it, and print the measured resources."""
     choose(form, sarif)
+    if record and digests is None:
+        raise typer.BadParameter("goes with --digests FILE", param_hint="--record")
     require_compiler()
     from gemmgen.lower import lower
+    from gemmgen.ptx import Code, changes, write_digests
 
-    def lower_one(path: Path) -> tuple[Product, Resources]:
+    def lower_one(path: Path) -> list[tuple[Product, Resources, Code]]:
         product = make(path)
-        source = product.source
-        return product, lower(product.module, product.plan, path=source.path, stem=source.stem).resources
+        found: list[tuple[Product, Resources, Code]] = []
+        gradients = [gradient.product for gradient in product.gradients] if digests else []
+        for each in (product, *gradients):
+            stem = each.source.stem
+            compiled = lower(each.module, each.plan, path=each.source.path, stem=stem)
+            found.append((each, compiled.resources, Code.of(stem, compiled)))
+        return found
 
     with _progress("lowering") as progress:
-        lowered, failed = _each(specs, lower_one, progress, parallel=True)
+        each_spec, failed = _each(specs, lower_one, progress, parallel=True)
+    every = [one for found in each_spec for one in found]
+    if digests and not (record and failed):
+        codes = [code for _, _, code in every]
+        if record:
+            write_digests(codes, digests)
+        elif found := [*changes(codes, digests)]:
+            _complain(GemmgenError(found))
+            failed = True
+    lowered = [(product, resources) for product, resources, _ in every]
     if as_json:
         _print_json({product.source.path: asdict(resources) for product, resources in lowered})
+    elif digests:
+        say(f"{len(every)} modules {'recorded in' if record else 'compared with'} {digests.as_posix()}")
     elif lowered:
         texts = (
             f"{product.source.path}\n\n{resources_text(resources, product.plan)}"

@@ -62,6 +62,9 @@ def _type_of(argument: str, table: Mapping[str, tuple[Any, ...]]) -> str:
 STAGES = ("ttgir", "llir", "ptx", "cubin", "sass")
 """What the compiler leaves on the way; the last is disassembled on request."""
 
+REDUCTION = "reduction.ptx"
+"""The PTX of the kernel that adds up the sums of parts of K, among the files of a compilation."""
+
 TIMEOUT_SECONDS = 300
 """A kernel of this family compiles in three seconds; what takes longer than this hangs."""
 
@@ -115,6 +118,8 @@ class Lowered:
 
     artifacts: dict[str, bytes]
     resources: Resources
+    reduction_ptx: bytes | None = None
+    """PTX of the kernel that adds up the sums of parts of K, None for a module without one."""
 
 
 def lower(
@@ -156,7 +161,8 @@ def _lowered_of(files: cache.Files) -> Lowered:
     """
     artifacts = {stage: files[stage] for stage in STAGES if stage != "sass"}
     figures = {name: int(value) for name, value in json.loads(files["figures"]).items()}
-    return Lowered(artifacts, _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures))
+    resources = _measure(artifacts["ptx"].decode(), files["ptxas"].decode(), figures)
+    return Lowered(artifacts, resources, files.get(REDUCTION))
 
 
 def _in_child(
@@ -189,6 +195,8 @@ def _in_child(
             message = _failure(child.returncode, child.stderr, module_path)
             raise GemmgenError([Diagnostic(path, "lowering-failed", message)])
         made = {name: (directory / f"kernel.{name}").read_bytes() for name in (*STAGES[:-1], "figures")}
+        if (reduction := directory / f"kernel.{REDUCTION}").exists():
+            made[REDUCTION] = reduction.read_bytes()
         return made | {"ptxas": child.stdout.encode()}
 
 
@@ -206,6 +214,7 @@ def _compile_here(path: Path, capability: int, sums: str) -> None:
         signature = _signature(imported, second, sums)
         reduction = triton_api.compile_kernel(second, signature, capability, imported.REDUCTION_OPTIONS)
         figures["reduction_smem_bytes"] = reduction.smem_bytes
+        path.with_name(f"kernel.{REDUCTION}").write_bytes(reduction.stages["ptx"])
     path.with_name("kernel.figures").write_text(json.dumps(figures), encoding="utf-8")
 
 
