@@ -15,10 +15,12 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING
 
 from gemmgen import triton_api
-from gemmgen.errors import Diagnostic, GemmgenError, Violation
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import Lowered, Resources, lower
+from gemmgen.plan.fix import clause, hint, leave_out, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
+from gemmgen.plan.rule import Violation
 from gemmgen.plan.search import narrow_tile
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make, write, write_files
@@ -221,7 +223,7 @@ def export(spec: Path, directory: Path) -> Exported:
     product = make(spec)
     source = product.source
     if refusals := tuple(_refusals(product)):
-        raise GemmgenError(source.diagnose(violation) for violation in refusals)
+        raise GemmgenError(violation.diagnosed(source) for violation in refusals)
     lowered = lower(product.module, product.plan, path=source.path, stem=source.stem)
     assert isinstance(product.plan, WgmmaKernel)  # what `_refusals` has left
     cubin = lowered.artifacts["cubin"]
@@ -238,10 +240,10 @@ def export(spec: Path, directory: Path) -> Exported:
 
 def _refusals(product: Product) -> Iterator[Violation]:
     """Yield why a kernel cannot be exported."""
-    problem, stem = product.plan.problem, product.source.stem
+    problem, stem, module = product.plan.problem, product.source.stem, hint("the Python module")
     if not isinstance(product.plan, WgmmaKernel):
         found, limit = problem.gpu.target, "the launcher in C is for Hopper kernels"
-        yield Violation("export-target", "target", found, limit, "use h100 or h200, or the Python module")
+        yield Violation("export-target", "target", found, limit, use("h100", "h200") | module)
     if problem.copies_misaligned:
         limit = "the launcher in C copies nothing"
         yield Violation(
@@ -249,7 +251,7 @@ def _refusals(product: Product) -> Iterator[Violation]:
             "operands.misaligned",
             "copy",
             limit,
-            "leave it out, or use the Python module",
+            leave_out() | module,
         )
     if product.plan.reduces_apart:
         yield Violation(
@@ -257,11 +259,12 @@ def _refusals(product: Product) -> Iterator[Violation]:
             "schedule.reduction",
             "parallel",
             "the launcher in C launches one kernel",
-            "use ordered, or the Python module",
+            use("ordered") | module,
         )
     if stem.endswith("_test"):
         limit = "in C that is the name of a test program"
-        yield Violation("export-name", "", f"{stem}.c", limit, f"rename the spec, e.g. to {stem}ed.yaml")
+        renamed = clause(f"rename the spec, e.g. to {stem}ed.yaml")
+        yield Violation("export-name", "", f"{stem}.c", limit, renamed)
 
 
 PARAMETER = re.compile(r"\.param (?:\.align (\d+) )?\.[bu](\d+)[^,\n]*matmul_kernel_param_\d+(?:\[(\d+)\])?")

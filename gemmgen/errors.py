@@ -20,25 +20,21 @@ Advice = tuple[tuple[str, Value], ...]
 """Fields by dotted paths, each with the value that it is to have; applied together, they end a fault."""
 
 
+Bound = Literal["exactly", "at most", "at least"]
+"""Which values mend a fault: the one that an assignment names, or also all lower or all higher ones."""
+
+
 @dataclass(frozen=True)
-class Violation:
-    """One broken constraint: what was found, the limit that it breaks, and the nearest way to comply."""
+class Assignment:
+    """A field of a spec, and a value that it is to have."""
 
-    rule: str
-    """Id of the rule, e.g. ``smem-capacity``."""
     field: str
-    """Dotted path of the spec field to change, e.g. ``buffering.stages``."""
-    found: str
-    """The offending value with its consequence, in numbers: ``5 stages need 278,752 bytes``."""
-    limit: str
-    """What the hardware or the compiler allows: ``the limit is 232,448``."""
-    fix: str
-    """The nearest legal value, as an instruction: ``use at most 4``."""
-    advice: Advice = ()
-    """The same for a machine: what its first alternative changes."""
-
-    def __str__(self) -> str:
-        return f"{self.found}, {self.limit}; {self.fix}"
+    """Dotted path: ``tile.n``."""
+    value: Value
+    """None to leave the field out. A machine can assign it whatever the bound is."""
+    bound: Bound = "exactly"
+    note: str = ""
+    """What else the value means for the user: ``B stored as [N, K]``."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +57,8 @@ class Diagnostic:
     severity: Severity = "error"
     advice: Advice = ()
     """What the message advises, for a machine; empty where it advises nothing that one could apply."""
+    fix: tuple[tuple[Assignment, ...], ...] = ()
+    """The alternatives that the message names, as data; those that are only words are left out."""
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.path, self.line, self.column) if part is not None)

@@ -353,7 +353,7 @@ def _refused(values: Values) -> tuple[Diagnostic, ...]:
         return error.diagnostics
     except Exception:  # that is a finding, as the spec now is
         return ()
-    return () if isinstance(found, Kernel) else tuple(map(source.diagnose, found))
+    return () if isinstance(found, Kernel) else tuple(violation.diagnosed(source) for violation in found)
 
 
 def _amend(values: Values, blamed: Iterable[str], choices: Stated, rng: random.Random) -> None:

@@ -13,7 +13,6 @@ from modules import ROOT
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import applied
-from gemmgen.plan.rule import alternatives, changes, instruction
 from gemmgen.spec import load_spec
 
 SEED = 1
@@ -137,52 +136,7 @@ def test_a_tie_goes_to_what_is_chosen_without_a_search_whatever_the_list_says(
     assert plan_spec(load_spec(path)).subtile_n == 64
 
 
-# --- the words
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(
-    ("fix", "advice"),
-    [
-        ("use at most 4", [(("f", 4),)]),
-        ("use 64 or 128", [(("f", 64),), (("f", 128),)]),
-        ("use 128, 64 or 32", [(("f", 128),), (("f", 64),), (("f", 32),)]),
-        ("use k (B stored as [N, K])", [(("f", "k"),)]),
-        ("use [1], or state tile.k", [(("f", (1,)),)]),
-        ("leave it out, or use another factor", [(("f", None),)]),
-        ("use refuse, or no dependent_launch", [(("f", "refuse"),), (("dependent_launch", None),)]),
-        (
-            "use 1 without a schedule.reduction, or whole for schedule.last_wave",
-            [(("f", 1), ("schedule.reduction", None)), (("schedule.last_wave", "whole"),)],
-        ),
-        (
-            "leave it out and use e4m3 or e5m2 for operands.a.dtype, or use an operands.b.scale",
-            [
-                (("f", None), ("operands.a.dtype", "e4m3")),
-                (("f", None), ("operands.a.dtype", "e5m2")),
-            ],
-        ),
-        (
-            "use whole, or persistent for schedule.kind with cooperative consumers",
-            [
-                (("f", "whole"),),
-                (("schedule.kind", "persistent"), ("warp_specialization.kind", "cooperative")),
-            ],
-        ),
-    ],
-)
-def test_a_machine_reads_the_words_of_a_fix(fix: str, advice: list[tuple[tuple[str, object], ...]]) -> None:
-    assert list(changes("f", fix)) == advice
-    assert ", or ".join(text for text, _ in alternatives("f", fix)) == fix
-
-
-@pytest.mark.quick
-def test_a_change_is_said_in_the_words_of_a_fix() -> None:
-    assert instruction("f", (("f", 64),)) == "use 64"
-    assert instruction("f", (("g.h", (64, 128)), ("f", "k"))) == "use k and [64, 128] for g.h"
-    assert instruction("f", (("g", 1), ("h", 2), ("i", None))) == "use 1 for g, 2 for h and no i"
-    assert instruction("f", (("f", None),)) == "leave it out"
-    assert instruction("f", (("f", None), ("g", 1))) == "leave it out and use 1 for g"
+# --- what is applied
 
 
 @pytest.mark.quick

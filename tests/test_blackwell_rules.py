@@ -155,8 +155,8 @@ def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path
     path = DIRECTORY / f"{stem}.yaml"
     for found in diagnosed(stem):
         assert found.field
-        for value in fixes(found):
-            still = broken(changed(path, found.field, value, tmp_path))
+        for change in fixes(found):
+            still = broken(changed(path, change, tmp_path))
             assert {code for code, _ in still} <= RULE_IDS, "what the text names is no value of the field"
             assert (found.code, found.field) not in still
 
@@ -168,8 +168,7 @@ HAS_SEVERAL_MISTAKES = {"several_rules", "scale_format", "scale_format_alone_pac
 def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
     (found,) = diagnosed(stem)
-    assert found.field
-    assert any(not diagnostics(changed(path, found.field, value, tmp_path)) for value in fixes(found))
+    assert any(not diagnostics(changed(path, change, tmp_path)) for change in fixes(found))
 
 
 @every_invalid_spec
@@ -177,8 +176,8 @@ def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None
     path = DIRECTORY / f"{stem}.yaml"
     for found in diagnosed(stem):
         assert found.field
-        for value in beyond(found):
-            assert found.code in {code for code, _ in broken(changed(path, found.field, value, tmp_path))}
+        for change in beyond(found):
+            assert found.code in {code for code, _ in broken(changed(path, change, tmp_path))}
 
 
 # --- who is asked when

@@ -72,7 +72,7 @@ def told(directory: Path, target: str, rest: str = "", operands: str = BF16) -> 
             "search: {schedule.kind: [1]}\n",
             (
                 "7:25: error[search-values] search.schedule.kind: 1 among the values, those of "
-                "schedule.kind are persistent or launch_control; use persistent or launch_control"
+                "schedule.kind are persistent or launch_control; use [persistent] or [launch_control]"
             ),
         ),
         (
@@ -80,7 +80,7 @@ def told(directory: Path, target: str, rest: str = "", operands: str = BF16) -> 
             "tile: {n: 128}\nsearch: {tile.n: [128, 256]}\n",
             (
                 "8:18: error[search-values] search.tile.n: searched and stated, tile.n has a value already;"
-                " leave one of them out"
+                " leave it out, or use no tile.n"
             ),
         ),
     ],

@@ -18,6 +18,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.fuzz import Judged, Outcome, Report, Run, Values
 from gemmgen.lower import lower
 from gemmgen.plan import plan_spec, planner
+from gemmgen.plan.fix import at_least
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.plan.rule import Finding, Rule, rule
@@ -121,7 +122,7 @@ def test_a_rule_that_is_missing_is_found_by_what_spills(monkeypatch: pytest.Monk
 def no_narrow_tiles(plan: Kernel) -> Iterator[Finding]:
     """Tiles have at least 32 columns, for no reason."""
     if plan.cta_tile_n < 32:
-        yield Finding("tile.n", "a narrow tile", "none is", "use at least 32")
+        yield Finding("tile.n", "a narrow tile", "none is", at_least(32))
 
 
 def forbidding(monkeypatch: pytest.MonkeyPatch, rule: Rule[Kernel]) -> None:

@@ -544,7 +544,7 @@ def test_every_command_has_one_json(
     told = json.loads(ran.stdout)
     assert list(told) == ["diagnostics", "results"]
     assert (ran.code, [found["code"] for found in told["diagnostics"]]) == (code, codes)
-    keys = ["path", "code", "message", "field", "line", "column", "severity", "advice"]
+    keys = ["path", "code", "message", "field", "line", "column", "severity", "advice", "fix"]
     assert all(list(found) == keys for found in told["diagnostics"])
     assert told["results"] is not None or code
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from gemmgen.errors import Assignment
 from gemmgen.plan.choices import CHOICE_RULES
+from gemmgen.plan.fix import at_most, use
 from gemmgen.plan.planner import FAMILIES
-from gemmgen.plan.rule import Consulted, Finding, Part, Rule, judge, keeps, rule
+from gemmgen.plan.rule import Consulted, Finding, Part, Rule, Violation, judge, keeps, rule
+from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(ROOT.glob("gemmgen/plan/**/*_rules.py"))
@@ -32,30 +35,28 @@ def even(numbers: Numbers) -> Iterator[Finding]:
     """All are even."""
     for field in ("first", "second", "third"):
         if getattr(numbers, field) % 2:
-            yield Finding(field, "odd", "only even ones", "use 0")
+            yield Finding(field, "odd", "only even ones", use(0))
 
 
 @rule("rising", after=[even.at("first", "second")])
 def rising(numbers: Numbers) -> Iterator[Finding]:
     """The second is no less than the first."""
     if numbers.second < numbers.first:
-        yield Finding("second", "less", "no less than the first", f"use {numbers.first}")
+        yield Finding("second", "less", "no less than the first", use(numbers.first))
 
 
 @rule("rising-further", after=[rising])
 def rising_further(numbers: Numbers) -> Iterator[Finding]:
     """The third is no less than the second."""
     if numbers.third < numbers.second:
-        yield Finding("third", "less", "no less than the second", f"use {numbers.second}")
+        yield Finding("third", "less", "no less than the second", use(numbers.second))
 
 
 @rule("small", consults=[even.at("third"), rising])
 def small(numbers: Numbers, consulted: Consulted) -> Iterator[Finding]:
     """The third is small, and less so where it is not even."""
     if numbers.third > 10:
-        yield Finding(
-            "third", "large", "at most 10", "use 9" if consulted.broken(even.at("third")) else "use 10"
-        )
+        yield Finding("third", "large", "at most 10", use(9 if consulted.broken(even.at("third")) else 10))
 
 
 RULES = (small, rising_further, rising, even)
@@ -106,7 +107,7 @@ def test_a_rule_that_asks_about_one_that_it_does_not_consult_is_stopped() -> Non
     def curious(_: Numbers, consulted: Consulted) -> Iterator[Finding]:
         """Nothing holds."""
         if consulted.broken(even, rising):
-            yield Finding("first", "found", "limit", "fix")
+            yield Finding("first", "found", "limit", use(0))
 
     with pytest.raises(KeyError):
         judge(Numbers(1), (curious,))
@@ -130,6 +131,20 @@ def test_each_rule_is_evaluated_once() -> None:
 
     assert judge(Numbers(), (following, base, following)) == ()
     assert evaluated == ["base", "next"]
+
+
+def test_a_violation_is_shown_at_the_line_that_has_to_change(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    operands = "{a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}"
+    path.write_text(f"title: t\ntarget: h100\noperands: {operands}\nbuffering: {{stages: 5}}\n")
+    found, limit = "5 stages need 278,752 bytes", "the limit is 232,448"
+    violation = Violation("smem-capacity", "buffering.stages", found, limit, at_most(4))
+    told = violation.diagnosed(load_spec(path))
+    assert str(told) == (
+        f"{path.as_posix()}:4:21: error[smem-capacity] buffering.stages:"
+        " 5 stages need 278,752 bytes, the limit is 232,448; use at most 4"
+    )
+    assert told.fix == ((Assignment("buffering.stages", 4, "at most"),),)
 
 
 # --- the rules of the families

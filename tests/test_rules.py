@@ -10,13 +10,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+import advice
 import pytest
 from ruamel.yaml import YAML
 
-from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import Kernel, plan_spec
+from gemmgen.plan.fix import Fix
 from gemmgen.plan.planner import attempted
 from gemmgen.plan.rule import Finding, Rule
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
@@ -49,8 +51,8 @@ def judged(path: Path) -> tuple[tuple[Diagnostic, ...], frozenset[tuple[str, int
     """What the planner says about an invalid spec, and the lines of rules that made the findings in it."""
     made: dict[tuple[str, str], tuple[str, int]] = {}
 
-    def recorded(*parts: str) -> Finding:
-        finding, frame = Finding(*parts), inspect.currentframe()
+    def recorded(field: str, found: str, limit: str, fix: Fix) -> Finding:
+        finding, frame = Finding(field, found, limit, fix), inspect.currentframe()
         caller = frame and frame.f_back
         assert caller
         text = f"{finding.found}, {finding.limit}; {finding.fix}"
@@ -246,23 +248,21 @@ def value_at(path: Path, field: str) -> Any:
     return value
 
 
-LEFT_OUT: Final = "(left out)"
-"""In the place of a value: the field, or the item of a list, is removed."""
+def fixes(found: Diagnostic) -> list[Advice]:
+    """The alternatives of a diagnostic's fix that change its own field, each with all that it changes."""
+    own = [change for change in changes(found) if found.field in dict(change)]
+    assert own or len(found.advice) > 1, "a violation that is alone names what its own field can be"
+    return own
 
 
-def fixes(found: Diagnostic) -> list[str | int]:
-    """What a text names behind its semicolon: a value, or several among which the user chooses.
+def fixes_elsewhere(found: Diagnostic) -> list[Advice]:
+    """The alternatives of a diagnostic's fix that change only other fields than its own."""
+    return [change for change in changes(found) if found.field not in dict(change)]
 
-    Where several fields have to change, the value of its own.
-    """
-    if len(found.advice) > 1:
-        return [value for path, value in found.advice if path == found.field and isinstance(value, int | str)]
-    fix = found.message.rpartition("; ")[2]
-    values = re.match(r"use (?:at (?:most|least) )?(\w+(?:, (?!or\b)\w+)*(?: or \w+)?)", fix)
-    named = re.split(", | or ", values[1]) if values else []
-    assert named or fix.startswith("leave it out"), found.message
-    numbers = [int(value) if value.isdecimal() else value for value in named]
-    return [*numbers, LEFT_OUT] if "leave it out" in fix else numbers
+
+def changes(found: Diagnostic) -> list[Advice]:
+    """All alternatives of a diagnostic's fix."""
+    return [tuple((each.field, each.value) for each in together) for together in found.fix]
 
 
 def written(spec: Mapping[str, Any], path: Path) -> Path:
@@ -271,18 +271,10 @@ def written(spec: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
-def changed(path: Path, field: str, value: str | int, directory: Path) -> Path:
-    """A copy of a spec in which one field has another value, or is left out."""
+def changed(path: Path, change: Advice, directory: Path) -> Path:
+    """A copy of a spec in which some fields have other values, or are left out."""
     spec: Any = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
-    *sections, name = (int(step) if step.isdecimal() else step for step in field.split("."))
-    section = spec
-    for step in sections:
-        section = section[step]
-    if value == LEFT_OUT:
-        del section[name]
-    else:
-        section[name] = value
-    return written(spec, directory / path.name)
+    return written(advice.changed(spec, change), directory / path.name)
 
 
 @every_invalid_spec
@@ -290,81 +282,43 @@ def test_each_fix_that_a_text_names_satisfies_the_rule(stem: str, tmp_path: Path
     path = DIRECTORY / f"{stem}.yaml"
     for found in diagnosed(stem):
         assert found.field
-        for value in fixes(found):
-            still = broken(changed(path, found.field, value, tmp_path))
+        for change in fixes(found):
+            still = broken(changed(path, change, tmp_path))
             assert {code for code, _ in still} <= RULE_IDS, "what the text names is no value of the field"
             assert (found.code, found.field) not in still
 
 
 HAS_SEVERAL_MISTAKES = {"several_rules", "warp_layout_row"}
-NEEDS_A_SECOND_FIX = {"epilogue_subtile_buffers"}
-"""Specs in which no single value is legal; their advice is followed in ``test_advice.py``."""
+"""Specs whose advice is followed in ``test_advice.py``."""
 
 
-@pytest.mark.parametrize("stem", sorted(set(INVALID) - NEEDS_A_SECOND_FIX - HAS_SEVERAL_MISTAKES))
+@pytest.mark.parametrize("stem", sorted(set(INVALID) - HAS_SEVERAL_MISTAKES))
 def test_where_one_value_is_wrong_each_fix_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
     (found,) = diagnosed(stem)
-    assert found.field
-    for value in fixes(found):
-        fixed = changed(path, found.field, value, tmp_path)
-        if left_out := re.search(r"; use \w+ without an? ([\w.]*\w)", found.message):
-            fixed = changed(fixed, left_out[1], LEFT_OUT, tmp_path)
-        assert not broken(fixed), value
+    for change in fixes(found):
+        assert not broken(changed(path, change, tmp_path)), change
 
 
-def fixes_elsewhere(found: Diagnostic) -> list[tuple[dict[str, int | str], str | None]]:
-    """What a text names for other fields than the one that it blames, and a field to leave out with it."""
-    fix = found.message.rpartition("; ")[2]
-    named = re.findall(
-        r", or (?:use )?(?:at least )?(\w+)(?: or (\w+))? for ([\w.]*\w)"
-        r"(?: without an? ([\w.]*\w)| with (a kind of warp specialization|cooperative consumers))?",
-        fix,
-    )
-    roles = {"warp_specialization.kind": "cooperative"}
-    return [
-        (
-            {field: int(value) if value.isdecimal() else value, **(roles if kind else {})},
-            left_out or None,
-        )
-        for first, second, field, left_out, kind in named
-        for value in (first, second)
-        if value
-    ]
-
-
-SAYS_ENOUGH_OF_THE_OTHERS = set(INVALID) - HAS_SEVERAL_MISTAKES - NEEDS_A_SECOND_FIX
-
-
-@pytest.mark.parametrize("stem", sorted(SAYS_ENOUGH_OF_THE_OTHERS))
+@pytest.mark.parametrize("stem", sorted(set(INVALID) - HAS_SEVERAL_MISTAKES))
 def test_each_fix_of_another_field_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
     for found in diagnosed(stem):
-        for values, left_out in fixes_elsewhere(found):
-            spec: Any = YAML(typ="safe", pure=True).load(path)  # pyright: ignore[reportUnknownMemberType]
-            for field, value in values.items():
-                *sections, name = field.split(".")
-                part: dict[str, Any] = {name: value}
-                for section in reversed(sections):
-                    part = {section: part}
-                spec = merged(spec, part)
-            if left_out:
-                section, name = left_out.split(".")
-                del spec[section][name]
-            assert not diagnostics(written(spec, tmp_path / path.name)), values
+        for change in fixes_elsewhere(found):
+            assert not diagnostics(changed(path, change, tmp_path)), change
 
 
-def beyond(found: Diagnostic) -> Sequence[int]:
-    """The next value past one that a text calls the most or the least, on the scale of its field."""
-    bound = re.search(r"use at (most|least) (\d+)$", found.message)
-    if not bound or not found.field:
+def beyond(found: Diagnostic) -> Sequence[Advice]:
+    """The change to the next value past a bound, on its field's scale, where a fix is one bound alone."""
+    alone = [together[0] for together in found.fix if len(found.fix) == len(together) == 1]
+    if not alone or alone[0].bound == "exactly" or not isinstance(alone[0].value, int):
         return ()
-    limit, more = int(bound[2]), bound[1] == "most"
-    if found.field.endswith((".stages", ".width")):
-        return (limit + 1 if more else limit - 1,)
-    if ".registers." in found.field:
-        return (limit + 8 if more else limit - 8,)
-    return (limit * 2 if more else limit // 2,)
+    field, value, more = alone[0].field, alone[0].value, alone[0].bound == "at most"
+    if field.endswith((".stages", ".width")):
+        return (((field, value + 1 if more else value - 1),),)
+    if ".registers." in field:
+        return (((field, value + 8 if more else value - 8),),)
+    return (((field, value * 2 if more else value // 2),),)
 
 
 @every_invalid_spec
@@ -372,5 +326,5 @@ def test_no_value_past_the_named_one_is_legal(stem: str, tmp_path: Path) -> None
     path = DIRECTORY / f"{stem}.yaml"
     for found in diagnosed(stem):
         assert found.field
-        for value in beyond(found):
-            assert found.code in {code for code, _ in broken(changed(path, found.field, value, tmp_path))}
+        for change in beyond(found):
+            assert found.code in {code for code, _ in broken(changed(path, change, tmp_path))}

@@ -19,7 +19,7 @@ from modules import SPECS
 from pace import reference_seconds
 from pydantic import BaseModel
 
-from gemmgen.errors import Diagnostic, GemmgenError, Violation
+from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
@@ -497,21 +497,6 @@ def test_every_position_is_where_the_text_says_it_is(desk: Path) -> None:
         name = field.rpartition(".")[2]
         if not name.isdecimal():
             assert lines[line - 1][column - 1 :].startswith(f"{name}:")
-
-
-def test_a_violation_is_shown_at_the_line_that_has_to_change(desk: Path) -> None:
-    loaded = load_text(MINIMAL + "buffering: {stages: 5}\n")
-    violation = Violation(
-        rule="smem-capacity",
-        field="buffering.stages",
-        found="5 stages need 278,752 bytes",
-        limit="the limit is 232,448",
-        fix="use at most 4",
-    )
-    assert str(loaded.diagnose(violation)) == (
-        "x.yaml:7:21: error[smem-capacity] buffering.stages:"
-        " 5 stages need 278,752 bytes, the limit is 232,448; use at most 4"
-    )
 
 
 def test_a_spec_file_survives_pickling(desk: Path) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from gemmgen.errors import Violation
 from gemmgen.hardware import DTYPES, FP8, GPUS
 from gemmgen.plan.decisions import FIELDS, pinned
+from gemmgen.plan.fix import at_least, clause, either, leave_out, use
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import Finding, Rule, counted, either, judge, one_of, rule
+from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
 from gemmgen.plan.search import Family
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec
@@ -74,14 +74,14 @@ def target_choice(statement: Statement) -> Iterator[Finding]:
     for path, name in FIELDS.items():
         if name in stated and name not in statement.decisions:
             limit = f"{statement.mma} kernels do not have this field"
-            yield Finding(path, f"stated for {statement.target}", limit, "leave it out")
+            yield Finding(path, f"stated for {statement.target}", limit, leave_out())
     kind, kinds = stated.get("schedule_kind"), WORDS[statement.mma]["schedule_kind"]
     if kind is not None and kind not in kinds:
         yield Finding(
             "schedule.kind",
             f"{kind} for {statement.target}",
             f"its kernels are {either(kinds)}",
-            f"use {either(kinds)}",
+            use(*kinds),
         )
     yield from _foreign_operands(statement)
 
@@ -90,12 +90,13 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
     """Yield what is stated of other than 4-bit elements, and of blocks that only tcgen05 scales."""
     others = [gpu for gpu in GPUS.values() if gpu.architecture.mma == "tcgen05"]
     only_blackwell = f"only tcgen05 does, which {either([gpu.name for gpu in others])} has"
-    targets, operands = either([gpu.target for gpu in others]), statement.spec.operands
+    on_blackwell = use(*(gpu.target for gpu in others), field="target")
+    operands = statement.spec.operands
     for name, operand in (("a", operands.a), ("b", operands.b)):
         path = f"operands.{name}"
         if operand.packing is not None and DTYPES[operand.dtype].bits != 4:
             found = f"{operand.packing} for {operand.dtype}"
-            yield Finding(f"{path}.packing", found, "it says how 4-bit elements lie", "leave it out")
+            yield Finding(f"{path}.packing", found, "it says how 4-bit elements lie", leave_out())
         if statement.mma == "tcgen05":
             continue
         if not DTYPES[operand.dtype].wgmma_accumulators:
@@ -103,14 +104,14 @@ def _foreign_operands(statement: Statement) -> Iterator[Finding]:
                 f"{path}.dtype",
                 f"{name.upper()} is {operand.dtype} for {statement.target}",
                 f"wgmma multiplies no 4-bit elements, {only_blackwell}",
-                f"{one_of(FP8)}, or {targets} for target",
+                use(*FP8) | on_blackwell,
             )
         if operand.scale is not None:
             yield Finding(
                 f"{path}.scale",
                 f"stated for {statement.target}",
                 f"wgmma scales no blocks, {only_blackwell}",
-                f"leave it out, or use {targets} for target",
+                leave_out() | on_blackwell,
             )
 
 
@@ -123,10 +124,10 @@ def search_values(statement: Statement) -> Iterator[Finding]:
         field = f"search.{path}"
         if path not in known:
             limit = f"on {statement.target} these are {', '.join(known)}"
-            yield Finding(field, "no field that can be searched", limit, "leave it out")
+            yield Finding(field, "no field that can be searched", limit, leave_out())
         elif known[path] in stated:
             limit = f"{path} has a value already"
-            yield Finding(field, "searched and stated", limit, "leave one of them out")
+            yield Finding(field, "searched and stated", limit, leave_out() | leave_out(path))
         else:
             yield from _unsearchable(path, known[path], values, statement.mma)
 
@@ -142,7 +143,7 @@ def _unsearchable(path: str, name: str, values: tuple[int | str, ...], mma: str)
             f"search.{path}",
             f"{value!r} among the values",
             f"those of {path} are {kind}",
-            f"use {either(words)}" if words else f"use at least {least} and at most {SIZE_LIMIT}",
+            use(*((word,) for word in words)) if words else at_least((least,)),
         )
         return
 
@@ -164,21 +165,21 @@ def batch_invariance(statement: Statement) -> Iterator[Finding]:
                 f"search.{path}",
                 f"{counted(len(values), 'value')} for a batch-invariant kernel",
                 "for another M the planner may take another one, and a row of D gets other bits",
-                one_of([f"[{value}]" for value in values]),
+                use(*((value,) for value in values)),
             )
     (splits,) = spec.search.get("schedule.splits", (spec.schedule.splits or 1,))[:1]
     steps = spec.search.get("tile.k", ())
     if splits != 1 and not (spec.tile.k or spec.mma.promote_k or len(steps) == 1):
-        one, step = ("1" if spec.schedule.splits else "[1]"), "state tile.k"
+        one, step = use(1 if spec.schedule.splits else (1,)), "state tile.k"
         if spec.schedule.reduction not in (None, "ordered"):
-            one += " without a schedule.reduction"
+            one &= leave_out("schedule.reduction")
         if spec.schedule.reduction == "atomic":
             step += "" if spec.operands.a.dtype == "int8" else " with an ordered one"
         yield Finding(
             "schedule.splits" if spec.schedule.splits else "search.schedule.splits",
             f"{splits} parts of K for a batch-invariant kernel whose K step is open",
             "a part is of whole steps: for another M the planner may take others, and a row gets other bits",
-            f"use {one}, or {step}",
+            one | clause(step),
         )
 
 
@@ -195,14 +196,14 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
             field,
             "copy for a kernel that starts before the one ahead of it has ended",
             "that one would be the copy, which still writes what is loaded early",
-            "use refuse, or nothing for dependent_launch.early",
+            use("refuse") | use("nothing", field="dependent_launch.early"),
         )
     if spec.operands.a.scale or spec.operands.b.scale:
         yield Finding(
             field,
             "copy for block-scaled operands",
             "their elements may share a byte and their scales are packed: this version copies neither",
-            "use refuse",
+            use("refuse"),
         )
 
 
@@ -215,7 +216,7 @@ def backward(statement: Statement) -> Iterator[Finding]:
         return
     if DTYPES[dtype].bits != 16:
         limit = "gradients are products of 16-bit matrices, bf16 or fp16"
-        yield Finding("backward", f"true for {dtype} operands", limit, "leave it out")
+        yield Finding("backward", f"true for {dtype} operands", limit, leave_out())
         return
     limits = {
         "c": "the gradient of C is a multiple of that of D, which has the type of A and B",
@@ -224,7 +225,7 @@ def backward(statement: Statement) -> Iterator[Finding]:
     for name, matrix in (("c", operands.c), ("d", operands.d)):
         if matrix and matrix.dtype != dtype:
             found = f"{name.upper()} is {matrix.dtype} with a backward of {dtype} operands"
-            fix = f"use {dtype}, or no backward"
+            fix = use(dtype) | leave_out("backward")
             yield Finding(f"operands.{name}.dtype", found, limits[name], fix)
     for i, (op, _) in enumerate(spec.epilogue.steps):
         if OPERATIONS[op].effect != "plus":
@@ -232,7 +233,7 @@ def backward(statement: Statement) -> Iterator[Finding]:
                 f"epilogue.ops.{i}",
                 f"{op} with a backward",
                 "its derivative reads what it was applied to, which no kernel keeps",
-                "leave it out, or use no backward",
+                leave_out() | leave_out("backward"),
             )
 
 

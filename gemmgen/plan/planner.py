@@ -17,13 +17,14 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any, cast
 
-from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value, Violation
+from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value
 from gemmgen.hardware import GPUS
 from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import FIELDS, pinned, problem_of, searched
+from gemmgen.plan.fix import clause, leave_out, of_change, use
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import alternatives, changes, instruction, judge, one_of, written
+from gemmgen.plan.rule import Violation, judge
 from gemmgen.plan.search import MOST_CONFIGURATIONS, Configuration, Estimate, Family, Refuted, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
@@ -68,7 +69,7 @@ def plan_spec(source: SpecFile, tick: Tick = _unheard) -> Kernel:
     found = attempted(source, tick)
     if isinstance(found, Kernel):
         return found
-    raise GemmgenError(map(source.diagnose, advised(found, source.spec)))
+    raise GemmgenError(violation.diagnosed(source) for violation in advised(found, source.spec))
 
 
 def attempted(source: SpecFile, tick: Tick = _unheard) -> Kernel | Sequence[Violation]:
@@ -232,13 +233,14 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
     violations name the smallest change that was found to be, whichever fields it is of.
     """
     mend = _Mend(spec)
-    named = [changes(violation.field, violation.fix) for violation in violations]
+    named = [violation.fix.changes(violation.field) for violation in violations]
     if all(named) and len(violations) > 1 and mend.is_legal(_union(found[0] for found in named)):
         return [
             replace(violation, advice=found[0]) for violation, found in zip(violations, named, strict=True)
         ]
     if len(violations) == 1 and (legal := [change for change in named[0] if mend.is_legal(change)]):
-        return [_with_choice(violations[0], legal)]
+        only = violations[0].fix.limited_to(legal, violations[0].field)
+        return [replace(violations[0], fix=only, advice=legal[0])]
     repair = mend.smallest(violations, named)
     return _told(violations, named, repair) if repair else list(violations)
 
@@ -246,21 +248,6 @@ def advised(violations: Sequence[Violation], spec: Spec) -> list[Violation]:
 def _union(advice: Iterable[Advice]) -> Advice:
     """Return what several pieces of advice change together; of one field the last value."""
     return tuple({path: value for each in advice for path, value in each}.items())
-
-
-def _with_choice(violation: Violation, legal: Sequence[Advice]) -> Violation:
-    """Return a violation whose fix names, of the changes that it named, those that are legal."""
-    parts: list[str] = []
-    for text, named in alternatives(violation.field, violation.fix):
-        kept = [change for change in named if change in legal]
-        if len(kept) < len(named):
-            text = " or ".join(
-                instruction(violation.field, change).removeprefix("use " if i else "")
-                for i, change in enumerate(kept)
-            )
-        if text:
-            parts.append(text if parts or text.startswith(("use ", "leave ")) else f"use {text}")
-    return replace(violation, fix=", or ".join(parts), advice=legal[0])
 
 
 def _told(
@@ -282,7 +269,7 @@ def _told(
     for i, (violation, choices, found) in enumerate(zip(violations, named, own, strict=True)):
         advice = (*found, *(rest if not (i and found) else ())) or repair
         if not choices or advice != choices[0]:
-            violation = replace(violation, fix=instruction(violation.field, advice))
+            violation = replace(violation, fix=of_change(advice, violation.field))
         result.append(replace(violation, advice=advice))
     return result
 
@@ -342,7 +329,7 @@ class _Mend:
             if spec is None:
                 return None
             found = _violations(spec)
-            more = [choices[0] for v in found if (choices := changes(v.field, v.fix))]
+            more = [choices[0] for v in found if (choices := v.fix.changes(v.field))]
             changed = _union([problem, *(each for each in more if not open_to & dict(each).keys())])
             if changed == problem:
                 return None
@@ -496,10 +483,10 @@ def _as_searched(violation: Violation, spec: Spec) -> Violation:
     if violation.field not in spec.search:
         return violation
     field = f"search.{violation.field}"
-    named = [dict(found) for found in changes(violation.field, violation.fix)]
+    named = [dict(found) for found in violation.fix.changes(violation.field)]
     values = [found[violation.field] for found in named if list(found) == [violation.field]]
-    lists = dict.fromkeys(written((value,)) for value in values if value is not None)
-    return replace(violation, field=field, fix=one_of(list(lists)) if lists else "leave it out")
+    lists = dict.fromkeys((value,) for value in values if value is not None)
+    return replace(violation, field=field, fix=use(*lists) if lists else leave_out())
 
 
 # --- what is legal, and yet worth a word
@@ -511,7 +498,7 @@ FEW_WAVES = 0.5
 def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
     """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
     found = [*_idle(plan), *_sampled(source.spec)]
-    return tuple(replace(source.diagnose(each), severity="warning") for each in _in_order(found, source))
+    return tuple(replace(each.diagnosed(source), severity="warning") for each in _in_order(found, source))
 
 
 def _idle(plan: Kernel) -> Iterator[Violation]:
@@ -523,7 +510,7 @@ def _idle(plan: Kernel) -> Iterator[Violation]:
             "cluster.m" if plan.cluster_m >= plan.cluster_n else "cluster.n",
             f"{programs} clusters of {plan.cluster_m} x {plan.cluster_n} CTAs run at a time",
             f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
-            "smaller clusters leave fewer",
+            clause("smaller clusters leave fewer"),
         )
     for i, shape in enumerate(plan.problem.bench_shapes):
         if (waves := plan.waves(shape)) < FEW_WAVES:
@@ -532,7 +519,7 @@ def _idle(plan: Kernel) -> Iterator[Violation]:
                 f"bench.shapes.{i}",
                 f"{waves:.2f} waves of tiles",
                 f"{1 - waves:.0%} of the programs that the {gpu.name} holds have no tile of this problem",
-                "smaller tiles, or parts of K, are more",
+                clause("smaller tiles, or parts of K, are more"),
             )
 
 
@@ -543,7 +530,7 @@ def _sampled(spec: Spec) -> Iterator[Violation]:
             f"search.{next(iter(spec.search))}" if spec.search else "",
             f"{size:,} combinations",
             f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
-            "state more fields, or fewer values, for all to be",
+            clause("state more fields, or fewer values, for all to be"),
         )
 
 

@@ -1,4 +1,4 @@
-"""What a rule is, the runner that judges a plan by rules, and the words in which rules say what is wrong.
+"""What a rule is, the runner that judges a plan by rules, and what a rule says of a plan that breaks it.
 
 A rule judges one thing: it yields a finding for every spec field that breaks it, with the numbers and the
 nearest legal value. It is silent where a rule that it comes *after* is broken: a value that is no power of
@@ -10,14 +10,15 @@ order of its list.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, cached_property, wraps
 from typing import Any, Generic, Literal, Never, TypeVar, cast, overload
 
-from gemmgen.errors import Advice, Value, Violation
+from gemmgen.errors import Advice, Diagnostic
+from gemmgen.plan.fix import Fix
 from gemmgen.plan.kernel import Kernel
+from gemmgen.spec import SpecFile
 
 P = TypeVar("P", contravariant=True)
 Judged = TypeVar("Judged")
@@ -42,8 +43,43 @@ class Finding:
     """The offending value with its consequence, in numbers."""
     limit: str
     """What the hardware or the compiler allows."""
-    fix: str
-    """The nearest legal value, as an instruction."""
+    fix: Fix
+    """The nearest legal value, or several."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken constraint: what was found, the limit that it breaks, and the nearest way to comply."""
+
+    rule: str
+    """Id of the rule, e.g. ``smem-capacity``."""
+    field: str
+    """Dotted path of the spec field to change, e.g. ``buffering.stages``."""
+    found: str
+    """The offending value with its consequence, in numbers: ``5 stages need 278,752 bytes``."""
+    limit: str
+    """What the hardware or the compiler allows: ``the limit is 232,448``."""
+    fix: Fix
+    """The nearest legal value, or several: ``use at most 4``."""
+    advice: Advice = ()
+    """Changes that a machine should make; the planner finds them, a rule leaves them empty."""
+
+    def __str__(self) -> str:
+        return f"{self.found}, {self.limit}; {self.fix}"
+
+    def diagnosed(self, source: SpecFile) -> Diagnostic:
+        """Return the message for the violation, at the line of the spec that has to change."""
+        line, column = source.locate(self.field)
+        return Diagnostic(
+            path=source.path,
+            code=self.rule,
+            message=str(self),
+            field=self.field or None,
+            line=line,
+            column=column,
+            advice=self.advice,
+            fix=self.fix.of(self.field),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,104 +335,7 @@ def _fields(kind: type[Kernel]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
 
 
-# --- words, and how a machine reads them
-
-_VALUE = r"\[?[\w-]+\]?"
-_FIX = re.compile(
-    rf"(?:use )?(?:at (?:least|most) )?(?P<values>{_VALUE}(?:, {_VALUE})*(?: or {_VALUE})?)"
-    rf"(?: and at most {_VALUE})?(?: for (?P<field>[\w.]*\w))?"
-    rf"(?: without an? (?P<without>[\w.]*\w)"
-    rf"| with (?P<kind>a kind of warp specialization|cooperative consumers)"
-    rf"| with (?P<consumers>\d) consumer)?"
-)
-"""One alternative of a fix that names values: ``use at most 4``, ``1 or 2 for schedule.splits``."""
-_LEFT_OUT = re.compile(
-    r"(?:use )?no (?P<other>[\w.]*\w)|leave (?:it|one of them) out(?: and (?P<more>use .*))?"
-)
-"""One that names a field to leave out."""
-
-
-def alternatives(field: str, fix: str) -> tuple[tuple[str, tuple[Advice, ...]], ...]:
-    """Return the alternatives of a fix of a field: the words of each, and the changes that they name.
-
-    This is the one place that reads the words of a fix. Words that name no values, such as *use another
-    factor*, are for people only, and name no change.
-    """
-    return tuple((text, tuple(_changes(field, text))) for text in fix.split(", or "))
-
-
-def _changes(field: str, text: str) -> Iterator[Advice]:
-    text = re.sub(r" \([^)]*\)", "", text)
-    if left_out := _LEFT_OUT.fullmatch(text):
-        gone: Advice = ((left_out["other"] or field, None),)
-        more = tuple(_changes(field, left_out["more"])) if left_out["more"] else ((),)
-        yield from (gone + other for other in more)
-    elif (named := _FIX.fullmatch(text)) and named["values"] != "it":
-        beside: dict[str, Value] = {}
-        if named["without"]:
-            beside[named["without"]] = None
-        if named["kind"]:
-            beside["warp_specialization.kind"] = "cooperative"
-        if named["consumers"]:
-            beside["warp_specialization.consumers"] = int(named["consumers"])
-        for word in re.split(", | or ", named["values"]):
-            value, changed = _value(word), named["field"] or field
-            if changed.startswith("search.") and not isinstance(value, tuple):
-                value = (value,)
-            yield ((changed, value), *beside.items())
-
-
-def changes(field: str, fix: str) -> tuple[Advice, ...]:
-    """Return the changes that a fix of a field names, alternative by alternative."""
-    return tuple(change for _, named in alternatives(field, fix) for change in named)
-
-
-def _value(word: str) -> Value:
-    if word.startswith("["):
-        return (_value(word[1:-1]),)
-    return int(word) if word.isdecimal() else word
-
-
-def instruction(field: str, advice: Advice) -> str:
-    """Return advice in the words of a fix of a field: its own value first, then what others are to have."""
-    others = [
-        f"no {path}" if value is None else f"{written(value)} for {path}"
-        for path, value in advice
-        if path != field
-    ]
-    own = dict(advice).get(field, ())
-    if own is None:
-        return f"leave it out and use {_and(others)}" if others else "leave it out"
-    return f"use {_and([written(own), *others] if own != () else others)}"
-
-
-def _and(words: Sequence[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-def written(value: Value) -> str:
-    """Return a value as YAML has it."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(written, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def nearest(below: int, above: int, *, low: int = 1, high: int | None = None) -> str:
-    """Name the legal values around an illegal one, of which those outside `low` to `high` are none."""
-    inside = (max(low, value if high is None else min(value, high)) for value in (below, above))
-    return f"use {' or '.join(map(str, dict.fromkeys(inside)))}"
-
-
-def one_of(values: Sequence[object]) -> str:
-    """Name all legal values: ``use a``, ``use a or b``, ``use a, b or c``."""
-    return f"use {either(values)}"
-
-
-def either(values: Sequence[object]) -> str:
-    """List alternatives as a sentence does: ``a``, ``a or b``, ``a, b or c``."""
-    *others, last = map(str, values)
-    return f"{', '.join(others)} or {last}" if others else last
+# --- words
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from gemmgen.errors import Violation
 from gemmgen.plan.decisions import pinned, problem_of, searched
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import Rule, decisions_read, first_broken, judge
+from gemmgen.plan.rule import Rule, Violation, decisions_read, first_broken, judge
 from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec

@@ -10,8 +10,9 @@ from gemmgen.hardware import Architecture
 from gemmgen.hardware.elements import FP8
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
 from gemmgen.plan.decisions import LINES
+from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, nearest, one_of, rule
+from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Problem
 
 # --- the problem
@@ -48,16 +49,13 @@ def unaligned_shapes(problem: Problem, matrices: Iterable[Rows], *, copyable: bo
     for field, axis, extent in problem.stated_extents():
         unaligned = (rows for rows in matrices if rows.axis == axis and extent % rows.multiple)
         if rows := next(unaligned, None):
+            below, above = extent // rows.multiple * rows.multiple, round_up(extent, rows.multiple)
+            fix = nearest(below, above, low=rows.multiple)
             yield Finding(
                 field,
                 f"{'MNK'[axis]} = {extent:,} gives {rows.matrix} rows of {rows.size(extent)}",
                 rows.limit,
-                nearest(
-                    extent // rows.multiple * rows.multiple,
-                    round_up(extent, rows.multiple),
-                    low=rows.multiple,
-                )
-                + ", or copy for operands.misaligned" * copyable,
+                fix | use("copy", field="operands.misaligned") if copyable else fix,
             )
 
 
@@ -69,7 +67,7 @@ def unequal_types(problem: Problem, mma: str) -> Iterator[Finding]:
             "operands.b.dtype",
             f"B is {b} and A is {a}",
             f"{mma} multiplies operands of one type, and of different ones only e4m3 and e5m2",
-            one_of(FP8 if a in FP8 else (a,)),
+            use(*FP8 if a in FP8 else (a,)),
         )
 
 
@@ -79,13 +77,13 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
     problem = plan.problem
     for i, op in enumerate(problem.ops):
         if op in problem.ops[:i] and (limit := _unrepeatable(problem.ops[:i], op)):
-            yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, "leave it out")
+            yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, leave_out())
     if problem.residual and problem.c is None:
         yield Finding(
             f"epilogue.ops.{problem.ops.index('residual')}",
             "residual without a C",
             "it adds the matrix operands.c",
-            "leave it out, or use it with an operands.c",
+            leave_out() | hint("it with an operands.c"),
         )
 
 
@@ -117,7 +115,7 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
             "epilogue.beta",
             f"a factor of {problem.beta:g} {why}",
             limit,
-            "leave it out, or use it with a C that is added to the product",
+            leave_out() | hint("it with a C that is added to the product"),
         )
     yield from _unusable_factor("alpha", problem.alpha, "A @ B")
     if problem.c:
@@ -127,18 +125,19 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
     """Yield what is wrong with alpha or beta, the factor of a matrix, for an epilogue in fp32."""
     if factor == 0:
+        fix = leave_out() | hint("another factor")
         yield Finding(
             f"epilogue.{name}",
             f"a factor of 0 for {matrix}",
             "D would not depend on it",
-            "leave it out, or use another factor" + (", or no operands.c" if name == "beta" else ""),
+            fix | leave_out("operands.c") if name == "beta" else fix,
         )
     elif not FP32_MIN <= abs(factor) <= FP32_MAX:
         yield Finding(
             f"epilogue.{name}",
             f"a factor of {factor:g} for {matrix}",
             f"the epilogue computes in fp32, with numbers from {FP32_MIN:.1e} to {FP32_MAX:.1e}",
-            "leave it out, or use one of those",
+            leave_out() | hint("one of those"),
         )
 
 
@@ -174,7 +173,7 @@ def oversized_cluster(plan: Kernel, shapes: Collection[tuple[int, int]], *, why:
             if possible[i]:
                 found = f"{ctas} of {plan.cluster_m} x {plan.cluster_n} CTAs along {field.upper()}"
             limit = f"a cluster has at most {most} in all: {why}"
-            yield Finding(f"cluster.{field}", found, limit, f"use at most {high}")
+            yield Finding(f"cluster.{field}", found, limit, at_most(high))
 
 
 MAX_WIDTH = 4_096
@@ -192,7 +191,7 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
     if plan.order in LINES:
         if plan.width > 1:
             found = f"groups of {plan.width:,} in the order {plan.order}"
-            yield Finding(field, found, f"it walks over one {plan.order} of tiles at a time", "use 1")
+            yield Finding(field, found, f"it walks over one {plan.order} of tiles at a time", use(1))
     elif plan.order == "hilbert":
         if not is_power_of_two(plan.width) or not 2 <= plan.width <= MAX_SQUARE:
             below = power_of_two_below(plan.width)
@@ -208,7 +207,7 @@ def group_width(plan: Kernel) -> Iterator[Finding]:
             field,
             f"groups of {plan.width:,} {lines} of tiles",
             f"their tiles are counted in 32 bits, which hold those of {MAX_WIDTH:,}",
-            f"use at most {MAX_WIDTH}",
+            at_most(MAX_WIDTH),
         )
 
 
@@ -224,7 +223,7 @@ def minor_dimension(plan: Kernel) -> Iterator[Finding]:
     minor, reason = fixed[plan.order]
     if plan.minor != minor:
         found = f"{plan.minor} in the order {plan.order}"
-        yield Finding("schedule.minor", found, reason, f"use {minor}, or leave it out")
+        yield Finding("schedule.minor", found, reason, use(minor) | leave_out())
 
 
 # --- tiles, registers and buffers
@@ -290,9 +289,8 @@ def misfit_buffers(plan: Kernel) -> Iterator[Finding]:
         yield Finding("buffering.epilogue", found, limit, nearest(below, above))
     elif buffers > subtiles:
         limit = "each holds a sub-tile, and the others would stay empty"
-        yield Finding(
-            "buffering.epilogue", found, limit, f"use {'at most ' if subtiles > 1 else ''}{subtiles}"
-        )
+        fix = at_most(subtiles) if subtiles > 1 else use(1)
+        yield Finding("buffering.epilogue", found, limit, fix)
 
 
 def _divisors(number: int) -> set[int]:
@@ -306,7 +304,7 @@ def largest_that_fits(
     *,
     legal: Callable[[AnyPlan], bool],
     fits: Callable[[AnyPlan], bool],
-) -> tuple[str, str]:
+) -> tuple[str, Fix]:
     """Halve one decision after the other; return the first field that does it and the fix for it.
 
     An attempt is a plan, the decision to halve, and its field in a spec. A sub-tile shrinks with its tile.
@@ -323,5 +321,5 @@ def largest_that_fits(
             if not legal(smaller):
                 break
             if fits(smaller):
-                return field, f"use at most {value}"
-    return field, "use a smaller tile"
+                return field, at_most(value)
+    return field, hint("a smaller tile")

@@ -23,7 +23,6 @@ from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gemmgen.errors import Diagnostic, Violation
 from gemmgen.problem.operations import OPERATIONS, Operation
 from gemmgen.spec.diagnostics import (
     Code,
@@ -200,19 +199,6 @@ class SpecFile:
             if field in self.key_positions:
                 return self.key_positions[field]
         return 1, 1
-
-    def diagnose(self, violation: Violation) -> Diagnostic:
-        """Return the message for a violation of a rule, at the line that has to change."""
-        line, column = self.locate(violation.field)
-        return Diagnostic(
-            path=self.path,
-            code=violation.rule,
-            message=str(violation),
-            field=violation.field or None,
-            line=line,
-            column=column,
-            advice=violation.advice,
-        )
 
 
 def load_spec(path: Path) -> SpecFile:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemmgen.hardware import TCGEN05
-from gemmgen.plan.rule import Consulted, Finding, Rule, altered, counted, either, keeps, one_of, rule
+from gemmgen.plan.fix import Fix, at_least, at_most, either, use
+from gemmgen.plan.rule import Consulted, Finding, Rule, altered, counted, keeps, rule
 from gemmgen.plan.shared_rules import (
     inexpressible_request,
     largest_that_fits,
@@ -58,7 +59,7 @@ def operand_swizzle(plan: Tcgen05Kernel) -> Iterator[Finding]:
                 f"tile.{extent}",
                 f"rows of {row} elements, {row_bytes} bytes, in the tiles of {name.upper()}",
                 f"the tensor cores read operands that are swizzled over at least {widths[-1]} bytes",
-                f"use at least {tile * widths[-1] // row_bytes}",
+                at_least(tile * widths[-1] // row_bytes),
             )
             continue
         found = f"a swizzle of {swizzle:,} bytes"
@@ -67,7 +68,7 @@ def operand_swizzle(plan: Tcgen05Kernel) -> Iterator[Finding]:
         )
         if operand.padded:
             limit = f"TMA pads 4-bit elements only with one of {widths[0]}"
-        yield Finding(f"operands.{name}.swizzle", found, limit, one_of(legal))
+        yield Finding(f"operands.{name}.swizzle", found, limit, use(*legal))
 
 
 # --- the epilogue
@@ -83,17 +84,17 @@ def epilogue_subtile(plan: Tcgen05Kernel) -> Iterator[Finding]:
     """A sub-tile is part of a tile's columns that TMA can move."""
     field, narrowest = "epilogue.subtile_n", narrowest_subtile(plan)
     if plan.subtile_n > plan.cta_tile_n:
-        limit, fix = f"the tile has {plan.cta_tile_n}", f"use at most {plan.cta_tile_n}"
+        limit, fix = f"the tile has {plan.cta_tile_n}", at_most(plan.cta_tile_n)
     elif plan.subtile_n < plan.cta_tile_n and plan.cluster_n > 1:
         limit = "a slice of an accumulator would part the columns of one CTA of the cluster from another's"
-        fix = f"use {plan.cta_tile_n}"
+        fix = use(plan.cta_tile_n)
     elif plan.subtile_n < narrowest:
         field = field if plan.cta_tile_n >= narrowest else "tile.n"
         alignment = plan.architecture.tma_alignment_bytes
         dtypes = (plan.problem.d, *((plan.problem.c,) if plan.problem.c else ()))
         shortest = min(dtypes, key=lambda dtype: dtype.bits).name
         limit = f"TMA moves at least {alignment} bytes of a row of {shortest}"
-        fix = f"use at least {narrowest}"
+        fix = at_least(narrowest)
     else:
         return
     yield Finding(field, f"sub-tiles of {plan.subtile_n:,} columns", limit, fix)
@@ -120,7 +121,7 @@ def epilogue_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
         "epilogue.subtile_n" if plan.cluster_n == 1 else "tile.n",
         f"sub-tiles of {plan.subtile_n} columns",
         f"an epilogue thread spills {held} sums that become {plan.problem.d.name}{steps}",
-        f"use at most {plan.subtile_n * most // held}",
+        at_most(plan.subtile_n * most // held),
     )
 
 
@@ -151,7 +152,7 @@ def tmem_capacity(plan: Tcgen05Kernel) -> Iterator[Finding]:
         f"{counted(plan.accumulators, 'accumulator')} of {plan.cta_tile_n} columns{beside} need "
         f"{plan.tensor_memory.columns:,}",
         f"tensor memory has {TCGEN05.tmem_columns}, and Triton compiles what needs more to a trap in silence",
-        f"use at most {most}",
+        at_most(most),
     )
 
 
@@ -181,7 +182,7 @@ def smem_capacity(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Finding
     if fits(plan):
         return
     if stages := most_stages(plan):
-        field, fix = "buffering.stages", f"use at most {stages}"
+        field, fix = "buffering.stages", at_most(stages)
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     elif consulted.broken(operand_swizzle):
         return  # alignment has no bound
@@ -197,7 +198,7 @@ def smem_capacity(plan: Tcgen05Kernel, consulted: Consulted) -> Iterator[Finding
     )
 
 
-def _smaller_tile(plan: Tcgen05Kernel) -> tuple[str, str]:
+def _smaller_tile(plan: Tcgen05Kernel) -> tuple[str, Fix]:
     """Return the field that has to shrink for a single stage to fit, and the fix for it.
 
     The fix names the largest value that does it. Where no field will do alone, the others are taken at
@@ -241,7 +242,7 @@ def worker_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
             "tile.k",
             f"{found} of {plan.cta_tile_k:,} elements",
             f"the addresses of more than {most} take more than {registers} registers of the MMA warp",
-            f"use at most {step}",
+            at_most(step),
         )
     elif operations <= most and plan.worker_registers < (needed := needed_worker_registers(plan)):
         taken = f"{found} take {needed} of the MMA warp"
@@ -251,7 +252,7 @@ def worker_registers(plan: Tcgen05Kernel) -> Iterator[Finding]:
             "warp_specialization.registers.worker",
             f"{plan.worker_registers} registers per worker thread",
             taken,
-            f"use at least {needed}",
+            at_least(needed),
         )
 
 

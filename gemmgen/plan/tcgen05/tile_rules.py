@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from gemmgen.hardware import MMA_KINDS, PADDED_K, SCALE_COLUMNS, SCALE_FORMATS, SCALE_ROWS, TCGEN05
 from gemmgen.hardware.elements import FP8, outputs_of
 from gemmgen.hardware.gpus import is_power_of_two
-from gemmgen.plan.rule import Consulted, Finding, Rule, counted, either, one_of, rule
+from gemmgen.plan.fix import at_least, at_most, either, hint, leave_out, use
+from gemmgen.plan.rule import Consulted, Finding, Rule, counted, rule
 from gemmgen.plan.shared_rules import (
     Rows,
     cluster_shapes,
@@ -37,10 +38,10 @@ def operand_dtypes(plan: Tcgen05Kernel) -> Iterator[Finding]:
         return
     unscaled = [(name, operand.dtype) for name, operand in named(plan) if operand.dtype.tcgen05_kind is None]
     for name, dtype in unscaled:
-        limit, fix = "this version generates no integer kernels for tcgen05", one_of(FP8)
+        limit, fix = "this version generates no integer kernels for tcgen05", use(*FP8)
         if not dtype.integer:
             limit = "this version multiplies 4-bit elements with a scale for each block"
-            fix += ", or a scale"
+            fix |= hint("a scale")
         yield Finding(f"operands.{name}.dtype", f"{name.upper()} is {dtype.name} without scales", limit, fix)
     if not unscaled:
         yield from unequal_types(plan.problem, "tcgen05")
@@ -69,12 +70,14 @@ def _lone_scale(plan: Tcgen05Kernel, name: str, scale: BlockScale) -> Finding:
     """Return what is wrong with an operand with scales beside one without."""
     other_name, other = next(beside for beside in named(plan) if beside[0] != name)
     operand = next(operand for beside, operand in named(plan) if beside == name)
-    unscaled = "" if operand.dtype.bits > 4 else f" and use {either(FP8)} for operands.{name}.dtype"
+    unscaled = leave_out()
+    if operand.dtype.bits <= 4:
+        unscaled &= use(*FP8, field=f"operands.{name}.dtype")
     return Finding(
         f"operands.{name}.scale",
         f"scales of {scale.format.name} for {name.upper()}, and none for {other.dtype.name} beside it",
         "the tensor cores scale both operands or neither",
-        f"leave it out{unscaled}, or use an operands.{other_name}.scale",
+        unscaled | hint(f"an operands.{other_name}.scale"),
     )
 
 
@@ -82,12 +85,12 @@ def _foreign_elements(name: str, operand: Operand, scale: BlockScale) -> Finding
     """Return what is wrong with a format for other elements."""
     fitting = [other.name for other in SCALE_FORMATS.values() if operand.dtype.name in other.elements]
     elements, field = either(scale.format.elements), f"operands.{name}.scale"
-    other_type = f"leave it out, or use {elements} for operands.{name}.dtype"
+    other_type = leave_out() | use(*scale.format.elements, field=f"operands.{name}.dtype")
     return Finding(
         f"{field}.format" if fitting else field,
         f"{scale.format.name} for {operand.dtype.name}",
         f"the elements of {scale.format.name} are {elements}",
-        one_of(fitting) if fitting else other_type,
+        use(*fitting) if fitting else other_type,
     )
 
 
@@ -101,14 +104,14 @@ def _foreign_scales(name: str, operand: Operand, scale: BlockScale) -> Iterator[
             f"{field}.vector",
             f"a scale for every {scale.vector:,} {what}",
             f"{scale_of.name} has one for {scale_of.vector}, and {silent}",
-            f"use {scale_of.vector}, or leave it out",
+            use(scale_of.vector) | leave_out(),
         )
     if scale.dtype.name != scale_of.dtype:
         yield Finding(
             f"{field}.dtype",
             f"scales of {scale.dtype.name} for {what}",
             f"those of {scale_of.name} are {scale_of.dtype}, and {silent}",
-            f"use {scale_of.dtype}, or leave it out",
+            use(scale_of.dtype) | leave_out(),
         )
 
 
@@ -129,7 +132,7 @@ def _unknown_pair(plan: Tcgen05Kernel) -> Finding | None:
                 f"operands.{name}.scale.format",
                 f"{own.format.name} beside {other.format.name}",
                 "no instruction multiplies the two",
-                one_of(fitting),
+                use(*fitting),
             )
     return None
 
@@ -144,7 +147,7 @@ def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
                 field,
                 f"padded e2m1 beside {beside}",
                 "where both operands have 4 bits this version's kernels read two elements a byte",
-                "use packed, or leave it out",
+                use("packed") | leave_out(),
             )
         elif four and not operand.padded and other.dtype.bits == 8:
             yield Finding(
@@ -152,7 +155,7 @@ def operand_packing(plan: Tcgen05Kernel) -> Iterator[Finding]:
                 f"packed e2m1 beside {beside}",
                 "beside 8-bit elements the tensor cores read padded ones, and Triton compiles packed ones in "
                 "silence, to the same instruction",
-                "use padded, or leave it out",
+                use("padded") | leave_out(),
             )
 
 
@@ -166,7 +169,7 @@ def accumulator_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
             "accumulator",
             f"products of {plan.problem.a.dtype.name} added up in {accumulator}",
             "this version's Blackwell kernels add them up in fp32, one sum in each column of tensor memory",
-            "use fp32",
+            use("fp32"),
         )
 
 
@@ -180,7 +183,7 @@ def output_dtype(plan: Tcgen05Kernel) -> Iterator[Finding]:
             "operands.d.dtype",
             f"D is {d} and its products are added up in fp32",
             f"an fp32 accumulator becomes {either(outputs)}",
-            one_of(outputs),
+            use(*outputs),
         )
 
 
@@ -198,7 +201,7 @@ def operand_major(plan: Tcgen05Kernel) -> Iterator[Finding]:
                 f"operands.{name}.major",
                 f"{stored}, of {operand.dtype.bits} bits",
                 reasons[operand.dtype.bits],
-                "use k" + (" (B stored as [N, K])" if name == "b" else ""),
+                use("k", note="B stored as [N, K]" if name == "b" else ""),
             )
 
 
@@ -278,7 +281,7 @@ def cluster_shape(plan: Tcgen05Kernel) -> Iterator[Finding]:
             "cluster.m",
             f"pairs of CTAs both ways in {plan.cluster_m} x {plan.cluster_n}",
             "two that share no tile could be a lap apart, and the arrivals for a stage count them alike",
-            f"use at most {PAIR}",
+            at_most(PAIR),
         )
 
 
@@ -290,7 +293,7 @@ def occupancy(plan: Tcgen05Kernel) -> Iterator[Finding]:
             "occupancy",
             f"{counted(plan.occupancy, 'CTA')} on each SM",
             f"the {plan.threads} threads of one start with all of its registers",
-            "use 1",
+            use(1),
         )
 
 
@@ -320,14 +323,14 @@ def tile_rows(plan: Tcgen05Kernel) -> Iterator[Finding]:
         return
     if rows not in TCGEN05.m:
         limit = f"tcgen05.mma takes {fewest} or {most} in each CTA"
-        bound = f"use at most {most}" if rows > most else f"use at least {least_rows(plan)}"
-        fix = f"use {most}" if least_rows(plan) == most else bound
+        bound = at_most(most) if rows > most else at_least(least_rows(plan))
+        fix = use(most) if least_rows(plan) == most else bound
     elif plan.block_scaled:
         limit = f"tcgen05_mma_scaled does not support blockM={rows}: with scales a CTA has {SCALE_ROWS}"
-        fix = f"use {SCALE_ROWS}"
+        fix = use(SCALE_ROWS)
     else:
         limit = f"of a pair of CTAs each has {most}: with {rows} the sums of both would share its lanes"
-        fix = f"use {most}"
+        fix = use(most)
     yield Finding("tile.m", f"a tile of {rows:,} rows", limit, fix)
 
 
@@ -337,9 +340,9 @@ def tile_columns(plan: Tcgen05Kernel) -> Iterator[Finding]:
     columns, fewest = plan.cta_tile_n, least_columns(plan)
     if fewest <= columns <= TCGEN05.n_max:
         return
-    fix = f"use at least {fewest}"
+    fix = at_least(fewest)
     if columns > TCGEN05.n_max:
-        limit, fix = f"an instruction has at most {TCGEN05.n_max}", f"use at most {TCGEN05.n_max}"
+        limit, fix = f"an instruction has at most {TCGEN05.n_max}", at_most(TCGEN05.n_max)
     elif plan.block_scaled:
         limit = f"the scales of {SCALE_ROWS} lie together"
     else:
@@ -360,7 +363,7 @@ def tile_step(plan: Tcgen05Kernel) -> Iterator[Finding]:
     limit = f"an instruction of {plan.mma_name} takes k = {plan.mma_k}"
     if fewest > plan.mma_k:
         limit = f"{SCALE_COLUMNS} scales of a row lie together, each of {max(vectors)} elements"
-    yield Finding("tile.k", f"a K step of {step} elements", limit, f"use at least {fewest}")
+    yield Finding("tile.k", f"a K step of {step} elements", limit, at_least(fewest))
 
 
 TILE = (

@@ -7,7 +7,8 @@ from typing import Literal
 
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
-from gemmgen.plan.rule import Consulted, Finding, Rule, altered, either, keeps, nearest, one_of, rule
+from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, nearest, use
+from gemmgen.plan.rule import Consulted, Finding, Rule, altered, keeps, rule
 from gemmgen.plan.shared_rules import (
     expressible,
     inexpressible_request,
@@ -63,7 +64,7 @@ def role_registers(plan: WgmmaKernel) -> Iterator[Finding]:
                 f"warp_specialization.registers.{role}",
                 f"{registers:,} registers per {role} thread without warp specialization",
                 f"all threads then have what the launch gives them, up to {most}",
-                "leave it out, or use a kind of warp specialization",
+                leave_out() | hint("a kind of warp specialization"),
             )
 
 
@@ -96,7 +97,7 @@ def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             field,
             f"{plan.consumer_registers} registers per thread of a lone consumer",
             f"it gets all that the producer leaves of {registers:,}, {pool.default_registers} per thread",
-            f"use {pool.default_registers}",
+            use(pool.default_registers),
         )
     elif pool.default_registers < plan.consumer_registers:
         yield Finding(
@@ -104,7 +105,7 @@ def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             f"{plan.consumer_registers} per consumer and {plan.producer_registers} per producer thread "
             f"leave the first consumer {max(pool.default_registers, 0)}",
             f"the {plan.threads} threads share {registers:,} registers",
-            f"use at most {most_consumer_registers(plan)}",
+            at_most(most_consumer_registers(plan)),
         )
     elif plan.mma_n > (widest := widest_launched_mma(plan)) and not consulted.broken(*TILE):
         yield Finding(
@@ -112,7 +113,7 @@ def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             f"an instruction of {plan.mma_n} columns",
             f"its sums do not fit into the {pool.launch_registers} registers with which each of the "
             f"{plan.threads * plan.occupancy:,} threads on an SM starts",
-            f"use at most {widest}",
+            at_most(widest),
         )
 
 
@@ -135,7 +136,7 @@ def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             f"{across} TMA loads a K step across rows of K and {along} along them take {needed} for "
             f"{plan.consumers} {plan.specialization} consumer{'s' if plan.consumers > 1 else ''}"
             f"{of} in {plan.order} order{early}",
-            f"use at least {needed}",
+            at_least(needed),
         )
 
 
@@ -149,12 +150,12 @@ def _too_many_loads(plan: WgmmaKernel) -> Finding:
     }
     operand, row, swizzle = operands[most]
     widest = plan.widest_swizzle(row, operand.dtype.bits)
-    field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", f"use {widest}"
+    field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", use(widest)
     if swizzle == widest:
         coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS
         extent, size = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
         field, found = f"tile.{extent}", f"a tile of {size:,} {'rows' if extent == 'm' else 'columns'}"
-        fix = f"use at most {power_of_two_below(max(1, size * coordinates // total))}"
+        fix = at_most(power_of_two_below(max(1, size * coordinates // total)))
     return Finding(
         field,
         found,
@@ -191,7 +192,7 @@ def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
         f"{most} less {working} to work with leave {room}"
         if room > 0
         else f"it takes {working} more to work with, and can have {most}",
-        f"use at most {largest}",
+        at_most(largest),
     )
 
 
@@ -232,7 +233,7 @@ def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n} takes "
             f"{plan.accumulator_registers}, and the kernel "
             f"{working_registers(plan) + plan.operand_registers} more to work with",
-            f"use at least {needed}",
+            at_least(needed),
         )
 
 
@@ -254,7 +255,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
                 f"tile.{extent}",
                 f"rows of {row} elements, {row_bytes} bytes, in the tiles of {name.upper()}",
                 f"wgmma reads operands that are swizzled over at least {widths[-1]} bytes",
-                f"use at least {widths[-1] // operand.dtype.bytes}",
+                at_least(widths[-1] // operand.dtype.bytes),
             )
             continue
         limit = f"wgmma reads operands swizzled over {either(widths)} bytes, of at most the"
@@ -262,7 +263,7 @@ def operand_swizzle(plan: WgmmaKernel) -> Iterator[Finding]:
             f"operands.{name}.swizzle",
             f"a swizzle of {swizzle:,} bytes",
             f"{limit} {row_bytes} of a tile's row",
-            one_of(legal),
+            use(*legal),
         )
     narrowest, least = plan.b_row_of(plan.column_parts[-1]), widths[-1] // plan.problem.b.dtype.bytes
     if narrowest < least <= plan.b_row:
@@ -282,7 +283,7 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.schedule_kind == "single_tile":
         if plan.stages > 1:
             found = f"{plan.stages:,} stages for a single tile"
-            yield Finding(field, found, "all of K is one step, which needs one", "use 1")
+            yield Finding(field, found, "all of K is one step, which needs one", use(1))
         return
     if plan.stages >= (least := fewest_stages(plan)):
         return
@@ -292,21 +293,21 @@ def ring_depth(plan: WgmmaKernel) -> Iterator[Finding]:
             field,
             f"{plan.stages} stage for warps that load and multiply {work}",
             "a step loads while the one before it is multiplied, which needs a stage of its own",
-            f"use at least {least}",
+            at_least(least),
         )
     elif plan.fragments > 1:
         yield Finding(
             field,
             f"{plan.stages} stage with A from registers for several parts",
             "the next step's A is read while a step's MMAs read B, which needs a stage of its own",
-            f"use at least {least}",
+            at_least(least),
         )
     else:
         yield Finding(
             field,
             f"{plan.stages} stage with {plan.outstanding_mmas} outstanding MMA",
             "the MMA in flight keeps its stage until the next one is issued, which needs a stage of its own",
-            f"use at least {least}",
+            at_least(least),
         )
 
 
@@ -323,14 +324,14 @@ def outstanding_mmas(plan: WgmmaKernel) -> Iterator[Finding]:
             "buffering.outstanding_mmas",
             f"{plan.outstanding_mmas} outstanding MMA for a single tile",
             "all of K is one step, and no MMA follows its own",
-            "use 0",
+            use(0),
         )
     elif plan.a_source == "registers" and plan.outstanding_mmas:
         yield Finding(
             "buffering.outstanding_mmas",
             f"{plan.outstanding_mmas} outstanding MMA with A from registers",
             "the next step's A goes into registers that the MMA in flight reads: PTX leaves that undefined",
-            "use 0",
+            use(0),
         )
 
 
@@ -352,7 +353,7 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
             field,
             f"sub-tiles of {plan.subtile_n} columns",
             f"the {'narrowest part of the tile' if plan.composed else 'tile'} has {part}",
-            f"use at most {part}",
+            at_most(part),
         )
     elif plan.subtile_n < plan.cta_tile_n and (plan.cluster_n > 1 or plan.warps_n > 1):
         owner = "CTA of the cluster" if plan.cluster_n > 1 else "warp along N"
@@ -360,20 +361,20 @@ def epilogue_subtile(plan: WgmmaKernel) -> Iterator[Finding]:
             field,
             f"sub-tiles of {plan.subtile_n} columns",
             f"halving the tile would part the columns of one {owner} from another's, so it is stored whole",
-            f"use {plan.cta_tile_n}",
+            use(plan.cta_tile_n),
         )
     elif plan.subtile_n < WGMMA.n_min <= plan.cta_tile_n:
         yield Finding(
             field,
             f"sub-tiles of {plan.subtile_n} columns",
             f"four threads hold {WGMMA.n_min} columns of an accumulator's row, and no split may part them",
-            f"use at least {max(narrowest, WGMMA.n_min)}",
+            at_least(max(narrowest, WGMMA.n_min)),
         )
     elif plan.subtile_n < narrowest and plan.cta_tile_n >= WGMMA.n_min:
         alignment = plan.architecture.tma_alignment_bytes
         found, fix = (
             f"rows of {plan.subtile_n} elements of {plan.problem.d.name}",
-            f"use at least {narrowest}",
+            at_least(narrowest),
         )
         if plan.composed and part < narrowest:
             found = f"{sum_of_parts(plan)} columns, and {found} in the last part"
@@ -414,7 +415,7 @@ def smem_capacity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
         return
     least = fewest_stages(plan)
     if plan.schedule_kind != "single_tile" and (stages := most_stages(plan)) >= least:
-        field, fix = "buffering.stages", f"use at most {stages}"
+        field, fix = "buffering.stages", at_most(stages)
         found = f"{plan.stages:,} stages of {plan.stage_bytes:,} bytes and the epilogue need"
     elif consulted.broken(register_granularity, operand_swizzle):
         return  # the accumulator, which bounds a tile, is not judged yet, or alignment has no bound
@@ -432,7 +433,7 @@ def smem_capacity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     )
 
 
-def _smaller_tile(plan: WgmmaKernel) -> tuple[str, str]:
+def _smaller_tile(plan: WgmmaKernel) -> tuple[str, Fix]:
     """Return the field that has to shrink for a plan with few stages to fit, and the fix for it.
 
     The fix names the largest value that does it. Where no field will do alone, the others are taken at

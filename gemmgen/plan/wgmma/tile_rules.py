@@ -8,18 +8,8 @@ from dataclasses import replace
 from gemmgen.hardware import WGMMA
 from gemmgen.hardware.elements import FP8, WGMMA_ACCUMULATORS, DType, outputs_of
 from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
-from gemmgen.plan.rule import (
-    Consulted,
-    Finding,
-    Part,
-    Rule,
-    altered,
-    counted,
-    either,
-    nearest,
-    one_of,
-    rule,
-)
+from gemmgen.plan.fix import OWN, Fix, at_least, at_most, either, hint, leave_out, nearest, use
+from gemmgen.plan.rule import Consulted, Finding, Part, Rule, altered, counted, rule
 from gemmgen.plan.shared_rules import (
     Rows,
     cluster_shapes,
@@ -53,7 +43,7 @@ def accumulator_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
             "accumulator",
             f"products of {a} added up in {accumulator}",
             f"wgmma adds them up in {either(WGMMA_ACCUMULATORS[a])}",
-            one_of(WGMMA_ACCUMULATORS[a]),
+            use(*WGMMA_ACCUMULATORS[a]),
         )
 
 
@@ -68,14 +58,14 @@ def output_dtype(plan: WgmmaKernel) -> Iterator[Finding]:
             "operands.d.dtype",
             f"D is {d} and its products are added up in {accumulator}",
             f"an {accumulator} accumulator becomes {either(outputs)}",
-            one_of(outputs),
+            use(*outputs),
         )
     elif d == "int32" and problem.transforms:
         yield Finding(
             "operands.d.dtype",
             "D is int32 behind an epilogue that computes",
             "it does so in fp32, whose 24 bits of mantissa do not hold every int32",
-            one_of([name for name in outputs if name != "int32"]),
+            use(*(name for name in outputs if name != "int32")),
         )
 
 
@@ -88,14 +78,14 @@ def operand_major(plan: WgmmaKernel) -> Iterator[Finding]:
             "operands.a.major",
             f"A is M-contiguous, of {problem.a.dtype.bits} bits",
             "wgmma reads only 16-bit operands across their rows in shared memory",
-            "use k, or registers for operands.a.source",
+            use("k") | use("registers", field="operands.a.source"),
         )
     if problem.b.major == "mn" and problem.b.dtype.bits != 16:
         yield Finding(
             "operands.b.major",
             f"B is N-contiguous, of {problem.b.dtype.bits} bits",
             "wgmma reads only 16-bit operands across their rows in shared memory, and B from nowhere else",
-            "use k (B stored as [N, K])",
+            use("k", note="B stored as [N, K]"),
         )
 
 
@@ -134,7 +124,7 @@ def single_tile_shapes(plan: WgmmaKernel) -> Iterator[Finding]:
                 field,
                 f"{'MNK'[axis]} = {extent:,}",
                 f"a kernel of a single tile computes at most {tile[axis]}",
-                f"use at most {tile[axis]}",
+                at_most(tile[axis]),
             )
 
 
@@ -175,7 +165,7 @@ def schedule_kind(plan: WgmmaKernel) -> Iterator[Finding]:
             "warp_specialization.kind",
             f"{plan.specialization} consumers in a {kind} schedule",
             "a producer of its own loads the next tile while one is stored, and such a program has none",
-            "use none, or persistent for schedule.kind",
+            use("none") | use("persistent", field="schedule.kind"),
         )
 
 
@@ -189,33 +179,45 @@ def splits(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.splits == 1:
         return
     field, found = "schedule.splits", f"{plan.splits:,} parts of K"
-    no_reduction = "" if plan.reduction == "ordered" else " without a schedule.reduction"
+    one = _whole_k(plan)
     if plan.schedule_kind == "single_tile":
         limit = "all of K is one step there"
-        fix = f"use 1{no_reduction}, or tiled or persistent for schedule.kind"
+        fix = one | use("tiled", "persistent", field="schedule.kind")
         yield Finding(field, f"{found} in a single tile schedule", limit, fix)
         return
     if plan.persistent and not plan.specialized:
         limit = "a persistent program of this version takes parts of K if it has a producer of its own"
-        fix = f"use 1{no_reduction}, or tiled for schedule.kind"
+        fix = one | use("tiled", field="schedule.kind")
         yield Finding(field, f"{found} without warp specialization", limit, fix)
     elif plan.ping_pong:
         limit = "this version divides K for consumers that share a tile"
-        lone = " with 1 consumer" if plan.exchanged else ""  # more would divide the instruction's columns
-        fix = f"use cooperative{lone}, or 1 for schedule.splits{no_reduction}"
+        fix = _sharing_a_tile(plan) | _whole_k(plan, field)
         yield Finding("warp_specialization.kind", f"ping_pong and {found}", limit, fix)
     elif plan.synchronous:
         limit = "this version divides K for kernels that load ahead"
-        yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
+        yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
     if plan.problem.accumulator.integer and plan.reduction == "ordered" and plan.occupancy == MAX_OCCUPANCY:
         # [gluon] Of 11, 12, 13, 17 and 19 parts with 16 sums a thread some spill 4 to 36 bytes, whatever is
         # read together; of floating-point numbers, and with two CTAs, none does.
         limit = f"the registers of {MAX_OCCUPANCY} CTAs hold no sums of integers on their way from memory"
-        fix = f"use at most {MAX_OCCUPANCY - 1}, or atomic for schedule.reduction"
+        fix = at_most(MAX_OCCUPANCY - 1) | use("atomic", field="schedule.reduction")
         yield Finding("occupancy", f"{plan.occupancy} CTAs on each SM and {found}", limit, fix)
     if plan.splits > MAX_SPLITS:
         limit = f"the sums of at most {MAX_SPLITS} parts are added up to a tile"
-        yield Finding(field, found, limit, f"use at most {MAX_SPLITS}")
+        yield Finding(field, found, limit, at_most(MAX_SPLITS))
+
+
+def _whole_k(plan: WgmmaKernel, field: str = OWN) -> Fix:
+    """Return the fix that leaves K undivided; a reduction that only several parts of K have goes too."""
+    one = use(1, field=field)
+    return one if plan.reduction == "ordered" else one & leave_out("schedule.reduction")
+
+
+def _sharing_a_tile(plan: WgmmaKernel) -> Fix:
+    """Return the fix of the kind of warp specialization that lets consumers share a tile."""
+    cooperative = use("cooperative")
+    # Several would divide the tile's rows, which are the instruction's columns if operands are exchanged.
+    return cooperative & use(1, field="warp_specialization.consumers") if plan.exchanged else cooperative
 
 
 @rule("last-wave")
@@ -223,34 +225,33 @@ def last_wave(plan: WgmmaKernel) -> Iterator[Finding]:
     """The last wave is divided among programs with a producer of their own, whose consumers share a tile."""
     if not plan.divides_last_wave:
         return
-    field, whole = "schedule.last_wave", "or whole for schedule.last_wave"
+    field = "schedule.last_wave"
+    whole, cooperative = use("whole", field=field), use("cooperative", field="warp_specialization.kind")
     if not plan.persistent:
         kind = plan.schedule_kind.replace("_", " ")
         limit = "a program of one tile has no later wave"
-        fix = "use whole, or persistent for schedule.kind with cooperative consumers"
+        fix = use("whole") | use("persistent", field="schedule.kind") & cooperative
         yield Finding(field, f"stream_k in a {kind} schedule", limit, fix)
         return
     if not plan.specialized:
         limit = "a persistent program of this version takes parts of tiles if it has a producer of its own"
-        fix = "use whole, or cooperative for warp_specialization.kind"
+        fix = use("whole") | cooperative
         yield Finding(field, "stream_k without warp specialization", limit, fix)
     elif plan.ping_pong:
         limit = "this version divides tiles for consumers that share one"
-        own = "use cooperative with 1 consumer" if plan.exchanged else "use cooperative"
-        yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, f"{own}, {whole}")
+        fix = _sharing_a_tile(plan) | whole
+        yield Finding("warp_specialization.kind", "ping_pong and stream_k", limit, fix)
     if plan.occupancy > 1:
         limit = "this version divides tiles among programs that have an SM each"
-        yield Finding(
-            "occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, f"use 1, {whole}"
-        )
+        yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM and stream_k", limit, use(1) | whole)
     if plan.read_early:
         limit = "a piece of a tile begins with other K steps than the first, which are loaded early"
-        fix = "use whole, or nothing for dependent_launch.early"
+        fix = use("whole") | use("nothing", field="dependent_launch.early")
         yield Finding(field, f"stream_k with {plan.early_launch}", limit, fix)
     if plan.splits > 1:
         limit = "the last wave is of whole tiles, not of parts"
-        one = "use 1" if plan.reduction == "ordered" else "use 1 without a schedule.reduction"
-        yield Finding("schedule.splits", f"{plan.splits:,} parts of K and stream_k", limit, f"{one}, {whole}")
+        found = f"{plan.splits:,} parts of K and stream_k"
+        yield Finding("schedule.splits", found, limit, _whole_k(plan) | whole)
 
 
 ARTICLES = {"atomic": "an", "parallel": "a"}
@@ -267,22 +268,20 @@ def reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             "schedule.reduction",
             f"{found} with stream_k",
             "this version adds up the sums of a tile's pieces in their order",
-            "leave it out",
+            leave_out(),
         )
         return
     problem = plan.problem
     refused = (problem.deterministic or problem.batch_invariant) and not problem.accumulator.integer
     refused &= plan.reduction == "atomic"
-    several = ", or use at least 2 for schedule.splits"
+    several = at_least(2, "schedule.splits")
     if plan.persistent:
-        several += " with cooperative consumers"
-    if refused or plan.schedule_kind == "single_tile":
-        several = ""
+        several &= use("cooperative", field="warp_specialization.kind")
     yield Finding(
         "schedule.reduction",
         f"{found} of 1 part of K",
         "one program has all of a tile's sums, and adds nothing up",
-        f"leave it out{several}",
+        leave_out() if refused or plan.schedule_kind == "single_tile" else leave_out() | several,
     )
 
 
@@ -295,7 +294,7 @@ def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
             "schedule.last_wave",
             "stream_k for a batch-invariant kernel",
             "where the sums of a tile are parted depends on how many tiles there are, so on M",
-            "use whole",
+            use("whole"),
         )
     if plan.deterministic or not (problem.deterministic or problem.batch_invariant):
         return
@@ -304,7 +303,7 @@ def same_bits(plan: WgmmaKernel) -> Iterator[Finding]:
         "schedule.reduction",
         f"an atomic reduction for a {asked} kernel",
         "floating-point sums that are added up as they come differ from run to run",
-        "use ordered",
+        use("ordered"),
     )
 
 
@@ -320,21 +319,21 @@ def parallel_reduction(plan: WgmmaKernel) -> Iterator[Finding]:
             "the sums of the call before may still be read then"
             if plan.read_early
             else "this version starts a pair of kernels only behind all that is ahead",
-            "use ordered, or no dependent_launch",
+            use("ordered") | leave_out("dependent_launch"),
         )
     if plan.problem.copies_misaligned:
         yield Finding(
             "schedule.reduction",
             "a parallel reduction with copies of misaligned tensors",
             "this version copies for kernels that store D themselves",
-            "use ordered, or refuse for operands.misaligned",
+            use("ordered") | use("refuse", field="operands.misaligned"),
         )
     if plan.subtile_n != plan.cta_tile_n:
         yield Finding(
             "epilogue.subtile_n",
             f"sub-tiles of {plan.subtile_n} columns and a parallel reduction",
             "the kernel that adds up the sums stores D, and has no sub-tiles",
-            f"use {plan.cta_tile_n}, or ordered for schedule.reduction",
+            use(plan.cta_tile_n) | use("ordered", field="schedule.reduction"),
         )
 
 
@@ -347,11 +346,13 @@ def dependent_launch(plan: WgmmaKernel) -> Iterator[Finding]:
     limit = "this version starts kernels early whose programs have a producer, or one tile and load ahead"
     if plan.schedule_kind != "tiled":
         kind = plan.schedule_kind.replace("_", " ")
-        roles = ", or cooperative for warp_specialization.kind" if plan.persistent else ""
-        fix = f"use tiled{roles}, or no dependent_launch"
+        fix = use("tiled")
+        if plan.persistent:
+            fix |= use("cooperative", field="warp_specialization.kind")
+        fix |= leave_out("dependent_launch")
         yield Finding("schedule.kind", f"{found} in a {kind} schedule", limit, fix)
     elif plan.synchronous:
-        yield Finding("buffering.stages", f"1 stage and {found}", limit, "use at least 2")
+        yield Finding("buffering.stages", f"1 stage and {found}", limit, at_least(2))
 
 
 @rule("cluster-shape")
@@ -367,7 +368,7 @@ def cluster_shape(plan: WgmmaKernel) -> Iterator[Finding]:
                 f"cluster.{field}",
                 f"{ctas:,} CTAs along {field.upper()} without warp specialization",
                 "only producers of their own wait for the consumers of other CTAs before a multicast",
-                "use 1",
+                use(1),
             )
 
 
@@ -382,7 +383,7 @@ def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
             f"{counted(down, 'warp')} along {rows.upper()}",
             "the four warps of a warpgroup hold 16 rows each of an instruction, and a consumer has one or "
             "two warpgroups",
-            f"use {warpgroup} or {2 * warpgroup}" if along == 1 else f"use {warpgroup}",
+            use(warpgroup, 2 * warpgroup) if along == 1 else use(warpgroup),
         )
     most = 1 if down == 2 * warpgroup else 2
     if along > most:
@@ -391,7 +392,7 @@ def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
             f"{plan.warps_m:,} x {plan.warps_n:,} warps",
             f"a consumer has {warpgroup} or {2 * warpgroup}, and at least {warpgroup} of them along "
             f"{rows.upper()}",
-            f"use at most {most}",
+            at_most(most),
         )
 
 
@@ -405,14 +406,14 @@ def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
             "operands.a.source",
             "A from registers with N along the instruction's rows",
             "its first operand is then B, and only that one can be in registers",
-            "use shared, or m for mma.rows",
+            use("shared") | use("m", field="mma.rows"),
         )
     if plan.row_shares > 1:
         yield Finding(
             "warp_specialization.consumers",
             f"{plan.consumers} cooperative consumers with N along the instruction's rows",
             "they would divide the tile's rows, which are the instruction's columns",
-            "use 1" if plan.shares_tiles else "use 1, or ping_pong for warp_specialization.kind",
+            use(1) if plan.shares_tiles else use(1) | use("ping_pong", field="warp_specialization.kind"),
         )
 
 
@@ -427,13 +428,13 @@ def consumer_count(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
     if not plan.specialized:
         if plan.consumers != 1:
             found = f"{plan.consumers:,} consumers without warp specialization"
-            yield Finding(field, found, "then all warps do the same, and are one", "use 1")
+            yield Finding(field, found, "then all warps do the same, and are one", use(1))
     elif plan.ping_pong and plan.consumers != 2:
         yield Finding(
             field,
             f"{counted(plan.consumers, 'consumer')} in ping-pong",
             "two take turns, one at the tensor cores and one at its epilogue",
-            "use 2",
+            use(2),
         )
     elif plan.consumers > most and not consulted.broken(warp_layout):
         threads, limit = threads_of(plan, plan.consumers), plan.architecture.threads_per_cta
@@ -441,14 +442,14 @@ def consumer_count(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             field,
             f"{plan.consumers:,} consumers and the producer are {threads:,} threads",
             f"a CTA has at most {limit:,}",
-            f"use at most {max(count for count in CONSUMER_COUNTS if count <= most)}",
+            at_most(max(count for count in CONSUMER_COUNTS if count <= most)),
         )
     elif plan.consumers not in CONSUMER_COUNTS:
         yield Finding(
             field,
             f"{plan.consumers} consumers",
             f"this version generates kernels of {either(CONSUMER_COUNTS)}",
-            f"use at most {max(CONSUMER_COUNTS)}",
+            at_most(max(CONSUMER_COUNTS)),
         )
 
 
@@ -464,7 +465,7 @@ def occupancy(plan: WgmmaKernel) -> Iterator[Finding]:
         limit = f"what a thread needs beside its sums was measured with up to {MAX_OCCUPANCY}"
         if most == 1:
             limit = f"a {plan.cluster_m} x {plan.cluster_n} cluster has its CTAs one on each SM"
-        yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM", limit, f"use at most {most}")
+        yield Finding("occupancy", f"{plan.occupancy:,} CTAs on each SM", limit, at_most(most))
 
 
 # --- the tile
@@ -521,7 +522,7 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
     ):
         shared = found.field == "tile.m" and plan.specialization == "cooperative" and not plan.exchanged
         if shared and plan.cta_tile_m % (3 * WGMMA.m) == 0 and is_power_of_two(plan.cta_tile_m // 3):
-            yield replace(found, fix=f"{found.fix}, or 3 for warp_specialization.consumers")
+            yield replace(found, fix=found.fix | use(3, field="warp_specialization.consumers"))
         else:
             yield found
 
@@ -574,15 +575,13 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     """Parts of a tile are for roles, or for tiled programs; each is whole in a CTA and a warp."""
     if not plan.composed or not adds_up(plan):
         return
-    columns, widths = f"a tile of {sum_of_parts(plan)} columns", either(_plain_widths(plan))
+    columns, widths = f"a tile of {sum_of_parts(plan)} columns", _plain_widths(plan)
     if plan.exchanged:
-        yield Finding(
-            "tile.n",
-            f"{columns} with N along the instruction's rows",
-            "parts lie along its columns",
-            f"use {widths}, or m for mma.rows"
-            + ("" if plan.specialized else " with a kind of warp specialization"),
-        )
+        rows = use("m", field="mma.rows")
+        if not plan.specialized:
+            rows &= use("cooperative", "ping_pong", field="warp_specialization.kind")
+        found = f"{columns} with N along the instruction's rows"
+        yield Finding("tile.n", found, "parts lie along its columns", use(*widths) | rows)
         return
     if not plan.specialized and plan.schedule_kind != "tiled":
         where = "" if plan.persistent else ", in a persistent schedule"
@@ -590,51 +589,51 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
             "tile.n",
             f"{columns} without warp specialization in a {plan.schedule_kind} schedule",
             "this version composes the tiles of roles, and of tiled programs",
-            f"use {widths}, or a kind of warp specialization{where}",
+            use(*widths) | hint(f"a kind of warp specialization{where}"),
         )
         return
     if not plan.specialized:
-        roles = "or a kind of warp specialization, in a persistent schedule"
+        roles = hint("a kind of warp specialization, in a persistent schedule")
         if plan.a_source == "registers":
             limit = "without roles this version reads the A of parts from shared memory"
-            yield Finding("operands.a.source", f"A in registers for {columns}", limit, f"use shared, {roles}")
+            found = f"A in registers for {columns}"
+            yield Finding("operands.a.source", found, limit, use("shared") | roles)
         if plan.promote_k:
             limit = "without roles this version adds up the sums of parts in the tensor cores alone"
             found = f"sums promoted after {plan.promote_k} of K for {columns}"
-            yield Finding("mma.promote_k", found, limit, f"leave it out, {roles}")
+            yield Finding("mma.promote_k", found, limit, leave_out() | roles)
         if plan.read_early:
             limit = "without roles this version loads no operand of parts early"
-            fix = f"use {widths}, or nothing for dependent_launch.early"
+            fix = use(*widths) | use("nothing", field="dependent_launch.early")
             yield Finding("tile.n", f"{columns} with {plan.early_launch}", limit, fix)
     stored = "it is stored in sub-tiles, which would part the columns of one"
     if plan.cluster_n > 1:
         found = f"{columns} in each of {plan.cluster_n} CTAs along N"
-        yield Finding("cluster.n", found, f"{stored} CTA from another's", "use 1")
+        yield Finding("cluster.n", found, f"{stored} CTA from another's", use(1))
     if plan.warps_n > 1:
         found = f"{columns} for {plan.warps_n} warps along N"
-        yield Finding("warps.n", found, f"{stored} warp from another's", "use 1")
+        yield Finding("warps.n", found, f"{stored} warp from another's", use(1))
     if plan.splits > 1:
         yield Finding(
             "schedule.splits",
             f"{plan.splits} parts of K for {columns}",
             "this version adds up the sums of splits for tiles of one part",
-            f"use 1, or {widths} for tile.n",
+            use(1) | use(*widths, field="tile.n"),
         )
     if plan.divides_last_wave:
         yield Finding(
             "schedule.last_wave",
             f"stream_k for {columns}",
             "this version adds up the sums of pieces for tiles of one part",
-            f"use whole, or {widths} for tile.n",
+            use("whole") | use(*widths, field="tile.n"),
         )
 
 
-def _staggered_widths(plan: WgmmaKernel) -> str:
-    """Name the widths around a power of two that can be staggered, if their sums have registers."""
+def _staggered_widths(plan: WgmmaKernel) -> list[int]:
+    """Return the widths around a power of two that can be staggered and whose sums have registers."""
     below = 3 * plan.cta_tile_n // 4
     wider = (altered(plan, cta_tile_n=columns) for columns in (below, 2 * below) if columns > WGMMA.n_min)
-    fitting = [each.cta_tile_n for each in wider if needed_registers(each) <= most_consumer_registers(each)]
-    return f", or use {either(fitting)} for tile.n" if fitting else ""
+    return [each.cta_tile_n for each in wider if needed_registers(each) <= most_consumer_registers(each)]
 
 
 @rule("staggered-tile", after=[composed_tile, *CONSUMERS], consults=[tile_power_of_two.at("tile.n")])
@@ -653,14 +652,16 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             field,
             f"{columns} {kind}",
             "two cooperative consumers share a tile of which one has more columns than the other",
-            "leave it out, or use 2 for warp_specialization.consumers with cooperative consumers",
+            leave_out()
+            | use(2, field="warp_specialization.consumers")
+            & use("cooperative", field="warp_specialization.kind"),
         )
     elif is_power_of_two(plan.cta_tile_n):
         yield Finding(
             field,
             f"{columns}, a power of two",
             "one consumer has the narrowest of several parts for both",
-            "leave it out" + _staggered_widths(plan),
+            leave_out() | use(*_staggered_widths(plan), field="tile.n"),
         )
     elif plan.cluster_size > 1:
         extent = "cluster.m" if plan.cluster_m > 1 else "cluster.n"
@@ -668,27 +669,27 @@ def staggered_tile(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]
             extent,
             f"{plan.cluster_size} CTAs that share staggered tiles",
             "this version staggers the tiles of single CTAs",
-            "use 1, or no tile.staggered",
+            use(1) | leave_out("tile.staggered"),
         )
     elif plan.a_source == "registers":
         limit = "this version multiplies unequal columns by an A in shared memory"
         if plan.problem.a.major == "mn" and plan.problem.a.dtype.bits != 16:  # not in shared memory
             found = f"{columns} with an M-contiguous A of {plan.problem.a.dtype.bits} bits"
-            yield Finding(field, found, limit, "leave it out")
+            yield Finding(field, found, limit, leave_out())
         else:
-            fix = "use shared, or no tile.staggered"
+            fix = use("shared") | leave_out("tile.staggered")
             yield Finding("operands.a.source", f"A in registers for {columns}", limit, fix)
     elif plan.promote_k:
         limit = "this version adds up the sums of unequal columns in the tensor cores alone"
         found = f"sums promoted after {plan.promote_k} of K for {columns}"
-        yield Finding("mma.promote_k", found, limit, "leave it out, or use no tile.staggered")
+        yield Finding("mma.promote_k", found, limit, leave_out() | leave_out("tile.staggered"))
     elif plan.problem.c is not None or plan.problem.vectors:
         read = "C" if plan.problem.c is not None else " and ".join(plan.problem.vectors)
         yield Finding(
             field,
             f"{columns} with {read}",
             "this version loads no operand of the epilogue for consumers of unequal columns",
-            "leave it out",
+            leave_out(),
         )
 
 
@@ -713,7 +714,7 @@ def consumer_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             f"tile.{plan.mma_rows}",
             f"{extent} {'columns' if plan.exchanged else 'rows'} {share}",
             f"the {warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
-            f"use at least {least_rows(plan)}",
+            at_least(least_rows(plan)),
         )
 
 
@@ -726,7 +727,7 @@ def tile_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             f"tile.{plan.mma_rows}",
             f"a tile of {rows:,} {'columns' if plan.exchanged else 'rows'}",
             f"beyond {MAX_TILE_M:,} the TMA loads of a K step take more registers than a producer may have",
-            f"use at most {MAX_TILE_M}",
+            at_most(MAX_TILE_M),
         )
 
 
@@ -744,7 +745,7 @@ def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             f"a tile of {columns} {'rows' if plan.exchanged else 'columns'}",
             f"the narrowest wgmma has n = {WGMMA.n_min}"
             + (f", for each of {warps} warps along {axis}" if warps > 1 else ""),
-            f"use at least {narrowest}",
+            at_least(narrowest),
         )
     elif not is_power_of_two(plan.mma_n) or not WGMMA.n_min <= plan.mma_n <= plan.widest_mma_n:
         below = power_of_two_below(plan.mma_n)
@@ -761,7 +762,7 @@ def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             "mma.n",
             f"an instruction of {plan.mma_n} columns",
             f"the warps of a consumer have {share} each along {axis}",
-            f"use at most {share}",
+            at_most(share),
         )
 
 
@@ -774,7 +775,7 @@ def mma_k(plan: WgmmaKernel) -> Iterator[Finding]:
             "tile.k",
             f"a K step of {plan.cta_tile_k} elements",
             f"a wgmma of {plan.problem.a.dtype.name} takes k = {k}",
-            f"use at least {k}",
+            at_least(k),
         )
 
 
@@ -802,28 +803,28 @@ def promotion(plan: WgmmaKernel) -> Iterator[Finding]:
             field,
             f"sums of {plan.promote_k:,} products of {a} in {plan.problem.accumulator.name}",
             "promotion is for 8-bit floats added up in fp32, of which wgmma keeps fewer bits",
-            "leave it out, or use e4m3 or e5m2 operands and fp32",
+            leave_out() | hint("e4m3 or e5m2 operands and fp32"),
         )
     elif plan.promote_k != plan.cta_tile_k:
         yield Finding(
             field,
             f"promotion after {plan.promote_k:,} of K",
             f"sums are promoted after each K step, of {plan.cta_tile_k}",
-            f"use {plan.cta_tile_k}",
+            use(plan.cta_tile_k),
         )
     elif plan.outstanding_mmas:
         yield Finding(
             "buffering.outstanding_mmas",
             f"{plan.outstanding_mmas} outstanding MMA with promotion",
             "a sum is promoted when it has retired, before the next one starts",
-            "use 0",
+            use(0),
         )
     elif plan.schedule_kind == "single_tile":
         yield Finding(
             field,
             f"promotion after {plan.promote_k} of K",
             "a kernel of a single tile has one K step",
-            "leave it out, or use a tiled or persistent schedule",
+            leave_out() | hint("a tiled or persistent schedule"),
         )
 
 
