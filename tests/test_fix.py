@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from advice import invalid_specs
 
 from gemmgen.errors import Advice, Assignment, GemmgenError
-from gemmgen.plan import plan_spec
+from gemmgen.plan import Kernel, plan_spec
 from gemmgen.plan.fix import Fix, at_least, at_most, clause, hint, leave_out, nearest, of_change, use
+from gemmgen.plan.planner import applied, attempted
 from gemmgen.spec import Spec, load_spec
+from gemmgen.spec.model import spec_of, stated
 
 ROOT = Path(__file__).parent.parent
 PLAN = ROOT / "gemmgen" / "plan"
@@ -159,6 +162,45 @@ def test_a_diagnostic_has_the_bound_of_a_fix(tmp_path: Path) -> None:
 
 
 # --- what rules name
+
+
+@pytest.mark.parametrize("path", invalid_specs(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_each_change_that_a_rule_names_is_of_fields_of_a_spec_and_of_values_that_they_take(
+    path: Path,
+) -> None:
+    source = load_spec(path)
+    found = attempted(source)
+    assert not isinstance(found, Kernel)
+    for violation in found:
+        for change in violation.fix.changes(violation.field):
+            assert spec_of(applied(stated(source.spec), change)) is not None, change
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "check: {shapes: [[128, 128, 2147483647]]}\n",
+        "tile: {k: 2147483647}\n",
+        "tile: {m: 2147483647}\n",
+        "tile: {n: 2147483647}\n",
+        "cluster: {m: 2147483647}\n",
+        "warp_specialization: {kind: cooperative, registers: {consumer: 2147483647}}\n",
+        "epilogue: {subtile_n: 2147483647}\n",
+    ],
+)
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_no_rule_names_a_value_beyond_those_that_a_spec_can_state(
+    rest: str, target: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(HEAD.replace("h100", target) + rest)
+    source = load_spec(path)
+    found = attempted(source)
+    assert not isinstance(found, Kernel)
+    for violation in found:
+        for change in violation.fix.changes(violation.field):
+            assert spec_of(applied(stated(source.spec), change)) is not None, change
 
 
 @pytest.mark.quick

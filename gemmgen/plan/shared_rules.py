@@ -14,6 +14,7 @@ from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Problem
+from gemmgen.spec.model import SIZE_LIMIT
 
 # --- the problem
 
@@ -50,7 +51,8 @@ def unaligned_shapes(problem: Problem, matrices: Iterable[Rows], *, copyable: bo
         unaligned = (rows for rows in matrices if rows.axis == axis and extent % rows.multiple)
         if rows := next(unaligned, None):
             below, above = extent // rows.multiple * rows.multiple, round_up(extent, rows.multiple)
-            fix = nearest(below, above, low=rows.multiple)
+            most = SIZE_LIMIT // rows.multiple * rows.multiple
+            fix = nearest(below, above, low=rows.multiple, high=most)
             yield Finding(
                 field,
                 f"{'MNK'[axis]} = {extent:,} gives {rows.matrix} rows of {rows.size(extent)}",
@@ -230,7 +232,10 @@ def minor_dimension(plan: Kernel) -> Iterator[Finding]:
 
 
 def odd_extents(extents: Iterable[tuple[str, int, int, int | None]]) -> Iterator[Finding]:
-    """Yield the extents that no block can have; each is given as field, extent, lowest and highest legal."""
+    """Yield the extents that no block can have; each is given as field, extent, lowest and highest legal.
+
+    None for the highest is no limit but that of all extents in a spec.
+    """
     for field, extent, low, high in extents:
         if not is_power_of_two(extent):
             below = power_of_two_below(extent)
@@ -238,7 +243,7 @@ def odd_extents(extents: Iterable[tuple[str, int, int, int | None]]) -> Iterator
                 field,
                 f"{extent:,} is no power of two",
                 "Gluon's block extents are powers of two",
-                nearest(below, 2 * below, low=low, high=high),
+                nearest(below, 2 * below, low=low, high=high or power_of_two_below(SIZE_LIMIT)),
             )
 
 
