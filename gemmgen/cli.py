@@ -1218,7 +1218,7 @@ def _print_candidates(products: list[Product], limit: int, *, explained: bool, a
     from gemmgen.plan.planner import rank
 
     rankings = {
-        product.source.path: rank(product.source.spec, _patience(product.source.path)) for product in products
+        product.source.path: rank(product.source, _patience(product.source.path)) for product in products
     }
     if as_json:
         _print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
@@ -1289,12 +1289,12 @@ def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None
     for product in products:
         source, plan = product.source, product.plan
         if place > 1:
-            legal = rank(source.spec, _patience(source.path)).legal
+            legal = rank(source, _patience(source.path)).legal
             if place > len(legal):
                 message = f"candidate {place} of {len(legal)}, that is all that are legal"
                 raise GemmgenError([Diagnostic(source.path, "no-candidate", message)])
             plan = legal[place - 1].plan
-        found[source.path] = frozen(source.spec, plan)
+        found[source.path] = frozen(source, plan)
     if as_json:
         _print_json(found)
     for data in () if as_json else found.values():

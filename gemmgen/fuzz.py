@@ -30,7 +30,6 @@ from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.lower import lower
 from gemmgen.plan.choices import CHOICE_RULES
-from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted, family_for, family_of
 from gemmgen.plan.rule import Part, Rule, altered, counted, judge
@@ -559,10 +558,9 @@ def plan_without(source: SpecFile, skipped: Iterable[str]) -> Kernel | None:
 
     Rules that are silent where a skipped one is broken speak then.
     """
-    spec = source.spec
-    family, shapes = family_of(spec), problem_of(spec).planned_shapes
+    family, shapes = family_of(source), source.problem.planned_shapes
     rules = _rules_without(family, frozenset(skipped))
-    configurations = list(islice(family.space.configurations(spec), 20 * MOST_CONFIGURATIONS))
+    configurations = list(islice(family.space.configurations(source), 20 * MOST_CONFIGURATIONS))
     configurations.sort(key=lambda found: family.cost_over(found.lower_bound, shapes))
     for configuration in configurations[:MOST_CONFIGURATIONS]:
         for plan in configuration.kernels():

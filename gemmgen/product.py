@@ -107,7 +107,7 @@ def make(path: Path, tick: Tick | None = None) -> Product:
     """
     product = _planned(load_spec(path), tick)
     source = product.source
-    specs = gradient_specs(source.spec, source.stem, Path(source.path).name)
+    specs = gradient_specs(source)
     gradients = (Derived(text, _planned(parse_spec(text.encode(), stem))) for stem, text in specs.items())
     return replace(product, gradients=tuple(gradients)) if specs else product
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import rounded
-from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import Spec, load_spec
+from gemmgen.spec.request import problem_of
 
 
 def module_and_spec(path: Path) -> tuple[ModuleType, Spec]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from gemmgen.module import Matmul
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded, rounded_to_tf32
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.plan.decisions import problem_of
 from gemmgen.spec import Spec
+from gemmgen.spec.request import problem_of
 
 CPU = torch.device("cpu")
 SHAPE = (40, 48, 64)

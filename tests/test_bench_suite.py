@@ -66,7 +66,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.planner import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
-from gemmgen.spec import Spec
+from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import Runs
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200.yaml"
@@ -430,7 +430,7 @@ def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
 
 def ranked(path: Path, shape: Shape) -> Sequence[Candidate]:
     spec = make(path).source.spec
-    return rank(spec.model_copy(update={"bench": Runs(shapes=(shape,))})).legal
+    return rank(SpecFile.of(spec.model_copy(update={"bench": Runs(shapes=(shape,))}))).legal
 
 
 # --- what is not timed

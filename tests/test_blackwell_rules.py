@@ -188,7 +188,7 @@ def test_a_rule_of_the_problem_judges_no_decision(stem: str) -> None:
     # The planner asks one plan for all: the same problem with other decisions is judged the same.
     judged = {
         judge(configuration.lower_bound, TCGEN05_FAMILY.problem_rules)
-        for configuration in TCGEN05_FAMILY.space.configurations(load_spec(DIRECTORY / f"{stem}.yaml").spec)
+        for configuration in TCGEN05_FAMILY.space.configurations(load_spec(DIRECTORY / f"{stem}.yaml"))
     }
     assert len(judged) == 1
 

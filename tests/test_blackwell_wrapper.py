@@ -24,9 +24,9 @@ from torch import Tensor
 
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import random_inputs
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, load_spec
+from gemmgen.spec.request import problem_of
 
 M, N, K = 130, 24, 384
 

@@ -32,15 +32,14 @@ SQUARE, SMALLER, SHORT = (8192, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 10
 OUTPUTS = {"bf16": "bf16", "fp16": "fp16", "e4m3": "bf16", "int8": "int32", "tf32": "fp32"}
 
 
-def spec(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> Spec:
+def source(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> SpecFile:
     names = {"a": {"dtype": dtype}, "b": {"dtype": dtype}, "d": {"dtype": OUTPUTS[dtype]}}
     data: dict[str, object] = {"title": "t", "target": "h200", "operands": names}
-    return Spec.model_validate(data | {"bench": {"shapes": [list(shape)]}} | sections)
+    return SpecFile.of(Spec.model_validate(data | {"bench": {"shapes": [list(shape)]}} | sections))
 
 
 def planned(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> WgmmaKernel:
-    found = spec(dtype, shape, **sections)
-    return hopper(plan_spec(SpecFile(found, "x.yaml", "x", "", positions={}, key_positions={})))
+    return hopper(plan_spec(source(dtype, shape, **sections)))
 
 
 def tile(plan: WgmmaKernel) -> tuple[int, int, int]:
@@ -62,7 +61,7 @@ def tutorial(stages: int, occupancy: int) -> Ranking:
     As the tutorial's, they await an MMA before they issue the next one, and load while one runs.
     """
     return rank(
-        spec(
+        source(
             "fp16",
             (8192, 8192, 16384),
             schedule={"kind": "tiled"},
@@ -122,7 +121,7 @@ def test_what_the_tutorial_s_limits_exclude_is_refused_by_a_rule(
     plans = itertools.chain.from_iterable(
         configuration.kernels()
         for configuration in WgmmaSpace().configurations(
-            spec("fp16", schedule={"kind": "tiled"}, buffering={"stages": stages}, occupancy=occupancy)
+            source("fp16", schedule={"kind": "tiled"}, buffering={"stages": stages}, occupancy=occupancy)
         )
     )
     found = [{violation.rule for violation in judge(plan)} for plan in plans if config(plan) == refused]
@@ -579,7 +578,7 @@ def test_a_problem_of_few_tiles_gets_smaller_ones(shape: Shape) -> None:
 
 def composed(shape: Shape, **sections: Any) -> set[tuple[object, object]]:
     """The rows and columns of the tiles that are tried for a problem and are no power of two in both."""
-    tried = (found.decisions for found in WgmmaSpace().configurations(spec(shape=shape, **sections)))
+    tried = (found.decisions for found in WgmmaSpace().configurations(source(shape=shape, **sections)))
     tiles = {(decisions["cta_tile_m"], decisions["cta_tile_n"]) for decisions in tried}
     return {(m, n) for m, n in tiles if m == 192 or n not in (32, 64, 128, 256)}
 
@@ -604,19 +603,19 @@ def test_a_wave_of_tiles_gets_no_roles_where_a_start_counts(shape: Shape) -> Non
 
 @pytest.mark.parametrize("section", [{"warp_specialization": {"kind": "cooperative"}}, {"cluster": {"m": 2}}])
 def test_a_spec_that_decides_something_of_roles_has_them(section: dict[str, Any]) -> None:
-    assert {hopper(each.plan).specialized for each in rank(spec(shape=(512, 512, 512), **section)).legal} == {
-        True
-    }
+    assert {
+        hopper(each.plan).specialized for each in rank(source(shape=(512, 512, 512), **section)).legal
+    } == {True}
 
 
 def test_no_kernel_without_roles_is_tried_for_more_tiles_than_a_wave_holds() -> None:
-    kinds = {hopper(each.plan).specialized for each in rank(spec(shape=(4096, 4096, 4096))).legal}
+    kinds = {hopper(each.plan).specialized for each in rank(source(shape=(4096, 4096, 4096))).legal}
     assert kinds == {True}
 
 
 def test_of_composed_tiles_two_get_no_roles() -> None:
     def alone(shape: Shape) -> set[tuple[int, int]]:
-        plans = [hopper(each.plan) for each in rank(spec(shape=shape)).legal]
+        plans = [hopper(each.plan) for each in rank(source(shape=shape)).legal]
         return {tile(plan)[:2] for plan in plans if plan.composed and not plan.specialized}
 
     assert alone((128, 6144, 4096)) == {(64, 96)}
@@ -631,7 +630,7 @@ def test_longer_steps_are_tried_for_narrow_composed_tiles() -> None:
     narrow, wide = (
         {
             hopper(each.plan).cta_tile_k
-            for each in rank(spec(shape=shape)).legal
+            for each in rank(source(shape=shape)).legal
             if tile(hopper(each.plan))[:2] == wanted
         }
         for shape, wanted in (((128, 5120, 8192), (64, 80)), ((256, 7168, 2048), (64, 224)))
@@ -737,14 +736,14 @@ def test_an_open_spec_is_planned_within_300_milliseconds(dtype: str) -> None:
 
 @cache
 def ranking() -> Ranking:
-    return rank(spec())
+    return rank(source())
 
 
 def test_the_first_of_the_list_is_what_is_planned() -> None:
     assert ranking().legal[0].plan == planned()
     for path in ("h100_bf16_fp32out", "h100_bf16_row_bias_relu", "h100_int8_a_registers"):
         source = load_spec(spec_file(path))
-        assert rank(source.spec).legal[0].plan == plan_spec(source)
+        assert rank(source).legal[0].plan == plan_spec(source)
 
 
 def test_every_configuration_is_listed_as_legal_or_as_refused() -> None:

@@ -72,7 +72,7 @@ def test_a_frozen_spec_has_the_same_plan_and_the_same_module(path: Path, tmp_pat
     source = load_spec(path)
     plan = plan_spec(source)
     again = tmp_path / path.name
-    again.write_text(spec_text(frozen(source.spec, plan)))
+    again.write_text(spec_text(frozen(source, plan)))
     found = plan_spec(load_spec(again))
     assert found == plan
     modules = {render(each, spec_name=path.name, spec_sha256=source.sha256) for each in (plan, found)}
@@ -101,7 +101,7 @@ def test_a_spec_that_states_all_fields_that_the_plan_reports_has_the_same_plan(p
 @pytest.mark.quick
 def test_the_command_prints_the_spec_of_the_plan_or_of_a_candidate(tmp_path: Path) -> None:
     path = written(tmp_path / "spec.yaml", "tile: {m: 128}\nwarp_specialization: {kind: cooperative}\n")
-    legal = rank(load_spec(path).spec).legal
+    legal = rank(load_spec(path)).legal
     for args, place in ((["--freeze"], 1), (["--freeze", 1], 1), (["--freeze", 3], 3)):
         result = run("plan", path, *args)
         assert result.exit_code == 0

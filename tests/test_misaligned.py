@@ -32,10 +32,10 @@ from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits, poison, rounded
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import problem_of
 from gemmgen.product import make
 from gemmgen.simulate import simulate
 from gemmgen.spec import Spec, load_spec
+from gemmgen.spec.request import problem_of
 from gemmgen.triton_api import specialize
 from gemmgen.verify import verify
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, MISALIGNED_SHAPES, acceptance_shapes

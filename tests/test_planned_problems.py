@@ -17,7 +17,6 @@ from gemmgen.bench import contest
 from gemmgen.bench.contest import time_spec
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.ledger import ledger
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.wgmma import WgmmaKernel
@@ -33,14 +32,14 @@ operands: {a: {dtype: bf16}, b: {dtype: bf16}, d: {dtype: bf16}}
 """
 
 
-def spec(**sections: object) -> Spec:
+def source(**sections: object) -> SpecFile:
     names = {name: {"dtype": "bf16"} for name in "abd"}
-    return Spec.model_validate({"title": "t", "target": "h200", "operands": names} | sections)
+    data = {"title": "t", "target": "h200", "operands": names} | sections
+    return SpecFile.of(Spec.model_validate(data))
 
 
 def planned(**sections: object) -> WgmmaKernel:
-    source = SpecFile(spec(**sections), "x.yaml", "x", "", positions={}, key_positions={})
-    return hopper(plan_spec(source))
+    return hopper(plan_spec(source(**sections)))
 
 
 def of(m: object, n: object = 6144, k: object = 4096) -> dict[str, object]:
@@ -68,23 +67,23 @@ def written(directory: Path, rest: str) -> Path:
     ],
 )
 def test_both_ends_of_m_and_the_powers_of_two_between_stand_for_it(m: object, rows: list[int]) -> None:
-    assert problem_of(spec(problem=of(m))).planned_shapes == tuple((row, 6144, 4096) for row in rows)
+    assert source(problem=of(m)).problem.planned_shapes == tuple((row, 6144, 4096) for row in rows)
 
 
 def test_of_n_and_k_the_ends_stand_for_all() -> None:
-    shapes = problem_of(spec(problem=of([1, 2], [64, 6144], [512, 4096]))).planned_shapes
+    shapes = source(problem=of([1, 2], [64, 6144], [512, 4096])).problem.planned_shapes
     assert shapes == tuple(itertools.product((1, 2), (64, 6144), (512, 4096)))
 
 
 def test_the_largest_ranges_are_planned_by_few_problems() -> None:
     everything = [1, 2**31 - 1]
-    assert len(problem_of(spec(problem=of(everything, everything, everything))).planned_shapes) == 32 * 4
+    assert len(source(problem=of(everything, everything, everything)).problem.planned_shapes) == 32 * 4
 
 
 def test_without_a_problem_the_first_shape_under_bench_decides() -> None:
     shapes = [[16, 6144, 4096], [8192, 8192, 8192]]
-    assert problem_of(spec(bench={"shapes": shapes})).planned_shapes == ((16, 6144, 4096),)
-    assert problem_of(spec()).planned_shapes == ((8192, 8192, 8192),)
+    assert source(bench={"shapes": shapes}).problem.planned_shapes == ((16, 6144, 4096),)
+    assert source().problem.planned_shapes == ((8192, 8192, 8192),)
 
 
 def test_a_problem_decides_and_not_what_is_timed() -> None:
@@ -98,14 +97,14 @@ def test_a_problem_decides_and_not_what_is_timed() -> None:
 
 @pytest.mark.parametrize("m", [16, 4096])
 def test_a_problem_of_one_shape_is_planned_as_that_shape_under_bench(m: int) -> None:
-    one, other = rank(spec(problem=of(m))), rank(spec(bench={"shapes": [[m, 6144, 4096]]}))
+    one, other = rank(source(problem=of(m))), rank(source(bench={"shapes": [[m, 6144, 4096]]}))
     assert [candidate.cost for candidate in one.legal] == [candidate.cost for candidate in other.legal]
     assert one.table(5) == other.table(5)
 
 
 @pytest.fixture(scope="module")
 def few() -> Ranking:
-    return rank(spec(problem=of([1, 64])))
+    return rank(source(problem=of([1, 64])))
 
 
 def test_candidates_are_ranked_by_the_geometric_mean_of_their_times(few: Ranking) -> None:
@@ -124,9 +123,9 @@ def test_a_range_of_few_rows_tries_every_tile_of_few_rows(few: Ranking) -> None:
 
 
 def test_a_range_of_few_and_many_rows_tries_the_kernels_of_both() -> None:
-    found = rank(spec(problem=of([1, 8192])))
+    found = rank(source(problem=of([1, 8192])))
     assert {hopper(candidate.plan).mma_rows for candidate in found.legal} == {"m", "n"}
-    assert {hopper(candidate.plan).mma_rows for candidate in rank(spec(problem=of([128, 8192]))).legal} == {
+    assert {hopper(candidate.plan).mma_rows for candidate in rank(source(problem=of([128, 8192]))).legal} == {
         "m"
     }
 
@@ -160,7 +159,7 @@ def test_an_explanation_says_at_which_problem_a_candidate_loses_most(few: Rankin
 
 
 def test_a_range_of_n_says_with_which_n_it_was_planned() -> None:
-    text = rank(spec(problem=of([1, 2], [64, 6144]), tile={"m": 8, "n": 64})).table(1)
+    text = rank(source(problem=of([1, 2], [64, 6144]), tile={"m": 8, "n": 64})).table(1)
     told = " ".join(text.split())
     assert (
         "for 1 to 2 x 64 to 6144 x 4096; what decides: M = 1, 2, each with 64 x 4096 and 6144 x 4096" in told
@@ -222,17 +221,17 @@ def test_a_spec_without_shapes_is_timed_on_what_it_was_planned_by(
 
 def test_a_suite_ranks_each_shape_for_itself() -> None:
     entrant: Any = type("Entrant", (), {})()
-    entrant.spec = spec(problem=of([1, 64]))
+    entrant.spec = source(problem=of([1, 64])).spec
     entrant.entry = type("Entry", (), {"subject": type("S", (), {"spec_path": "x.yaml", "spec_sha256": ""})})
-    alone = rank(spec(bench={"shapes": [[64, 2112, 7168]]})).legal[0].label
+    alone = rank(source(bench={"shapes": [[64, 2112, 7168]]})).legal[0].label
     assert contest._ranked(entrant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_spec_without_shapes_to_check_is_tested_on_the_ends_of_its_problem() -> None:
-    found = default_shapes(spec(problem=of([3, 64])))
+    found = default_shapes(source(problem=of([3, 64])).spec)
     assert found[:2] == ((3, 6144, 4096), (64, 6144, 4096))
-    assert default_shapes(spec(problem=of(64)))[0] == (64, 6144, 4096)
-    stated = default_shapes(spec(problem=of([3, 64]), check={"shapes": [[1, 8, 16]]}))
+    assert default_shapes(source(problem=of(64)).spec)[0] == (64, 6144, 4096)
+    stated = default_shapes(source(problem=of([3, 64]), check={"shapes": [[1, 8, 16]]}).spec)
     assert stated[0] == (1, 8, 16)
     assert (3, 6144, 4096) not in stated
 
@@ -256,10 +255,10 @@ ATOMIC: dict[str, object] = {
 @pytest.mark.parametrize("asked", ["deterministic", "batch_invariant"])
 def test_an_open_spec_that_asks_for_the_same_bits_never_adds_up_sums_as_they_come(asked: str) -> None:
     sections = ATOMIC | {"tile": {"k": 128}}
-    found = rank(spec(**sections, **{asked: True}))
+    found = rank(source(**sections, **{asked: True}))
     assert {hopper(candidate.plan).reduction for candidate in found.legal} == {"ordered"}
     assert "same-bits" in {group.reason for group in found.refused}
-    free = {hopper(candidate.plan).reduction for candidate in rank(spec(**sections)).legal}
+    free = {hopper(candidate.plan).reduction for candidate in rank(source(**sections)).legal}
     assert free == {"ordered", "atomic"}
 
 
@@ -274,7 +273,7 @@ def test_sums_of_integers_are_the_same_in_any_order() -> None:
 @pytest.mark.parametrize("m", [1, 16, 64, 300, 4096])
 def test_an_open_batch_invariant_spec_never_divides_k(m: int) -> None:
     shape = {"shapes": [[m, 2112, 7168]]}
-    found = rank(spec(batch_invariant=True, bench=shape))
+    found = rank(source(batch_invariant=True, bench=shape))
     assert {hopper(candidate.plan).splits for candidate in found.legal} == {1}
     assert {hopper(candidate.plan).promote_k for candidate in found.legal} == {0}
 

@@ -214,7 +214,7 @@ def pinning(values: dict[str, object]) -> dict[str, Any]:
 @cache
 def legal_plans(d: str) -> tuple[WgmmaKernel, ...]:
     """Every legal plan that the planner considers for a spec that pins nothing."""
-    return tuple(plan for plan in WgmmaSpace().kernels(source(operands=operands(d)).spec) if not judge(plan))
+    return tuple(plan for plan in WgmmaSpace().kernels(source(operands=operands(d))) if not judge(plan))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)

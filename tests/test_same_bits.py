@@ -20,10 +20,10 @@ from gemmgen.hardware import HOPPER
 from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs, random_inputs
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Product, make, staged
 from gemmgen.spec import Spec
+from gemmgen.spec.request import problem_of
 from gemmgen.verify import verify
 
 SHAPE = (13, 24, 40)

@@ -18,10 +18,10 @@ from gemmgen.library.sources import anonymous
 from gemmgen.module import Matmul, import_generated, matmul_of
 from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs, random_inputs
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Product, staged
 from gemmgen.spec import Spec
+from gemmgen.spec.request import problem_of
 
 RAGGED = (416, 4128)
 """N and K, no multiples of a tile: the last columns and the last step of K are parts."""

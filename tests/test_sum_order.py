@@ -120,8 +120,8 @@ def test_all_kernels_of_a_random_spec_that_promises_the_same_bits_have_one_order
             plan_spec(source)
         except GemmgenError:
             continue
-        family = family_of(spec)
-        kernels = (next(each.kernels()) for each in family.space.configurations(spec, 60))
+        family = family_of(source)
+        kernels = (next(each.kernels()) for each in family.space.configurations(source, 60))
         orders = {kernel.sum_order for kernel in kernels if not family.judge(kernel)}
         promising += bool(orders)
         assert len(orders) <= 1, values

@@ -24,11 +24,11 @@ from gemmgen.hardware.elements import FP8, INPUTS, OUTPUTS, outputs_of
 from gemmgen.hardware.gpus import architectures, gpu_of, targets_of
 from gemmgen.lower import lower
 from gemmgen.numerics.reference import activated, apply
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Parameter, torch_call
 from gemmgen.product import Product, make
 from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
 from gemmgen.spec import Spec, load_spec
+from gemmgen.spec.request import problem_of
 from gemmgen.verify.simulation import ring_launch, simulate_product
 
 HOPPER_TILE = "tile: {m: 64, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"

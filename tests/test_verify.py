@@ -27,9 +27,9 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.spec import Spec, load_spec
+from gemmgen.spec.request import problem_of
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.shapes import (
     LARGE_SHAPE,
@@ -577,7 +577,7 @@ import sys
 from pathlib import Path
 from gemmgen.module import import_generated
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import problem_of
+from gemmgen.spec.request import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import takes_out
@@ -611,7 +611,7 @@ import sys
 from pathlib import Path
 import torch
 from gemmgen.module import import_generated
-from gemmgen.plan.decisions import problem_of
+from gemmgen.spec.request import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.numerics.case import Case
 from gemmgen.verify.shapes import fitting, single_tile
@@ -638,7 +638,7 @@ from pathlib import Path
 import torch
 import triton
 from gemmgen.module import import_generated
-from gemmgen.plan.decisions import problem_of
+from gemmgen.spec.request import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.verify import verify_numbers
 from gemmgen.verify.shapes import acceptance_shapes, single_tile

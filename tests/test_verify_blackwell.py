@@ -28,9 +28,9 @@ from gemmgen.hardware import BLACKWELL, GPUS, HOPPER
 from gemmgen.module import pack_scales_of
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.inputs import Inputs, random_inputs
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape
 from gemmgen.spec import Spec
+from gemmgen.spec.request import problem_of
 from gemmgen.verify import ACCEPTANCE_SHAPES, default_shapes, verify, verify_large
 from gemmgen.verify.shapes import acceptance_shapes, large_shape
 from gemmgen.verify.verification import GPU_ONLY, PORTABLE, groups_of, streamed

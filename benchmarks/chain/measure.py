@@ -33,7 +33,7 @@ from gemmgen.module import import_generated, matmul_of
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.planner import rank
 from gemmgen.render import render
-from gemmgen.spec import load_spec
+from gemmgen.spec import SpecFile, load_spec
 from gemmgen.spec.model import Runs
 
 SPECS = Path(__file__).parent.parent / "suites" / "specs"
@@ -71,7 +71,7 @@ def ranked(arm: str, shape: tuple[int, int, int]) -> list[Job]:
     spec = load_spec(path).spec.model_copy(update={"bench": Runs(shapes=(shape,)), "problem": None})
     return [
         (arm, shape, each.label, render(each.plan, spec_name=path.name, spec_sha256="0" * 64))
-        for each in rank(spec).to_measure(CANDIDATES)
+        for each in rank(SpecFile.of(spec)).to_measure(CANDIDATES)
     ]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from gemmgen.hardware import HOPPER
 from gemmgen.plan.planner import rank
 from gemmgen.scratch import scratch
-from gemmgen.spec import load_spec
+from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
 from gemmgen.tune.store import Evidence, Trial
 from gemmgen.tune.tuning import BUDGET_SECONDS, ROUNDS, Outcome, Tick, tune
@@ -61,7 +61,7 @@ def main() -> None:
 def chosen() -> list[Candidate]:
     """Return what the planner ranks first, what tuning begins with, and neighbours of the first of these."""
     tuned = Tuned(load_spec(SPEC), SHAPE)
-    ranked = [candidate_of(tuned, each.plan) for each in rank(tuned.spec()).to_measure(RANKED)]
+    ranked = [candidate_of(tuned, each.plan) for each in rank(SpecFile.of(tuned.spec())).to_measure(RANKED)]
     around = [other for each in ranked[:AROUND] for other in neighbours(tuned, each.pins)]
     return list({each.kernel: each for each in (*ranked, *first_candidates(tuned, RANKED), *around)}.values())
 

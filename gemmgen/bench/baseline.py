@@ -26,12 +26,12 @@ from gemmgen.module import Matmul, import_generated, make_workspace_of, matmul_o
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
 from gemmgen.numerics.inputs import Inputs, accumulator_of, alpha_of, beta_of, dtype_of, takes_out
 from gemmgen.numerics.reference import activated
-from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem.operations import ACTIVATIONS, ROW_VECTORS, SCALES, torch_call
 from gemmgen.product import Product, make, staged
 from gemmgen.scratch import scratch
 from gemmgen.spec.model import Spec
+from gemmgen.spec.request import problem_of
 
 CUBLAS_FORMATS: Final = ("mxfp8", "nvfp4")
 """Each by itself: cuBLAS mixes none. mxfp4 torch has for AMD only, or from another library than cuBLAS."""

@@ -74,14 +74,16 @@ from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
-from gemmgen.plan.decisions import frozen, problem_of, spec_text
+from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, staged
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked, scratch, usable_cores
+from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Runs, Spec
+from gemmgen.spec.request import problem_of
 from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
 Progress = Callable[[str], None]
@@ -593,15 +595,15 @@ class _Ranked(NamedTuple):
 def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[_Ranked]:
     """Return what a spec's planner ranks first for a shape."""
     without = entrant.spec.model_copy(update={"bench": None, "check": None, "problem": None})
-    spec = without.model_copy(update={"bench": Runs(shapes=(shape,))})
+    source = SpecFile.of(without.model_copy(update={"bench": Runs(shapes=(shape,))}))
     subject = entrant.entry.subject
     return [
         _Ranked(
             candidate.label,
             render(candidate.plan, spec_name=Path(subject.spec_path).name, spec_sha256=subject.spec_sha256),
-            spec_text(frozen(without, candidate.plan)),
+            spec_text(frozen(SpecFile.of(without), candidate.plan)),
         )
-        for candidate in rank(spec).to_measure(candidates)
+        for candidate in rank(source).to_measure(candidates)
     ]
 
 

@@ -16,7 +16,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import gpu_of
 from gemmgen.literals import visible
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import FIELDS, problem_of
+from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape
@@ -26,6 +26,7 @@ from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 from gemmgen.spec.diagnostics import listing, quoted
 from gemmgen.spec.model import spec_of
+from gemmgen.spec.request import problem_of
 from gemmgen.tune import TABLE, Row, read_table
 from gemmgen.tune.candidates import kernel_sha256, spec_text
 
@@ -473,14 +474,9 @@ def pinned_text(kernel: Kernel, spec: Spec, title: str) -> str:
         if value is not None and _is_stated(kernel, path, value):
             section[last] = value
     found = spec_of({name: value for name, value in data.items() if value != {}})
-    if found is None or anonymous(plan_spec(_file_of(found, title))) != kernel:
+    if found is None or anonymous(plan_spec(SpecFile.of(found))) != kernel:
         raise ValueError(f"{title} is not planned as it was")
     return spec_text(found)
-
-
-def _file_of(spec: Spec, title: str) -> SpecFile:
-    """Return a spec as if it came from a file."""
-    return SpecFile(spec, title, title, "", positions={}, key_positions={})
 
 
 def _is_stated(kernel: Kernel, path: str, value: object) -> bool:

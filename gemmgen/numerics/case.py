@@ -16,11 +16,11 @@ from gemmgen.module import Matmul
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, deviation, references, tolerance
-from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.roles import tensor_of
 from gemmgen.problem import Shape
 from gemmgen.problem.operations import BLOCK_SCALES
 from gemmgen.spec.model import Spec
+from gemmgen.spec.request import problem_of
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from gemmgen.numerics.encoding import (
     encoded,
     poison,
 )
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import BlockScale, Shape
 from gemmgen.problem.operations import (
     ACTIVATIONS,
@@ -36,6 +35,7 @@ from gemmgen.problem.operations import (
     few_bits,
 )
 from gemmgen.spec.model import Spec
+from gemmgen.spec.request import problem_of
 
 ALIGNMENT_BYTES: Final = 16
 """What TMA demands of a base address and of a row stride; also the unit in which it stores a row."""

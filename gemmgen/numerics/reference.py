@@ -14,10 +14,10 @@ from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
 from gemmgen.numerics.inputs import Inputs, alpha_of, beta_of, block_scale_of, dtype_of
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
 from gemmgen.spec.model import Spec
+from gemmgen.spec.request import problem_of
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number

@@ -1,21 +1,19 @@
-"""What a spec states: the problem, the decisions of a plan that it pins, and its gradients' specs."""
+"""What a spec states of a plan: the decisions that it pins, and its gradients' specs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast
 
 from gemmgen import MODULE_FORMAT
-from gemmgen.hardware import GPUS, SCALE_FORMATS
-from gemmgen.hardware.elements import DTYPES
 from gemmgen.hardware.gpus import round_up
-from gemmgen.problem import BlockScale, Gradient, Operand, Problem, Ranges, gradients_of
-from gemmgen.problem.operations import stated_parameters
-from gemmgen.spec import Spec
-from gemmgen.spec.model import SIZE_LIMIT, TITLE_LIMIT, InputB, Minor, Order, ScheduleKind, stated
+from gemmgen.problem import Gradient, gradients_of
+from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec.model import SIZE_LIMIT, TITLE_LIMIT, Minor, Order, ScheduleKind, stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,48 +38,6 @@ class Decisions:
     width: int
     occupancy: int
     """CTAs that share an SM."""
-
-
-def problem_of(spec: Spec) -> Problem:
-    """Return what the spec says that the kernel computes."""
-    a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
-    exact = DTYPES[a.dtype].integer and DTYPES[b.dtype].integer
-    return Problem(
-        title=spec.title,
-        gpu=GPUS[spec.target],
-        a=_operand(a, b),
-        b=_operand(b, a),
-        c=DTYPES[c.dtype] if c else None,
-        d=DTYPES[d.dtype],
-        accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
-        alpha=1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha,
-        beta=1.0 if spec.epilogue.beta is None else spec.epilogue.beta,
-        ops=tuple(op for op, _ in spec.epilogue.steps),
-        check_shapes=spec.check.shapes if spec.check else (),
-        bench_shapes=spec.bench.shapes if spec.bench else (),
-        parameters=tuple(stated_parameters(spec.epilogue.steps)),
-        ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
-        deterministic=spec.deterministic,
-        batch_invariant=spec.batch_invariant,
-        copies_misaligned=spec.operands.misaligned == "copy",
-        backward=spec.backward,
-    )
-
-
-def _operand(operand: InputB, other: InputB) -> Operand:
-    """Return an operand; 4-bit elements are padded where those of the other one have 8 bits."""
-    padded = DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
-    if operand.packing is not None:
-        padded = operand.packing == "padded"
-    scale = None
-    if said := operand.scale:
-        scale_format = SCALE_FORMATS[said.format]
-        scale = BlockScale(
-            format=scale_format,
-            dtype=DTYPES[said.dtype or scale_format.dtype],
-            vector=said.vector or scale_format.vector,
-        )
-    return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
 
 
 LINES: Final[Mapping[str, str]] = MappingProxyType({"row": "n", "column": "m"})
@@ -156,10 +112,10 @@ def statements(kernel: Decisions) -> dict[str, int | str]:
     }
 
 
-def frozen(spec: Spec, kernel: Decisions) -> dict[str, Any]:
+def frozen(source: SpecFile, kernel: Decisions) -> dict[str, Any]:
     """Return the plain data of a spec that states every decision of a kernel, which was planned for it."""
-    problem = problem_of(spec)
-    data = stated(spec)
+    problem = source.problem
+    data = stated(source.spec)
     data.pop("search", None)
     data["accumulator"] = problem.accumulator.name
     for name, operand in (("a", problem.a), ("b", problem.b)):
@@ -178,21 +134,20 @@ def gradient_stem(stem: str, operand: str) -> str:
     return f"{stem}_grad_{operand}"
 
 
-def gradient_specs(spec: Spec, stem: str, name: str) -> dict[str, str]:
+def gradient_specs(source: SpecFile) -> dict[str, str]:
     """Return the specs of the gradients' kernels, as YAML by the names of their modules.
-
-    `stem` is that of the spec's own module, `name` its file's.
 
     What the spec decides of its own kernel stays there: of these all is open, and planned for the same
     problems.
     """
     return {
-        gradient_stem(stem, gradient.operand): _gradient_text(gradient, spec, stem, name)
-        for gradient in gradients_of(problem_of(spec))
+        gradient_stem(source.stem, gradient.operand): _gradient_text(gradient, source)
+        for gradient in gradients_of(source.problem)
     }
 
 
-def _gradient_text(gradient: Gradient, spec: Spec, stem: str, name: str) -> str:
+def _gradient_text(gradient: Gradient, source: SpecFile) -> str:
+    spec, stem = source.spec, source.stem
     problem, dtype = gradient.problem, gradient.problem.a.dtype.name
     left, right = ({"dtype": dtype, "major": major} for major in gradient.majors)
     operands: dict[str, Any] = {"a": left, "b": right, "d": {"dtype": dtype}}
@@ -212,7 +167,7 @@ def _gradient_text(gradient: Gradient, spec: Spec, stem: str, name: str) -> str:
     for section in ("check", "bench"):
         if section in said:
             data[section] = {"shapes": [_shape(gradient, shape) for shape in said[section]["shapes"]]}
-    made = f"Generated by gemmgen (module format {MODULE_FORMAT}) from {name}"
+    made = f"Generated by gemmgen (module format {MODULE_FORMAT}) from {Path(source.path).name}"
     head = f"# {made}: change that, not this file.\n"
     return head + spec_text(data)
 

@@ -18,10 +18,9 @@ from operator import itemgetter
 from typing import Any, cast
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError, Value
-from gemmgen.hardware import GPUS
 from gemmgen.hardware.gpus import power_of_two_below
 from gemmgen.plan.choices import foreign_choices
-from gemmgen.plan.decisions import FIELDS, pinned, problem_of, searched
+from gemmgen.plan.decisions import FIELDS, pinned, searched
 from gemmgen.plan.fix import clause, leave_out, of_change, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Violation, judge
@@ -39,9 +38,9 @@ FAMILIES = cast(
 """Each family by its instruction. The cast is safe: a family is only given kernels that it made."""
 
 
-def family_of(spec: Spec) -> Family[Kernel]:
+def family_of(source: SpecFile) -> Family[Kernel]:
     """Return the family of a spec's target."""
-    return FAMILIES[GPUS[spec.target].architecture.mma]
+    return FAMILIES[source.problem.gpu.architecture.mma]
 
 
 def family_for(kernel: Kernel) -> Family[Kernel]:
@@ -77,10 +76,10 @@ def attempted(source: SpecFile, tick: Tick = _unheard) -> Kernel | Sequence[Viol
 
     That is in the order of the file, and each rule's advice is its own: what it advises may break another.
     """
-    family = family_of(source.spec)
+    family = family_of(source)
     if foreign := foreign_choices(source.spec, family):
         return _in_order(foreign, source)
-    if (best := _best(source.spec, family, tick)) is not None:
+    if (best := _best(source, family, tick)) is not None:
         return best
     plan, violations = closest(source, family)
     if not violations:  # where there was more to try than was tried, the closest one can be legal
@@ -93,17 +92,17 @@ def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violati
     return sorted(violations, key=lambda violation: source.locate(violation.field))
 
 
-def _best(spec: Spec, family: Family[Kernel], tick: Tick) -> Kernel | None:
+def _best(source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None:
     """Return the best legal plan for a spec, None if no combination is legal.
 
     Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
     values that the spec wants searched; then the one that is tried first.
     """
-    shapes, wanted = problem_of(spec).planned_shapes, searched(spec)
-    refuted = Refuted(family, pinned(spec))
+    shapes, wanted = source.problem.planned_shapes, searched(source.spec)
+    refuted = Refuted(family, pinned(source.spec))
     bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
-    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
-    for done, found in enumerate(family.space.configurations(spec)):
+    total = min(family.space.size(source), MOST_CONFIGURATIONS)
+    for done, found in enumerate(family.space.configurations(source)):
         tick(done, total)
         if not bounded:  # what the spec states is judged before others are looked at
             refuted.refuse(next(found.kernels()))
@@ -171,8 +170,8 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
     whose values the spec wants searched is the spec's. Of many configurations a part is looked at, evenly
     spread over all.
     """
-    spec, shapes = source.spec, problem_of(source.spec).planned_shapes
-    own = {*source.positions, *spec.search}
+    shapes = source.problem.planned_shapes
+    own = {*source.positions, *source.spec.search}
 
     def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
         return tuple(violation for violation in violations if violation.field in own)
@@ -182,8 +181,8 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
         return len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
 
     first: list[tuple[tuple[int, int, float], Rejected, Iterator[Kernel]]] = []
-    most = MOST_REJECTED if family.space.size(spec) <= MOST_REJECTED else SOME_REJECTED
-    for configuration in family.space.configurations(spec, most):
+    most = MOST_REJECTED if family.space.size(source) <= MOST_REJECTED else SOME_REJECTED
+    for configuration in family.space.configurations(source, most):
         kernels = configuration.kernels()
         plan = next(kernels)
         candidate = plan, family.judge(plan)
@@ -290,8 +289,8 @@ class _Mend:
         """Return a legal plan for the spec with a change, None if none was found."""
         key = tuple(sorted(advice, key=lambda pair: pair[0]))
         if key not in self._known:
-            spec = spec_of(applied(self._data, advice))
-            plan, judged = _any_plan(spec, self._most_tried, self._left) if spec else (None, 0)
+            source = _changed(self._data, advice)
+            plan, judged = _any_plan(source, self._most_tried, self._left) if source else (None, 0)
             self._known[key], self._left = plan, self._left - max(judged, LEAST_COUNTED)
         return self._known[key]
 
@@ -325,10 +324,10 @@ class _Mend:
             free = _union([problem, tuple((path, None) for path in open_to)])
             if self.is_legal(free):
                 return problem
-            spec = spec_of(applied(self._data, free))
-            if spec is None:
+            source = _changed(self._data, free)
+            if source is None:
                 return None
-            found = _violations(spec)
+            found = _violations(source)
             more = [choices[0] for v in found if (choices := v.fix.changes(v.field))]
             changed = _union([problem, *(each for each in more if not open_to & dict(each).keys())])
             if changed == problem:
@@ -440,6 +439,12 @@ def applied(data: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
     return changed
 
 
+def _changed(data: Mapping[str, Any], advice: Advice) -> SpecFile | None:
+    """Return the spec that plain data with a change is, None if it is no spec."""
+    spec = spec_of(applied(data, advice))
+    return SpecFile.of(spec) if spec else None
+
+
 def _steps(path: str) -> tuple[str, ...]:
     """Return the steps to a field: what is searched has the dots of its path in its name."""
     if path.startswith("search."):
@@ -447,16 +452,16 @@ def _steps(path: str) -> tuple[str, ...]:
     return tuple(path.split("."))
 
 
-def _any_plan(spec: Spec, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:
+def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kernel | None, int]:
     """Return a legal plan for a spec, of a part of its configurations, and how many kernels were judged.
 
     The plan is None where none is among them.
     """
-    family = family_of(spec)
-    if foreign_choices(spec, family):
+    family = family_of(source)
+    if foreign_choices(source.spec, family):
         return None, 0
-    refuted = Refuted(family, pinned(spec))
-    for configuration in family.space.configurations(spec, most_tried):
+    refuted = Refuted(family, pinned(source.spec))
+    for configuration in family.space.configurations(source, most_tried):
         if refuted.everything or refuted.judged > most_judged:
             break
         if refuted.knows(configuration.decisions) or configuration.overfull:
@@ -469,12 +474,12 @@ def _any_plan(spec: Spec, most_tried: int, most_judged: int) -> tuple[Kernel | N
     return None, refuted.judged
 
 
-def _violations(spec: Spec) -> tuple[Violation, ...]:
+def _violations(source: SpecFile) -> tuple[Violation, ...]:
     """Return what is wrong with a spec of which no field is more to blame than another."""
-    family = family_of(spec)
-    if foreign := foreign_choices(spec, family):
+    family = family_of(source)
+    if foreign := foreign_choices(source.spec, family):
         return foreign
-    kernel = next(iter(family.space.configurations(spec))).lower_bound
+    kernel = next(iter(family.space.configurations(source))).lower_bound
     return judge(kernel, family.problem_rules) or family.judge(kernel)
 
 
@@ -497,7 +502,7 @@ FEW_WAVES = 0.5
 
 def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
     """Return what a user of a legal plan should know: SMs that stay idle, a space that was only sampled."""
-    found = [*_idle(plan), *_sampled(source.spec)]
+    found = [*_idle(plan), *_sampled(source)]
     return tuple(replace(each.diagnosed(source), severity="warning") for each in _in_order(found, source))
 
 
@@ -523,11 +528,12 @@ def _idle(plan: Kernel) -> Iterator[Violation]:
             )
 
 
-def _sampled(spec: Spec) -> Iterator[Violation]:
-    if (size := family_of(spec).space.size(spec)) > MOST_CONFIGURATIONS:
+def _sampled(source: SpecFile) -> Iterator[Violation]:
+    search = source.spec.search
+    if (size := family_of(source).space.size(source)) > MOST_CONFIGURATIONS:
         yield Violation(
             "large-search",
-            f"search.{next(iter(spec.search))}" if spec.search else "",
+            f"search.{next(iter(search))}" if search else "",
             f"{size:,} combinations",
             f"{MOST_CONFIGURATIONS:,} of them were tried, evenly spread over all",
             clause("state more fields, or fewer values, for all to be"),
@@ -728,17 +734,17 @@ class Ranking:
         return data
 
 
-def rank(spec: Spec, tick: Tick = _unheard) -> Ranking:
+def rank(source: SpecFile, tick: Tick = _unheard) -> Ranking:
     """Return all configurations of a spec, for the problems that it is planned for.
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
-    problem, family = problem_of(spec), family_of(spec)
-    shapes, wanted = problem.planned_shapes, searched(spec)
+    problem, family = source.problem, family_of(source)
+    shapes, wanted = problem.planned_shapes, searched(source.spec)
     legal: list[Candidate] = []
     refused: list[Refusal] = []
-    total = min(family.space.size(spec), MOST_CONFIGURATIONS)
-    for done, configuration in enumerate(family.space.configurations(spec)):
+    total = min(family.space.size(source), MOST_CONFIGURATIONS)
+    for done, configuration in enumerate(family.space.configurations(source)):
         tick(done, total)
         plan, cost, violations = _best_plan(family, configuration, shapes, wanted)
         if violations:

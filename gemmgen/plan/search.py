@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from gemmgen.plan.decisions import pinned, problem_of, searched
+from gemmgen.plan.decisions import pinned, searched
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Rule, Violation, decisions_read, first_broken, judge
 from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.spec import Spec
+from gemmgen.spec import SpecFile
 
 
 @dataclass(frozen=True)
@@ -158,27 +158,26 @@ class Space(ABC, Generic[P]):
         preferred = self.preferred(kernel)
         return sum(_place(getattr(kernel, name), preferred.get(name, ())) for name in names)
 
-    def size(self, spec: Spec) -> int:
+    def size(self, source: SpecFile) -> int:
         """Return how many combinations of values a spec leaves open."""
-        return sum(grid.size for grid in self._grids(spec))
+        return sum(grid.size for grid in self._grids(source))
 
-    def configurations(self, spec: Spec, most: int = MOST_CONFIGURATIONS) -> Iterator[Configuration[P]]:
+    def configurations(self, source: SpecFile, most: int = MOST_CONFIGURATIONS) -> Iterator[Configuration[P]]:
         """Yield combinations of values that a spec leaves open, legal or not: all, or so many of them."""
-        problem, grids = problem_of(spec), list(self._grids(spec))
+        grids = list(self._grids(source))
         ends = list(itertools.accumulate(grid.size for grid in grids))
         for index in spread(ends[-1], most):
             place = bisect_right(ends, index)
             grid = grids[place]
             decisions = grid.decisions(index - (ends[place] - grid.size))
-            yield Configuration(self, problem, decisions, grid.stored)
+            yield Configuration(self, source.problem, decisions, grid.stored)
 
-    def _grids(self, spec: Spec) -> Iterator[_Grid]:
+    def _grids(self, source: SpecFile) -> Iterator[_Grid]:
         """Yield the combinations of each branch."""
-        problem = problem_of(spec)
-        for stated, wanted in _spelled_out(pinned(spec), searched(spec)):
+        for stated, wanted in _spelled_out(pinned(source.spec), searched(source.spec)):
             names = {*self.stores, *self.memory}
             stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
-            for branch in self.branches(problem, stated, wanted):
+            for branch in self.branches(source.problem, stated, wanted):
                 open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
                 fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
                 choices = {**branch.choices, **wanted}
@@ -186,9 +185,9 @@ class Space(ABC, Generic[P]):
                 stored = {name: values for name, values in stores.items() if name not in fixed}
                 yield _Grid(fixed, tried, stored)
 
-    def kernels(self, spec: Spec) -> Iterator[P]:
+    def kernels(self, source: SpecFile) -> Iterator[P]:
         """Yield a kernel for every combination of values that a spec leaves open, legal or not."""
-        for configuration in self.configurations(spec):
+        for configuration in self.configurations(source):
             yield from configuration.kernels()
 
 

@@ -15,7 +15,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gemmgen.problem import Problem
 from gemmgen.problem.operations import OPERATIONS, Operation
 from gemmgen.spec.diagnostics import (
     Code,
@@ -41,6 +42,7 @@ from gemmgen.spec.diagnostics import (
     shortened,
 )
 from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
+from gemmgen.spec.request import problem_of
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 64 * 1024
@@ -184,6 +186,19 @@ class SpecFile:
     """Where each value starts; a list's items are fields too: ``check.shapes.0.2``."""
     key_positions: Mapping[str, Place]
     """Where each field starts: its key, or the value itself for a list's item."""
+
+    @classmethod
+    def of(cls, spec: Spec) -> SpecFile:
+        """Return a spec that was made by a program, as if it came from a file.
+
+        Diagnostics call it by its title, and no field of it has a line.
+        """
+        return cls(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={})
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What the spec says that its kernel computes, for which shapes, and on which GPU."""
+        return problem_of(self.spec)
 
     def locate(self, field: str) -> Place | tuple[None, None]:
         """Return the place of a field's value.

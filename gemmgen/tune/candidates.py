@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final, cast
@@ -18,7 +18,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, pinned, statements
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_of, rank
+from gemmgen.plan.planner import family_for, family_of, rank
 from gemmgen.plan.sum_order import SumOrder
 from gemmgen.problem import Shape, shape_text
 from gemmgen.render import render
@@ -166,11 +166,10 @@ class Tuned:
 
     def is_open(self, path: str, value: Value) -> bool:
         """Whether the spec leaves it to the planner that a field has this value."""
-        spec = self.source.spec
-        name = FIELDS[path]
+        spec, name = self.source.spec, FIELDS[path]
         return (
             name not in pinned(spec)
-            and name in family_of(spec).decisions
+            and name in family_of(self.source).decisions
             and value in spec.search.get(path, (value,))
         )
 
@@ -180,7 +179,7 @@ class Tuned:
         One that breaks the spec's promise of batch invariance is none.
         """
         try:
-            plan = plan_spec(_file(self.spec(pins)))
+            plan = plan_spec(SpecFile.of(self.spec(pins)))
             return plan if self.adds_up(plan) else None
         except (GemmgenError, ValueError):
             return None
@@ -202,10 +201,6 @@ class Tuned:
 
 UNTUNED: Final = ("title", "check", "bench", "problem")
 """Sections that no kernel of a shape depends on."""
-
-
-def _file(spec: Spec) -> SpecFile:
-    return SpecFile(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={})
 
 
 @dataclass(frozen=True)
@@ -230,21 +225,21 @@ def candidate_of(tuned: Tuned, plan: Kernel) -> Candidate:
     """
     pins = _open_decisions(tuned, plan)
     spec = tuned.spec(pins)
-    if plan_spec(_file(spec)) != plan:
-        raise ValueError(f"{family_of(spec).label(plan)}: no spec states it")
+    if plan_spec(SpecFile.of(spec)) != plan:
+        raise ValueError(f"{family_for(plan).label(plan)}: no spec states it")
     text = spec_text(spec)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     module = render(plan, spec_name=f"{tuned.stem}.yaml", spec_sha256=sha256)
-    return Candidate(_label(spec, plan), pins, text, module, kernel_sha256(module))
+    return Candidate(_label(plan), pins, text, module, kernel_sha256(module))
 
 
-def _label(spec: Spec, plan: Kernel) -> str:
+def _label(plan: Kernel) -> str:
     """Return the decisions in one line: those of a configuration, and how tiles and buffers follow."""
     lines = (plan.order,) if plan.width == 1 else (plan.order, plan.minor, str(plan.width))
     rings = f"{plan.stages} stages"
     stores = f"stored by {plan.subtile_n} in {plan.epilogue_buffers}"
     registers = ["A from registers"] if getattr(plan, "a_source", "shared") == "registers" else []
-    return ", ".join([family_of(spec).label(plan), *registers, rings, " ".join(lines), stores])
+    return ", ".join([family_for(plan).label(plan), *registers, rings, " ".join(lines), stores])
 
 
 def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
@@ -292,16 +287,9 @@ def first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
 def _first_candidates(tuned: Tuned, count: int) -> list[Candidate]:
     spec = tuned.spec()
     first = plan_spec(  # of an illegal spec this says what is wrong, at its line
-        SpecFile(
-            spec.model_copy(update={"bench": Runs(shapes=(tuned.shape,))}),
-            tuned.source.path,
-            tuned.source.stem,
-            tuned.source.sha256,
-            tuned.source.positions,
-            tuned.source.key_positions,
-        )
+        replace(tuned.source, spec=spec.model_copy(update={"bench": Runs(shapes=(tuned.shape,))}))
     )
-    ranked = (each.plan for each in rank(spec).to_measure(count))
+    ranked = (each.plan for each in rank(SpecFile.of(spec)).to_measure(count))
     seeds = (tuned.plan(pins) for pins in SEEDS if all(tuned.is_open(*each) for each in pins.items()))
     return _candidates(tuned, (first, *ranked, *seeds))
 

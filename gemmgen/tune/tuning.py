@@ -25,12 +25,12 @@ from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
 from gemmgen.bench.suite import Rounds
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import comment_text
-from gemmgen.plan.decisions import problem_of
 from gemmgen.plan.rule import counted
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, write_files
 from gemmgen.scratch import scratch, usable_cores
 from gemmgen.spec import load_spec
+from gemmgen.spec.request import problem_of
 from gemmgen.tune import Row, add_to_table, read_table
 from gemmgen.tune.candidates import (
     Candidate,

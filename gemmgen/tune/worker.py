@@ -28,10 +28,10 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape
 from gemmgen.scratch import LostError, forked, serving, usable_cores
 from gemmgen.spec import Spec
+from gemmgen.spec.request import problem_of
 from gemmgen.tune.store import Evidence, Why
 
 PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)

@@ -14,10 +14,10 @@ from ruamel.yaml.error import YAMLError
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan import plan_spec
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Spec
+from gemmgen.spec.request import problem_of
 
 ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
     {
@@ -141,7 +141,7 @@ def single_tile(spec: Spec) -> Shape | None:
     m, n, k = spec.tile.m, spec.tile.n, spec.tile.k
     if m and n and k:
         return m * (spec.cluster.m or 1), n * (spec.cluster.n or 1), k
-    plan = plan_spec(SpecFile(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={}))
+    plan = plan_spec(SpecFile.of(spec))
     return plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k
 
 

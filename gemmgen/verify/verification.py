@@ -16,10 +16,10 @@ from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import Check, tolerance
-from gemmgen.plan.decisions import problem_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
 from gemmgen.spec.model import Spec
+from gemmgen.spec.request import problem_of
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
 
 Group = Callable[[Case], Iterator[Check]]

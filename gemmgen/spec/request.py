@@ -1,0 +1,51 @@
+"""From a spec to the problem that its kernel solves."""
+
+from __future__ import annotations
+
+from gemmgen.hardware import GPUS, SCALE_FORMATS
+from gemmgen.hardware.elements import DTYPES
+from gemmgen.problem import BlockScale, Operand, Problem, Ranges
+from gemmgen.problem.operations import stated_parameters
+from gemmgen.spec.model import InputB, Spec
+
+
+def problem_of(spec: Spec) -> Problem:
+    """Return what the spec says that the kernel computes."""
+    a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
+    exact = DTYPES[a.dtype].integer and DTYPES[b.dtype].integer
+    return Problem(
+        title=spec.title,
+        gpu=GPUS[spec.target],
+        a=_operand(a, b),
+        b=_operand(b, a),
+        c=DTYPES[c.dtype] if c else None,
+        d=DTYPES[d.dtype],
+        accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
+        alpha=1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha,
+        beta=1.0 if spec.epilogue.beta is None else spec.epilogue.beta,
+        ops=tuple(op for op, _ in spec.epilogue.steps),
+        check_shapes=spec.check.shapes if spec.check else (),
+        bench_shapes=spec.bench.shapes if spec.bench else (),
+        parameters=tuple(stated_parameters(spec.epilogue.steps)),
+        ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
+        deterministic=spec.deterministic,
+        batch_invariant=spec.batch_invariant,
+        copies_misaligned=spec.operands.misaligned == "copy",
+        backward=spec.backward,
+    )
+
+
+def _operand(operand: InputB, other: InputB) -> Operand:
+    """Return an operand; 4-bit elements are padded where those of the other one have 8 bits."""
+    padded = DTYPES[operand.dtype].bits == 4 and DTYPES[other.dtype].bits != 4
+    if operand.packing is not None:
+        padded = operand.packing == "padded"
+    scale = None
+    if said := operand.scale:
+        scale_format = SCALE_FORMATS[said.format]
+        scale = BlockScale(
+            format=scale_format,
+            dtype=DTYPES[said.dtype or scale_format.dtype],
+            vector=said.vector or scale_format.vector,
+        )
+    return Operand(DTYPES[operand.dtype], operand.major or "k", scale, padded)
