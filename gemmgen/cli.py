@@ -563,8 +563,8 @@ def verify_command(
         with staged(product) as module_path:
             module = import_generated(module_path)
             tell = partial(_prefixed, progress, product.source.stem)
-            spec, deterministic = product.source.spec, product.plan.deterministic
-            verification = verify(module, spec, chosen, deterministic=deterministic, progress=tell)
+            source, deterministic = product.source, product.plan.deterministic
+            verification = verify(module, source, chosen, deterministic=deterministic, progress=tell)
             return product.source.path, verification
 
     with _progress("testing") as progress:

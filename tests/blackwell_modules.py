@@ -16,13 +16,12 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import rounded
-from gemmgen.spec import Spec, load_spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile, load_spec
 
 
-def module_and_spec(path: Path) -> tuple[ModuleType, Spec]:
+def module_and_spec(path: Path) -> tuple[ModuleType, SpecFile]:
     """A committed module, executed afresh, and its spec."""
-    return import_generated(module_file(path.stem)), load_spec(path).spec
+    return import_generated(module_file(path.stem)), load_spec(path)
 
 
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> None:
@@ -33,12 +32,12 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 
 
-def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: Spec) -> None:
+def computed(monkeypatch: pytest.MonkeyPatch, module: ModuleType, spec: SpecFile) -> None:
     """Let a module run on the CPU: all of its wrapper, and in place of the launch what the spec says.
 
     The operands are looked at through the wrapper's descriptors: the bytes, rows and strides that TMA gets.
     """
-    problem = problem_of(spec)
+    problem = spec.problem
     matmul, names = module.matmul, module.matmul_kernel.arg_names
 
     def launch(*launched: Any) -> None:

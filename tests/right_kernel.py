@@ -11,8 +11,7 @@ from torch import Tensor
 from gemmgen.module import Matmul
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded, rounded_to_tf32
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.spec import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import Spec, SpecFile
 
 CPU = torch.device("cpu")
 SHAPE = (40, 48, 64)
@@ -60,7 +59,7 @@ def spec_of(
     alpha: float | None = None,
     beta: float | None = None,
     target: str = "",
-) -> Spec:
+) -> SpecFile:
     """A spec; `a` may be one of SCALED, which says what B is too."""
     major = {"k": "k", "m": "mn"}
     (a, a_format), (b, b_format) = SCALED.get(a, ((a, ""), (b or a, "")))
@@ -71,15 +70,17 @@ def spec_of(
     }
     if c or "residual" in ops:
         operands["c"] = {"dtype": c or "fp32"}
-    return Spec.model_validate(
-        {
-            "title": "t",
-            "target": target or ("b200" if a_format else "h200"),
-            "operands": operands,
-            "accumulator": accumulator,
-            "mma": {"promote_k": promote_k},
-            "epilogue": {"alpha": alpha, "beta": beta, "ops": list(ops)},
-        }
+    return SpecFile.of(
+        Spec.model_validate(
+            {
+                "title": "t",
+                "target": target or ("b200" if a_format else "h200"),
+                "operands": operands,
+                "accumulator": accumulator,
+                "mma": {"promote_k": promote_k},
+                "epilogue": {"alpha": alpha, "beta": beta, "ops": list(ops)},
+            }
+        )
     )
 
 
@@ -99,9 +100,9 @@ def plain(operand: Tensor, scales: Tensor | None, vector: int) -> Tensor:
     return operand
 
 
-def exact_operand(inputs: Inputs, spec: Spec, name: str) -> Tensor:
+def exact_operand(inputs: Inputs, spec: SpecFile, name: str) -> Tensor:
     """A or B's transpose [rows, K] of a block-scaled spec, in float64."""
-    operand, stored = (spec.operands.a, inputs.a) if name == "a" else (spec.operands.b, inputs.b.T)
+    operand, stored = (spec.spec.operands.a, inputs.a) if name == "a" else (spec.spec.operands.b, inputs.b.T)
     assert operand.scale is not None
     return plain(stored, inputs.extras[f"{name}_scale"], VECTORS[operand.scale.format])
 
@@ -125,22 +126,22 @@ def unpacked_scales(scales: Tensor, rows: int, columns: int) -> Tensor:
     return blocks[r // 128, c // 4, r % 32 * 16 + r % 128 // 32 * 4 + c % 4].view(scales.dtype)
 
 
-def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
+def written_out(spec: SpecFile, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
     """What the spec says, word for word and in fp32 where a kernel would be."""
     a_vector, b_vector = (
         VECTORS[operand.scale.format] if operand.scale else 0
-        for operand in (spec.operands.a, spec.operands.b)
+        for operand in (spec.spec.operands.a, spec.spec.operands.b)
     )
-    if spec.operands.a.dtype == "tf32":
+    if spec.problem.a.dtype.name == "tf32":
         a, b = rounded_to_tf32(a), rounded_to_tf32(b)
     a, b = plain(a, extras.get("a_scale"), a_vector), plain(b.T, extras.get("b_scale"), b_vector).T
     x = (a.double() @ b.double()).float()
-    if spec.epilogue.alpha is not None:
-        x = spec.epilogue.alpha * x
-    if "c" in extras and "residual" not in problem_of(spec).ops:
-        x = x + (1.0 if spec.epilogue.beta is None else spec.epilogue.beta) * extras["c"].float()
+    if spec.spec.epilogue.alpha is not None:
+        x = spec.spec.epilogue.alpha * x
+    if "c" in extras and "residual" not in spec.problem.ops:
+        x = x + (1.0 if spec.spec.epilogue.beta is None else spec.spec.epilogue.beta) * extras["c"].float()
     functional = torch.nn.functional
-    slopes = {found.op: found.value for found in problem_of(spec).parameters}
+    slopes = {found.op: found.value for found in spec.problem.parameters}
     operations: dict[str, Callable[[], Tensor]] = {
         "tensor_scale": lambda: x * extras["tensor_scale"].item(),
         "row_scale": lambda: x * extras["row_scale"].unsqueeze(1),
@@ -155,18 +156,18 @@ def written_out(spec: Spec, a: Tensor, b: Tensor, **extras: Tensor) -> Tensor:
         "gelu_erf": lambda: functional.gelu(x.double()).float(),
         "silu": lambda: functional.silu(x.double()).float(),
     }
-    for op in problem_of(spec).ops:
+    for op in spec.problem.ops:
         x = operations[op]()
     return x
 
 
-def kernel(spec: Spec, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmul:
+def kernel(spec: SpecFile, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmul:
     """A right ``matmul``, but for what spoils its fp32 result; it takes exactly the keywords of its spec."""
-    d_dtype = TORCH_DTYPES[spec.operands.d.dtype]
-    expected = {op for op in problem_of(spec).ops if op.endswith(("scale", "bias"))}
-    expected |= {"c"} if spec.operands.c else set()
-    expected |= {"a_scale"} if spec.operands.a.scale else set()
-    expected |= {"b_scale"} if spec.operands.b.scale else set()
+    d_dtype = TORCH_DTYPES[spec.problem.d.name]
+    expected = {op for op in spec.problem.ops if op.endswith(("scale", "bias"))}
+    expected |= {"c"} if spec.spec.operands.c else set()
+    expected |= {"a_scale"} if spec.spec.operands.a.scale else set()
+    expected |= {"b_scale"} if spec.spec.operands.b.scale else set()
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
         assert set(extras) == expected
@@ -174,8 +175,8 @@ def kernel(spec: Spec, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmu
             raise ValueError("out must have rows of whole 16-byte units")
         k = a.shape[1] * (2 if a.dtype == torch.uint8 else 1)
         for name, rows, operand in (
-            ("a_scale", a.shape[0], spec.operands.a),
-            ("b_scale", b.shape[1], spec.operands.b),
+            ("a_scale", a.shape[0], spec.spec.operands.a),
+            ("b_scale", b.shape[1], spec.spec.operands.b),
         ):
             if operand.scale is not None:
                 extras[name] = unpacked_scales(extras[name], rows, -(-k // VECTORS[operand.scale.format]))

@@ -76,6 +76,16 @@ def test_the_names_of_files_tell_them_apart(architecture: ModuleType) -> None:
     assert {name: count for name, count in names.items() if count > MOST_FILES_OF_A_NAME} == {}
 
 
+def test_only_a_loaded_spec_asks_for_its_problem(architecture: ModuleType) -> None:
+    """All others take the problem that it carries."""
+    asking = {
+        name
+        for name, path in architecture.files().items()
+        if "gemmgen.spec.request" in path.read_text(encoding="utf-8")
+    }
+    assert asking == {"gemmgen.spec.load"}
+
+
 def test_the_picture_is_drawn_from_the_imports(architecture: ModuleType) -> None:
     """`python docs/architecture.py` draws it anew."""
     assert architecture.PICTURE.read_text(encoding="utf-8") == architecture.drawn()

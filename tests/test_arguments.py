@@ -60,9 +60,9 @@ def boxes_of(kind: str) -> dict[str, tuple[list[int], Any]]:
 @pytest.mark.parametrize("kind", SCALED)
 def test_descriptors_are_over_packed_scales_and_bytes(kind: str) -> None:
     spec = spec_of(kind, "fp32")
-    inputs = random_inputs((300, 200, 640), spec, generator(), guarded=True)
+    inputs = random_inputs((300, 200, 640), spec.problem, generator(), guarded=True)
     d, boxes = torch.empty(300, 200), boxes_of(kind)
-    found = kernel_arguments(fake_module(boxes), spec, inputs, d)
+    found = kernel_arguments(fake_module(boxes), spec.problem, inputs, d)
     assert [x.layout for x in found] == [boxes[name][1] for name in ("a", "b", "a_scale", "b_scale", "out")]
     assert found[0].base.data_ptr() == inputs.a.data_ptr()
     assert list(found[1].shape) == list(inputs.b.T.shape)
@@ -79,9 +79,9 @@ def test_descriptors_are_over_packed_scales_and_bytes(kind: str) -> None:
 @pytest.mark.parametrize("kind", SCALED)
 def test_a_hand_written_kernel_gets_the_reference_in_the_simulator(kind: str) -> None:
     spec = spec_of(kind, "fp32")
-    inputs = integer_inputs((500, 200, 640), spec, generator())
+    inputs = integer_inputs((500, 200, 640), spec.problem, generator())
     d = Matrix.poisoned(500, 200, "fp32", CPU).view
-    arguments = kernel_arguments(fake_module(boxes_of(kind)), spec, inputs, d)
+    arguments = kernel_arguments(fake_module(boxes_of(kind)), spec.problem, inputs, d)
     formats = [dtype for dtype, _ in SCALED[kind]]
     result = run(
         kernels.scaled_kernel,
@@ -92,4 +92,4 @@ def test_a_hand_written_kernel_gets_the_reference_in_the_simulator(kind: str) ->
         schedules=("random",),
     )
     assert result.findings == ()
-    assert torch.equal(d.double(), reference(inputs, spec))
+    assert torch.equal(d.double(), reference(inputs, spec.problem))

@@ -14,7 +14,7 @@ from gemmgen.bench.baseline import cublas
 from gemmgen.errors import GemmgenError
 from gemmgen.numerics.inputs import Matrix, random_inputs
 from gemmgen.numerics.reference import deviation
-from gemmgen.spec import Spec, load_spec
+from gemmgen.spec import SpecFile, load_spec
 
 ROOT = Path(__file__).parent.parent
 RECORDS = sorted((ROOT / "benchmarks").glob("h100_*.json"))
@@ -24,7 +24,7 @@ REDUCED = "reduced-precision reduction True"
 SCALED = "use_fast_accum=True"
 F = "torch.nn.functional"
 
-STATED: dict[str, tuple[Spec, str]] = {
+STATED: dict[str, tuple[SpecFile, str]] = {
     "tf32": (spec_of("tf32", "fp32"), "torch.matmul(a, b, out=d), tf32, allow_tf32 True"),
     "tf32 into bf16": (
         spec_of("tf32", "bf16"),
@@ -129,24 +129,24 @@ def test_the_baseline_of_a_spec_is_stated_exactly(name: str) -> None:
     assert cublas(spec).text == CHOICE + text
 
 
-def runs_here(spec: Spec) -> bool:
+def runs_here(spec: SpecFile) -> bool:
     """Whether torch has the call on a CPU: it has no 8-bit floats there, and no `out_dtype`."""
-    return spec.operands.a.dtype in ("bf16", "fp16", "tf32", "int8")
+    return spec.problem.a.dtype.name in ("bf16", "fp16", "tf32", "int8")
 
 
 @pytest.mark.parametrize("name", [name for name, (spec, _) in STATED.items() if runs_here(spec)])
 def test_what_the_baseline_calls_computes_the_spec(name: str) -> None:
     spec, _ = STATED[name]
     shape = (40, 48, 64)
-    inputs = random_inputs(shape, spec, torch.Generator().manual_seed(0), normalized=True)
-    d = Matrix.poisoned(40, 48, spec.operands.d.dtype, torch.device("cpu")).view
+    inputs = random_inputs(shape, spec.problem, torch.Generator().manual_seed(0), normalized=True)
+    d = Matrix.poisoned(40, 48, spec.problem.d.name, torch.device("cpu")).view
     baseline = cublas(spec)
     with baseline.settings():
         call = baseline.bind(inputs, d)
         for _ in range(2):  # what it changes are its own results
-            found = deviation(call(), inputs, spec)
+            found = deviation(call(), inputs, spec.problem)
             # Each operation rounds to the type that holds the result between them.
-            assert found.relative < (0 if spec.operands.d.dtype == "int32" else 6.5e-2) + 1e-12
+            assert found.relative < (0 if spec.problem.d.name == "int32" else 6.5e-2) + 1e-12
 
 
 def test_settings_of_torch_are_put_back() -> None:
@@ -169,12 +169,12 @@ def test_settings_of_torch_are_put_back() -> None:
         (spec_of("e4m3", "bf16", majors="mk"), "e4m3 and e4m3 with an M-contiguous A"),
     ],
 )
-def test_what_torch_cannot_multiply_has_no_baseline(spec: Spec, what: str) -> None:
+def test_what_torch_cannot_multiply_has_no_baseline(spec: SpecFile, what: str) -> None:
     with pytest.raises(GemmgenError, match=rf"error\[no-baseline\]: torch has no cuBLAS matmul of {what}$"):
         cublas(spec)
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.stem)
 def test_a_record_names_the_baseline_that_its_spec_has(record: Path) -> None:
-    spec = load_spec(spec_file(record.stem)).spec
+    spec = load_spec(spec_file(record.stem))
     assert cublas(spec).text == json.loads(record.read_text())["baseline"]

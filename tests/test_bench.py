@@ -50,7 +50,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes, moved_bytes
 from gemmgen.product import make
-from gemmgen.spec import Spec
+from gemmgen.spec import Spec, SpecFile
 from gemmgen.verify.shapes import single_tile
 
 ROOT = Path(__file__).parent.parent
@@ -75,10 +75,10 @@ def own_or_given_d(a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
     return out
 
 
-def spec_of(d: str = "bf16") -> Spec:
+def spec_of(d: str = "bf16") -> SpecFile:
     operand = {"dtype": "bf16", "major": "k"}
     operands = {"a": operand, "b": operand, "d": {"dtype": d}}
-    return Spec.model_validate({"title": "t", "target": "h200", "operands": operands})
+    return SpecFile.of(Spec.model_validate({"title": "t", "target": "h200", "operands": operands}))
 
 
 def run(
@@ -331,7 +331,7 @@ def test_every_type_has_its_bytes_and_its_roofline() -> None:
 def test_without_a_ceiling_there_is_no_roofline_and_progress_says_so() -> None:
     operand = {"dtype": "int8", "major": "k"}
     operands = {"a": operand, "b": operand, "d": {"dtype": "int32"}}
-    spec = Spec.model_validate({"title": "t", "target": "h200", "operands": operands})
+    spec = SpecFile.of(Spec.model_validate({"title": "t", "target": "h200", "operands": operands}))
     told: list[str] = []
 
     def matmul(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
@@ -677,18 +677,18 @@ def test_a_bad_shape_file_is_refused(
         parse_shapes("s.yaml")
 
 
-def shapes_to_time(spec: Spec) -> dict[Shape, str]:
+def shapes_to_time(spec: SpecFile) -> dict[Shape, str]:
     """Problems that the spec's kernel and its baseline can both compute, and how each is to be timed.
 
     One is long enough for events and one is not; then the same with an N for which ``out`` is refused, if
     torch can do that: in 8 bits, N and K must be whole units of 16. No B200 can do 8192**3 in less than
     122 us: 1.0995e12 operations / 9e15.
     """
-    if spec.target == "b200":
+    if spec.spec.target == "b200":
         return {(8192, 8192, 8192): "events", (1024, 1024, 1024): "graph"}
     if tile := single_tile(spec):
         return {tile: "graph"}
-    if spec.operands.a.dtype in ("e4m3", "e5m2", "int8"):
+    if spec.problem.a.dtype.name in ("e4m3", "e5m2", "int8"):
         return {(4096, 4096, 16384): "events", (1000, 1008, 992): "graph"}
     return {
         (4096, 4096, 4096): "events",
@@ -698,7 +698,7 @@ def shapes_to_time(spec: Spec) -> dict[Shape, str]:
     }
 
 
-def no_baseline(spec: Spec) -> str:
+def no_baseline(spec: SpecFile) -> str:
     """Why torch has nothing to compare a spec's kernel with, empty where it has."""
     try:
         cublas(spec)
@@ -712,7 +712,7 @@ def no_baseline(spec: Spec) -> str:
 def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec_path = spec_file(path.stem)
     committed = make(spec_path)
-    spec = committed.source.spec
+    spec = committed.source
     try:
         require_gpu(committed.plan.architecture)  # a B200 for b200_*, an H100 or H200 for h100_*
     except GemmgenError as error:

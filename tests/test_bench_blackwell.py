@@ -31,7 +31,7 @@ from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
-from gemmgen.spec import Spec
+from gemmgen.spec import SpecFile
 
 CHOICE = "cuBLAS's default choice: "
 PAIRS = "a.view(torch.float4_e2m1fn_x2), b.view(torch.float4_e2m1fn_x2)"
@@ -45,7 +45,7 @@ def silent(_: str) -> None:
 
 # --- cuBLAS
 
-STATED: dict[str, tuple[Spec, str]] = {
+STATED: dict[str, tuple[SpecFile, str]] = {
     "mxfp8": (
         spec_of("mxfp8"),
         f"torch._scaled_mm(a, b, {SCALES}, out_dtype=torch.bfloat16, out=d), mxfp8 (e4m3), {BEFORE}",
@@ -81,7 +81,7 @@ STATED: dict[str, tuple[Spec, str]] = {
 @pytest.mark.parametrize("name", STATED)
 def test_the_baseline_of_scaled_operands_is_stated_exactly(name: str) -> None:
     spec, text = STATED[name]
-    assert offered(spec)
+    assert offered(spec.problem)
     assert cublas(spec).text == CHOICE + text
 
 
@@ -94,7 +94,7 @@ def test_the_baseline_of_scaled_operands_is_stated_exactly(name: str) -> None:
     ],
 )
 def test_formats_that_cublas_lacks_have_no_baseline(kind: str, formats: str) -> None:
-    assert not offered(spec_of(kind))
+    assert not offered(spec_of(kind).problem)
     with pytest.raises(GemmgenError) as caught:
         cublas(spec_of(kind))
     assert str(caught.value) == (
@@ -114,30 +114,32 @@ def on_meta(inputs: Inputs) -> Inputs:
     return Inputs(meta(inputs.a), meta(inputs.b), MappingProxyType(extras))
 
 
-def scaled_mm_arguments(spec: Spec, inputs: Inputs, d: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+def scaled_mm_arguments(
+    spec: SpecFile, inputs: Inputs, d: Tensor
+) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     """What the baseline calls ``_scaled_mm`` with."""
-    call: Any = block_scaled_mm(spec).bind(inputs, d)
+    call: Any = block_scaled_mm(spec.problem).bind(inputs, d)
     function: Any = torch
     assert call.func is function._scaled_mm
     return call.args, call.keywords
 
 
-def checked_by_torch(spec: Spec, inputs: Inputs) -> Tensor:
+def checked_by_torch(spec: SpecFile, inputs: Inputs) -> Tensor:
     """Let torch check the baseline's arguments; it does so where there is no ``out``."""
     m, n, _ = inputs.shape
-    d = torch.empty(m, n, dtype=TORCH_DTYPES[spec.operands.d.dtype], device="meta")
+    d = torch.empty(m, n, dtype=TORCH_DTYPES[spec.problem.d.name], device="meta")
     arguments, keywords = scaled_mm_arguments(spec, on_meta(inputs), d)
     assert keywords.pop("out") is d
     function: Any = torch
     return function._scaled_mm(*arguments, **keywords)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in SCALED if offered(spec_of(kind))])
+@pytest.mark.parametrize("kind", [kind for kind in SCALED if offered(spec_of(kind).problem)])
 @pytest.mark.parametrize("shape", [(256, 128, 512), (300, 784, 704), (16, 16, 32), (1, 16, 96)])
 def test_the_baselines_arguments_are_what_torch_asks_for(kind: str, shape: Shape) -> None:
     spec = spec_of(kind)
     m, n, k = shape
-    plain = random_inputs(shape, spec, torch.Generator().manual_seed(0))
+    plain = random_inputs(shape, spec.problem, torch.Generator().manual_seed(0))
     d = torch.empty(m, n, dtype=torch.bfloat16)
     (a, b), keywords = scaled_mm_arguments(spec, plain.packed(pack_scales), d)
     packed_k = k // 2 if kind == "nvfp4" else k
@@ -166,9 +168,11 @@ OFFERED = [
 @pytest.mark.parametrize("path", OFFERED, ids=lambda path: path.stem)
 def test_torch_accepts_the_arguments_of_every_specs_baseline(path: Path) -> None:
     module, spec = module_and_spec(path)
-    assert offered(spec)
+    assert offered(spec.problem)
     for m, n, k in (256, 256, 256), (496, 608, 640), (304, 784, 704):
-        inputs = random_inputs((m, n, k), spec, torch.Generator().manual_seed(0)).packed(module.pack_scales)
+        inputs = random_inputs((m, n, k), spec.problem, torch.Generator().manual_seed(0)).packed(
+            module.pack_scales
+        )
         result = checked_by_torch(spec, inputs)
         assert (result.shape, result.dtype) == ((m, n), module.ARGUMENTS["out"][0])
 
@@ -176,7 +180,9 @@ def test_torch_accepts_the_arguments_of_every_specs_baseline(path: Path) -> None
 def test_torch_refuses_scales_of_another_size() -> None:
     # So that the test above means something: one block of 512 bytes too many.
     spec = spec_of("nvfp4")
-    inputs = random_inputs((128, 128, 256), spec, torch.Generator().manual_seed(0)).packed(pack_scales)
+    inputs = random_inputs((128, 128, 256), spec.problem, torch.Generator().manual_seed(0)).packed(
+        pack_scales
+    )
     more = torch.cat([inputs.extras["a_scale"].view(torch.uint8)] * 2).view(torch.float8_e4m3fn)
     wrong = replace(inputs, extras=MappingProxyType({**inputs.extras, "a_scale": more}))
     with pytest.raises(RuntimeError, match="scale_a should have 2048 elements, got 4096"):
@@ -202,7 +208,7 @@ def test_every_spec_has_a_baseline() -> None:
         with rival(make(path)) as baseline:
             assert (baseline is not None) == (path.stem in RIVALS)
         if path.stem not in RIVALS:
-            assert cublas(make(path).source.spec).text.startswith(CHOICE)
+            assert cublas(make(path).source).text.startswith(CHOICE)
 
 
 @pytest.mark.parametrize("path", WITHOUT, ids=lambda path: path.stem)
@@ -354,7 +360,7 @@ def test_a_session_brings_the_rival_where_there_is_no_call(
     def fake(
         module: ModuleType,
         subject: Subject,
-        spec: Spec,
+        spec: SpecFile,
         shapes: Sequence[Shape],
         *,
         protocol: Protocol,
@@ -373,7 +379,7 @@ def test_a_session_brings_the_rival_where_there_is_no_call(
 @pytest.mark.parametrize("kind", SCALED)
 def test_scales_are_packed_before_anything_is_timed(kind: str) -> None:
     spec = spec_of(kind)
-    (made,) = input_sets(SMALL, spec, 1, torch.Generator().manual_seed(0), Protocol(), pack_scales)
+    (made,) = input_sets(SMALL, spec.problem, 1, torch.Generator().manual_seed(0), Protocol(), pack_scales)
     for name in ("a_scale", "b_scale"):
         assert made.inputs.extras[name].dim() == 2
         assert torch.equal(
@@ -413,8 +419,10 @@ def test_scales_and_halves_of_bytes_are_counted() -> None:
     assert Dtypes("e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4").moved_bytes((2, 3, 100)) == (
         2 * 104 + 3 * 54 + 12
     )
-    assert dtypes_of(spec_of("mxfp8_by_mxfp4")) == Dtypes("e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4")
-    assert dtypes_of(spec_of("bf16")) == Dtypes("bf16", "bf16", "bf16")
+    assert dtypes_of(spec_of("mxfp8_by_mxfp4").problem) == Dtypes(
+        "e4m3", "e2m1", "bf16", None, "mxfp8", "mxfp4"
+    )
+    assert dtypes_of(spec_of("bf16").problem) == Dtypes("bf16", "bf16", "bf16")
 
 
 def test_a_k_that_the_operands_cannot_have_is_not_timed() -> None:

@@ -66,7 +66,7 @@ from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.planner import Candidate, rank
 from gemmgen.problem import Shape
 from gemmgen.product import make
-from gemmgen.spec import Spec, SpecFile
+from gemmgen.spec import SpecFile
 from gemmgen.spec.model import Runs
 
 SUITE = ROOT / "benchmarks" / "suites" / "h200.yaml"
@@ -97,7 +97,7 @@ class Arms:
         module.__dict__["matmul"] = matmul
         return module
 
-    def baseline(self, spec: Spec) -> Baseline:
+    def baseline(self, spec: SpecFile) -> Baseline:
         def bind(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
             def call() -> Tensor:
                 self.machine.spend("x", self.seconds[BASELINE], 7e-6)
@@ -482,7 +482,7 @@ def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: A
 def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
     tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cublas(spec: Spec) -> Baseline:
+    def cublas(spec: SpecFile) -> Baseline:
         def bind(inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
             if d.shape[0] == 8:
                 raise RuntimeError("M must be divisible by 16")
@@ -1146,7 +1146,7 @@ def test_kernels_that_compute_the_same_meet_in_one_contest() -> None:
         "h100_fp16_axpby": "fp16 + -1 alpha + 0.5 c",
         "h100_int8": "int8",
     }
-    found = {stem: contest_of(make(ROOT / "specs" / f"{stem}.yaml").source.spec) for stem in names}
+    found = {stem: contest_of(make(ROOT / "specs" / f"{stem}.yaml").source) for stem in names}
     assert found == names
 
 

@@ -25,8 +25,7 @@ from torch import Tensor
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.spec import Spec, load_spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile, load_spec
 
 M, N, K = 130, 24, 384
 
@@ -42,7 +41,7 @@ class Wrapper:
     """A module whose kernel is never launched, and legal arguments for it: M = 130, N = 24, K = 384."""
 
     module: ModuleType
-    spec: Spec
+    spec: SpecFile
 
     def call(self, **changed: Any) -> Tensor:
         """Call ``matmul`` with legal arguments, but for those that are given."""
@@ -61,7 +60,7 @@ class Wrapper:
         return k // 2 if self.dtype(name) == torch.uint8 else k
 
     def dtype(self, name: str) -> torch.dtype:
-        return TORCH_DTYPES[(self.spec.operands.a if name == "a" else self.spec.operands.b).dtype]
+        return TORCH_DTYPES[(self.spec.spec.operands.a if name == "a" else self.spec.spec.operands.b).dtype]
 
     def a(self, m: int = M, k: int = K, stride: int | None = None) -> Tensor:
         return self.matrix(m, self.bytes_of_k("a", k), self.dtype("a"), stride)
@@ -70,7 +69,7 @@ class Wrapper:
         return self.matrix(n, self.bytes_of_k("b", k), self.dtype("b"), stride).T
 
     def vector(self, name: str) -> int:
-        operand = self.spec.operands.a if name[0] == "a" else self.spec.operands.b
+        operand = self.spec.spec.operands.a if name[0] == "a" else self.spec.spec.operands.b
         assert operand.scale is not None
         return 16 if operand.scale.format == "nvfp4" else 32
 
@@ -83,13 +82,13 @@ class Wrapper:
 
     def extras(self, m: int = M, n: int = N, k: int = K) -> dict[str, Tensor]:
         made = {"a_scale": self.scales("a_scale", m, k), "b_scale": self.scales("b_scale", n, k)}
-        problem = problem_of(self.spec)
+        problem = self.spec.problem
         if problem.c:
             made["c"] = self.matrix(m, n, TORCH_DTYPES[problem.c.name])
         for name in problem.vectors:
             length = m if OPERATIONS[name].along == "m" else n
             made[name] = self.matrix(1, length, TORCH_DTYPES[problem.vector_dtype(name).name])[0]
-        if "tensor_scale" in self.spec.epilogue.ops:
+        if "tensor_scale" in self.spec.spec.epilogue.ops:
             made["tensor_scale"] = torch.ones(1).as_subclass(Cuda)
         return made
 
@@ -258,7 +257,7 @@ def test_scales_are_keywords_that_must_be_given(wrapper: Wrapper) -> None:
 def wrong_operands(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
     """Operands of the wrong layout or extents, and the message of each; both are K-major, of bytes."""
     a_columns, b_rows = wrapper.bytes_of_k("a", K), wrapper.bytes_of_k("b", K)
-    problem = problem_of(wrapper.spec)
+    problem = wrapper.spec.problem
     a_unit, b_unit = 32 if problem.a.padded else 16, 32 if problem.b.padded else 16
     stride = "must have rows a multiple of"
     axis_of_b = "P" if wrapper.dtype("b") == CODES else "K"
@@ -310,8 +309,8 @@ def test_wrong_operands_are_refused(wrapper: Wrapper) -> None:
             wrapper.call(**changed)
 
 
-PADDED = [path for path in SCALED if problem_of(load_spec(path).spec).k_multiple == 128]
-PACKED = [path for path in SCALED if problem_of(load_spec(path).spec).k_multiple == 2]
+PADDED = [path for path in SCALED if load_spec(path).problem.k_multiple == 128]
+PACKED = [path for path in SCALED if load_spec(path).problem.k_multiple == 2]
 
 
 def test_there_are_modules_of_each_packing() -> None:
@@ -334,7 +333,7 @@ def test_a_k_that_is_no_multiple_of_128_is_refused_where_tma_pads(wrapper: Wrapp
 
 @of(PADDED)
 def test_an_operand_that_tma_pads_starts_and_steps_by_32_bytes(wrapper: Wrapper) -> None:
-    padded = "a" if problem_of(wrapper.spec).a.padded else "b"
+    padded = "a" if wrapper.spec.problem.a.padded else "b"
     rows = {"a": M, "b": N}[padded]
     storage = torch.zeros(rows * 224 + 64, dtype=CODES)
     start = -storage.data_ptr() % 32 + 16
@@ -371,7 +370,7 @@ def test_any_even_k_is_taken_where_bytes_stay_packed(
 
 @of(SCALED)
 def test_nothing_is_launched_for_an_empty_result_and_no_k_gives_zeros(wrapper: Wrapper) -> None:
-    problem = problem_of(wrapper.spec)
+    problem = wrapper.spec.problem
     for m, n, k in (0, N, K), (M, 0, K), (M, N, 0), (0, 0, 0):
         if k == 0 and (problem.c or problem.vectors):
             continue  # refused
@@ -381,9 +380,7 @@ def test_nothing_is_launched_for_an_empty_result_and_no_k_gives_zeros(wrapper: W
             assert torch.count_nonzero(result.float()) == 0
 
 
-READING = [
-    path for path in SCALED if problem_of(load_spec(path).spec).vectors or load_spec(path).spec.operands.c
-]
+READING = [path for path in SCALED if load_spec(path).problem.vectors or load_spec(path).spec.operands.c]
 
 
 @of(READING)
@@ -397,7 +394,7 @@ def test_no_k_is_refused_where_the_epilogue_would_make_something_of_no_product(w
 def test_on_another_gpu_the_module_says_which_it_needs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, spec = module_and_spec(path)
     on_a_fake_gpu(monkeypatch, (9, 0))
-    inputs = random_inputs((5, 32, 128), spec, torch.Generator().manual_seed(0))
+    inputs = random_inputs((5, 32, 128), spec.problem, torch.Generator().manual_seed(0))
     extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
     message = "this kernel needs capability (10, 0), found NVIDIA X: (9, 0)"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):

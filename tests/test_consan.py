@@ -234,10 +234,10 @@ def check(numbers: Numbers) -> None:
     For one element to eight times that: both results are rounded to D's type, and it may be a large one.
     """
     path = spec_file(numbers.module)
-    spec = load_spec(path).spec
+    spec = load_spec(path)
     m, n, k = numbers.shape
-    allowed = tolerance(spec, (m, n, k))
-    assert numbers.different_bits == 0 or not is_exact(spec)
+    allowed = tolerance(spec.problem, (m, n, k), spec.promote_k)
+    assert numbers.different_bits == 0 or not is_exact(spec.problem)
     assert numbers.relative <= allowed.relative
     assert numbers.worst_element <= 8 * allowed.relative
 

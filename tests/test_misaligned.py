@@ -34,8 +34,7 @@ from gemmgen.numerics.encoding import bits, poison, rounded
 from gemmgen.plan import plan_spec
 from gemmgen.product import make
 from gemmgen.simulate import simulate
-from gemmgen.spec import Spec, load_spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.triton_api import specialize
 from gemmgen.verify import verify
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, MISALIGNED_SHAPES, acceptance_shapes
@@ -85,7 +84,7 @@ class Made:
     """A module that computes on the CPU, its spec, and the arguments of its launches."""
 
     module: ModuleType
-    spec: Spec
+    spec: SpecFile
     launches: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def __call__(self, a: Tensor, b: Tensor, *, out: Tensor | None = None, **extras: Tensor) -> Tensor:
@@ -103,9 +102,9 @@ def memory_of(descriptor: Any, columns: int | None = None) -> Tensor:
     return torch.frombuffer(buffer, dtype=torch.uint8).view(descriptor.base.dtype).as_strided(shape, strides)
 
 
-def on_the_cpu(module: ModuleType, spec: Spec, monkeypatch: pytest.MonkeyPatch) -> Made:
+def on_the_cpu(module: ModuleType, spec: SpecFile, monkeypatch: pytest.MonkeyPatch) -> Made:
     """Let a module run on the CPU: all of its wrapper, and in place of the launch what the spec says."""
-    problem, names = problem_of(spec), module.matmul_kernel.arg_names
+    problem, names = spec.problem, module.matmul_kernel.arg_names
     found = Made(module, spec)
 
     def launch(*launched: Any) -> None:
@@ -131,7 +130,7 @@ def on_the_cpu(module: ModuleType, spec: Spec, monkeypatch: pytest.MonkeyPatch) 
         for source, target, *_ in pairs:
             target.copy_(source)
 
-    on_a_fake_gpu(monkeypatch, (10, 0) if spec.target == "b200" else (9, 0))
+    on_a_fake_gpu(monkeypatch, (10, 0) if spec.spec.target == "b200" else (9, 0))
     launch_into(module, launch)
     monkeypatch.setattr(module, "_copy", copy)
     return found
@@ -160,11 +159,11 @@ def built(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     product = make(path)
     module_path = directory / "copying.py"
     module_path.write_text(product.module, encoding="utf-8")
-    return on_the_cpu(import_generated(module_path), product.source.spec, monkeypatch)
+    return on_the_cpu(import_generated(module_path), product.source, monkeypatch)
 
 
 def committed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
-    return on_the_cpu(import_generated(module_file(path.stem)), load_spec(path).spec, monkeypatch)
+    return on_the_cpu(import_generated(module_file(path.stem)), load_spec(path), monkeypatch)
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -493,8 +492,8 @@ def test_any_other_fault_is_refused_as_ever(plain: Made, case: str) -> None:
 # --- the spec, and what is run for it
 
 
-def spec_of(**operands: object) -> Spec:
-    return Spec.model_validate(document("bf16", "bf16", operands=operands))
+def spec_of(**operands: object) -> SpecFile:
+    return SpecFile.of(Spec.model_validate(document("bf16", "bf16", operands=operands)))
 
 
 def test_a_listed_problem_may_have_rows_of_any_length(tmp_path: Path) -> None:
@@ -525,7 +524,9 @@ def test_such_a_spec_is_tested_on_such_shapes() -> None:
 def test_a_benchmark_gives_such_a_kernel_contiguous_tensors() -> None:
     for misaligned, stride in (("copy", 9), ("refuse", 16)):
         generator = torch.Generator().manual_seed(0)
-        inputs = input_sets((5, 11, 9), spec_of(misaligned=misaligned), 1, generator, Protocol())[0].timed
+        inputs = input_sets((5, 11, 9), spec_of(misaligned=misaligned).problem, 1, generator, Protocol())[
+            0
+        ].timed
         assert (inputs.a.stride(), inputs.b.stride()) == ((stride, 1), (1, stride))
 
 

@@ -77,10 +77,10 @@ class Call:
     @classmethod
     def of(cls, stem: str, m: int = 4, n: int = 32, device: str = "meta") -> Call:
         """Return a call with random tensors; those without memory have the strides of such."""
-        spec, module = made(spec_file(stem)).source.spec, import_generated(module_file(stem))
+        spec, module = made(spec_file(stem)).source, import_generated(module_file(stem))
         k = min(128, (single_tile(spec) or (0, 0, 128))[2])
         generator = torch.Generator("cpu" if device == "meta" else device).manual_seed(1)
-        inputs = random_inputs((m, n, k), spec, generator)
+        inputs = random_inputs((m, n, k), spec.problem, generator)
         arguments = {"a": inputs.a, "b": inputs.b, **inputs.extras}
         if device == "meta":
             arguments = {name: on_meta(tensor) for name, tensor in arguments.items()}
@@ -1052,9 +1052,9 @@ def test_each_kind_replays_its_launch_with_new_data(real: Call) -> None:
     kept = dict(real.module.PREPARED)
     assert len(kept) == 4  # a layout and a D, without `out` and with it
     for seed in range(3):
-        spec = made(spec_file(real.stem)).source.spec
+        spec = made(spec_file(real.stem)).source
         k = real.arguments["a"].shape[1]
-        inputs = random_inputs((48, 64, k), spec, torch.Generator("cuda").manual_seed(seed))
+        inputs = random_inputs((48, 64, k), spec.problem, torch.Generator("cuda").manual_seed(seed))
         for name, tensor in {"a": inputs.a, "b": inputs.b, **inputs.extras}.items():
             real.arguments[name].copy_(tensor)
         other = Call(real.stem, import_generated(module_file(real.stem)), real.arguments, real.d)

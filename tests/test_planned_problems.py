@@ -221,17 +221,17 @@ def test_a_spec_without_shapes_is_timed_on_what_it_was_planned_by(
 
 def test_a_suite_ranks_each_shape_for_itself() -> None:
     entrant: Any = type("Entrant", (), {})()
-    entrant.spec = source(problem=of([1, 64])).spec
+    entrant.source = source(problem=of([1, 64]))
     entrant.entry = type("Entry", (), {"subject": type("S", (), {"spec_path": "x.yaml", "spec_sha256": ""})})
     alone = rank(source(bench={"shapes": [[64, 2112, 7168]]})).legal[0].label
     assert contest._ranked(entrant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_spec_without_shapes_to_check_is_tested_on_the_ends_of_its_problem() -> None:
-    found = default_shapes(source(problem=of([3, 64])).spec)
+    found = default_shapes(source(problem=of([3, 64])))
     assert found[:2] == ((3, 6144, 4096), (64, 6144, 4096))
-    assert default_shapes(source(problem=of(64)).spec)[0] == (64, 6144, 4096)
-    stated = default_shapes(source(problem=of([3, 64]), check={"shapes": [[1, 8, 16]]}).spec)
+    assert default_shapes(source(problem=of(64)))[0] == (64, 6144, 4096)
+    stated = default_shapes(source(problem=of([3, 64]), check={"shapes": [[1, 8, 16]]}))
     assert stated[0] == (1, 8, 16)
     assert (3, 6144, 4096) not in stated
 

@@ -24,11 +24,11 @@ from gemmgen.numerics.encoding import (
 )
 from gemmgen.numerics.inputs import Matrix, integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.spec import Spec
+from gemmgen.spec import SpecFile
 from gemmgen.verify import verify
 
 
-def failures(spec: Spec, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+def failures(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     verification = verify(module_of(matmul), spec, [shape], repeats=1, device="cpu")
     return {check.what for check in verification.failures}
 
@@ -47,7 +47,7 @@ def test_a_right_kernel_of_every_kind_passes(a: DType, d: DType, ops: tuple[str,
 @pytest.mark.parametrize("majors", ["km", "mk", "mm"])
 def test_majors_say_how_operands_lie_in_memory(majors: str) -> None:
     spec = spec_of(majors=majors)
-    inputs = random_inputs((24, 40, 56), spec, generator(), guarded=True)
+    inputs = random_inputs((24, 40, 56), spec.problem, generator(), guarded=True)
     assert inputs.shape == (24, 40, 56)
     assert inputs.a.stride(1 if majors[0] == "k" else 0) == 1
     assert inputs.b.stride(0 if majors[1] == "k" else 1) == 1
@@ -162,7 +162,7 @@ def test_tf32_rounds_to_nearest_even() -> None:
 
 @pytest.mark.parametrize(("a", "d"), KINDS)
 def test_random_operands_have_their_type_and_size(a: DType, d: DType) -> None:
-    inputs = random_inputs((64, 64, 256), spec_of(a, d), generator())
+    inputs = random_inputs((64, 64, 256), spec_of(a, d).problem, generator())
     for operand in (inputs.a, inputs.b):
         assert operand.dtype == TORCH_DTYPES[a]
         # int8 is uniform from -128 to 127, or from -3 to 3 into a D of fp16 or fp8.
@@ -172,7 +172,9 @@ def test_random_operands_have_their_type_and_size(a: DType, d: DType) -> None:
 
 def test_what_surrounds_inputs_is_poison() -> None:
     ops = ("tensor_scale", "row_scale", "column_bias")
-    inputs = random_inputs((5, 7, 9), spec_of("bf16", "bf16", *ops, c="bf16"), generator(), guarded=True)
+    inputs = random_inputs(
+        (5, 7, 9), spec_of("bf16", "bf16", *ops, c="bf16").problem, generator(), guarded=True
+    )
     assert list(inputs.extras) == ["c", "row_scale", "tensor_scale", "column_bias"]
     assert [tuple(x.shape) for x in inputs.extras.values()] == [(5, 7), (5,), (1,), (7,)]
     for tensor in inputs.tensors:
@@ -186,35 +188,35 @@ def test_what_surrounds_inputs_is_poison() -> None:
 
 def test_biases_of_other_results_are_fp32() -> None:
     for a, d in (("e4m3", "e4m3"), ("int8", "fp32"), ("bf16", "fp32")):
-        inputs = random_inputs(SHAPE, spec_of(a, d, "row_bias"), generator())
+        inputs = random_inputs(SHAPE, spec_of(a, d, "row_bias").problem, generator())
         assert inputs.extras["row_bias"].dtype == torch.float32
 
 
 def test_every_term_counts_at_a_long_k() -> None:
     # The product of N(0, 1) is 64 large at K = 4096; an addend of N(0, 1) would be lost in bf16.
-    inputs = random_inputs((32, 32, 4096), spec_of("bf16", "bf16", "residual"), generator())
+    inputs = random_inputs((32, 32, 4096), spec_of("bf16", "bf16", "residual").problem, generator())
     assert inputs.extras["c"].square().mean().sqrt().item() == pytest.approx(64, rel=0.1)
     scaled = spec_of("int8", "bf16", "tensor_scale", "residual", "gelu_erf")
-    inputs = random_inputs((32, 32, 4096), scaled, generator())
+    inputs = random_inputs((32, 32, 4096), scaled.problem, generator())
     assert inputs.extras["c"].square().mean().sqrt().item() == pytest.approx(1, rel=0.1)
-    assert 0.3 < reference(inputs, scaled).square().mean().sqrt().item() < 3
-    normalized = random_inputs((32, 32, 4096), spec_of(), generator(), normalized=True)
-    assert reference(normalized, spec_of()).square().mean().sqrt().item() == pytest.approx(1, rel=0.1)
+    assert 0.3 < reference(inputs, scaled.problem).square().mean().sqrt().item() < 3
+    normalized = random_inputs((32, 32, 4096), spec_of().problem, generator(), normalized=True)
+    assert reference(normalized, spec_of().problem).square().mean().sqrt().item() == pytest.approx(1, rel=0.1)
 
 
 def test_an_activation_sees_numbers_around_zero() -> None:
     spec = spec_of("bf16", "bf16", "column_bias", "silu")
-    inputs = random_inputs((64, 64, 4096), spec, generator())
-    assert 0.3 < reference(inputs, spec).square().mean().sqrt().item() < 3
+    inputs = random_inputs((64, 64, 4096), spec.problem, generator())
+    assert 0.3 < reference(inputs, spec.problem).square().mean().sqrt().item() < 3
 
 
 @pytest.mark.parametrize(("a", "d"), KINDS)
 def test_small_integers_are_computed_exactly_in_fp32(a: DType, d: DType) -> None:
     ops = () if d == "int32" else ("row_scale", "column_bias", "residual", "tensor_scale", "relu")
     spec = spec_of(a, d, *ops, alpha=None if d == "int32" else -0.5)
-    assert is_exact(spec)
-    inputs = integer_inputs((40, 48, 640), spec, generator())
-    exact = rounded(reference(inputs, spec), TORCH_DTYPES[d])
+    assert is_exact(spec.problem)
+    inputs = integer_inputs((40, 48, 640), spec.problem, generator())
+    exact = rounded(reference(inputs, spec.problem), TORCH_DTYPES[d])
     assert torch.equal(
         bits(exact), bits(rounded(written_out(spec, inputs.a, inputs.b, **inputs.extras), exact.dtype))
     )
@@ -222,14 +224,14 @@ def test_small_integers_are_computed_exactly_in_fp32(a: DType, d: DType) -> None
 
 def test_long_sums_of_small_integers_are_exact_in_fp16() -> None:
     shape = 64, 64, 65_536
-    narrow = integer_inputs(shape, spec_of().model_copy(update={"accumulator": "fp16"}), generator())
-    for inputs, fits in ((narrow, True), (integer_inputs(shape, spec_of(), generator()), False)):
+    narrow = integer_inputs(shape, spec_of(accumulator="fp16").problem, generator())
+    for inputs, fits in ((narrow, True), (integer_inputs(shape, spec_of().problem, generator()), False)):
         assert ((inputs.a.float() @ inputs.b.float()).abs().max().item() < 2_048) is fits
 
 
 def test_some_results_are_exact_for_no_integers() -> None:
-    assert not is_exact(spec_of("bf16", "bf16", "silu"))
-    assert not is_exact(spec_of(alpha=0.1))
-    assert not is_exact(spec_of(c="bf16", beta=1e6))
-    assert is_exact(spec_of(c="bf16", alpha=-1.0, beta=0.25))
-    assert is_exact(spec_of("bf16", "bf16", "residual", beta=0.1))  # beta is not used
+    assert not is_exact(spec_of("bf16", "bf16", "silu").problem)
+    assert not is_exact(spec_of(alpha=0.1).problem)
+    assert not is_exact(spec_of(c="bf16", beta=1e6).problem)
+    assert is_exact(spec_of(c="bf16", alpha=-1.0, beta=0.25).problem)
+    assert is_exact(spec_of("bf16", "bf16", "residual", beta=0.1).problem)  # beta is not used

@@ -31,14 +31,14 @@ from gemmgen.numerics.case import Case, row_major, special_values
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, decoded, not_finite, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.spec import Spec
+from gemmgen.spec import SpecFile
 from gemmgen.verify import verify
 
 RAGGED = (37, 40, 200)
 """K is 6.25 blocks of 32, or 12.5 of 16."""
 
 
-def failures(spec: Spec, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+def failures(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     verification = verify(module_of(matmul), spec, [shape], repeats=1, device="cpu")
     return {check.what for check in verification.failures}
 
@@ -62,7 +62,7 @@ def test_a_right_kernel_of_every_format_passes(kind: str, d: str) -> None:
 @pytest.mark.parametrize(("a", "d"), [*FLOATS, ("e5m2", "fp32")])
 def test_dense_problems_are_those_of_hopper(a: str, d: str) -> None:
     spec, hopper = spec_of(a, d, target="b200"), spec_of(a, d)
-    inputs, expected = (random_inputs(RAGGED, either, generator()) for either in (spec, hopper))
+    inputs, expected = (random_inputs(RAGGED, either.problem, generator()) for either in (spec, hopper))
     assert torch.equal(bits(inputs.a), bits(expected.a))
     assert torch.equal(bits(inputs.b), bits(expected.b))
     assert failures(spec, kernel(spec), RAGGED) == set()
@@ -104,7 +104,7 @@ def test_halves_of_bytes_in_the_wrong_order_are_found() -> None:
 @pytest.mark.parametrize("kind", SCALED)
 def test_inputs_have_the_shapes_and_types_of_their_format(kind: str) -> None:
     spec = spec_of(kind, "bf16", "tensor_scale", c="bf16")
-    inputs = random_inputs(RAGGED, spec, generator(), guarded=True)
+    inputs = random_inputs(RAGGED, spec.problem, generator(), guarded=True)
     assert inputs.shape == RAGGED
     assert list(inputs.extras) == ["a_scale", "b_scale", "c", "tensor_scale"]
     m, n, k = RAGGED
@@ -121,7 +121,7 @@ def test_inputs_have_the_shapes_and_types_of_their_format(kind: str) -> None:
 @pytest.mark.parametrize("kind", SCALED)
 def test_scaled_operands_are_about_one_large_and_use_every_code(kind: str) -> None:
     spec = spec_of(kind)
-    inputs = random_inputs((128, 128, 512), spec, generator())
+    inputs = random_inputs((128, 128, 512), spec.problem, generator())
     for name, stored in (("a", inputs.a), ("b", inputs.b)):
         assert 0.7 < exact_operand(inputs, spec, name).square().mean().sqrt() < 1.1
         if stored.dtype == torch.uint8:
@@ -134,7 +134,7 @@ def test_scaled_operands_are_about_one_large_and_use_every_code(kind: str) -> No
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_around_scaled_inputs_is_poison(kind: str) -> None:
-    inputs = random_inputs((5, 7, 96), spec_of(kind), generator(), guarded=True)
+    inputs = random_inputs((5, 7, 96), spec_of(kind).problem, generator(), guarded=True)
     for tensor in inputs.tensors:
         assert tensor.storage_offset() % 16 == 0
         assert max(tensor.stride()) % 16 == 0
@@ -152,7 +152,7 @@ def test_padded_elements_start_at_multiples_of_32_bytes() -> None:
     """As Triton's descriptors and the driver demand; 16 are enough for others."""
     for kind, alignments in (("mxfp8_by_mxfp4", (16, 32)), ("mxfp4_by_mxfp8", (32, 16)), ("mxfp4", (16, 16))):
         # Of e2m1 144 or 160 bytes a row, and as many before and behind.
-        inputs = random_inputs((5, 7, 272), spec_of(kind), generator(), guarded=True)
+        inputs = random_inputs((5, 7, 272), spec_of(kind).problem, generator(), guarded=True)
         for operand, alignment in ((inputs.a, alignments[0]), (inputs.b.T, alignments[1])):
             row = -(-operand.shape[1] // alignment) * alignment + 2 * alignment
             assert operand.stride() == (row, 1)
@@ -166,16 +166,16 @@ def test_poison_of_e2m1_is_a_pair_of_its_least_number() -> None:
 
 def test_an_odd_k_fills_no_bytes() -> None:
     with pytest.raises(ValueError, match="share a byte, and 65 is odd"):
-        random_inputs((8, 8, 65), spec_of("mxfp4"), generator())
+        random_inputs((8, 8, 65), spec_of("mxfp4").problem, generator())
 
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_small_numbers_are_multiplied_exactly_in_fp32_in_any_order(kind: str) -> None:
     spec = spec_of(kind, "fp32", alpha=-0.5)
-    assert is_exact(spec)
-    inputs = integer_inputs((24, 40, 2048), spec, generator())
+    assert is_exact(spec.problem)
+    inputs = integer_inputs((24, 40, 2048), spec.problem, generator())
     a, b = (exact_operand(inputs, spec, name).float() for name in "ab")
-    exact = reference(inputs, spec)
+    exact = reference(inputs, spec.problem)
     forwards, backwards = torch.zeros(24, 40), torch.zeros(24, 40)
     for k in range(2048):
         forwards += a[:, k, None] * b[:, k]
@@ -189,8 +189,8 @@ def test_small_numbers_are_multiplied_exactly_in_fp32_in_any_order(kind: str) ->
 @pytest.mark.parametrize("kind", SCALED)
 def test_small_numbers_through_an_epilogue_are_exact_until_the_last_rounding(kind: str) -> None:
     spec = spec_of(kind, "bf16", "row_scale", "column_bias", "residual", "tensor_scale", "relu")
-    inputs = integer_inputs((40, 48, 640), spec, generator())
-    exact = rounded(reference(inputs, spec), torch.bfloat16)
+    inputs = integer_inputs((40, 48, 640), spec.problem, generator())
+    exact = rounded(reference(inputs, spec.problem), torch.bfloat16)
     assert torch.equal(
         bits(exact), bits(rounded(written_out(spec, inputs.a, inputs.b, **inputs.extras), exact.dtype))
     )
@@ -198,9 +198,9 @@ def test_small_numbers_through_an_epilogue_are_exact_until_the_last_rounding(kin
 
 def test_fp8_operands_may_lie_along_m_and_n() -> None:
     spec = spec_of("mxfp8", majors="mm")
-    inputs = random_inputs((48, 32, 64), spec, generator())
+    inputs = random_inputs((48, 32, 64), spec.problem, generator())
     assert (inputs.a.stride(0), inputs.b.stride(1)) == (1, 1)
-    assert row_major(spec, inputs, torch.empty(48, 32))["a"].shape == (64, 48)
+    assert row_major(spec.problem, inputs, torch.empty(48, 32))["a"].shape == (64, 48)
     assert failures(spec, kernel(spec)) == set()
 
 
@@ -219,7 +219,7 @@ def test_a_product_of_mxfp4_by_hand() -> None:
     }
     extras = {f"{name}_scale": codes.view(torch.float8_e8m0fnu) for name, codes in powers.items()}
     # 32 * (1 * 2) * (3 * 1) = 192; (1 * 0.25 - 3 * 0.25) * (3 * 4) = -6.
-    assert reference(Inputs(a, b, extras), spec).item() == 186
+    assert reference(Inputs(a, b, extras), spec.problem).item() == 186
     assert Inputs(a, b, extras).shape == (1, 1, 34)
 
 
@@ -233,14 +233,14 @@ def test_a_product_of_nvfp4_by_hand() -> None:
         "b_scale": torch.tensor([[2.0, 0.875]]).to(torch.float8_e4m3fn),
     }
     # 8 * (0.5 + 1.5) * 1.5 * 2 = 48; 8 * (-6 + 1) * 448 * 0.875 = -15680.
-    assert reference(Inputs(a, b, extras), spec).item() == 48 - 15680
+    assert reference(Inputs(a, b, extras), spec.problem).item() == 48 - 15680
 
 
 # --- NaN, infinities and zeros
 
 
-def specials(spec: Spec, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
-    checks = special_values(Case(matmul, shape, spec, generator(), 1))
+def specials(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+    checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None))
     return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
 
 

@@ -22,15 +22,14 @@ from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Product, make, staged
-from gemmgen.spec import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import Spec, SpecFile
 from gemmgen.verify import verify
 
 SHAPE = (13, 24, 40)
 NAME = "batch invariance: elements that differ in "
 
 
-def spec(*ops: str, invariant: bool = True, a: str = "bf16", majors: str = "kk", c: str = "") -> Spec:
+def spec(*ops: str, invariant: bool = True, a: str = "bf16", majors: str = "kk", c: str = "") -> SpecFile:
     major = {"k": "k", "m": "mn"}
     operands: dict[str, object] = {
         "a": {"dtype": a, "major": major[majors[0]]},
@@ -38,18 +37,20 @@ def spec(*ops: str, invariant: bool = True, a: str = "bf16", majors: str = "kk",
         "d": {"dtype": "bf16"},
         **({"c": {"dtype": c}} if c else {}),
     }
-    return Spec.model_validate(
-        {
-            "title": "t",
-            "target": "h200",
-            "operands": operands,
-            "batch_invariant": invariant,
-            "epilogue": {"ops": list(ops)},
-        }
+    return SpecFile.of(
+        Spec.model_validate(
+            {
+                "title": "t",
+                "target": "h200",
+                "operands": operands,
+                "batch_invariant": invariant,
+                "epilogue": {"ops": list(ops)},
+            }
+        )
     )
 
 
-def checks(found: Spec, matmul: Any) -> tuple[set[str], set[str]]:
+def checks(found: SpecFile, matmul: Any) -> tuple[set[str], set[str]]:
     """The checks of a kernel that computes on the CPU, and those of them that failed."""
     verification = verify(module_of(matmul), found, [SHAPE], repeats=2, device="cpu")
     made = {check.what for check in verification.checks if check.what.startswith(NAME)}
@@ -211,9 +212,9 @@ def test_the_kernels_of_a_family_differ(family: str, tmp_path: Path) -> None:
         assert plans["open_1_to_16"].cta_tile_m < plans["open_4096"].cta_tile_m
 
 
-def first_rows(inputs: Inputs, rows: int, found: Spec) -> Inputs:
+def first_rows(inputs: Inputs, rows: int, found: SpecFile) -> Inputs:
     """Return the same arguments for the first rows alone."""
-    by_row = {name for name in problem_of(found).vectors if OPERATIONS[name].along == "m"}
+    by_row = {name for name in found.problem.vectors if OPERATIONS[name].along == "m"}
     extras = {name: tensor[:rows] if name in by_row else tensor for name, tensor in inputs.extras.items()}
     return Inputs(inputs.a[:rows], inputs.b, extras)
 
@@ -233,9 +234,9 @@ def test_a_row_has_the_same_bits_in_every_run_for_every_m_and_in_every_module(
     family: str, tmp_path: Path, device: torch.device
 ) -> None:
     made = products(family, tmp_path)
-    whole = next(iter(made.values())).source.spec
+    whole = next(iter(made.values())).source
     generator = torch.Generator(device).manual_seed(0)
-    inputs = random_inputs((MOST, N, K), whole, generator)
+    inputs = random_inputs((MOST, N, K), whole.problem, generator)
     differing: dict[str, list[str]] = {name: [] for name in made}
     expected: Tensor | None = None
     with ExitStack() as stack:

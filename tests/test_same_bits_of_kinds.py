@@ -20,8 +20,7 @@ from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Product, staged
-from gemmgen.spec import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile
 
 RAGGED = (416, 4128)
 """N and K, no multiples of a tile: the last columns and the last step of K are parts."""
@@ -37,9 +36,9 @@ BUILDS = (1, 4096)
 """M for which kernels are planned; each of them computes every batch."""
 
 
-def rows_of(inputs: Inputs, rows: Tensor, spec: Spec) -> Inputs:
+def rows_of(inputs: Inputs, rows: Tensor, spec: SpecFile) -> Inputs:
     """Return the same arguments for these rows of D, in this order."""
-    by_row = {"c", "a_scale", *(name for name in problem_of(spec).vectors if OPERATIONS[name].along == "m")}
+    by_row = {"c", "a_scale", *(name for name in spec.problem.vectors if OPERATIONS[name].along == "m")}
     extras = {name: tensor[rows] if name in by_row else tensor for name, tensor in inputs.extras.items()}
     return Inputs(inputs.a[rows], inputs.b, extras)
 
@@ -62,10 +61,10 @@ def built(kind: str, directory: Path) -> list[Product]:
 
 
 def differing(
-    matmuls: Mapping[str, Matmul], spec: Spec, shape: tuple[int, int, int], device: torch.device
+    matmuls: Mapping[str, Matmul], spec: SpecFile, shape: tuple[int, int, int], device: torch.device
 ) -> list[str]:
     """Return the batches in which a row has other bits than in the first module's largest one."""
-    inputs = random_inputs(shape, spec, torch.Generator(device).manual_seed(0))
+    inputs = random_inputs(shape, spec.problem, torch.Generator(device).manual_seed(0))
     expected = bits(inputs.call(next(iter(matmuls.values())))).clone()
     return [
         f"{name}, {batch}"
@@ -91,7 +90,7 @@ def test_a_row_has_the_same_bits_for_every_m_at_every_place_and_in_every_build(
             for product in products
         }
         shape = (ROWS[-1], *EXTENTS.get(kind, RAGGED))
-        assert differing(matmuls, products[0].source.spec, shape, device) == []
+        assert differing(matmuls, products[0].source, shape, device) == []
 
 
 @pytest.mark.parametrize("kind", ["bf16", "second_kernel_24"])

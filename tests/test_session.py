@@ -155,9 +155,9 @@ def timed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[ModuleT
 def test_a_spec_is_timed_on_its_own_shapes(timed: list[tuple[Any, ...]]) -> None:
     told: list[str] = []
     found = time_spec(SPEC, None, told.append)
-    ((module, subject, spec, shapes),) = timed
+    ((module, subject, source, shapes),) = timed
     assert found.subject == subject == Subject.of(SPEC, ROOT / "generated" / "h100_bf16.py")
-    assert spec == make(SPEC).source.spec
+    assert source == make(SPEC).source
     assert tuple(shapes) == ((8192, 8192, 8192), (4096, 4096, 4096))
     assert told == ["timing"]
     assert module.__name__ == "h100_bf16"

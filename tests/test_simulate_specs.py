@@ -18,7 +18,7 @@ from gemmgen.numerics.inputs import random_inputs
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import shape_text
 from gemmgen.product import Product, make
-from gemmgen.spec import Spec
+from gemmgen.spec import Spec, SpecFile
 from gemmgen.verify.simulation import (
     Launch,
     all_launches,
@@ -209,10 +209,12 @@ def test_arguments_are_found_by_their_names() -> None:
     }
     operands = {"a": {"dtype": "tf32"}, "b": {"dtype": "tf32"}, "d": {"dtype": "fp32"}}
     epilogue = {"ops": ["tensor_scale", "row_bias"]}
-    spec = Spec.model_validate({"title": "t", "target": "h100", "operands": operands, "epilogue": epilogue})
-    inputs = random_inputs((24, 36, 44), spec, torch.Generator().manual_seed(0))
+    spec = SpecFile.of(
+        Spec.model_validate({"title": "t", "target": "h100", "operands": operands, "epilogue": epilogue})
+    )
+    inputs = random_inputs((24, 36, 44), spec.problem, torch.Generator().manual_seed(0))
     d = torch.empty(24, 36)
-    a_desc, b_desc, bias_desc, scale, d_desc = kernel_arguments(module, spec, inputs, d)
+    a_desc, b_desc, bias_desc, scale, d_desc = kernel_arguments(module, spec.problem, inputs, d)
     assert scale is inputs.extras["tensor_scale"]
     described = [
         (list(x.shape), x.block_shape, x.round_f32_to_tf32) for x in (a_desc, b_desc, bias_desc, d_desc)

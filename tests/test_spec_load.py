@@ -507,6 +507,20 @@ def test_a_spec_file_survives_pickling(desk: Path) -> None:
 # What no file can do
 
 
+def test_a_loaded_spec_makes_its_problem_once(desk: Path) -> None:
+    source = load_text(FULL)
+    assert source.problem is source.problem
+    assert pickle.loads(pickle.dumps(source)).problem == source.problem
+
+
+def test_a_spec_that_a_program_made_is_called_by_its_title(desk: Path) -> None:
+    source = load_text(FULL)
+    made = SpecFile.of(source.spec)
+    assert made.problem == source.problem
+    shown = made.diagnose(Violation("a-rule", "tile.m", "7", "that is odd", "use 8"))
+    assert shown.path == source.spec.title
+
+
 def test_a_spec_loads_in_under_50_milliseconds(desk: Path) -> None:
     load_text(FULL)  # the first load imports ruamel.yaml's parts
     assert reference_seconds(lambda: load_spec(Path("x.yaml")), tries=5) < 0.050

@@ -220,7 +220,7 @@ def computed(product: Product, module: ModuleType, inputs: Inputs, rows: Collect
     programs = programs_of(product.plan, (m, n, k), RESIDENT)
     launch = Launch((m, n, k), programs, "normal", ("eager",))
     simulated = _Simulated(module, product, launch, 0, 1)
-    d = Matrix.poisoned(m, n, product.source.spec.operands.d.dtype, a.device).view
+    d = Matrix.poisoned(m, n, product.source.problem.d.name, a.device).view
     copied = torch.empty_strided(a.shape, (k, 1), dtype=a.dtype).copy_(a)
     found = Inputs(copied, inputs.b, inputs.extras).call(simulated, d)
     assert not simulated.result.findings
@@ -238,7 +238,7 @@ def test_a_row_has_the_same_bits_for_every_m_at_every_place_and_in_every_build(
         product.module: product
         for product in (product_of(kind, (m, *shape[1:]), tmp_path) for m in (1, 192, 768))
     }
-    inputs = random_inputs(shape, next(iter(built.values())).source.spec, torch.Generator().manual_seed(0))
+    inputs = random_inputs(shape, next(iter(built.values())).source.problem, torch.Generator().manual_seed(0))
     expected: Tensor | None = None
     with ExitStack() as stack:
         for product in built.values():
@@ -260,7 +260,7 @@ def test_bits_show_that_a_divided_last_wave_depends_on_m(tmp_path: Path) -> None
     path.write_text(json.dumps({"title": "stream-K", **UNPROMISED}))
     product = make(path)
     assert not product.plan.sum_order.fixed
-    inputs = random_inputs((131, SMALL_N, 6400), product.source.spec, torch.Generator().manual_seed(0))
+    inputs = random_inputs((131, SMALL_N, 6400), product.source.problem, torch.Generator().manual_seed(0))
     with staged(product) as staged_module:
         module = import_generated(staged_module)
         many = computed(product, module, inputs, range(131))

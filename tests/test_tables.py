@@ -28,7 +28,6 @@ from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS, Operation, Param
 from gemmgen.product import Product, make
 from gemmgen.render import _environment  # pyright: ignore[reportPrivateUsage]
 from gemmgen.spec import Spec, load_spec
-from gemmgen.spec.request import problem_of
 from gemmgen.verify.simulation import ring_launch, simulate_product
 
 HOPPER_TILE = "tile: {m: 64, n: 64, k: 64}\ncluster: {m: 1, n: 1}\nbuffering: {stages: 3}\n"
@@ -164,7 +163,7 @@ def test_an_activation_is_one_row_and_one_template(tmp_path: Path, activations: 
     product = proven(tmp_path, spec_text(target, ("bf16", "bf16", "bf16"), ops))
     assert "The epilogue, in order: ReLU6, hard shrinkage." in " ".join(product.module.split())
     assert "HARDSHRINK_THRESHOLD = gl.constexpr(0.75)  # magnitude below which x is 0\n" in product.module
-    parameters = problem_of(product.source.spec).parameters
+    parameters = product.source.problem.parameters
     assert torch_call("relu6", "d", parameters) == "torch.nn.functional.relu6(d)"
     assert torch_call("hardshrink", "d", parameters) == "torch.nn.functional.hardshrink(d, lambd=0.75)"
 

@@ -14,13 +14,13 @@ from gemmgen.numerics.case import Case, special_values
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
-from gemmgen.spec import Spec
+from gemmgen.spec import SpecFile
 
 # --- limits
 
 
-def limit(spec: Spec, k: int = 8192, elements: int = 2**60) -> float:
-    return tolerance(spec, (1, elements, k)).relative
+def limit(spec: SpecFile, k: int = 8192, elements: int = 2**60) -> float:
+    return tolerance(spec.problem, (1, elements, k), spec.promote_k).relative
 
 
 def test_limits_of_known_kinds_have_not_moved() -> None:
@@ -30,7 +30,7 @@ def test_limits_of_known_kinds_have_not_moved() -> None:
         1e-5,
     )
     # At most four standard deviations of the result may be rounded: 4 * 2**-8 of bf16, as much as before.
-    assert tolerance(spec_of(), (8192, 8192, 8192)).worst_element + 4 * 2**-8 <= 8 * 4e-3
+    assert tolerance(spec_of().problem, (8192, 8192, 8192), None).worst_element + 4 * 2**-8 <= 8 * 4e-3
 
 
 def test_limits_grow_with_what_the_accumulator_sums() -> None:
@@ -57,10 +57,10 @@ def test_limits_grow_with_what_the_accumulator_sums() -> None:
     ],
     ids=["fp8", "promoted", "fp16", "tf32", "bf16"],
 )
-def test_limits_lie_between_cublas_and_a_step_left_out(spec: Spec, measured: dict[int, float]) -> None:
+def test_limits_lie_between_cublas_and_a_step_left_out(spec: SpecFile, measured: dict[int, float]) -> None:
     """Measured on an H200 with torch 2.11, M = N = 1024, inputs of N(0, 1), operands rounded before."""
     for k, relative in measured.items():
-        step = 128 // torch.empty((), dtype=TORCH_DTYPES[spec.operands.a.dtype]).element_size()
+        step = 128 // torch.empty((), dtype=TORCH_DTYPES[spec.problem.a.dtype.name]).element_size()
         assert relative < limit(spec, k) < math.sqrt(step / k) / 3
 
 
@@ -81,16 +81,16 @@ def test_few_elements_rounded_by_an_fp16_accumulator_keep_its_limit() -> None:
 @pytest.mark.parametrize("d", ["e4m3", "e5m2"])
 def test_rounding_to_8_bits_is_within_its_limit(d: DType) -> None:
     spec = spec_of("e4m3", d)
-    inputs = random_inputs((256, 256, 128), spec, generator())
-    found = deviation(rounded(reference(inputs, spec), TORCH_DTYPES[d]), inputs, spec)
+    inputs = random_inputs((256, 256, 128), spec.problem, generator())
+    found = deviation(rounded(reference(inputs, spec.problem), TORCH_DTYPES[d]), inputs, spec.problem)
     assert found.relative * 2 < limit(spec, 128) < found.relative * 3
     assert found.worst_element < 1e-3  # rounding is not counted
 
 
 def test_a_zero_result_is_right_or_infinitely_wrong() -> None:
     inputs = Inputs(torch.zeros(2, 2), torch.ones(2, 2))
-    assert deviation(torch.zeros(2, 2), inputs, spec_of()).relative == 0
-    assert deviation(torch.ones(2, 2), inputs, spec_of()).relative == math.inf
+    assert deviation(torch.zeros(2, 2), inputs, spec_of().problem).relative == 0
+    assert deviation(torch.ones(2, 2), inputs, spec_of().problem).relative == math.inf
 
 
 # --- limits of block-scaled products
@@ -112,11 +112,11 @@ def truncated_sum(products: Tensor, group: int) -> Tensor:
 def test_sums_of_14_bits_keep_the_limit_that_is_derived_from_them(kind: str, k: int) -> None:
     """Emulated, not measured: what Blackwell's tensor cores keep is not known to be less."""
     spec, shape = spec_of(kind, "fp32"), (32, 32, k)
-    inputs = random_inputs(shape, spec, generator())
+    inputs = random_inputs(shape, spec.problem, generator())
     a, b = (exact_operand(inputs, spec, name) for name in "ab")
     group = 64 if kind in ("mxfp4", "nvfp4") else 32
-    found = deviation(truncated_sum(a[:, None] * b, group), inputs, spec)
-    allowed = tolerance(spec, shape)
+    found = deviation(truncated_sum(a[:, None] * b, group), inputs, spec.problem)
+    allowed = tolerance(spec.problem, shape, spec.promote_k)
     # The derivation says 1 / 2.7 of the limit; products of few bits, of e2m1 above all, lose less.
     assert found.relative < allowed.relative / 3
     assert found.worst_element < allowed.worst_element / 1.2
@@ -127,24 +127,25 @@ def test_sums_of_14_bits_keep_the_limit_that_is_derived_from_them(kind: str, k: 
 @pytest.mark.parametrize("kind", SCALED)
 def test_limits_of_scaled_products_are_those_of_fp8(kind: str) -> None:
     # sqrt(8192) = 90.5.
-    assert tolerance(spec_of(kind), (1, 2**60, 8192)).relative == pytest.approx(4e-3 + 9.05e-3, rel=1e-3)
+    assert limit(spec_of(kind)) == pytest.approx(4e-3 + 9.05e-3, rel=1e-3)
 
 
 def test_dense_limits_are_those_of_hopper() -> None:
     for a, d in (("bf16", "bf16"), ("fp16", "fp16"), ("tf32", "fp32"), ("e4m3", "bf16")):
         shape = (256, 256, 8192)
-        assert tolerance(spec_of(a, d, target="b200"), shape) == tolerance(spec_of(a, d), shape)
+        blackwell, hopper = spec_of(a, d, target="b200").problem, spec_of(a, d).problem
+        assert tolerance(blackwell, shape, None) == tolerance(hopper, shape, None)
 
 
 @pytest.mark.parametrize("kind", SCALED)
 def test_a_block_whose_scale_is_twice_what_it_should_be_is_found(kind: str) -> None:
     spec, shape = spec_of(kind), (64, 64, 8192)
-    inputs = random_inputs(shape, spec, generator())
+    inputs = random_inputs(shape, spec.problem, generator())
     vector = 8192 // inputs.extras["a_scale"].shape[1]
-    exact, allowed = reference(inputs, spec), tolerance(spec, shape).relative
+    exact, allowed = reference(inputs, spec.problem), tolerance(spec.problem, shape, spec.promote_k).relative
     scales = inputs.extras["a_scale"]
     scales[:, 7] = (scales[:, 7].float() * 2).to(scales.dtype)
-    found = deviation(rounded(exact, torch.bfloat16), inputs, spec).relative
+    found = deviation(rounded(exact, torch.bfloat16), inputs, spec.problem).relative
     # sqrt(32 / 8192) = 6.3e-2, of a block of 16 4.4e-2; its own size varies.
     assert allowed * 2 < found < 2 * math.sqrt(vector / 8192)
 
@@ -152,8 +153,8 @@ def test_a_block_whose_scale_is_twice_what_it_should_be_is_found(kind: str) -> N
 # --- NaN, infinities and zeros
 
 
-def specials(spec: Spec, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
-    checks = special_values(Case(matmul, shape, spec, generator(), 1))
+def specials(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+    checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None))
     return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
 
 
@@ -190,4 +191,4 @@ def test_a_negative_zero_is_found_where_torch_has_a_positive_one() -> None:
 
 def test_integers_have_no_special_values() -> None:
     spec = spec_of("int8", "int32")
-    assert list(special_values(Case(kernel(spec), SHAPE, spec, generator(), 1))) == []
+    assert list(special_values(Case(kernel(spec), SHAPE, spec.problem, generator(), 1, None))) == []

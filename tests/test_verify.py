@@ -28,8 +28,7 @@ from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import TOLERANCES, Check, deviation, reference
 from gemmgen.plan import plan_spec
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.spec import Spec, load_spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.verify import ACCEPTANCE_SHAPES, Verification, default_shapes, verify, verify_numbers
 from gemmgen.verify.shapes import (
     LARGE_SHAPE,
@@ -48,7 +47,9 @@ NO_OUT = (13, 21, 40)
 CPU = torch.device("cpu")
 
 
-def spec_of(d: str = "bf16", operand: str = "bf16", *, b: str = "", c: str = "", **fields: object) -> Spec:
+def spec_of(
+    d: str = "bf16", operand: str = "bf16", *, b: str = "", c: str = "", **fields: object
+) -> SpecFile:
     operands: dict[str, object] = {
         "a": {"dtype": operand, "major": "k"},
         "b": {"dtype": b or operand, "major": "k"},
@@ -56,7 +57,7 @@ def spec_of(d: str = "bf16", operand: str = "bf16", *, b: str = "", c: str = "",
     }
     if c:
         operands["c"] = {"dtype": c}
-    return Spec.model_validate({"title": "t", "target": "h200", "operands": operands, **fields})
+    return SpecFile.of(Spec.model_validate({"title": "t", "target": "h200", "operands": operands, **fields}))
 
 
 def module_of(matmul: Matmul) -> ModuleType:
@@ -105,7 +106,7 @@ def failures(
     module: ModuleType,
     shape: tuple[int, int, int] = RAGGED,
     repeats: int = 3,
-    spec: Spec | None = None,
+    spec: SpecFile | None = None,
     *,
     deterministic: bool = True,
 ) -> set[str]:
@@ -144,7 +145,7 @@ def test_an_operand_that_the_spec_wants_mn_major_arrives_so() -> None:
         "b": {"dtype": "bf16", "major": "mn"},
         "d": {"dtype": "bf16"},
     }
-    spec = Spec.model_validate({"title": "t", "target": "h200", "operands": operands})
+    spec = SpecFile.of(Spec.model_validate({"title": "t", "target": "h200", "operands": operands}))
     assert verify(module_of(matmul), spec, [RAGGED], repeats=1, device="cpu").passed
     assert set(seen) == {(1, 1)}
 
@@ -323,20 +324,20 @@ def test_wrong_numbers_are_found_where_no_out_is_taken() -> None:
 def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, spec = import_generated(path), load_spec(spec_file(path.stem)).spec
-    dtype = spec.operands.d.dtype
+    module, spec = import_generated(path), load_spec(spec_file(path.stem))
+    dtype = spec.problem.d.name
 
     def launch(*_: object) -> None:
         """Nothing is computed here."""
 
     on_a_fake_gpu(monkeypatch, (10, 0) if path.stem.startswith("b200") else (9, 0))
     launch_into(module, launch)
-    copies = problem_of(spec).copies_misaligned
+    copies = spec.problem.copies_misaligned
     if copies:
         monkeypatch.setattr(module, "_copy", launch)
     _, most_n, most_k = single_tile(spec) or (5, 4097, 128)
     for n in filter(range(most_n + 1).__contains__, (*range(1, 41), 4095, 4096, 4097)):
-        inputs = random_inputs((5, n, min(most_k, 128)), spec, torch.Generator().manual_seed(n))
+        inputs = random_inputs((5, n, min(most_k, 128)), spec.problem, torch.Generator().manual_seed(n))
         if "a_scale" in inputs.extras:
             inputs = inputs.packed(module.pack_scales)
         extras = {name: tensor.as_subclass(Cuda) for name, tensor in inputs.extras.items()}
@@ -385,7 +386,9 @@ def test_nothing_runs_on_a_lost_device() -> None:
 
     def cases() -> Iterator[Case]:
         for shape in (RAGGED, (8, 8, 8)):
-            yield Case(matmul, shape, spec_of(), torch.Generator().manual_seed(0), repeats=1)
+            yield Case(
+                matmul, shape, spec_of().problem, torch.Generator().manual_seed(0), repeats=1, promote_k=None
+            )
 
     told: list[str] = []
     groups = (("first", given_output), ("second", given_output))
@@ -410,7 +413,9 @@ def test_every_check_gets_other_inputs() -> None:
 
 def test_the_same_seed_draws_the_same_inputs() -> None:
     spec = spec_of(c="bf16", epilogue={"ops": ["row_scale", "column_bias"]})
-    first, second = (random_inputs((3, 5, 7), spec, torch.Generator().manual_seed(7)) for _ in range(2))
+    first, second = (
+        random_inputs((3, 5, 7), spec.problem, torch.Generator().manual_seed(7)) for _ in range(2)
+    )
     assert len(first.tensors) == 5
     assert all(map(torch.equal, first.tensors, second.tensors))
 
@@ -421,12 +426,16 @@ def test_tolerances_lie_between_rounding_and_a_wrong_result() -> None:
     for dtype, tolerance in TOLERANCES.items():
         if DTYPES[dtype].bits == 8:
             continue
-        rounding = deviation(exact.to(TORCH_DTYPES[dtype]), Inputs(exact, eye), spec_of(dtype)).relative
+        rounding = deviation(
+            exact.to(TORCH_DTYPES[dtype]), Inputs(exact, eye), spec_of(dtype).problem
+        ).relative
         assert rounding * 2 < tolerance < 1e-2
 
 
 def test_a_nan_passes_no_limit() -> None:
-    found = deviation(torch.tensor([[math.nan]]), Inputs(torch.ones(1, 1), torch.ones(1, 1)), spec_of())
+    found = deviation(
+        torch.tensor([[math.nan]]), Inputs(torch.ones(1, 1), torch.ones(1, 1)), spec_of().problem
+    )
     assert math.isnan(found.relative)
     assert math.isnan(found.worst_element)
     assert not Check((1, 1, 1), "relative error", math.nan, math.inf).passed
@@ -434,12 +443,12 @@ def test_a_nan_passes_no_limit() -> None:
 
 def test_the_reference_does_not_depend_on_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_of(c="fp32", epilogue={"ops": ["row_scale", "row_bias", "column_scale", "gelu_erf"]})
-    inputs = random_inputs((17, 24, 40), spec, torch.Generator().manual_seed(0))
-    out = reference(inputs, spec).bfloat16()
-    whole = deviation(out, inputs, spec)
+    inputs = random_inputs((17, 24, 40), spec.problem, torch.Generator().manual_seed(0))
+    out = reference(inputs, spec.problem).bfloat16()
+    whole = deviation(out, inputs, spec.problem)
     assert whole.relative < 4e-3
     monkeypatch.setattr("gemmgen.numerics.reference.CHUNK_BYTES", 5 * 24 * 8)  # five rows at a time
-    chunked = deviation(out, inputs, spec)
+    chunked = deviation(out, inputs, spec.problem)
     assert chunked.relative == pytest.approx(whole.relative, rel=1e-12)
     assert chunked.worst_element == pytest.approx(whole.worst_element, rel=1e-12)
 
@@ -577,28 +586,27 @@ import sys
 from pathlib import Path
 from gemmgen.module import import_generated
 from gemmgen.plan import plan_spec
-from gemmgen.spec.request import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.numerics.encoding import TORCH_DTYPES
 from gemmgen.numerics.inputs import takes_out
 from gemmgen.verify import verify, verify_large
 from gemmgen.verify.shapes import acceptance_shapes
 source = load_spec(Path(sys.argv[2]))
-module, spec, plan = import_generated(Path(sys.argv[1])), source.spec, plan_spec(source)
+module, spec, plan = import_generated(Path(sys.argv[1])), source, plan_spec(source)
 whole = verify(module, spec, repeats=50, deterministic=plan.deterministic)
 for verification in (whole, verify_large(module, spec)):
     if not verification.passed:
         sys.exit("\\n".join(map(str, verification.failures)))
 made = {(check.shape, check.what) for check in whole.checks}
-exact = spec.operands.a.dtype == "int8"
+exact = spec.problem.a.dtype.name == "int8"
 differ = None if plan.deterministic else "relative difference"
 for shape in acceptance_shapes(spec):
-    taken = takes_out(shape[1], TORCH_DTYPES[spec.operands.d.dtype]) or problem_of(spec).copies_misaligned
+    taken = takes_out(shape[1], TORCH_DTYPES[spec.problem.d.name]) or spec.problem.copies_misaligned
     for what in (
         "own output: worst element",
         "out=: worst element" if taken else "out=: accepted, though TMA cannot write it alone",
         *([] if exact else ["special values: NaN or no NaN unlike torch"]),
-        *(["packed a_scale: elements that differ"] if problem_of(spec).a.scale else []),
+        *(["packed a_scale: elements that differ"] if spec.problem.a.scale else []),
         "strided: worst element",
         f"repeated: {differ} of 50 runs" if differ else "repeated: runs of 50 that differ",
         f"cuda graph: {differ} of 50 runs" if differ else "cuda graph: runs of 50 that differ",
@@ -611,19 +619,19 @@ import sys
 from pathlib import Path
 import torch
 from gemmgen.module import import_generated
-from gemmgen.spec.request import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.numerics.case import Case
 from gemmgen.verify.shapes import fitting, single_tile
-module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
-multiple = problem_of(spec).k_multiple
+module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2]))
+multiple = spec.problem.k_multiple
 shapes = ((4095, 4097, 4104), (208, 413, 304), (1, 1, 16), (8192, 8191, 64))
 shapes = tuple((m, n, -(-k // multiple) * multiple) for m, n, k in shapes)
 for shape in fitting(shapes, single_tile(spec)):
-    case = Case(module.matmul, shape, spec, torch.Generator("cuda").manual_seed(0), repeats=1)
+    generator = torch.Generator("cuda").manual_seed(0)
+    case = Case(module.matmul, shape, spec.problem, generator, repeats=1, promote_k=None)
     for guarded in (False, True):
         inputs = case.inputs(guarded=guarded)
-        if problem_of(spec).block_scaled:  # packing scales in the call would take memory, perhaps this block
+        if spec.problem.block_scaled:  # packing scales in the call would take memory, perhaps this block
             inputs = inputs.packed(module.pack_scales)
         def bare(inputs):
             return inputs.call(case.matmul)
@@ -638,13 +646,12 @@ from pathlib import Path
 import torch
 import triton
 from gemmgen.module import import_generated
-from gemmgen.spec.request import problem_of
 from gemmgen.spec import load_spec
 from gemmgen.verify import verify_numbers
 from gemmgen.verify.shapes import acceptance_shapes, single_tile
 triton.set_allocator(lambda size, align, stream: torch.empty(size, device="cuda", dtype=torch.int8))
-module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2])).spec
-multiple = problem_of(spec).k_multiple
+module, spec = import_generated(Path(sys.argv[1])), load_spec(Path(sys.argv[2]))
+multiple = spec.problem.k_multiple
 shapes = [(256, 512, 384), (208, 416, 304), (2304, 4352, 520)]
 shapes = [(m, n, -(-k // multiple) * multiple) for m, n, k in shapes]
 verification = verify_numbers(module, spec, acceptance_shapes(spec) if single_tile(spec) else shapes)
@@ -657,10 +664,10 @@ def spec_path(module: Path) -> Path:
     return spec_file(module.stem)
 
 
-def skip_without_gpu(spec: Spec) -> None:
+def skip_without_gpu(spec: SpecFile) -> None:
     """Skip unless this machine has the GPU of the spec's target, a B200 for a Blackwell spec."""
     try:
-        require_gpu(problem_of(spec).gpu.architecture)
+        require_gpu(spec.problem.gpu.architecture)
     except GemmgenError as error:
         pytest.skip(str(error))
 
@@ -672,7 +679,7 @@ def run_on_gpu(script: str, module: Path, **environment: str) -> None:
 
 
 def start_on_gpu(script: str, module: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    skip_without_gpu(load_spec(spec_path(module)).spec)
+    skip_without_gpu(load_spec(spec_path(module)))
     return subprocess.run(
         [sys.executable, "-c", script, str(module), str(spec_path(module))],
         cwd=ROOT,
@@ -687,10 +694,10 @@ def start_on_gpu(script: str, module: Path, **environment: str) -> subprocess.Co
 @pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
 def test_what_a_large_d_needs_has_room_and_more_elements_than_32_bits_count(module: Path) -> None:
     source = load_spec(spec_path(module))
-    m, n, _ = large_shape(source.spec)
+    m, n, _ = large_shape(source)
     plan = plan_spec(source)
     kept = plan.partials if isinstance(plan, WgmmaKernel) and plan.splits > 1 else 1
-    if single_tile(source.spec) is None:
+    if single_tile(source) is None:
         assert kept * m * n > 2**31
     if kept > 1:
         assert kept * m * n * plan.problem.accumulator.bytes <= LARGE_SUMS_BYTES

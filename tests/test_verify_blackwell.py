@@ -29,8 +29,7 @@ from gemmgen.module import pack_scales_of
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem import Shape
-from gemmgen.spec import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile
 from gemmgen.verify import ACCEPTANCE_SHAPES, default_shapes, verify, verify_large
 from gemmgen.verify.shapes import acceptance_shapes, large_shape
 from gemmgen.verify.verification import GPU_ONLY, PORTABLE, groups_of, streamed
@@ -133,11 +132,11 @@ INSTRUCTION_K = {"bf16": 16, "fp16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "e2m
 @pytest.mark.parametrize("path", BLACKWELL_SPECS, ids=lambda path: path.stem)
 def test_every_spec_is_checked_on_shapes_that_its_operands_can_have(path: Path) -> None:
     _, spec = module_and_spec(path)
-    problem = problem_of(spec)
+    problem = spec.problem
     shapes = acceptance_shapes(spec)
     assert default_shapes(spec)[: len(problem.check_shapes)] == problem.check_shapes
     assert all(shape[2] % problem.k_multiple == 0 for shape in default_shapes(spec))
-    kinds = {spec.operands.a.dtype, spec.operands.b.dtype}
+    kinds = {spec.problem.a.dtype.name, spec.problem.b.dtype.name}
     if "e2m1" in kinds and len(kinds) == 2:  # padded: TMA moves 128 elements at a time
         assert {k for _, _, k in shapes} == {8192, 384, 2048, 128, 4224, 512, 256}
         # 32 elements of an instruction, and 32 + 128, rounded up to 128.
@@ -173,8 +172,8 @@ def test_a_k_that_the_operands_cannot_have_is_refused_before_anything_runs(
 @pytest.mark.parametrize("path", BLACKWELL_SPECS, ids=lambda path: path.stem)
 def test_every_spec_has_the_checks_of_all_modules_and_scaled_ones_one_more(path: Path) -> None:
     module, spec = module_and_spec(path)
-    scaled = spec.operands.a.scale is not None
-    names = [name for name, _ in groups_of(spec, "cuda")]
+    scaled = spec.spec.operands.a.scale is not None
+    names = [name for name, _ in groups_of(spec.problem, "cuda")]
     everywhere = ["own output", "out=", "strided", "special values", "repeated", "cuda graph", "side stream"]
     assert names == [*(["packed scales"] if scaled else []), *everywhere]
     assert everywhere == [name for name, _ in (*PORTABLE, *GPU_ONLY)]
@@ -187,7 +186,7 @@ def test_a_right_launch_passes_every_check_in_the_modules_own_wrapper(
 ) -> None:
     module, spec = module_and_spec(path)
     computed(monkeypatch, module, spec)
-    k = problem_of(spec).k_multiple
+    k = spec.problem.k_multiple
     shapes: list[Shape] = [RAGGED, (1, 8, 16 if k == 1 else 128), (13, 21, 34 if k <= 2 else 128)]
     verification = verify(module, spec, shapes, repeats=2, device="cpu")
     assert [str(check) for check in verification.failures] == []
@@ -195,15 +194,17 @@ def test_a_right_launch_passes_every_check_in_the_modules_own_wrapper(
     scaled = {
         f"packed {names}: elements that differ" for names in ("a_scale", "b_scale", "a_scale and b_scale")
     }
-    assert (scaled <= made) == (spec.operands.a.scale is not None)
+    assert (scaled <= made) == (spec.spec.operands.a.scale is not None)
 
 
-def case_of(spec: Spec, pack: Callable[[Tensor], Tensor] | None = None) -> Case:
+def case_of(spec: SpecFile, pack: Callable[[Tensor], Tensor] | None = None) -> Case:
     generator = torch.Generator().manual_seed(0)
-    return Case(kernel(spec), (40, 48, 128), spec, generator, repeats=1, pack_scales=pack)
+    return Case(
+        kernel(spec), (40, 48, 128), spec.problem, generator, repeats=1, promote_k=None, pack_scales=pack
+    )
 
 
-def failures(module: ModuleType, spec: Spec) -> set[str]:
+def failures(module: ModuleType, spec: SpecFile) -> set[str]:
     verification = verify(module, spec, [(40, 48, 128)], repeats=1, device="cpu")
     return {str(check) for check in verification.failures}
 
@@ -255,7 +256,7 @@ def test_inputs_of_every_type_can_become_valid_late_on_a_side_stream(
 @pytest.fixture(params=BLACKWELL_SPECS, ids=lambda path: path.stem)
 def launched(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Spec, Callable[[Inputs], dict[str, Any]]]:
+) -> tuple[SpecFile, Callable[[Inputs], dict[str, Any]]]:
     """Give a spec, and what its wrapper launches the kernel with: descriptors and tensors by name."""
     module, spec = module_and_spec(request.param)
     made: list[tuple[Any, ...]] = []
@@ -280,16 +281,16 @@ def launched(
 
 
 def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
-    launched: tuple[Spec, Callable[[Inputs], dict[str, Any]]],
+    launched: tuple[SpecFile, Callable[[Inputs], dict[str, Any]]],
 ) -> None:
     spec, launch = launched
     m, n, k = shape = (300, 784, 1152)
     for guarded in (False, True):
-        inputs = random_inputs(shape, spec, torch.Generator().manual_seed(0), guarded=guarded)
+        inputs = random_inputs(shape, spec.problem, torch.Generator().manual_seed(0), guarded=guarded)
         arguments = launch(inputs)
         for name, extent, operand, tensor in (
-            ("a", m, spec.operands.a, inputs.a),
-            ("b", n, spec.operands.b, inputs.b.T),
+            ("a", m, spec.spec.operands.a, inputs.a),
+            ("b", n, spec.spec.operands.b, inputs.b.T),
         ):
             descriptor = arguments[f"{name}_desc"]
             k_bytes = k // 2 if operand.dtype == "e2m1" else k
@@ -305,10 +306,10 @@ def test_the_kernel_gets_the_operands_as_they_lie_in_memory(
                 # 300 rows in 3 blocks of 128, 784 in 7.
                 assert scales.shape == [1, 3 if name == "a" else 7, k // vector // 4, 2, 256]
                 assert scales.base.dtype == (torch.float8_e4m3fn if vector == 16 else torch.uint8)
-        for name in (*(["c"] if spec.operands.c else []), *problem_of(spec).vectors):
+        for name in (*(["c"] if spec.spec.operands.c else []), *spec.problem.vectors):
             read, descriptor = inputs.extras[name], arguments[f"{name}_desc"]
             assert descriptor.base.data_ptr() == read.data_ptr()
             assert (descriptor.shape, descriptor.base.dtype) == (list(read.shape), read.dtype)
             assert descriptor.strides == list(read.stride())
         assert arguments["d_desc"].shape == [m, n]
-        assert ("tensor_scale_ptr" in arguments) == ("tensor_scale" in spec.epilogue.ops)
+        assert ("tensor_scale_ptr" in arguments) == ("tensor_scale" in spec.spec.epilogue.ops)

@@ -1107,8 +1107,10 @@ class Call:
         product = made(spec_file(stem))
         plan = hopper(product.plan)
         steps = 8 * (plan.least_steps if plan.divides_last_wave else plan.splits)
-        spec, k = product.source.spec, steps * plan.cta_tile_k
-        inputs = random_inputs((rows, 5 * plan.cta_tile_n, k), spec, torch.Generator("cuda").manual_seed(1))
+        spec, k = product.source, steps * plan.cta_tile_k
+        inputs = random_inputs(
+            (rows, 5 * plan.cta_tile_n, k), spec.problem, torch.Generator("cuda").manual_seed(1)
+        )
         return cls(import_generated(module_file(stem)), inputs.a, inputs.b, dict(inputs.extras))
 
     def __call__(self, **options: Any) -> Tensor:
@@ -1213,7 +1215,7 @@ class Chain:
         size, few = 1024, 200
         m, n = (few, size) if product.plan.read_early == "b" else (size, few)
         generator = torch.Generator("cuda").manual_seed(1)
-        inputs = random_inputs((m, n, size), product.source.spec, generator)
+        inputs = random_inputs((m, n, size), product.source.problem, generator)
         a, b, extras = inputs.a, inputs.b, dict(inputs.extras)
         weight, moving = (b, a) if product.plan.read_early == "b" else (a, b)
         weight.div_(size**0.5)

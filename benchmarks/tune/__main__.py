@@ -92,7 +92,7 @@ def measured(directory: Path) -> Iterator[dict[str, Any]]:
         for each in (winner, *kernels):
             paths[each.kernel].write_text(each.module)
         began = time.monotonic()
-        failures = compile_in_children(winner_spec(), SHAPE, [*paths.values()])
+        failures = compile_in_children(winner_spec().problem, SHAPE, [*paths.values()])
         yield {"line": "compiled", "kernels": len(paths), "seconds": round(time.monotonic() - began, 1)}
         gpu = Gpu(devices[0])
         ratios: dict[str, float] = {}
@@ -109,9 +109,9 @@ def measured(directory: Path) -> Iterator[dict[str, Any]]:
         gpu.close()
 
 
-def winner_spec() -> Any:
+def winner_spec() -> SpecFile:
     """Return the spec that all kernels compute."""
-    return load_spec(SPEC).spec
+    return load_spec(SPEC)
 
 
 def _tuned(directory: Path, line: str) -> tuple[dict[str, Any], Outcome]:

@@ -24,14 +24,14 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.elements import FP8
 from gemmgen.module import Matmul, import_generated, make_workspace_of, matmul_of
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
-from gemmgen.numerics.inputs import Inputs, accumulator_of, alpha_of, beta_of, dtype_of, takes_out
+from gemmgen.numerics.inputs import Inputs, dtype_of, takes_out
 from gemmgen.numerics.reference import activated
 from gemmgen.plan.kernel import Kernel
+from gemmgen.problem import Problem
 from gemmgen.problem.operations import ACTIVATIONS, ROW_VECTORS, SCALES, torch_call
 from gemmgen.product import Product, make, staged
 from gemmgen.scratch import scratch
-from gemmgen.spec.model import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile
 
 CUBLAS_FORMATS: Final = ("mxfp8", "nvfp4")
 """Each by itself: cuBLAS mixes none. mxfp4 torch has for AMD only, or from another library than cuBLAS."""
@@ -58,44 +58,45 @@ class Head:
     """How many of the spec's terms it takes in."""
 
 
-def terms_of(spec: Spec) -> tuple[str, ...]:
+def terms_of(problem: Problem) -> tuple[str, ...]:
     """Return what happens to A @ B, in order: ``alpha`` unless it is 1, ``c``, and the ops."""
-    alpha = ("alpha",) if alpha_of(spec) != 1 else ()
-    c = ("c",) if beta_of(spec) else ()
-    return (*alpha, *c, *problem_of(spec).ops)
+    alpha = ("alpha",) if problem.alpha != 1 else ()
+    c = ("c",) if problem.added_beta else ()
+    return (*alpha, *c, *problem.ops)
 
 
-def head_of(spec: Spec) -> Head:
+def head_of(source: SpecFile) -> Head:
     """Return the matmul for a spec's operands.
 
     Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
-    if problem_of(spec).block_scaled:
-        return block_scaled_mm(spec)
-    a, b, d = spec.operands.a.dtype, spec.operands.b.dtype, spec.operands.d.dtype
+    problem = source.problem
+    if problem.block_scaled:
+        return block_scaled_mm(problem)
+    a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     into = {"bf16": ("bf16", "fp32"), "fp16": ("fp16", "fp32"), "tf32": ("fp32", "bf16", "fp16")}
     if a == "int8" == b:
-        return _int_mm(spec)
+        return _int_mm(problem)
     if a in FP8 and b in FP8 and (a, b) != ("e5m2", "e5m2"):
-        if spec.operands.a.major == "mn":  # _scaled_mm takes a row-major A only
+        if problem.a.major == "mn":  # _scaled_mm takes a row-major A only
             message = f"torch has no cuBLAS matmul of {a} and {b} with an M-contiguous A"
             raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
-        return scaled_mm(spec)
+        return scaled_mm(problem, source.promote_k)
     if a != b or d not in (*into.get(a, ()), *FP8) or a in FP8:
         message = f"torch has no cuBLAS matmul of {a} and {b} into {d}"
         raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
-    return _matmul(spec, "fp32" if a == "tf32" or d == "fp32" else a)
+    return _matmul(problem, "fp32" if a == "tf32" or d == "fp32" else a)
 
 
 # --- 16-bit floats, tf32, int8
 
 
-def _matmul(spec: Spec, product: DType) -> Head:
+def _matmul(problem: Problem, product: DType) -> Head:
     """Return the product of 16-bit floats or of tf32."""
-    into_d = TORCH_DTYPES[product] == TORCH_DTYPES[spec.operands.d.dtype]
-    wide = product == "fp32" and spec.operands.a.dtype != "tf32"
+    into_d = TORCH_DTYPES[product] == TORCH_DTYPES[problem.d.name]
+    wide = product == "fp32" and problem.a.dtype.name != "tf32"
     keywords: dict[str, Any] = {"out_dtype": torch.float32} if wide else {}
-    addend, factors, taken = _addmm_terms(spec, product, into_d=into_d)
+    addend, factors, taken = _addmm_terms(problem, product, into_d=into_d)
     if not taken:
         name = "mm" if wide else "matmul"
         bind = partial(_bound, getattr(torch, name), (), keywords, into_d)
@@ -105,22 +106,22 @@ def _matmul(spec: Spec, product: DType) -> Head:
     return Head(call_text("addmm", (addend, "a", "b"), keywords, into_d), product, bind, taken)
 
 
-def _addmm_terms(spec: Spec, product: DType, *, into_d: bool) -> tuple[str, dict[str, float], int]:
+def _addmm_terms(problem: Problem, product: DType, *, into_d: bool) -> tuple[str, dict[str, float], int]:
     """Return what ``addmm`` adds, its factors unless they are 1, and how many terms it takes in.
 
     Where only alpha is to be taken in, it adds 0 * d, which it does not read.
     """
-    terms, alpha = terms_of(spec), alpha_of(spec)
+    terms, alpha = terms_of(problem), problem.alpha
     factors = {"alpha": alpha} if alpha != 1 else {}
     for term, addend in (("c", "c"), ("residual", "c"), ("column_bias", "column_bias")):
-        if terms[len(factors) :][:1] == (term,) and dtype_of(spec, addend) == product:
-            beta = beta_of(spec) if term == "c" else 1.0
+        if terms[len(factors) :][:1] == (term,) and dtype_of(problem, addend) == product:
+            beta = problem.added_beta if term == "c" else 1.0
             return addend, ({"beta": beta} if beta != 1 else {}) | factors, len(factors) + 1
     return ("d", {"beta": 0, **factors}, 1) if factors and into_d else ("", {}, 0)
 
 
-def _int_mm(spec: Spec) -> Head:
-    into_d = spec.operands.d.dtype == "int32"
+def _int_mm(problem: Problem) -> Head:
+    into_d = problem.d.name == "int32"
     function: Any = torch
     bind = partial(_bound, function._int_mm, (), {}, into_d)
     return Head(call_text("_int_mm", ("a", "b"), {}, into_d), "int32", bind, 0)
@@ -156,32 +157,32 @@ class _Scaled:
     taken: int
 
 
-def scaled_mm(spec: Spec) -> Head:
-    """Return the product, with fast accumulation unless the spec promotes its sums (``mma.promote_k``).
+def scaled_mm(problem: Problem, promote_k: int | None) -> Head:
+    """Return the product, with fast accumulation unless the spec promotes its sums (``promote_k``).
 
     Scales of 1, unless alpha, ``tensor_scale``, or ``row_scale`` and ``column_scale`` come first.
     """
-    scaled = _scaled(spec)
-    into_d = scaled.product == spec.operands.d.dtype
+    scaled = _scaled(problem)
+    into_d = scaled.product == problem.d.name
     scale_a, scale_b = f"{scaled.alpha:g}", "tensor_scale" if scaled.tensor_scale else "1"
     if scaled.vectors:
-        rows, columns = (name if name in problem_of(spec).ops else "ones" for name in VECTORS)
+        rows, columns = (name if name in problem.ops else "ones" for name in VECTORS)
         scale_a, scale_b = f"{rows}[:, None]", f"{columns}[None]"
     scales = {"scale_a": scale_a, "scale_b": scale_b, **({"bias": "column_bias"} if scaled.bias else {})}
     keywords = {
         "out_dtype": TORCH_DTYPES[scaled.product],
-        "use_fast_accum": spec.mma.promote_k is None,
+        "use_fast_accum": promote_k is None,
     }
     text = call_text("_scaled_mm", ("a", "b"), {**scales, **keywords}, into_d)
     return Head(text, scaled.product, partial(_bind_scaled, scaled, keywords, into_d), scaled.taken)
 
 
-def _scaled(spec: Spec) -> _Scaled:
+def _scaled(problem: Problem) -> _Scaled:
     """Decide what the call takes in.
 
     Measured on an H200: cuBLAS writes no e5m2, no e4m3 with vectors of scales, and adds no bias of fp32.
     """
-    terms, d, alpha = terms_of(spec), spec.operands.d.dtype, alpha_of(spec)
+    terms, d, alpha = terms_of(problem), problem.d.name, problem.alpha
     leading = 0
     while alpha == 1 and leading < len(terms) and terms[leading] in VECTORS:
         leading += 1
@@ -190,7 +191,7 @@ def _scaled(spec: Spec) -> _Scaled:
     taken += tensor_scale
     more = len(terms) > taken
     product: DType = "bf16" if d == "e5m2" or (d == "e4m3" and (more or leading)) else d
-    bias = terms[taken : taken + 1] == ("column_bias",) and dtype_of(spec, "column_bias") == product
+    bias = terms[taken : taken + 1] == ("column_bias",) and dtype_of(problem, "column_bias") == product
     bias = bias and product != "fp32"
     return _Scaled(alpha, bool(leading), tensor_scale, bias, product, taken + bias)
 
@@ -218,17 +219,16 @@ def _bind_scaled(
 # --- block-scaled operands
 
 
-def offered(spec: Spec) -> bool:
+def offered(problem: Problem) -> bool:
     """Whether ``torch._scaled_mm`` multiplies a spec's block-scaled operands on an NVIDIA GPU."""
-    a, b = spec.operands.a, spec.operands.b
+    a, b = problem.a, problem.b
     if a.scale is None or b.scale is None or a.scale.format != b.scale.format:
         return False
-    return a.scale.format in CUBLAS_FORMATS and (a.dtype, b.dtype) != ("e5m2", "e5m2")
+    return a.scale.format.name in CUBLAS_FORMATS and (a.dtype.name, b.dtype.name) != ("e5m2", "e5m2")
 
 
-def formats_text(spec: Spec) -> str:
+def formats_text(problem: Problem) -> str:
     """Return the formats of A and B, with the types of elements where a format has several."""
-    problem = problem_of(spec)
     names: list[str] = []
     for operand in (problem.a, problem.b):
         name = operand.scale.format.name if operand.scale else operand.dtype.name
@@ -236,7 +236,7 @@ def formats_text(spec: Spec) -> str:
     return names[0] if names[0] == names[1] else " and ".join(names)
 
 
-def block_scaled_mm(spec: Spec) -> Head:
+def block_scaled_mm(problem: Problem) -> Head:
     """Return the product of scaled operands into D's type, or into bf16 where cuBLAS writes no such D.
 
     It takes scales that are packed already. Operations, a factor for the tensor too, are not among its
@@ -244,15 +244,15 @@ def block_scaled_mm(spec: Spec) -> Head:
 
     Raises GemmgenError (``no-baseline``) for formats that it does not take.
     """
-    if not offered(spec):
-        message = f"torch has no cuBLAS matmul of block-scaled {formats_text(spec)}"
+    if not offered(problem):
+        message = f"torch has no cuBLAS matmul of block-scaled {formats_text(problem)}"
         raise GemmgenError([Diagnostic("cublas", "no-baseline", message)])
-    d = spec.operands.d.dtype
+    d = problem.d.name
     product: DType = d if d in CUBLAS_D else "bf16"
     into_d = product == d
     operands = tuple(
-        f"{name}.view(torch.float4_e2m1fn_x2)" if operand.dtype == "e2m1" else name
-        for name, operand in (("a", spec.operands.a), ("b", spec.operands.b))
+        f"{name}.view(torch.float4_e2m1fn_x2)" if operand.dtype.name == "e2m1" else name
+        for name, operand in (("a", problem.a), ("b", problem.b))
     )
     scales = {f"scale_{name}": f"{name}_scale" for name in "ab"}
     keywords = {"out_dtype": TORCH_DTYPES[product]}
@@ -302,7 +302,7 @@ class Baseline:
     """Of torch, while it runs."""
 
 
-def cublas(spec: Spec) -> Baseline:
+def cublas(source: SpecFile) -> Baseline:
     """Return cuBLAS as torch calls it, with the algorithm that it chooses by default.
 
     The call takes in what its own arguments can say: alpha, beta and C (``addmm``), scales and a bias, or the
@@ -310,9 +310,9 @@ def cublas(spec: Spec) -> Baseline:
 
     Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
-    head = head_of(spec)
-    rest = tuple(steps(spec, terms_of(spec)[head.taken :], head.product))
-    words, settings = _settings(spec)
+    problem, head = source.problem, head_of(source)
+    rest = tuple(steps(problem, terms_of(problem)[head.taken :], head.product))
+    words, settings = _settings(problem)
     text = ", then ".join((f"{head.text}, {words}", *(step.text for step in rest)))
     return Baseline(f"cuBLAS's default choice: {text}", partial(_bind, head, rest), settings)
 
@@ -333,15 +333,15 @@ def _bind(head: Head, rest: tuple[Step, ...], inputs: Inputs, d: Tensor) -> Call
     return call
 
 
-def _settings(spec: Spec) -> tuple[str, Callable[[], AbstractContextManager[None]]]:
+def _settings(problem: Problem) -> tuple[str, Callable[[], AbstractContextManager[None]]]:
     """Return the operands' type and torch's settings for it in words, and the settings to be made."""
-    a, b, d = spec.operands.a.dtype, spec.operands.b.dtype, spec.operands.d.dtype
+    a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     matmul: Any = torch.backends.cuda.matmul
-    if problem_of(spec).block_scaled:
-        return f"{formats_text(spec)}, scales packed before", nullcontext
+    if problem.block_scaled:
+        return f"{formats_text(problem)}, scales packed before", nullcontext
     if a == "tf32":
         return "tf32, allow_tf32 True", partial(_set, "allow_tf32")
-    if a == "fp16" and accumulator_of(spec) == "fp16":
+    if a == "fp16" and problem.accumulator.name == "fp16":
         return "fp16, allow_fp16_accumulation True", partial(_set, "allow_fp16_accumulation")
     if a in ("bf16", "fp16") and d != "fp32":
         reduced = getattr(matmul, f"allow_{a}_reduced_precision_reduction")
@@ -373,28 +373,28 @@ class Step:
     """Returns the operation for these inputs; it may change its argument."""
 
 
-def steps(spec: Spec, terms: Sequence[str], product: DType) -> Iterator[Step]:
+def steps(problem: Problem, terms: Sequence[str], product: DType) -> Iterator[Step]:
     """Yield what is left to do to a product of this type: the terms, and the conversion to D's type."""
-    d = spec.operands.d.dtype
+    d = problem.d.name
     held = product
     if terms and product == "int32":
         held = d if d in ("bf16", "fp32") else "fp32"  # fp16 ends at 65,504
         yield _conversion(held)
     for term in terms:
-        yield _step(spec, term)
+        yield _step(problem, term)
     if TORCH_DTYPES[held] != TORCH_DTYPES[d]:
         yield _conversion(d)
 
 
-def _step(spec: Spec, term: str) -> Step:
+def _step(problem: Problem, term: str) -> Step:
     if term in ACTIVATIONS:
-        parameters = problem_of(spec).parameters
+        parameters = problem.parameters
         return Step(torch_call(term, "d", parameters), lambda _: lambda x: activated(term, x, parameters))
     if term == "alpha":
-        alpha = alpha_of(spec)
+        alpha = problem.alpha
         return Step(f"d.mul_({alpha:g})", lambda _: lambda x: x.mul_(alpha))
     if term in ("c", "residual"):
-        beta = beta_of(spec) if term == "c" else 1.0
+        beta = problem.added_beta if term == "c" else 1.0
         return Step(_with("d.add_(c", "alpha", beta), lambda inputs: _adding(inputs.extras["c"], beta))
     name = f"{term}[:, None]" if term in ROW_VECTORS else term
 
@@ -459,7 +459,7 @@ def rival(product: Product) -> Generator[Baseline | None]:
 
     Raises GemmgenError (``no-baseline``) where no plan of the other kind is legal.
     """
-    if not product.plan.problem.block_scaled or offered(product.source.spec):
+    if not product.plan.problem.block_scaled or offered(product.source.problem):
         yield None
         return
     other = variant(product)
@@ -479,7 +479,7 @@ def variant(product: Product) -> Product:
         try:
             return make(path)
         except GemmgenError as error:
-            lacking = f"torch has no cuBLAS matmul of block-scaled {formats_text(product.source.spec)}"
+            lacking = f"torch has no cuBLAS matmul of block-scaled {formats_text(product.source.problem)}"
             why = f"no kernel of the same spec by {CTAS[ctas]} is legal: {error.diagnostics[0].message}"
             message = f"{lacking}, and {why}"
             raise GemmgenError([Diagnostic(product.source.path, "no-baseline", message)]) from error
@@ -503,4 +503,4 @@ def _rival_text(product: Product, plan: Kernel) -> str:
     """Say what the baseline is, and why."""
     tile = f"tile {plan.cta_tile_m} x {plan.cta_tile_n} x {plan.cta_tile_k} in {plan.stages} stages"
     kernel = f"gemmgen's kernel of the same spec by {CTAS[plan.cluster_size]}, {tile}, scales packed before"
-    return f"{kernel}; torch has no cuBLAS matmul of block-scaled {formats_text(product.source.spec)}"
+    return f"{kernel}; torch has no cuBLAS matmul of block-scaled {formats_text(product.source.problem)}"

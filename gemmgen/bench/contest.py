@@ -73,17 +73,16 @@ from gemmgen.literals import visible
 from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
-from gemmgen.numerics.reference import Deviation, deviation, references, tolerance
+from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references, tolerance
 from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.planner import rank
-from gemmgen.problem import Shape, shape_text
+from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, staged
 from gemmgen.render import render
 from gemmgen.scratch import LostError, forked, scratch, usable_cores
 from gemmgen.spec import SpecFile
-from gemmgen.spec.model import Runs, Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec.model import Runs
 from gemmgen.verify.shapes import fitting, refuse_k, single_tile
 
 Progress = Callable[[str], None]
@@ -92,7 +91,7 @@ Progress = Callable[[str], None]
 def bench(
     module: ModuleType,
     subject: Subject,
-    spec: Spec,
+    source: SpecFile,
     shapes: Iterable[Shape],
     *,
     protocol: Protocol | None = None,
@@ -113,15 +112,15 @@ def bench(
     ``wrong-result`` when the kernel is wrong on the tensors to be timed, and then it is not timed;
     ``kernel-failed`` when a call of either arm raises.
     """
-    chosen = tuple(shapes)
-    refuse_k(spec, chosen)
-    machine = machine or CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
+    chosen, problem = tuple(shapes), source.problem
+    refuse_k(problem, chosen)
+    machine = machine or CudaMachine(require_gpu(problem.gpu.architecture))
     contest = _Contest(
         spec_path=subject.spec_path,
-        spec=spec,
+        source=source,
         matmul=matmul_of(module),
-        pack_scales=pack_scales_of(module) if problem_of(spec).block_scaled else None,
-        baseline=baseline or cublas(spec),
+        pack_scales=pack_scales_of(module) if problem.block_scaled else None,
+        baseline=baseline or cublas(source),
         protocol=protocol or Protocol(),
         machine=machine,
         environment=machine.environment(),
@@ -130,18 +129,18 @@ def bench(
         schema=SCHEMA,
         subject=subject,
         environment=contest.environment,
-        dtypes=dtypes_of(spec),
+        dtypes=dtypes_of(problem),
         baseline=contest.baseline.text,
         protocol=contest.protocol,
-        ceilings=ceilings or _ceilings(contest.environment.gpu, spec, progress),
+        ceilings=ceilings or _ceilings(contest.environment.gpu, problem, progress),
         measurements=tuple(contest.measurement(shape, progress) for shape in chosen),
         date=utc_now(),  # evaluated last: when it ended
     )
 
 
-def _ceilings(gpu: str, spec: Spec, progress: Progress) -> Ceilings | None:
-    """Return the ceilings for the spec's operands, or say that there are none."""
-    operand, problem = spec.operands.a.dtype, problem_of(spec)
+def _ceilings(gpu: str, problem: Problem, progress: Progress) -> Ceilings | None:
+    """Return the ceilings for the problem's operands, or say that there are none."""
+    operand = problem.a.dtype.name
     found = ceilings_of(gpu, operand, max(problem.a.smem_bits, problem.b.smem_bits))
     if found is None:
         progress(f"no ceiling was measured for {operand} on {gpu}: there is no roofline")
@@ -153,7 +152,7 @@ class _Contest:
     """The two arms and the rules."""
 
     spec_path: str
-    spec: Spec
+    source: SpecFile
     matmul: Matmul
     pack_scales: Callable[[Tensor], Tensor] | None
     baseline: Baseline
@@ -168,7 +167,9 @@ class _Contest:
         with self._failures(shape), self.baseline.settings():
             generator = torch.Generator(self.machine.device).manual_seed(self.protocol.seed)
             l2_bytes = self.environment.l2_bytes
-            sets = input_sets(shape, self.spec, l2_bytes, generator, self.protocol, self.pack_scales)
+            sets = input_sets(
+                shape, self.source.problem, l2_bytes, generator, self.protocol, self.pack_scales
+            )
             bind = partial(bound, self.matmul)
             ours, baseline = (self._judged(arm, sets[0]) for arm in (bind, self.baseline.bind))
             self._refuse_wrong(shape, ours)
@@ -183,10 +184,10 @@ class _Contest:
         return Measurement(shape, len(sets), ours.relative, baseline.relative, timing)
 
     def _judged(self, bind: Call, inputs_and_d: InputSet) -> Deviation:
-        return judged(bind, inputs_and_d, self.spec)
+        return judged(bind, inputs_and_d, self.source.problem)
 
     def _refuse_wrong(self, shape: Shape, found: Deviation) -> None:
-        for fault in wrong(self.spec, shape, found):
+        for fault in wrong(tolerance(self.source.problem, shape, self.source.promote_k), found):
             raise self._error("wrong-result", shape, fault)
 
     @contextmanager
@@ -207,7 +208,7 @@ class _Contest:
 def judged(
     bind: Call,
     inputs_and_d: InputSet,
-    spec: Spec,
+    problem: Problem,
     exact: Iterable[tuple[slice, Tensor]] | None = None,
     finish: Callable[[], None] = lambda: None,
 ) -> Deviation:
@@ -216,15 +217,14 @@ def judged(
     call = bind(inputs_and_d.timed, d)
     d.fill_(poison(d.dtype))
     # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
-    Matrix.poisoned(d.shape[0], d.shape[1], spec.operands.d.dtype, d.device)
+    Matrix.poisoned(d.shape[0], d.shape[1], problem.d.name, d.device)
     result = call()
     finish()
-    return deviation(result, inputs, spec, exact)
+    return deviation(result, inputs, problem, exact)
 
 
-def wrong(spec: Spec, shape: Shape, found: Deviation) -> Iterator[str]:
+def wrong(allowed: Tolerance, found: Deviation) -> Iterator[str]:
     """Yield what is wrong with a result."""
-    allowed = tolerance(spec, shape)
     limits = (
         ("relative error", found.relative, allowed.relative),
         ("worst element", found.worst_element, allowed.worst_element),
@@ -264,42 +264,42 @@ class InputSet:
     d: Tensor
 
 
-def dtypes_of(spec: Spec) -> Dtypes:
-    """Return the element types as the spec has them."""
-    operands = spec.operands
+def dtypes_of(problem: Problem) -> Dtypes:
+    """Return the names of the element types of a problem, and of the formats of its blocks' scales."""
+    a, b = problem.a, problem.b
     return Dtypes(
-        a=operands.a.dtype,
-        b=operands.b.dtype,
-        d=operands.d.dtype,
-        c=operands.c.dtype if operands.c else None,
-        a_scale=operands.a.scale.format if operands.a.scale else None,
-        b_scale=operands.b.scale.format if operands.b.scale else None,
+        a=a.dtype.name,
+        b=b.dtype.name,
+        d=problem.d.name,
+        c=problem.c.name if problem.c else None,
+        a_scale=a.scale.format.name if a.scale else None,
+        b_scale=b.scale.format.name if b.scale else None,
     )
 
 
 def input_sets(
     shape: Shape,
-    spec: Spec,
+    problem: Problem,
     l2_bytes: int,
     generator: torch.Generator,
     protocol: Protocol | Rounds,
     pack_scales: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[InputSet, ...]:
     """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
-    set_bytes = dtypes_of(spec).moved_bytes(shape)
+    set_bytes = dtypes_of(problem).moved_bytes(shape)
     count = min(protocol.max_input_sets, math.ceil(protocol.l2_multiple * l2_bytes / set_bytes))
-    return tuple(_input_set(shape, spec, generator, pack_scales) for _ in range(count))
+    return tuple(_input_set(shape, problem, generator, pack_scales) for _ in range(count))
 
 
 def _input_set(
     shape: Shape,
-    spec: Spec,
+    problem: Problem,
     generator: torch.Generator,
     pack_scales: Callable[[Tensor], Tensor] | None,
 ) -> InputSet:
-    d = Matrix.poisoned(*shape[:2], spec.operands.d.dtype, generator.device).view
-    misaligned = problem_of(spec).copies_misaligned
-    inputs = random_inputs(shape, spec, generator, normalized=True, misaligned=misaligned)
+    d = Matrix.poisoned(*shape[:2], problem.d.name, generator.device).view
+    misaligned = problem.copies_misaligned
+    inputs = random_inputs(shape, problem, generator, normalized=True, misaligned=misaligned)
     return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
 
 
@@ -329,8 +329,7 @@ def time_spec(
             refuses to time the kernel.
     """
     product = make(path)
-    spec = product.source.spec
-    problem = product.plan.problem
+    problem = product.source.problem
     chosen = shapes or problem.bench_shapes or (problem.planned_shapes if problem.ranges else ())
     if not chosen:
         message = "names no shapes to time: list them under bench.shapes, state a problem, or give --shapes"
@@ -341,7 +340,7 @@ def time_spec(
         return bench(
             module,
             subject,
-            spec,
+            product.source,
             chosen,
             protocol=AGAINST_A_MODULE if against else None,
             baseline=baseline,
@@ -357,14 +356,14 @@ class Entrant:
     """A kernel that takes part, with its module in a file."""
 
     entry: Entry
-    spec: Spec
+    source: SpecFile
     module_path: Path
     most: Shape | None
     """The largest problem [M, N, K] that it computes; None where there is no limit."""
 
     def takes(self, shape: Shape) -> bool:
         """Whether the spec says that its kernel computes such a problem; its wrapper may still refuse it."""
-        return bool(fitting([shape], self.most)) and shape[2] % problem_of(self.spec).k_multiple == 0
+        return bool(fitting([shape], self.most)) and shape[2] % self.source.problem.k_multiple == 0
 
 
 @dataclass(frozen=True)
@@ -378,9 +377,9 @@ class Task:
     baseline: Baseline
 
     @property
-    def spec(self) -> Spec:
-        """One that says what all of them compute."""
-        return self.entrants[0].spec
+    def source(self) -> SpecFile:
+        """A spec that says what all of them compute."""
+        return self.entrants[0].source
 
 
 @dataclass(frozen=True)
@@ -424,7 +423,7 @@ def time_suite(
     with scratch() as directory:
         entrants = _entrants(specs, Path(directory))
         baselines = _baselines(entrants)
-        if not any(suite.shapes(entrant.spec.operands.a.dtype, extents) for entrant in entrants):
+        if not any(suite.shapes(entrant.source.problem.a.dtype.name, extents) for entrant in entrants):
             message = "has no shapes for the types of these specs"
             raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
         heats = _heats(entrants, suite, extents)
@@ -437,7 +436,7 @@ def time_suite(
         if not tasks:
             return
         prepared = (prepare or prepare_in_children)(tasks, progress)
-        gpu = problem_of(tasks[0].spec).gpu
+        gpu = tasks[0].source.problem.gpu
         machine = machine or CudaMachine(require_gpu(gpu.architecture))
         session = _session(entrants, baselines, suite, protocol, machine)
         _refuse_other_machine(book, session)
@@ -458,34 +457,34 @@ def _entrants(specs: Sequence[Path], directory: Path) -> tuple[Entrant, ...]:
     for path in specs:
         try:
             product = make(path)
-            spec, name = product.source.spec, product.source.stem
+            source, name = product.source, product.source.stem
             module_path = directory / f"{name}.py"
             if module_path.exists():
                 message = "another spec of this name takes part: rename one of the two"
-                raise GemmgenError([Diagnostic(product.source.path, "module-name", message)])
-            cublas(spec)
+                raise GemmgenError([Diagnostic(source.path, "module-name", message)])
+            cublas(source)
         except GemmgenError as error:
             errors += error.diagnostics
             continue
         module_path.write_text(product.module, encoding="utf-8", newline="\n")
-        entry = Entry(name, Subject.of(path, module_path), contest_of(spec))
-        found.append(Entrant(entry, spec, module_path, single_tile(spec)))
+        entry = Entry(name, Subject.of(path, module_path), contest_of(source))
+        found.append(Entrant(entry, source, module_path, single_tile(source)))
     if errors:
         raise GemmgenError(errors)
-    generations = {problem_of(entrant.spec).gpu.architecture.generation for entrant in found}
+    generations = {entrant.source.problem.gpu.architecture.generation for entrant in found}
     if len(generations) > 1:
         message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
         raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
     return tuple(found)
 
 
-def contest_of(spec: Spec) -> str:
+def contest_of(source: SpecFile) -> str:
     """Return what kernels have in common that are timed together, in the fewest words that say so."""
-    problem = problem_of(spec)
-    a, b, d = (operand.dtype for operand in (spec.operands.a, spec.operands.b, spec.operands.d))
+    problem = source.problem
+    a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     words = [a if a == b else f"{a} x {b}"]
     if problem.block_scaled:
-        words = [formats_text(spec)]
+        words = [formats_text(problem)]
     usual = {"tf32": "fp32", "int8": "int32"}.get(a, a if DTYPES[a].bits == 16 else "bf16")
     if d != usual:
         words.append(f"to {d}")
@@ -495,7 +494,7 @@ def contest_of(spec: Spec) -> str:
     words += [f"{name} {major}-major" for name, major in zip("AB", majors, strict=True) if major != "k"]
     if problem.copies_misaligned:
         words.append("rows of any length")
-    if spec.mma.promote_k:
+    if source.promote_k:
         words.append("promoted")
     terms = [f"{problem.alpha:g} alpha"] if problem.alpha != 1 else []
     if problem.c is not None and not problem.residual:
@@ -508,7 +507,8 @@ def contest_of(spec: Spec) -> str:
 
 def _baselines(entrants: Iterable[Entrant]) -> dict[str, Baseline]:
     """Return the baseline of each contest."""
-    return {entrant.entry.contest: cublas(entrant.spec) for entrant in entrants}
+    sources = {entrant.entry.contest: entrant.source for entrant in entrants}
+    return {name: cublas(source) for name, source in sources.items()}
 
 
 @dataclass(frozen=True)
@@ -528,7 +528,7 @@ def _heats(entrants: Sequence[Entrant], suite: Suite, extents: range) -> list[_H
     found: list[_Heat] = []
     for contest in dict.fromkeys(entrant.entry.contest for entrant in entrants):
         members = [entrant for entrant in entrants if entrant.entry.contest == contest]
-        shapes = suite.shapes(members[0].spec.operands.a.dtype, extents)
+        shapes = suite.shapes(members[0].source.problem.a.dtype.name, extents)
         for shape, families in shapes.items():
             able = tuple(entrant for entrant in members if entrant.takes(shape))
             found.append(_Heat(contest, shape, families, able))
@@ -594,7 +594,7 @@ class _Ranked(NamedTuple):
 
 def _ranked(entrant: Entrant, shape: Shape, candidates: int) -> list[_Ranked]:
     """Return what a spec's planner ranks first for a shape."""
-    without = entrant.spec.model_copy(update={"bench": None, "check": None, "problem": None})
+    without = entrant.source.spec.model_copy(update={"bench": None, "check": None, "problem": None})
     source = SpecFile.of(without.model_copy(update={"bench": Runs(shapes=(shape,))}))
     subject = entrant.entry.subject
     return [
@@ -647,15 +647,14 @@ def _session(
     environment = machine.environment()
     contests: dict[str, ContestOf] = {}
     for entrant in entrants:
-        name, spec = entrant.entry.contest, entrant.spec
-        problem = problem_of(spec)
+        name, problem = entrant.entry.contest, entrant.source.problem
         bits = max(problem.a.smem_bits, problem.b.smem_bits)
         contests[name] = ContestOf(
             name=name,
-            dtypes=dtypes_of(spec),
+            dtypes=dtypes_of(problem),
             baseline=baselines[name].text,
             peak=peaks_of(environment.gpu, bits),
-            measured=measured_of(environment.gpu, spec.operands.a.dtype),
+            measured=measured_of(environment.gpu, problem.a.dtype.name),
         )
     return Session(
         line="session",
@@ -690,8 +689,8 @@ def _refuse_other_machine(book: Book, session: Session) -> None:
 class Arena:
     """The tensors of one shape, and how arms run and take turns on them."""
 
-    spec: Spec
-    """One that says what all arms compute."""
+    source: SpecFile
+    """A spec that says what all arms compute."""
     shape: Shape
     protocol: Rounds
     machine: SuiteMachine
@@ -702,7 +701,7 @@ class Arena:
     @classmethod
     def of(
         cls,
-        spec: Spec,
+        source: SpecFile,
         shape: Shape,
         protocol: Rounds,
         machine: SuiteMachine,
@@ -711,12 +710,18 @@ class Arena:
     ) -> Arena:
         """Draw the inputs for a shape [M, N, K], and compute what the first set gives."""
         generator = torch.Generator(machine.device).manual_seed(protocol.seed)
-        sets = input_sets(shape, spec, l2_bytes, generator, protocol, pack_scales)
-        return cls(spec, shape, protocol, machine, sets, tuple(references(sets[0].inputs, spec)))
+        sets = input_sets(shape, source.problem, l2_bytes, generator, protocol, pack_scales)
+        exact = tuple(references(sets[0].inputs, source.problem))
+        return cls(source, shape, protocol, machine, sets, exact)
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a right result may be from the exact one."""
+        return tolerance(self.source.problem, self.shape, self.source.promote_k)
 
     def running(self, name: str, bind: Call) -> Running:
         """Call an arm once for each set, and judge what it makes of the first."""
-        found = judged(bind, self.sets[0], self.spec, self.exact, self.machine.finish)
+        found = judged(bind, self.sets[0], self.source.problem, self.exact, self.machine.finish)
         arm = _Calls(bind, self.sets)
         each_set(arm, len(self.sets), 1)()
         self.machine.finish()
@@ -774,8 +779,8 @@ class Arena:
         result.fill_(poison(result.dtype))
         sample.work()
         self.machine.finish()
-        found = deviation(result, self.sets[0].inputs, self.spec, self.exact)
-        return tuple(wrong(self.spec, self.shape, found))
+        found = deviation(result, self.sets[0].inputs, self.source.problem, self.exact)
+        return tuple(wrong(self.tolerance, found))
 
     def host_seconds(self, arm: Arm, pass_seconds: float) -> float:
         """Return the median host time of eager calls, of few where they take the device long."""
@@ -808,7 +813,7 @@ class _Campaign:
         with task.baseline.settings():
             try:
                 packing = self._packing(task)
-                arena = Arena.of(task.spec, task.shape, self.protocol, self.machine, l2_bytes, packing)
+                arena = Arena.of(task.source, task.shape, self.protocol, self.machine, l2_bytes, packing)
                 baseline = arena.running(BASELINE, task.baseline.bind)
             except Exception as error:
                 self._note(task, BASELINE, "cannot", error)
@@ -818,7 +823,7 @@ class _Campaign:
                 self._take_turns(task, arena, baseline, kernels)
 
     def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
-        if not problem_of(task.spec).block_scaled:
+        if not task.source.problem.block_scaled:
             return None
         return pack_scales_of(self._module(task.entrants[0]))
 
@@ -842,7 +847,8 @@ class _Campaign:
             except Exception as error:
                 self._note(task, name, "failed", error)
             else:
-                faults = tuple(wrong(entrant.spec, task.shape, running.deviation))
+                allowed = tolerance(entrant.source.problem, task.shape, entrant.source.promote_k)
+                faults = tuple(wrong(allowed, running.deviation))
                 if faults:
                     self._note(task, name, "wrong", "; ".join(faults))
                 else:
@@ -987,13 +993,14 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     Raises GemmgenError (``no-gpu``).
     """
     smallest: dict[str, tuple[Entrant, Shape]] = {}
-    for task in sorted(tasks, key=lambda task: dtypes_of(task.spec).moved_bytes(task.shape)):
+    for task in sorted(tasks, key=lambda task: dtypes_of(task.source.problem).moved_bytes(task.shape)):
         for entrant in task.entrants:
             smallest.setdefault(entrant.entry.name, (entrant, task.shape))
     progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
     with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
         priming = [
-            pool.submit(primed, each.spec, shape, each.module_path) for each, shape in smallest.values()
+            pool.submit(primed, each.source.problem, shape, each.module_path)
+            for each, shape in smallest.values()
         ]
         found = dict(zip(smallest, (each.result() for each in priming), strict=True))
         try:
@@ -1007,25 +1014,25 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     return Prepared(names, failures)
 
 
-def primed(spec: Spec, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+def primed(problem: Problem, shape: Shape, module_path: Path) -> GemmgenError | str | None:
     """Compile a kernel by running it once, in a process of its own; return what is wrong with it."""
     try:
-        with forked(partial(_primed, spec, shape, module_path)) as result:
+        with forked(partial(_primed, problem, shape, module_path)) as result:
             return result()
     except LostError as error:
         return f"compiling and running it ended its process: {error}"
 
 
-def _primed(spec: Spec, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+def _primed(problem: Problem, shape: Shape, module_path: Path) -> GemmgenError | str | None:
     signal.alarm(PRIMING_SECONDS)
     try:
-        machine = CudaMachine(require_gpu(problem_of(spec).gpu.architecture))
+        machine = CudaMachine(require_gpu(problem.gpu.architecture))
     except GemmgenError as error:
         return error
     try:
         module = import_generated(module_path)
-        pack_scales = pack_scales_of(module) if problem_of(spec).block_scaled else None
-        made = _input_set(shape, spec, torch.Generator(machine.device).manual_seed(0), pack_scales)
+        pack_scales = pack_scales_of(module) if problem.block_scaled else None
+        made = _input_set(shape, problem, torch.Generator(machine.device).manual_seed(0), pack_scales)
         bound(matmul_of(module), made.timed, made.d)()
         machine.finish()
     except (ValueError, TypeError):
@@ -1044,7 +1051,7 @@ def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]
     generator = torch.Generator(torch.device("cuda")).manual_seed(0)
     for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
         with suppress(Exception), task.baseline.settings():
-            made = _input_set(task.shape, task.spec, generator, None)
+            made = _input_set(task.shape, task.source.problem, generator, None)
             call = task.baseline.bind(made.timed, made.d)
             call()
             torch.cuda.synchronize()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.hardware.gpus import gpu_of
+from gemmgen.hardware.gpus import Gpu, gpu_of
 from gemmgen.literals import visible
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS
@@ -26,7 +26,6 @@ from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
 from gemmgen.spec.diagnostics import listing, quoted
 from gemmgen.spec.model import spec_of
-from gemmgen.spec.request import problem_of
 from gemmgen.tune import TABLE, Row, read_table
 from gemmgen.tune.candidates import kernel_sha256, spec_text
 
@@ -257,11 +256,11 @@ def _refused(
     return GemmgenError([Diagnostic(path.as_posix(), code, message, field=field, line=line)])
 
 
-def _words(spec: Spec) -> str:
+def _words(source: SpecFile) -> str:
     """Return what a spec computes: kernels of the same words can stand for each other."""
     from gemmgen.bench.contest import contest_of  # needs torch
 
-    return contest_of(spec)
+    return contest_of(source)
 
 
 @cache
@@ -288,7 +287,7 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
 
 def _spec_part(path: Path) -> _Part:
     source, kernel = _known_spec(path)
-    return _Part(path.as_posix(), _words(source.spec), source.spec, specs={kernel: source})
+    return _Part(path.as_posix(), _words(source), source.spec, specs={kernel: source})
 
 
 # --- tables of ``gemmgen tune``
@@ -329,14 +328,14 @@ def _refuse_contradiction(path: Path, number: int, row: Row, source: SpecFile) -
     """Raise for a row that says something else than the spec it names."""
     from gemmgen.bench.contest import dtypes_of  # needs torch
 
-    words, dtypes = _words(source.spec), dtypes_of(source.spec)
+    words, dtypes = _words(source), dtypes_of(source.problem)
     if row.problem != words:
         message = f"is {quoted(row.problem)}, and the spec {row.spec} is of {quoted(words)}"
         raise _refused(path, "bad-table", message, number, "problem")
     if row.dtypes != dtypes:
         message = f"are {_named(row.dtypes)}, and those of the spec {row.spec} are {_named(dtypes)}"
         raise _refused(path, "bad-table", message, number, "dtypes")
-    if wrong := _other_generation(row.gpu, source.spec):
+    if wrong := _other_generation(row.gpu, source.problem.gpu):
         raise _refused(path, "bad-table", f"{wrong}, as the spec {row.spec} says", number, "gpu")
 
 
@@ -344,9 +343,9 @@ def _named(dtypes: Dtypes) -> str:
     return listing([f"{name} {dtype}" for name, dtype in asdict(dtypes).items() if dtype], "and")
 
 
-def _other_generation(gpu: str, spec: Spec) -> str | None:
+def _other_generation(gpu: str, planned: Gpu) -> str | None:
     """Return why a kernel cannot have run on a GPU: it is of another generation; None of an unknown GPU."""
-    measured, planned = gpu_of(gpu), problem_of(spec).gpu
+    measured = gpu_of(gpu)
     if measured is None or measured.architecture == planned.architecture:
         return None
     generations = measured.architecture.generation, planned.architecture.generation
@@ -380,12 +379,12 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                         raise _refused(path, "bad-record", message)
                     spec_path, sha256 = entry.subject.spec_path, entry.subject.spec_sha256
                     source = _spec_of(path, spec_path, sha256)
-                    if (words := _words(source.spec)) != name:
+                    if (words := _words(source)) != name:
                         message = (
                             f"is a contest of {quoted(name)}, and the spec {spec_path} is of {quoted(words)}"
                         )
                         raise _refused(path, "bad-record", message, field="contest")
-                    if wrong := _other_generation(gpu, source.spec):
+                    if wrong := _other_generation(gpu, source.problem.gpu):
                         raise _refused(path, "bad-record", f"{wrong}: {spec_path}", field="environment.gpu")
                     kernel = kernel_of(entry, source)
                     module = render(kernel, spec_name=Path(spec_path).name, spec_sha256=sha256)

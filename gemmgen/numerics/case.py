@@ -11,16 +11,13 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from gemmgen.hardware import DTYPES
 from gemmgen.module import Matmul
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
-from gemmgen.numerics.reference import Check, deviation, references, tolerance
+from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
 from gemmgen.plan.roles import tensor_of
-from gemmgen.problem import Shape
+from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import BLOCK_SCALES
-from gemmgen.spec.model import Spec
-from gemmgen.spec.request import problem_of
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,12 @@ class Case:
 
     matmul: Matmul
     shape: Shape
-    spec: Spec
+    problem: Problem
     generator: torch.Generator
     """Draws the inputs on the device under test; each group of checks draws its own."""
     repeats: int
+    promote_k: int | None
+    """The number of K after which the spec has sums promoted to fp32, None if it states none."""
     pack_scales: Callable[[Tensor], Tensor] | None = None
     """Of the same module, where operands are block-scaled."""
     misaligned: bool = False
@@ -48,18 +47,23 @@ class Case:
     def inputs(self, *, guarded: bool = False) -> Inputs:
         """Return fresh random inputs, each as the spec wants it."""
         return random_inputs(
-            self.shape, self.spec, self.generator, guarded=guarded, misaligned=self.misaligned
+            self.shape, self.problem, self.generator, guarded=guarded, misaligned=self.misaligned
         )
 
     def output(self, *, guarded: bool = False) -> Matrix:
         """Return a poisoned d [M, N]."""
-        extents, dtype = self.shape[:2], self.spec.operands.d.dtype
+        extents, dtype = self.shape[:2], self.problem.d.name
         return Matrix.poisoned(*extents, dtype, self.device, guarded=guarded, misaligned=self.misaligned)
 
     @property
     def d_dtype(self) -> torch.dtype:
         """Element type of d."""
-        return TORCH_DTYPES[self.spec.operands.d.dtype]
+        return TORCH_DTYPES[self.problem.d.name]
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far a right result may be from the exact one."""
+        return tolerance(self.problem, self.shape, self.promote_k)
 
     @property
     def takes_out(self) -> bool:
@@ -73,7 +77,7 @@ class Case:
     def run_alone(self, inputs: Inputs) -> Tensor:
         """Run the kernel once into the d that the wrapper allocates, which is poison too, and return it."""
         # Freed at once: on a GPU the next request of this size, which is d's, gets its block.
-        Matrix.poisoned(*self.shape[:2], self.spec.operands.d.dtype, self.device)
+        Matrix.poisoned(*self.shape[:2], self.problem.d.name, self.device)
         return inputs.call(self.matmul)
 
     def check(self, what: str, measured: float, limit: float) -> Check:
@@ -89,15 +93,15 @@ def once(case: Case) -> Iterator[Check]:
 
 def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Check]:
     """Check a result, which was poison, against the exact one, as a whole and element by element."""
-    found = deviation(out, inputs, case.spec)
-    allowed = tolerance(case.spec, case.shape)
+    found = deviation(out, inputs, case.problem)
+    allowed = case.tolerance
     yield case.check(f"{label}: elements not finite", not_finite(out), 0)
     yield case.check(f"{label}: relative error", found.relative, allowed.relative)
     yield case.check(f"{label}: worst element", found.worst_element, allowed.worst_element)
 
 
 def kernel_arguments(
-    module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, *, restored: Collection[str] = ()
+    module: ModuleType, problem: Problem, inputs: Inputs, d: Tensor, *, restored: Collection[str] = ()
 ) -> list[Any]:
     """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
 
@@ -110,26 +114,26 @@ def kernel_arguments(
 
     Raises KeyError for an argument that is neither.
     """
-    return list(_arguments(module, spec, inputs, d, restored))
+    return list(_arguments(module, problem, inputs, d, restored))
 
 
-def _workspace(module: ModuleType, spec: Spec, d: Tensor) -> tuple[Tensor, ...]:
+def _workspace(module: ModuleType, problem: Problem, d: Tensor) -> tuple[Tensor, ...]:
     """Return memory for the sums of parts of K, and counters where programs count them."""
     if make := getattr(module, "make_workspace", None):
         return make(*d.shape, d.device)
     tiles = -(-d.shape[0] // module.PROGRAM_TILE_M.value) * -(-d.shape[1] // module.PROGRAM_TILE_N.value)
-    count, dtype = tiles * module.SPLITS.value * module.TILE_SUMS.value, problem_of(spec).accumulator.name
+    count, dtype = tiles * module.SPLITS.value * module.TILE_SUMS.value, problem.accumulator.name
     return (torch.empty(count, dtype=TORCH_DTYPES[dtype], device=d.device),)
 
 
 def reduction_arguments(
-    module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, partials: Tensor
+    module: ModuleType, problem: Problem, inputs: Inputs, d: Tensor, partials: Tensor
 ) -> list[Any]:
     """Return the arguments of a module's ``reduction_kernel``, in order, behind the sums that it adds up.
 
     ``x_ptr`` is the tensor x, ``x_stride`` how many elements its rows are apart, ``m`` and ``n`` D's extents.
     """
-    stored = row_major(spec, inputs, d) | {"partials": partials}
+    stored = row_major(problem, inputs, d) | {"partials": partials}
     extents = dict(zip(("m", "n"), d.shape, strict=True))
     names: list[str] = list(module.reduction_kernel.arg_names)
     return [
@@ -148,17 +152,17 @@ def reduction_programs(module: ModuleType, partials: Tensor) -> int:
 
 
 def _arguments(
-    module: ModuleType, spec: Spec, inputs: Inputs, d: Tensor, restored: Collection[str]
+    module: ModuleType, problem: Problem, inputs: Inputs, d: Tensor, restored: Collection[str]
 ) -> Iterator[Any]:
     from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
         TensorDescriptor,
     )
 
-    stored = row_major(spec, inputs, d)
+    stored = row_major(problem, inputs, d)
     table: Mapping[str, tuple[Any, str, list[int], Any]] = module.ARGUMENTS
     names: list[str] = list(module.matmul_kernel.arg_names)
     if "partials_ptr" in names:
-        partials, *counters = _workspace(module, spec, d)
+        partials, *counters = _workspace(module, problem, d)
         if "partials_ptr" not in restored:
             partials.fill_(poison(partials.dtype))
         stored |= {"partials": partials, **dict(zip(("counters",), counters, strict=False))}
@@ -170,7 +174,7 @@ def _arguments(
             _, _, box, layout = table["out" if name == "d" else name]
             name = tensor_of(name)
             tensor = packed_scales(module, stored[name]) if name in BLOCK_SCALES else stored[name]
-            rounds = name in ("a", "b") and bool(DTYPES[spec.operands.a.dtype].in_memory)
+            rounds = name in ("a", "b") and bool(problem.a.dtype.in_memory)
             yield TensorDescriptor.from_tensor(tensor, box, layout, round_f32_to_tf32=rounds)
         else:
             raise KeyError(argument)
@@ -182,12 +186,12 @@ def packed_scales(module: ModuleType, scales: Tensor) -> Tensor:
     return packed.view(torch.uint8) if packed.dtype == TORCH_DTYPES["ue8m0"] else packed
 
 
-def row_major(spec: Spec, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
+def row_major(problem: Problem, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     """Return every tensor of a call by its name, matrices with contiguous rows, as they lie in memory."""
     a, b = inputs.a, inputs.b
     return {
-        "a": a.T if spec.operands.a.major == "mn" else a,
-        "b": b if spec.operands.b.major == "mn" else b.T,
+        "a": a.T if problem.a.major == "mn" else a,
+        "b": b if problem.b.major == "mn" else b.T,
         **inputs.extras,
         "d": d,
     }
@@ -210,7 +214,7 @@ def special_values(case: Case) -> Iterator[Check]:
     e2m1 has neither NaN nor infinity, and its zeros have signs. Of a block-scaled operand one scale is NaN
     besides, in a row of A and a column of B of its own where there are enough of them.
     """
-    if not DTYPES[case.spec.operands.a.dtype].integer:
+    if not case.problem.a.dtype.integer:
         inputs = case.inputs()
         zeros = _plant(inputs)
         yield from _compared(case, case.run(inputs), inputs, zeros)
@@ -238,7 +242,7 @@ def _plant(inputs: Inputs) -> int | None:
 
 def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Iterator[Check]:
     nan = infinite = sign = 0
-    for rows, exact in references(inputs, case.spec):
+    for rows, exact in references(inputs, case.problem):
         expected, found = rounded(exact, out.dtype).float(), out[rows].float()
         nan += int((expected.isnan() != found.isnan()).sum().item())
         infinite += int((_infinity(expected) != _infinity(found)).sum().item())
@@ -247,7 +251,7 @@ def _compared(case: Case, out: Tensor, inputs: Inputs, zeros: int | None) -> Ite
             sign = int(_other_zeros(expected[row], found[row]).sum().item())
     yield case.check("special values: NaN or no NaN unlike torch", nan, 0)
     yield case.check("special values: infinite or finite unlike torch", infinite, 0)
-    if all(op.signed_zeros for op in problem_of(case.spec).operations):
+    if all(op.signed_zeros for op in case.problem.operations):
         yield case.check("special values: zeros of another sign than torch's", sign, 0)
 
 

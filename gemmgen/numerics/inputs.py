@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from gemmgen.hardware import DTYPES, DType
+from gemmgen.hardware import DTYPES
 from gemmgen.module import Matmul
 from gemmgen.numerics.encoding import (
     E2M1_VALUES,
@@ -24,7 +24,7 @@ from gemmgen.numerics.encoding import (
     encoded,
     poison,
 )
-from gemmgen.problem import BlockScale, Shape
+from gemmgen.problem import Problem, Shape
 from gemmgen.problem.operations import (
     ACTIVATIONS,
     BLOCK_SCALES,
@@ -34,8 +34,6 @@ from gemmgen.problem.operations import (
     SCALES,
     few_bits,
 )
-from gemmgen.spec.model import Spec
-from gemmgen.spec.request import problem_of
 
 ALIGNMENT_BYTES: Final = 16
 """What TMA demands of a base address and of a row stride; also the unit in which it stores a row."""
@@ -104,48 +102,26 @@ def _touched(matrix: Tensor) -> int:
     return int((bits(matrix) != untouched).sum().item())
 
 
-def accumulator_of(spec: Spec) -> str:
-    """Return the type in which products are summed: as stated, or else int32 for int8 and fp32 for floats."""
-    return problem_of(spec).accumulator.name
-
-
-def alpha_of(spec: Spec) -> float:
-    """Return the factor of A @ B."""
-    return problem_of(spec).alpha
-
-
-def beta_of(spec: Spec) -> float:
-    """Return the factor of the C that is added before the ops, 0 where none is."""
-    problem = problem_of(spec)
-    return 0.0 if problem.c is None or problem.residual else problem.beta
-
-
-def block_scale_of(spec: Spec, operand: str) -> BlockScale | None:
-    """Return how the operand ``a`` or ``b`` is scaled block by block, or None."""
-    problem = problem_of(spec)
-    return problem.a.scale if operand == "a" else problem.b.scale
-
-
-def dtype_of(spec: Spec, keyword: str) -> str:
+def dtype_of(problem: Problem, keyword: str) -> str:
     """Return the element type of an input besides A and B.
 
     Scales of blocks have that of their format, others are fp32; biases are D's type or fp32.
     """
     if keyword in BLOCK_SCALES:
-        scale = block_scale_of(spec, keyword[0])
+        scale = problem.operand(keyword[0]).scale
         assert scale is not None
         return scale.dtype.name
     if keyword == "c":
-        assert spec.operands.c is not None
-        return spec.operands.c.dtype
-    return problem_of(spec).vector_dtype(keyword).name
+        assert problem.c is not None
+        return problem.c.name
+    return problem.vector_dtype(keyword).name
 
 
-def keywords_of(spec: Spec) -> Iterator[str]:
+def keywords_of(problem: Problem) -> Iterator[str]:
     """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
     for keyword in KEYWORDS:
-        scaled = keyword in BLOCK_SCALES and block_scale_of(spec, keyword[0]) is not None
-        if scaled or keyword in problem_of(spec).ops or (keyword == "c" and spec.operands.c is not None):
+        scaled = keyword in BLOCK_SCALES and problem.operand(keyword[0]).scale is not None
+        if scaled or keyword in problem.ops or (keyword == "c" and problem.c is not None):
             yield keyword
 
 
@@ -214,7 +190,7 @@ class Inputs:
 
 def random_inputs(
     shape: Shape,
-    spec: Spec,
+    problem: Problem,
     generator: torch.Generator,
     *,
     guarded: bool = False,
@@ -234,25 +210,25 @@ def random_inputs(
     e2m1 is any of its numbers. Scales of blocks are powers of two over a range of 16 (ue8m0), or uniform over
     one of 4 (e4m3), and such that a scaled operand's root mean square is from 0.75 to 1.05 as well.
     """
-    sizes = _sizes(shape, spec, normalized=normalized)
+    sizes = _sizes(shape, problem, normalized=normalized)
 
     def fill(name: str, extents: tuple[int, int]) -> Tensor:
         device = generator.device
-        if name in "ab" and DTYPES[spec.operands.a.dtype].integer:
+        if name in "ab" and problem.a.dtype.integer:
             low, high = (-SMALL, SMALL + 1) if sizes[name] < INT8_RMS else (-128, 128)
             return torch.randint(low, high, extents, generator=generator, device=device).float()
         if name in BLOCK_SCALES:
-            return _block_scales(spec, name, extents, generator)
-        if name in "ab" and _operand_dtype(spec, name).coded:
+            return _block_scales(problem, name, extents, generator)
+        if name in "ab" and problem.operand(name).dtype.coded:
             return _any_e2m1(extents, generator)
         if name in SCALES:
             return (torch.rand(extents, generator=generator, device=device) + 0.5) * sizes[name]
         return torch.randn(extents, generator=generator, device=device) * sizes[name]
 
-    return _inputs(shape, spec, generator.device, fill, guarded=guarded, misaligned=misaligned)
+    return _inputs(shape, problem, generator.device, fill, guarded=guarded, misaligned=misaligned)
 
 
-def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inputs:
+def integer_inputs(shape: Shape, problem: Problem, generator: torch.Generator) -> Inputs:
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
     Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1.
@@ -262,36 +238,35 @@ def integer_inputs(shape: Shape, spec: Spec, generator: torch.Generator) -> Inpu
 
     def fill(name: str, extents: tuple[int, int]) -> Tensor:
         device = generator.device
-        if name in "ab" and _operand_dtype(spec, name).coded:
+        if name in "ab" and problem.operand(name).dtype.coded:
             return _any_e2m1(extents, generator)
         if name in (*SCALES, *BLOCK_SCALES):
             return 2.0 ** torch.randint(-1, 2, extents, generator=generator, device=device)
         low, high = -8, 9
         if name in "ab":
-            whole = DTYPES[spec.operands.a.dtype].integer and DTYPES[spec.operands.d.dtype].integer
+            whole = problem.a.dtype.integer and problem.d.integer
             low, high = (-128, 128) if whole else (-small, small + 1)
         return torch.randint(low, high, extents, generator=generator, device=device).float()
 
-    long = spec.accumulator == "fp16" and shape[2] > LONGEST_FP16_SUM
+    long = problem.accumulator.name == "fp16" and shape[2] > LONGEST_FP16_SUM
     small = 1 if long else SMALL
-    return _inputs(shape, spec, generator.device, fill)
+    return _inputs(shape, problem, generator.device, fill)
 
 
-def is_exact(spec: Spec) -> bool:
+def is_exact(problem: Problem) -> bool:
     """Whether fp32 computes D from small integers without rounding, but for the last step to D's type.
 
     Factors must be few bits above 1/16, and activations of no more than comparisons and products. Products of
     scaled blocks are exact up to a K of 2048 at least: with e2m1 on both sides they are at most (6 * 2)**2 =
     144 and multiples of (0.5 * 0.5)**2 = 1/16, and 144 * 2048 * 16 is 4.7 million, below 2**24.
     """
-    problem = problem_of(spec)
-    factors = (alpha_of(spec), beta_of(spec), *(found.value for found in problem.parameters))
+    factors = (problem.alpha, problem.added_beta, *(found.value for found in problem.parameters))
     return all(map(few_bits, factors)) and all(op.exact for op in problem.operations if op.function)
 
 
 def _inputs(
     shape: Shape,
-    spec: Spec,
+    problem: Problem,
     device: torch.device,
     fill: Fill,
     *,
@@ -299,7 +274,6 @@ def _inputs(
     misaligned: bool = False,
 ) -> Inputs:
     m, n, k = shape
-    operands, problem = spec.operands, problem_of(spec)
     padded = [name for name, operand in (("a", problem.a), ("b", problem.b)) if operand.padded]
 
     def matrix(name: str, dtype: str, rows: int, columns: int) -> Tensor:
@@ -316,32 +290,32 @@ def _inputs(
 
     def extra(keyword: str) -> Tensor:
         if keyword in BLOCK_SCALES:
-            scale = block_scale_of(spec, keyword[0])
+            scale = problem.operand(keyword[0]).scale
             assert scale is not None
             rows = m if keyword == "a_scale" else n
-            return matrix(keyword, dtype_of(spec, keyword), rows, math.ceil(k / scale.vector))
+            return matrix(keyword, dtype_of(problem, keyword), rows, math.ceil(k / scale.vector))
         if keyword == "c":
-            return matrix(keyword, dtype_of(spec, keyword), m, n)
+            return matrix(keyword, dtype_of(problem, keyword), m, n)
         extent = 1 if OPERATIONS[keyword].operand == "scalar" else m if keyword in ROW_VECTORS else n
-        return matrix(keyword, dtype_of(spec, keyword), 1, extent)[0]
+        return matrix(keyword, dtype_of(problem, keyword), 1, extent)[0]
 
-    a_transposed, b_transposed = operands.a.major == "mn", operands.b.major != "mn"
-    a = matrix("a", operands.a.dtype, *((k, m) if a_transposed else (m, k)))
-    b = matrix("b", operands.b.dtype, *((n, k) if b_transposed else (k, n)))
-    extras = {keyword: extra(keyword) for keyword in keywords_of(spec)}
+    a_transposed, b_transposed = problem.a.major == "mn", problem.b.major != "mn"
+    a = matrix("a", problem.a.dtype.name, *((k, m) if a_transposed else (m, k)))
+    b = matrix("b", problem.b.dtype.name, *((n, k) if b_transposed else (k, n)))
+    extras = {keyword: extra(keyword) for keyword in keywords_of(problem)}
     return Inputs(a.T if a_transposed else a, b.T if b_transposed else b, MappingProxyType(extras))
 
 
-def _sizes(shape: Shape, spec: Spec, *, normalized: bool) -> dict[str, float]:
+def _sizes(shape: Shape, problem: Problem, *, normalized: bool) -> dict[str, float]:
     """Return the root mean square of each input; of scales, the middle of their range."""
-    ops, k = problem_of(spec).ops, shape[2]
-    operand = _operand_size(spec)
+    ops, k = problem.ops, shape[2]
+    operand = _operand_size(problem)
     sizes = {"a": operand, "b": operand}
     bare = _first(ops, SCALES) > _first(ops, ACTIVATIONS) < len(ops)
-    if (normalized or bare) and DTYPES[spec.operands.a.dtype].bits > 8:
+    if (normalized or bare) and problem.a.dtype.bits > 8:
         sizes["a"] = k**-0.5
-    size = abs(alpha_of(spec)) * sizes["a"] * sizes["b"] * math.sqrt(k) or 1.0
-    for term in _terms(spec):
+    size = abs(problem.alpha) * sizes["a"] * sizes["b"] * math.sqrt(k) or 1.0
+    for term in _terms(problem):
         if term in SCALES:
             sizes[term] = 1.0 / size
             size = 1.0
@@ -351,38 +325,34 @@ def _sizes(shape: Shape, spec: Spec, *, normalized: bool) -> dict[str, float]:
     return sizes
 
 
-def _operand_dtype(spec: Spec, name: str) -> DType:
-    return DTYPES[spec.operands.a.dtype if name == "a" else spec.operands.b.dtype]
-
-
 def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
     device = generator.device
     codes = torch.randint(len(E2M1_VALUES), extents, generator=generator, device=device)
     return E2M1_VALUES.float().to(device)[codes]
 
 
-def _block_scales(spec: Spec, name: str, extents: tuple[int, int], generator: torch.Generator) -> Tensor:
+def _block_scales(
+    problem: Problem, name: str, extents: tuple[int, int], generator: torch.Generator
+) -> Tensor:
     """Return scales that bring the size of their operand as close to 1 as a power of two can."""
-    device, dtype = generator.device, DTYPES[dtype_of(spec, name)]
-    elements = E2M1_RMS if _operand_dtype(spec, name[0]).coded else 1.0
+    device, dtype = generator.device, DTYPES[dtype_of(problem, name)]
+    elements = E2M1_RMS if problem.operand(name[0]).dtype.coded else 1.0
     smaller = 2.0 ** -round(math.log2(elements * BLOCK_SCALE_RMS[dtype.kind]))
     if dtype.kind == "scale":
         return smaller * 2.0 ** torch.randint(-2, 3, extents, generator=generator, device=device)
     return smaller * (torch.rand(extents, generator=generator, device=device) * 1.5 + 0.5)
 
 
-def _operand_size(spec: Spec) -> float:
+def _operand_size(problem: Problem) -> float:
     """Return the root mean square of A and of B, scaled by block where they are."""
-    problem = problem_of(spec)
     if not problem.a.dtype.integer:
         return 1.0
     narrow = problem.d.largest < NARROW and not set(SCALES) & set(problem.ops)
     return 2.0 if narrow else INT8_RMS
 
 
-def _terms(spec: Spec) -> Iterator[str]:
+def _terms(problem: Problem) -> Iterator[str]:
     """Yield what happens to alpha * A @ B, in order."""
-    problem = problem_of(spec)
     if problem.c is not None and not problem.residual:
         yield "c"
     yield from problem.ops

@@ -13,11 +13,9 @@ from torch import Tensor
 from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
-from gemmgen.numerics.inputs import Inputs, alpha_of, beta_of, block_scale_of, dtype_of
-from gemmgen.problem import Shape, shape_text
+from gemmgen.numerics.inputs import Inputs, dtype_of
+from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
-from gemmgen.spec.model import Spec
-from gemmgen.spec.request import problem_of
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
@@ -37,7 +35,7 @@ class Deviation:
     of the reference."""
 
 
-def references(inputs: Inputs, spec: Spec) -> Iterator[tuple[slice, Tensor]]:
+def references(inputs: Inputs, problem: Problem) -> Iterator[tuple[slice, Tensor]]:
     """Yield rows of the exact D [M, N] in float64, on the inputs' device, and which rows they are.
 
     tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64, as
@@ -46,34 +44,33 @@ def references(inputs: Inputs, spec: Spec) -> Iterator[tuple[slice, Tensor]]:
     8-bit floats saturates. Rows are computed in chunks, so that besides B in float64 only one chunk, and
     what the ops make of it, needs memory.
     """
-    problem = problem_of(spec)
-    b_exact = _exact(inputs, spec, "b").T
+    b_exact = _exact(inputs, problem, "b").T
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        d = _exact(inputs, spec, "a", rows) @ b_exact
-        if (alpha := alpha_of(spec)) != 1:
-            d = alpha * d
-        if beta := beta_of(spec):
-            d = d + beta * inputs.extras["c"][rows].double()
+        d = _exact(inputs, problem, "a", rows) @ b_exact
+        if problem.alpha != 1:
+            d = problem.alpha * d
+        if problem.added_beta:
+            d = d + problem.added_beta * inputs.extras["c"][rows].double()
         for op in problem.ops:
             d = apply(op, d, inputs.extras, rows, problem.parameters)
-        yield rows, saturated(d, TORCH_DTYPES[spec.operands.d.dtype])
+        yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
 
 
-def reference(inputs: Inputs, spec: Spec) -> Tensor:
+def reference(inputs: Inputs, problem: Problem) -> Tensor:
     """Return the whole exact D [M, N] in float64."""
-    return torch.cat([rows for _, rows in references(inputs, spec)])
+    return torch.cat([rows for _, rows in references(inputs, problem)])
 
 
 def deviation(
-    out: Tensor, inputs: Inputs, spec: Spec, exact: Iterable[tuple[slice, Tensor]] | None = None
+    out: Tensor, inputs: Inputs, problem: Problem, exact: Iterable[tuple[slice, Tensor]] | None = None
 ) -> Deviation:
     """Compare out [M, N] with the exact result of its inputs, which is ``exact`` if that is given."""
     zero = torch.zeros((), dtype=torch.float64, device=out.device)
     square_error, square_reference, worst = zero, zero, zero
-    rounding = HALF_ULP[spec.operands.d.dtype]
-    for rows, expected in references(inputs, spec) if exact is None else exact:
+    rounding = HALF_ULP[problem.d.name]
+    for rows, expected in references(inputs, problem) if exact is None else exact:
         error = (out[rows].double() - expected).abs_()
         square_reference = square_reference + expected.square().sum()
         worst = torch.maximum(worst, (error - rounding * expected.abs()).max())
@@ -115,17 +112,17 @@ def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Ten
     return function(x, **keywords)
 
 
-def _exact(inputs: Inputs, spec: Spec, name: str, rows: slice = slice(None)) -> Tensor:
+def _exact(inputs: Inputs, problem: Problem, name: str, rows: slice = slice(None)) -> Tensor:
     """Return what the tensor cores multiply, in float64: rows of ``a`` [M, K], or of ``b`` as [N, K]."""
-    stored, dtype = (inputs.a, spec.operands.a.dtype) if name == "a" else (inputs.b.T, spec.operands.b.dtype)
-    operand = stored[rows]
-    if DTYPES[dtype].in_memory:
-        return rounded_to_tf32(operand).double()
-    elements = decoded(operand, dtype)
-    if (block := block_scale_of(spec, name)) is None:
+    stored = (inputs.a if name == "a" else inputs.b.T)[rows]
+    operand = problem.operand(name)
+    if operand.dtype.in_memory:
+        return rounded_to_tf32(stored).double()
+    elements = decoded(stored, operand.dtype.name)
+    if (block := operand.scale) is None:
         return elements
     scale = f"{name}_scale"
-    scales = decoded(inputs.extras[scale][rows], dtype_of(spec, scale))
+    scales = decoded(inputs.extras[scale][rows], dtype_of(problem, scale))
     return dequantized(elements, scales, block.vector)
 
 
@@ -225,18 +222,21 @@ class Tolerance:
     worst_element: float
 
 
-def tolerance(spec: Spec, shape: Shape) -> Tolerance:
-    """Return how far the result of a spec may be from the exact one, for ``shape`` = [M, N, K].
+def tolerance(problem: Problem, shape: Shape, promote_k: int | None) -> Tolerance:
+    """Return how far the result of a problem may be from the exact one, for ``shape`` = [M, N, K].
+
+    ``promote_k`` is the number of K after which the spec has sums of 8-bit floats added up in full fp32
+    (``mma.promote_k``), None if it states none: the tensor cores then add up all of K.
 
     int8 into int32 must be exact. tf32 adds nothing for its short mantissa: the reference rounds the
     operands as the kernel does, where truncation instead would cost 9e-4.
     """
-    problem, d = problem_of(spec), DTYPES[spec.operands.d.dtype]
+    d = problem.d
     if d.integer:
         return Tolerance(0.0, 0.0)
     rounding = TOLERANCES[d.name]
     m, n, k = shape
-    accumulation = _accumulation(spec, k) * (1 + FEW_ELEMENTS / math.sqrt(m * n))
+    accumulation = _accumulation(problem, k, promote_k) * (1 + FEW_ELEMENTS / math.sqrt(m * n))
     activations = sum(op.error for op in problem.operations)
     factor = ACCUMULATION_FACTOR if d.bits == 32 else ROUNDING_FACTOR
     return Tolerance(
@@ -245,16 +245,15 @@ def tolerance(spec: Spec, shape: Shape) -> Tolerance:
     )
 
 
-def _accumulation(spec: Spec, k: int) -> float:
+def _accumulation(problem: Problem, k: int, promote_k: int | None) -> float:
     """Return what accumulation adds to the tolerance."""
-    problem = problem_of(spec)
     operand = problem.a.dtype
     if problem.accumulator.integer:
         return 0.0
     if problem.accumulator.bits == 16:
         return FP16_ACCUMULATION * math.sqrt(k + FP16_INSTRUCTION_K)
     if operand.tolerated_k is None:  # 8 bits or fewer
-        return FP8_ACCUMULATION * math.sqrt(min(k, spec.mma.promote_k or k))
+        return FP8_ACCUMULATION * math.sqrt(min(k, promote_k or k))
     beyond = max(0, k - operand.tolerated_k)
     return FP32_ACCUMULATION * beyond * operand.bytes / WGMMA.k_bytes
 

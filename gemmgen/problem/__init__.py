@@ -145,6 +145,15 @@ class Problem:
                     yield f"problem.{name}.0", axis, least
                     yield f"problem.{name}.1", axis, most
 
+    def operand(self, name: str) -> Operand:
+        """Return the operand ``a`` or ``b``."""
+        return self.a if name == "a" else self.b
+
+    @property
+    def added_beta(self) -> float:
+        """The factor of the C that is added before the ops; 0 if C is not added there."""
+        return 0.0 if self.c is None or self.residual else self.beta
+
     @cached_property
     def k_multiple(self) -> int:
         """What K is a multiple of."""

@@ -191,7 +191,7 @@ class SpecFile:
     def of(cls, spec: Spec) -> SpecFile:
         """Return a spec that was made by a program, as if it came from a file.
 
-        Diagnostics call it by its title, and no field of it has a line.
+        Diagnostics call it by its title, and place each field at its first line.
         """
         return cls(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={})
 
@@ -199,6 +199,14 @@ class SpecFile:
     def problem(self) -> Problem:
         """What the spec says that its kernel computes, for which shapes, and on which GPU."""
         return problem_of(self.spec)
+
+    @property
+    def promote_k(self) -> int | None:
+        """The number of K after which the spec has sums promoted to fp32, None if it states none.
+
+        It is a decision about the kernel, but results of 8-bit floats are as exact as it says.
+        """
+        return self.spec.mma.promote_k
 
     def locate(self, field: str) -> Place | tuple[None, None]:
         """Return the place of a field's value.

@@ -30,7 +30,6 @@ from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make, write_files
 from gemmgen.scratch import scratch, usable_cores
 from gemmgen.spec import load_spec
-from gemmgen.spec.request import problem_of
 from gemmgen.tune import Row, add_to_table, read_table
 from gemmgen.tune.candidates import (
     Candidate,
@@ -444,10 +443,10 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned],
     for path in specs:
         try:
             source = load_spec(path)
-            baselines[source.path] = cublas(source.spec)
-            refuse_k(source.spec, shapes)
+            baselines[source.path] = cublas(source)
+            refuse_k(source.problem, shapes)
             for shape in shapes:
-                if not fitting([shape], single_tile(source.spec)):
+                if not fitting([shape], single_tile(source)):
                     message = f"a kernel of a single tile does not compute {shape_text(shape)}"
                     raise GemmgenError([Diagnostic(source.path, "bad-shapes", message)])
                 found.append(Tuned(source, shape))
@@ -455,7 +454,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned],
             errors += error.diagnostics
     if errors:
         raise GemmgenError(errors)
-    generations = {problem_of(each.source.spec).gpu.architecture.generation for each in found}
+    generations = {each.source.problem.gpu.architecture.generation for each in found}
     if len(generations) > 1:
         message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
         raise GemmgenError([Diagnostic(found[0].source.path, "no-gpu", message)])
@@ -491,7 +490,7 @@ def _choose(
         message = f"its trials on {gpu} are not finished: tune there first"
         return _Place(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
     try:
-        found, environment = look(machine_on, devices, problem_of(tuned[0].source.spec).gpu.architecture)
+        found, environment = look(machine_on, devices, tuned[0].source.problem.gpu.architecture)
     except GemmgenError as error:
         names = {name for each in known for name in each}
         if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":
@@ -504,7 +503,7 @@ def _facts(tuned: Tuned, baseline: Baseline, place: _Place) -> Facts:
     return Facts(
         stem=tuned.source.stem,
         digest=tuned.digest,
-        problem=contest_of(tuned.source.spec),
+        problem=contest_of(tuned.source),
         shape=tuned.shape,
         gpu=place.gpu,
         baseline=baseline.text,
@@ -514,9 +513,9 @@ def _facts(tuned: Tuned, baseline: Baseline, place: _Place) -> Facts:
 
 def _least_seconds(tuned: Tuned, gpu: str) -> float:
     """Return the time that the datasheet allows, 0 for a GPU that no spec can name."""
-    spec, problem = tuned.source.spec, problem_of(tuned.source.spec)
+    problem = tuned.source.problem
     peaks = peaks_of(gpu, max(problem.a.smem_bits, problem.b.smem_bits))
-    return peaks.seconds(tuned.shape, dtypes_of(spec).moved_bytes(tuned.shape)) if peaks else 0.0
+    return peaks.seconds(tuned.shape, dtypes_of(problem).moved_bytes(tuned.shape)) if peaks else 0.0
 
 
 def _refuse_stale(store: Store, study: Study, tuned: Tuned, facts: Facts) -> None:
@@ -649,7 +648,7 @@ class _Run:
                 path.write_text(self.search.known[kernel].module, encoding="utf-8", newline="\n")
             if paths:
                 self.tell(spent, f"compiling {counted(len(paths), 'kernel')}")
-                found = self.prepare(self.tuned.source.spec, self.tuned.shape, [*paths.values()])
+                found = self.prepare(self.tuned.source.problem, self.tuned.shape, [*paths.values()])
                 self.failures |= {kernel: found.get(path, "") for kernel, path in paths.items()}
 
     def _measure(self, gpu: Gpu, job: Job, number: int, directory: Path) -> None:
@@ -662,7 +661,7 @@ class _Run:
             gpu.start()
         answer = gpu.measure(
             Request(
-                spec=self.tuned.source.spec,
+                source=self.tuned.source,
                 shape=self.tuned.shape,
                 kernel=job.kernel,
                 against=job.against,
@@ -722,7 +721,7 @@ def _outcome(
         m=m,
         n=n,
         k=k,
-        dtypes=dtypes_of(tuned.source.spec),
+        dtypes=dtypes_of(tuned.source.problem),
         problem=facts.problem,
         spec=Path(os.path.relpath(path, beside)).as_posix(),
         kernel_sha256=winner.kernel,

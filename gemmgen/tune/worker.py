@@ -28,10 +28,9 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
-from gemmgen.problem import Shape
+from gemmgen.problem import Problem, Shape
 from gemmgen.scratch import LostError, forked, serving, usable_cores
-from gemmgen.spec import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile
 from gemmgen.tune.store import Evidence, Why
 
 PROTOCOL: Final = Rounds(graph_seconds=2e-3, warm_up_seconds=1.0, settle_seconds=0.05)
@@ -59,8 +58,8 @@ def cuda_machine(device: int, architecture: Architecture) -> SuiteMachine:
 class Request:
     """A kernel to be measured against another one of the same problem."""
 
-    spec: Spec
-    """What both compute; the decisions are the modules'."""
+    source: SpecFile
+    """The spec that says what both compute; the decisions are the modules'."""
     shape: Shape
     kernel: str
     against: str
@@ -133,7 +132,7 @@ class Worker:
     def _ready(self, request: Request) -> SuiteMachine:
         if self._machine is None:
             device, machine_on = self._on
-            machine = machine_on(device, problem_of(request.spec).gpu.architecture)
+            machine = machine_on(device, request.source.problem.gpu.architecture)
             self._stack.enter_context(machine.quiet())
             self._state_since = self._stack.enter_context(machine.watched())
             self._machine = machine
@@ -141,7 +140,7 @@ class Worker:
 
     def _measured(self, machine: SuiteMachine, request: Request) -> Evidence:
         gc.collect()  # of the trial before; in a quiet context nothing else does
-        baseline = cublas(request.spec)
+        baseline = cublas(request.source)
         with baseline.settings():
             arena = self._arena_of(machine, request)
             if self._baseline is None:
@@ -172,14 +171,14 @@ class Worker:
     def _arena_of(self, machine: SuiteMachine, request: Request) -> Arena:
         """Return the tensors, drawn anew for another problem or shape."""
         arena = self._arena
-        if arena is None or (arena.spec, arena.shape) != (request.spec, request.shape):
+        if arena is None or (arena.source, arena.shape) != (request.source, request.shape):
             self._arena = self._baseline = self._against = None  # before there are others
             self._modules.clear()
             packing = None
-            if problem_of(request.spec).block_scaled:
+            if request.source.problem.block_scaled:
                 packing = pack_scales_of(self._module(request, request.against))
             l2_bytes = machine.environment().l2_bytes
-            arena = Arena.of(request.spec, request.shape, self._protocol, machine, l2_bytes, packing)
+            arena = Arena.of(request.source, request.shape, self._protocol, machine, l2_bytes, packing)
             self._arena = arena
         return arena
 
@@ -194,7 +193,7 @@ class Worker:
     def _right(self, arena: Arena, request: Request, kernel: str) -> Running:
         """Return a kernel that has run and is right."""
         running = arena.running(kernel, partial(bound, matmul_of(self._module(request, kernel))))
-        if faults := tuple(wrong(request.spec, request.shape, running.deviation)):
+        if faults := tuple(wrong(arena.tolerance, running.deviation)):
             raise _FaultError("wrong", "; ".join(faults))
         return running
 
@@ -274,18 +273,18 @@ def look(
     return chosen, environments[0]
 
 
-Prepare = Callable[[Spec, Shape, Sequence[Path]], Mapping[Path, str]]
+Prepare = Callable[[Problem, Shape, Sequence[Path]], Mapping[Path, str]]
 """Compiles the modules of kernels; returns why some cannot be compiled and run at all."""
 
 
-def compile_in_children(spec: Spec, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
+def compile_in_children(problem: Problem, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
     """Compile modules beside each other, each in a process that runs it once; return what is wrong with some.
 
     Triton keeps what it compiles on the disk, where the workers find it. Raises GemmgenError (``no-gpu``).
     """
     triton_api.load()  # once, and not in each of them
     with ThreadPoolExecutor(usable_cores()) as pool:
-        outcomes = list(pool.map(partial(primed, spec, shape), modules))
+        outcomes = list(pool.map(partial(primed, problem, shape), modules))
     for outcome in outcomes:
         if isinstance(outcome, GemmgenError):
             raise outcome

@@ -14,10 +14,8 @@ from ruamel.yaml.error import YAMLError
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan import plan_spec
-from gemmgen.problem import Shape, shape_text
+from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.spec import SpecFile
-from gemmgen.spec.model import Spec
-from gemmgen.spec.request import problem_of
 
 ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
     {
@@ -56,7 +54,7 @@ SUFFIXES: Final = (".yaml", ".yml", ".json")
 """Of files that hold shapes."""
 
 
-def acceptance_shapes(spec: Spec) -> tuple[Shape, ...]:
+def acceptance_shapes(source: SpecFile) -> tuple[Shape, ...]:
     """Return the acceptance shapes, or for a kernel of a single tile those that fit it and some of its own.
 
     For Blackwell also a K of one instruction, and one that is as little more as its operands can have; where
@@ -64,61 +62,61 @@ def acceptance_shapes(spec: Spec) -> tuple[Shape, ...]:
 
     Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
     """
-    tile = single_tile(spec)
+    problem, tile = source.problem, single_tile(source)
     if tile is None:
-        more = _instruction_shapes(spec) if problem_of(spec).gpu.architecture.mma == "tcgen05" else ()
-        shapes = (*ACCEPTANCE_SHAPES, *more, *_misaligned_shapes(spec))
-        return tuple(dict.fromkeys(_with_legal_k(spec, shape) for shape in shapes))
+        more = _instruction_shapes(problem) if problem.gpu.architecture.mma == "tcgen05" else ()
+        shapes = (*ACCEPTANCE_SHAPES, *more, *_misaligned_shapes(problem))
+        return tuple(dict.fromkeys(_with_legal_k(problem, shape) for shape in shapes))
     m, n, k = tile
     own = (
         tile,
         (m - m // 3, n - n // 3, k - k // 3),  # ends inside the tile along every dimension
         (max(1, m - 1), max(1, n - 1), k),  # an N for which the wrapper must pad D
     )
-    listed = (*ACCEPTANCE_SHAPES, *_misaligned_shapes(spec))
+    listed = (*ACCEPTANCE_SHAPES, *_misaligned_shapes(problem))
     return tuple(dict.fromkeys((*own, *fitting(listed, tile))))
 
 
-def _misaligned_shapes(spec: Spec) -> tuple[Shape, ...]:
-    return tuple(MISALIGNED_SHAPES) if problem_of(spec).copies_misaligned else ()
+def _misaligned_shapes(problem: Problem) -> tuple[Shape, ...]:
+    return tuple(MISALIGNED_SHAPES) if problem.copies_misaligned else ()
 
 
-def large_shape(spec: Spec) -> Shape:
+def large_shape(source: SpecFile) -> Shape:
     """Return a shape of more than 2**31 elements of D, or the tile of a kernel that computes no more.
 
     Where the sums of so many elements would take more than ``LARGE_SUMS_BYTES``, D has fewer rows: it is the
     sums then that have more than 2**31 elements.
     """
-    if (tile := single_tile(spec)) is not None:
+    if (tile := single_tile(source)) is not None:
         return tile
-    m, n, k = _with_legal_k(spec, LARGE_SHAPE)
+    m, n, k = _with_legal_k(source.problem, LARGE_SHAPE)
     # An atomic reduction adds all parts up in one place.
-    parts = 1 if spec.schedule.reduction == "atomic" else spec.schedule.splits or 1
-    while parts * m * n * problem_of(spec).accumulator.bytes > LARGE_SUMS_BYTES:
+    schedule = source.spec.schedule
+    parts = 1 if schedule.reduction == "atomic" else schedule.splits or 1
+    while parts * m * n * source.problem.accumulator.bytes > LARGE_SUMS_BYTES:
         m //= 2
     return m, n, k
 
 
-def refuse_k(spec: Spec, shapes: Iterable[Shape]) -> None:
+def refuse_k(problem: Problem, shapes: Iterable[Shape]) -> None:
     """Raise GemmgenError (``bad-shapes``) for shapes whose K the operands cannot have."""
-    multiple = problem_of(spec).k_multiple
+    multiple = problem.k_multiple
     wrong = [shape_text(shape) for shape in shapes if shape[2] % multiple]
     if wrong:
         message = f"K must be a multiple of {multiple} with these operands, found {', '.join(wrong)}"
         raise GemmgenError([Diagnostic("--shapes", "bad-shapes", message)])
 
 
-def _instruction_shapes(spec: Spec) -> tuple[Shape, Shape]:
+def _instruction_shapes(problem: Problem) -> tuple[Shape, Shape]:
     """Return a K of one instruction with a tile of 128 x 128, and one of just more with ragged edges."""
-    problem = problem_of(spec)
     k = 8 * TCGEN05.k_bytes // max(problem.a.smem_bits, problem.b.smem_bits)
     return (128, 128, k), (130, 264, k + problem.k_multiple)
 
 
-def _with_legal_k(spec: Spec, shape: Shape) -> Shape:
+def _with_legal_k(problem: Problem, shape: Shape) -> Shape:
     """Return the shape with the next K that the operands can have."""
     m, n, k = shape
-    multiple = problem_of(spec).k_multiple
+    multiple = problem.k_multiple
     return m, n, -(-k // multiple) * multiple
 
 
@@ -131,17 +129,18 @@ def fitting(shapes: Iterable[Shape], tile: Shape | None) -> tuple[Shape, ...]:
     )
 
 
-def single_tile(spec: Spec) -> Shape | None:
+def single_tile(source: SpecFile) -> Shape | None:
     """Return the largest problem [M, N, K] of a kernel of a single tile; None where there is no limit.
 
     What the spec leaves open of the tile is what its plan chooses. Raises GemmgenError if no plan is legal.
     """
+    spec = source.spec
     if spec.schedule.kind != "single_tile":
         return None
     m, n, k = spec.tile.m, spec.tile.n, spec.tile.k
     if m and n and k:
         return m * (spec.cluster.m or 1), n * (spec.cluster.n or 1), k
-    plan = plan_spec(SpecFile.of(spec))
+    plan = plan_spec(source)
     return plan.program_tile_m, plan.program_tile_n, plan.cta_tile_k
 
 

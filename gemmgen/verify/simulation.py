@@ -368,7 +368,8 @@ class _Simulated:
         self, module: ModuleType, product: Product, launch: Launch, seed: int, processes: int
     ) -> None:
         self._module = module
-        self._spec = product.source.spec
+        self._problem = product.source.problem
+        self._promote_k = product.source.promote_k
         self._target = product.plan.architecture
         self._early = early_arguments(product.plan)
         self._deterministic = product.plan.deterministic
@@ -387,12 +388,12 @@ class _Simulated:
         """Run the kernel as ``matmul`` does, and return d [M, N] as the last schedule left it."""
         inputs = Inputs(a, b, extras)
         m, n, _ = inputs.shape
-        d = Matrix.poisoned(m, n, self._spec.operands.d.dtype, a.device).view if out is None else out
+        d = Matrix.poisoned(m, n, self._problem.d.name, a.device).view if out is None else out
         module, options = self._module, self._module.LAUNCH_OPTIONS
-        arguments = kernel_arguments(module, self._spec, inputs, d, restored=self._restored)
+        arguments = kernel_arguments(module, self._problem, inputs, d, restored=self._restored)
         self.result = self._run(module.matmul_kernel, self._launch.programs, arguments, options)
         if self._reduces_apart and not self.result.findings:
-            arguments = reduction_arguments(module, self._spec, inputs, d, arguments[-1])
+            arguments = reduction_arguments(module, self._problem, inputs, d, arguments[-1])
             programs = reduction_programs(module, arguments[0])
             reduced = self._run(module.reduction_kernel, programs, arguments, module.REDUCTION_OPTIONS)
             self.result = replace(
@@ -422,7 +423,13 @@ class _Simulated:
         """Run the launch, and yield everything that is wrong in it."""
         generator = torch.Generator().manual_seed(self._seed)
         case = Case(
-            self, self._launch.shape, self._spec, generator, repeats=1, deterministic=self._deterministic
+            self,
+            self._launch.shape,
+            self._problem,
+            generator,
+            repeats=1,
+            deterministic=self._deterministic,
+            promote_k=self._promote_k,
         )
         if self._launch.inputs == "normal":
             wrong = [str(check) for check in once(case) if not check.passed]
@@ -468,12 +475,12 @@ class _Simulated:
 
     def _inexact(self, case: Case) -> Iterator[str]:
         """Run on small integers; say which elements are not exact, or too far off where none can be."""
-        inputs = integer_inputs(case.shape, self._spec, case.generator)
+        inputs = integer_inputs(case.shape, self._problem, case.generator)
         d = inputs.call(self, case.output().view)
-        if not is_exact(self._spec):
+        if not is_exact(self._problem):
             yield from (str(check) for check in numbers(case, "integers", d, inputs) if not check.passed)
             return
-        expected = rounded(reference(inputs, self._spec), d.dtype).double()
+        expected = rounded(reference(inputs, self._problem), d.dtype).double()
         found = d.double()  # 8-bit floats have no arithmetic
         wrong = (found != expected).nonzero()
         if len(wrong):

@@ -15,11 +15,10 @@ from gemmgen.module import matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
-from gemmgen.numerics.reference import Check, tolerance
-from gemmgen.problem import Shape, shape_text
+from gemmgen.numerics.reference import Check
+from gemmgen.problem import Problem, Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
-from gemmgen.spec.model import Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec import SpecFile
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
 
 Group = Callable[[Case], Iterator[Check]]
@@ -113,7 +112,7 @@ def batch_invariant(case: Case) -> Iterator[Check]:
 def _with_rows_of(inputs: Inputs, rows: Tensor, case: Case) -> Inputs:
     """Return arguments of a case whose rows are those of others, each where the spec wants it in memory."""
     found = case.inputs()
-    vectors = problem_of(case.spec).vectors
+    vectors = case.problem.vectors
     of_rows = {"a", "c", "a_scale", *(name for name in vectors if OPERATIONS[name].along == "m")}
     pairs = [("a", found.a, inputs.a), ("b", found.b, inputs.b)]
     pairs += [(name, found.extras[name], tensor) for name, tensor in inputs.extras.items()]
@@ -146,7 +145,7 @@ def _distance(found: Tensor, first: Tensor) -> Tensor:
 
 def _between_runs(case: Case) -> float:
     """Return the relative difference that two right results may have: each is as far from the exact one."""
-    return 2 * tolerance(case.spec, case.shape).relative
+    return 2 * case.tolerance.relative
 
 
 def captured(case: Case) -> Iterator[Check]:
@@ -273,7 +272,7 @@ def silent(_: str) -> None:
 
 def verify(
     module: ModuleType,
-    spec: Spec,
+    source: SpecFile,
     shapes: Iterable[Shape] | None = None,
     *,
     repeats: int = 50,
@@ -295,17 +294,17 @@ def verify(
     Raises GemmgenError: ``bad-shapes`` for a K that the operands cannot have; ``no-gpu`` where the device is
     ``cuda`` and there is no GPU that the spec's kernel can run on.
     """
-    chosen = default_shapes(spec) if shapes is None else tuple(shapes)
-    refuse_k(spec, chosen)
-    where = _place(device, spec)
-    groups = groups_of(spec, device)
-    cases = _cases(module, spec, chosen, where, repeats, seed, deterministic=deterministic)
+    chosen = default_shapes(source) if shapes is None else tuple(shapes)
+    refuse_k(source.problem, chosen)
+    where = _place(device, source.problem)
+    groups = groups_of(source.problem, device)
+    cases = _cases(module, source, chosen, where, repeats, seed, deterministic=deterministic)
     return _verification(cases, groups, where, progress)
 
 
 def verify_numbers(
     module: ModuleType,
-    spec: Spec,
+    source: SpecFile,
     shapes: Iterable[Shape],
     *,
     seed: int = 0,
@@ -317,42 +316,42 @@ def verify_numbers(
     For runs too slow or too large for ``verify``. Raises GemmgenError as ``verify`` does.
     """
     chosen = tuple(shapes)
-    refuse_k(spec, chosen)
-    where = _place(device, spec)
-    cases = _cases(module, spec, chosen, where, 1, seed, deterministic=True)  # and no run to compare
+    refuse_k(source.problem, chosen)
+    where = _place(device, source.problem)
+    cases = _cases(module, source, chosen, where, 1, seed, deterministic=True)  # and no run to compare
     return _verification(cases, (("once", once),), where, progress)
 
 
-def verify_large(module: ModuleType, spec: Spec, *, progress: Progress = silent) -> Verification:
+def verify_large(module: ModuleType, source: SpecFile, *, progress: Progress = silent) -> Verification:
     """Check every element of a D that has more than 2**31; its tensors take up to 80 GB of GPU memory.
 
     Of a kernel of a single tile, the largest D that it can compute; of one that divides K into many parts, a
     smaller D, whose sums in memory are more than 2**31. Raises GemmgenError (``no-gpu``) as
     ``verify`` does.
     """
-    return verify_numbers(module, spec, (large_shape(spec),), progress=progress)
+    return verify_numbers(module, source, (large_shape(source),), progress=progress)
 
 
-def default_shapes(spec: Spec) -> tuple[Shape, ...]:
+def default_shapes(source: SpecFile) -> tuple[Shape, ...]:
     """Return the spec's own shapes to check, then the acceptance shapes, each once.
 
     Where it lists none, the least and the largest problem that its kernel is for are its own.
 
     Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
     """
-    problem = problem_of(spec)
+    problem = source.problem
     own = problem.check_shapes or (problem.ranges.ends if problem.ranges else ())
-    return tuple(dict.fromkeys((*own, *acceptance_shapes(spec))))
+    return tuple(dict.fromkeys((*own, *acceptance_shapes(source))))
 
 
-def groups_of(spec: Spec, device: Device) -> Groups:
+def groups_of(problem: Problem, device: Device) -> Groups:
     """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
 
     The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates
     for that is then at hand, and need not be the poisoned block that is meant for D.
     """
-    scaled = BLOCK_SCALED if problem_of(spec).block_scaled else ()
-    invariant = BATCH_INVARIANT if spec.batch_invariant else ()
+    scaled = BLOCK_SCALED if problem.block_scaled else ()
+    invariant = BATCH_INVARIANT if problem.batch_invariant else ()
     return (*scaled, *PORTABLE, *invariant, *(GPU_ONLY if device == "cuda" else ()))
 
 
@@ -376,13 +375,13 @@ def run_checks(
                     cause = f"the device was lost at {shape_text(case.shape)} {name}"
 
 
-def _place(device: Device, spec: Spec) -> torch.device:
-    return require_gpu(problem_of(spec).gpu.architecture) if device == "cuda" else torch.device("cpu")
+def _place(device: Device, problem: Problem) -> torch.device:
+    return require_gpu(problem.gpu.architecture) if device == "cuda" else torch.device("cpu")
 
 
 def _cases(
     module: ModuleType,
-    spec: Spec,
+    source: SpecFile,
     shapes: Sequence[Shape],
     device: torch.device,
     repeats: int,
@@ -395,12 +394,13 @@ def _cases(
         Case(
             matmul=matmul_of(module),
             shape=shape,
-            spec=spec,
+            problem=source.problem,
             generator=torch.Generator(device).manual_seed(seed + index),
             repeats=repeats,
             pack_scales=pack_scales_of(module),
-            misaligned=problem_of(spec).copies_misaligned,
+            misaligned=source.problem.copies_misaligned,
             deterministic=deterministic,
+            promote_k=source.promote_k,
         )
         for index, shape in enumerate(shapes)
     )

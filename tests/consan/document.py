@@ -302,7 +302,7 @@ def _numbers(record: Record) -> str:
     head = "| A, B | D | modules | elements | integers: other bits | N(0, 1): norm | granted | largest |"
     by_types: dict[tuple[str, str], list[Numbers]] = {}
     for row in record.numbers:
-        of = MODULE_CASES[row.module].spec.operands
+        of = MODULE_CASES[row.module].spec.spec.operands
         by_types.setdefault((" and ".join(dict.fromkeys((of.a.dtype, of.b.dtype))), of.d.dtype), []).append(
             row
         )
@@ -326,7 +326,8 @@ Other bits have {len(other)} modules, each with an activation that the GPU appro
 
 def _worst(found: Sequence[Numbers]) -> tuple[object, ...]:
     def granted(row: Numbers) -> float:
-        return tolerance(MODULE_CASES[row.module].spec, row.shape).relative
+        spec = MODULE_CASES[row.module].spec
+        return tolerance(spec.problem, row.shape, spec.promote_k).relative
 
     worst = max(found, key=lambda row: row.relative / granted(row) if granted(row) else row.relative)
     return (

@@ -25,7 +25,7 @@ from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, ra
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.product import Product, make
 from gemmgen.simulate import Kind, Result, run
-from gemmgen.spec import Spec
+from gemmgen.spec import SpecFile
 from gemmgen.verify.simulation import Launch, early_arguments, restored_arguments, ring_launch
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
@@ -124,14 +124,14 @@ class ModuleCase:
         return f"`{self.text.splitlines()[line - 1].strip()}`"
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> SpecFile:
         """The module's spec."""
-        return self.product.source.spec
+        return self.product.source
 
     @property
     def integers(self) -> Inputs:
         """Small integers as A, B and the rest."""
-        return integer_inputs(self.launch.shape, self.spec, generator())
+        return integer_inputs(self.launch.shape, self.spec.problem, generator())
 
     def module(self, folder: Path) -> ModuleType:
         """Return it from a file in a folder."""
@@ -208,28 +208,29 @@ Call = tuple[Any, int, list[Any], dict[str, Any]]
 def prepared(module: ModuleType, case: ModuleCase, inputs: Inputs) -> tuple[Tensor, list[Call]]:
     """Return a poisoned D on the inputs' device, and the launches that make up a call of the module."""
     m, n, _ = inputs.shape
-    d = Matrix.poisoned(m, n, case.spec.operands.d.dtype, inputs.a.device).view
+    d = Matrix.poisoned(m, n, case.spec.problem.d.name, inputs.a.device).view
     plan = case.product.plan
-    arguments = kernel_arguments(module, case.spec, inputs, d, restored=restored_arguments(plan))
+    arguments = kernel_arguments(module, case.spec.problem, inputs, d, restored=restored_arguments(plan))
     calls: list[Call] = [(module.matmul_kernel, case.launch.programs, arguments, module.LAUNCH_OPTIONS)]
     if plan.reduces_apart:
         partials = arguments[-1]
         programs = reduction_programs(module, partials)
-        behind = reduction_arguments(module, case.spec, inputs, d, partials)
+        behind = reduction_arguments(module, case.spec.problem, inputs, d, partials)
         calls.append((module.reduction_kernel, programs, behind, module.REDUCTION_OPTIONS))
     return d, calls
 
 
-def wrong_elements(d: Tensor, inputs: Inputs, spec: Spec) -> int:
+def wrong_elements(d: Tensor, inputs: Inputs, spec: SpecFile) -> int:
     """Return the elements that are not the reference's; where none can be exact, all or none by tolerance."""
-    if is_exact(spec):
-        return int((d != rounded(reference(inputs, spec), d.dtype)).sum().item())
-    return 0 if deviation(d, inputs, spec).relative <= tolerance(spec, inputs.shape).relative else d.numel()
+    if is_exact(spec.problem):
+        return int((d != rounded(reference(inputs, spec.problem), d.dtype)).sum().item())
+    allowed = tolerance(spec.problem, inputs.shape, spec.promote_k)
+    return 0 if deviation(d, inputs, spec.problem).relative <= allowed.relative else d.numel()
 
 
 def numbers(module: ModuleType, case: ModuleCase, device: Device) -> dict[str, Any]:
     """Return how the simulator's D and the GPU's differ on small integers and on normals."""
-    exact, random = case.integers, random_inputs(case.launch.shape, case.spec, generator())
+    exact, random = case.integers, random_inputs(case.launch.shape, case.spec.problem, generator())
     simulated_exact, simulated_random = (
         simulated(module, case, inputs, "random")[1] for inputs in (exact, random)
     )
