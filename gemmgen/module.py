@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Matmul(Protocol):
+class MatmulFunction(Protocol):
     """The one function that a generated module offers: D[M, N] from A[M, K] and B[K, N], logical shapes.
 
     Everything else is a keyword: ``out``, optional, and, required exactly if the spec uses it, ``c`` [M, N],
@@ -73,9 +73,9 @@ def _code_of(source: str, file: str) -> CodeType:
     return compile(source, file, "exec", dont_inherit=True)
 
 
-def matmul_of(module: ModuleType) -> Matmul:
+def matmul_of(module: ModuleType) -> MatmulFunction:
     """Return the module's ``matmul``, typed."""
-    matmul: Matmul = module.matmul
+    matmul: MatmulFunction = module.matmul
     return matmul
 
 
@@ -84,7 +84,7 @@ def pack_scales_of(module: ModuleType) -> Callable[[Tensor], Tensor] | None:
     return module.__dict__.get("pack_scales")
 
 
-def make_workspace_of(matmul: Matmul) -> Callable[..., object] | None:
+def make_workspace_of(matmul: MatmulFunction) -> Callable[..., object] | None:
     """Return the ``make_workspace(m, n, device)`` beside a ``matmul``, None where its kernel needs none."""
     return getattr(matmul, "__globals__", {}).get("make_workspace")
 

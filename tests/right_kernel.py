@@ -8,7 +8,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from gemmgen.module import Matmul
+from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded, rounded_to_tf32
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.spec import Spec, SpecFile
@@ -161,7 +161,7 @@ def written_out(spec: SpecFile, a: Tensor, b: Tensor, **extras: Tensor) -> Tenso
     return x
 
 
-def kernel(spec: SpecFile, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> Matmul:
+def kernel(spec: SpecFile, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> MatmulFunction:
     """A right ``matmul``, but for what spoils its fp32 result; it takes exactly the keywords of its spec."""
     d_dtype = TORCH_DTYPES[spec.problem.d.name]
     expected = {op for op in spec.problem.ops if op.endswith(("scale", "bias"))}
@@ -189,7 +189,7 @@ def kernel(spec: SpecFile, spoil: Callable[[Tensor], Tensor] = lambda x: x) -> M
     return matmul
 
 
-def module_of(matmul: Matmul) -> ModuleType:
+def module_of(matmul: MatmulFunction) -> ModuleType:
     module = ModuleType("fake")
     module.__dict__.update(matmul=matmul, pack_scales=pack_scales)
     return module

@@ -11,7 +11,7 @@ from right_kernel import CHAINS, CPU, KINDS, SHAPE, generator, kernel, module_of
 from torch import Tensor
 
 from gemmgen.hardware import FP8
-from gemmgen.module import Matmul
+from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import (
     TORCH_DTYPES,
     DType,
@@ -28,7 +28,7 @@ from gemmgen.spec import SpecFile
 from gemmgen.verify import verify
 
 
-def failures(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+def failures(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     verification = verify(module_of(matmul), spec, [shape], repeats=1, device="cpu")
     return {check.what for check in verification.failures}
 

@@ -26,7 +26,7 @@ from right_kernel import (
 )
 from torch import Tensor
 
-from gemmgen.module import Matmul
+from gemmgen.module import MatmulFunction
 from gemmgen.numerics.case import Case, row_major, special_values
 from gemmgen.numerics.encoding import TORCH_DTYPES, bits, decoded, not_finite, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
@@ -38,7 +38,7 @@ RAGGED = (37, 40, 200)
 """K is 6.25 blocks of 32, or 12.5 of 16."""
 
 
-def failures(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+def failures(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     verification = verify(module_of(matmul), spec, [shape], repeats=1, device="cpu")
     return {check.what for check in verification.failures}
 
@@ -239,7 +239,7 @@ def test_a_product_of_nvfp4_by_hand() -> None:
 # --- NaN, infinities and zeros
 
 
-def specials(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+def specials(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None))
     return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
 

@@ -15,7 +15,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import GPUS
 from gemmgen.library.sources import anonymous
-from gemmgen.module import Matmul, import_generated, matmul_of
+from gemmgen.module import MatmulFunction, import_generated, matmul_of
 from gemmgen.numerics.encoding import bits
 from gemmgen.numerics.inputs import Inputs, random_inputs
 from gemmgen.problem.operations import OPERATIONS
@@ -61,7 +61,7 @@ def built(kind: str, directory: Path) -> list[Product]:
 
 
 def differing(
-    matmuls: Mapping[str, Matmul], spec: SpecFile, shape: tuple[int, int, int], device: torch.device
+    matmuls: Mapping[str, MatmulFunction], spec: SpecFile, shape: tuple[int, int, int], device: torch.device
 ) -> list[str]:
     """Return the batches in which a row has other bits than in the first module's largest one."""
     inputs = random_inputs(shape, spec.problem, torch.Generator(device).manual_seed(0))

@@ -9,7 +9,7 @@ import torch
 from right_kernel import CHAINS, FLOATS, SCALED, SHAPE, exact_operand, generator, kernel, spec_of
 from torch import Tensor
 
-from gemmgen.module import Matmul
+from gemmgen.module import MatmulFunction
 from gemmgen.numerics.case import Case, special_values
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, rounded
 from gemmgen.numerics.inputs import Inputs, random_inputs
@@ -153,7 +153,7 @@ def test_a_block_whose_scale_is_twice_what_it_should_be_is_found(kind: str) -> N
 # --- NaN, infinities and zeros
 
 
-def specials(spec: SpecFile, matmul: Matmul, shape: tuple[int, int, int] = SHAPE) -> set[str]:
+def specials(spec: SpecFile, matmul: MatmulFunction, shape: tuple[int, int, int] = SHAPE) -> set[str]:
     checks = special_values(Case(matmul, shape, spec.problem, generator(), 1, None))
     return {check.what.removeprefix("special values: ") for check in checks if not check.passed}
 

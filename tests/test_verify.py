@@ -21,7 +21,7 @@ from torch import Tensor
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
-from gemmgen.module import Matmul, import_generated
+from gemmgen.module import MatmulFunction, import_generated
 from gemmgen.numerics.case import Case
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, not_finite
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
@@ -60,7 +60,7 @@ def spec_of(
     return SpecFile.of(Spec.model_validate({"title": "t", "target": "h200", "operands": operands, **fields}))
 
 
-def module_of(matmul: Matmul) -> ModuleType:
+def module_of(matmul: MatmulFunction) -> ModuleType:
     module = ModuleType("fake")
     module.__dict__["matmul"] = matmul
     return module

@@ -33,7 +33,7 @@ from triton.backends.compiler import GPUTarget  # pyright: ignore[reportMissingT
 from triton.compiler import compiler  # pyright: ignore[reportMissingTypeStubs]
 
 from gemmgen.device import captured_graph
-from gemmgen.module import Matmul, import_generated, matmul_of
+from gemmgen.module import MatmulFunction, import_generated, matmul_of
 from gemmgen.numerics.inputs import random_inputs
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.product import Product, make
@@ -111,7 +111,7 @@ def module(product: Product) -> ModuleType:
 
 
 @pytest.fixture
-def matmul(module: ModuleType) -> Matmul:
+def matmul(module: ModuleType) -> MatmulFunction:
     return matmul_of(module)
 
 
@@ -287,7 +287,7 @@ WRONG_VALUE: dict[str, tuple[Callable[[Operands], Arguments], str]] = {
 }
 
 
-def call(matmul: Matmul, arguments: Arguments) -> Tensor:
+def call(matmul: MatmulFunction, arguments: Arguments) -> Tensor:
     untyped: Any = matmul
     a, b, *out = arguments
     return untyped(a, b, out=out[0] if out else None)
@@ -307,7 +307,7 @@ def filled(template: str, plan: WgmmaKernel, operands: Operands) -> str:
 
 
 @pytest.fixture(scope="session")
-def checks(product: Product) -> Matmul:
+def checks(product: Product) -> MatmulFunction:
     """The `matmul` of each module, which must refuse before it asks for a GPU, and before it launches."""
     module = import_module(product)
 
@@ -319,14 +319,18 @@ def checks(product: Product) -> Matmul:
 
 
 @pytest.mark.parametrize("case", WRONG_TYPE)
-def test_a_wrong_type_is_refused(checks: Matmul, product: Product, operands: Operands, case: str) -> None:
+def test_a_wrong_type_is_refused(
+    checks: MatmulFunction, product: Product, operands: Operands, case: str
+) -> None:
     arguments, template = WRONG_TYPE[case]
     with pytest.raises(TypeError, match=exactly(template, hopper(product.plan), operands)):
         call(checks, arguments(operands))
 
 
 @pytest.mark.parametrize("case", WRONG_VALUE)
-def test_a_wrong_value_is_refused(checks: Matmul, product: Product, operands: Operands, case: str) -> None:
+def test_a_wrong_value_is_refused(
+    checks: MatmulFunction, product: Product, operands: Operands, case: str
+) -> None:
     arguments, template = WRONG_VALUE[case]
     with pytest.raises(ValueError, match=exactly(template, hopper(product.plan), operands)):
         call(checks, arguments(operands))
@@ -334,7 +338,7 @@ def test_a_wrong_value_is_refused(checks: Matmul, product: Product, operands: Op
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_without_a_backward_a_call_without_out_of_what_requires_grad_is_refused(
-    checks: Matmul, product: Product, operands: Operands, name: str
+    checks: MatmulFunction, product: Product, operands: Operands, name: str
 ) -> None:
     if product.plan.problem.backward:  # tests/test_backward.py has its calls
         return
@@ -345,14 +349,16 @@ def test_without_a_backward_a_call_without_out_of_what_requires_grad_is_refused(
         call(checks, (*given.values(),))
 
 
-def test_an_output_that_tma_would_write_past_is_refused(checks: Matmul, operands: Operands) -> None:
+def test_an_output_that_tma_would_write_past_is_refused(checks: MatmulFunction, operands: Operands) -> None:
     # 9 columns end inside a unit of 16 bytes for either width of element.
     text = r"^out must have rows of whole 16-byte units, found 9 columns: call without out$"
     with pytest.raises(ValueError, match=text):
         checks(operands.a(), operands.b(n=9), out=operands.out(n=9))
 
 
-def test_the_largest_extents_pass_the_checks(checks: Matmul, product: Product, operands: Operands) -> None:
+def test_the_largest_extents_pass_the_checks(
+    checks: MatmulFunction, product: Product, operands: Operands
+) -> None:
     limit = int(filled("{limit}", hopper(product.plan), operands))
     text = r"^a must lie in memory as M x K, found strides \(0, 0\)$"
     with pytest.raises(ValueError, match=text):
@@ -361,7 +367,7 @@ def test_the_largest_extents_pass_the_checks(checks: Matmul, product: Product, o
 
 @pytest.mark.parametrize("name", ["a", "b", "out"])
 def test_a_tensor_whose_memory_was_given_back_is_refused(
-    checks: Matmul, operands: Operands, name: str
+    checks: MatmulFunction, operands: Operands, name: str
 ) -> None:
     given = {"a": operands.a(), "b": operands.b(), "out": operands.out()}
     given[name].untyped_storage().resize_(0)
@@ -372,7 +378,7 @@ def test_a_tensor_whose_memory_was_given_back_is_refused(
 # Torch makes a dual with a part of its own that it has deprecated.
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")
 @pytest.mark.parametrize("name", ["a", "b", "out"])
-def test_a_forward_mode_dual_is_refused(checks: Matmul, operands: Operands, name: str) -> None:
+def test_a_forward_mode_dual_is_refused(checks: MatmulFunction, operands: Operands, name: str) -> None:
     given = {"a": operands.a(), "b": operands.b(), "out": operands.out()}
     text = f"^{name} must be no forward-AD dual: there is no derivative$"
     with forward_ad.dual_level():
@@ -384,7 +390,7 @@ def test_a_forward_mode_dual_is_refused(checks: Matmul, operands: Operands, name
 
 
 @pytest.mark.parametrize("name", ["a", "b", "out"])
-def test_a_negated_view_is_refused(checks: Matmul, operands: Operands, name: str) -> None:
+def test_a_negated_view_is_refused(checks: MatmulFunction, operands: Operands, name: str) -> None:
     given = {"a": operands.a(), "b": operands.b(), "out": operands.out()}
     negated: Any = vars(torch)["_neg_view"]
     given[name] = negated(given[name].as_subclass(Tensor)).as_subclass(Cuda)
@@ -393,7 +399,7 @@ def test_a_negated_view_is_refused(checks: Matmul, operands: Operands, name: str
         checks(given["a"], given["b"], out=given["out"])
 
 
-def test_out_is_a_keyword(checks: Matmul, operands: Operands) -> None:
+def test_out_is_a_keyword(checks: MatmulFunction, operands: Operands) -> None:
     untyped: Any = checks
     with pytest.raises(TypeError, match="positional"):
         untyped(operands.a(), operands.b(), operands.out())
@@ -426,7 +432,11 @@ def launches(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Launch
 @pytest.mark.parametrize("shape", [(0, 24, 16), (4, 0, 16), (0, 0, 16), (0, 24, 0), (0, 0, 0)])
 @pytest.mark.parametrize("given", [False, True], ids=["own output", "out="])
 def test_an_empty_result_launches_nothing(
-    matmul: Matmul, operands: Operands, launches: list[Launch], shape: tuple[int, int, int], given: bool
+    matmul: MatmulFunction,
+    operands: Operands,
+    launches: list[Launch],
+    shape: tuple[int, int, int],
+    given: bool,
 ) -> None:
     m, n, k = shape
     out = operands.out(m, n) if given else None
@@ -437,7 +447,9 @@ def test_an_empty_result_launches_nothing(
     assert launches == []
 
 
-def test_no_rows_make_no_output_illegal(matmul: Matmul, operands: Operands, launches: list[Launch]) -> None:
+def test_no_rows_make_no_output_illegal(
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch]
+) -> None:
     out = operands.out(0, 9)
     assert matmul(operands.a(0), operands.b(n=9), out=out) is out
     assert launches == []
@@ -445,7 +457,7 @@ def test_no_rows_make_no_output_illegal(matmul: Matmul, operands: Operands, laun
 
 @pytest.mark.parametrize("n", [24, 9])
 def test_no_k_gives_zeros_without_a_launch(
-    matmul: Matmul, operands: Operands, launches: list[Launch], n: int
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch], n: int
 ) -> None:
     result = matmul(operands.a(k=0), operands.b(k=0, n=n))
     assert result.shape == (4, n)
@@ -454,7 +466,7 @@ def test_no_k_gives_zeros_without_a_launch(
 
 
 def test_no_k_zeroes_the_output_that_is_given(
-    matmul: Matmul, operands: Operands, launches: list[Launch]
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch]
 ) -> None:
     out = operands.out().fill_(7.0)
     assert matmul(operands.a(k=0), operands.b(k=0), out=out) is out
@@ -464,7 +476,7 @@ def test_no_k_zeroes_the_output_that_is_given(
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 100, 257])
 def test_a_result_has_rows_that_tma_can_write(
-    matmul: Matmul, operands: Operands, launches: list[Launch], n: int
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch], n: int
 ) -> None:
     result = matmul(operands.a(), operands.b(n=n))
     unit = ALIGNMENT_BYTES // operands.d.itemsize
@@ -477,7 +489,7 @@ def test_a_result_has_rows_that_tma_can_write(
 
 
 def test_a_given_output_is_returned_and_written(
-    matmul: Matmul, operands: Operands, launches: list[Launch]
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch]
 ) -> None:
     out = operands.out(stride=40)
     assert matmul(operands.a(), operands.b(), out=out) is out
@@ -486,7 +498,7 @@ def test_a_given_output_is_returned_and_written(
 
 
 def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
-    matmul: Matmul, product: Product, operands: Operands, launches: list[Launch]
+    matmul: MatmulFunction, product: Product, operands: Operands, launches: list[Launch]
 ) -> None:
     plan = hopper(product.plan)
     a, b, out = operands.a(5, 40, stride=64), operands.b(40, 24, stride=48), operands.out(5, 24, stride=32)
@@ -523,7 +535,7 @@ def test_tma_is_told_the_logical_matrices_and_the_boxes_of_the_plan(
     ],
 )
 def test_strides_that_no_element_needs_may_be_odd(
-    matmul: Matmul,
+    matmul: MatmulFunction,
     operands: Operands,
     launches: list[Launch],
     rows: int,
@@ -543,7 +555,7 @@ def test_strides_that_no_element_needs_may_be_odd(
 
 @pytest.mark.parametrize(("m", "n"), [(1, 1), (128, 256), (129, 257), (1000, 3000)])
 def test_every_tile_is_counted(
-    matmul: Matmul, product: Product, operands: Operands, launches: list[Launch], m: int, n: int
+    matmul: MatmulFunction, product: Product, operands: Operands, launches: list[Launch], m: int, n: int
 ) -> None:
     matmul(operands.a(m), operands.b(n=n))
     plan = hopper(product.plan)
@@ -557,7 +569,7 @@ def most(programs: int, plan: WgmmaKernel) -> int:
 
 
 def test_a_parameter_is_an_operand_where_gradients_are_off(
-    matmul: Matmul, operands: Operands, launches: list[Launch]
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch]
 ) -> None:
     a, b, out = (t.requires_grad_() for t in (operands.a(), operands.b(), operands.out()))
     with torch.no_grad():
@@ -572,7 +584,7 @@ def test_a_parameter_is_an_operand_where_gradients_are_off(
 
 def test_a_second_call_is_launched_past_triton_with_the_same_maps(
     module: ModuleType,
-    matmul: Matmul,
+    matmul: MatmulFunction,
     operands: Operands,
     product: Product,
     monkeypatch: pytest.MonkeyPatch,
@@ -592,7 +604,7 @@ def test_a_second_call_is_launched_past_triton_with_the_same_maps(
 
 
 def test_another_matrix_at_the_same_address_gets_a_descriptor_of_its_own(
-    matmul: Matmul, operands: Operands, launches: list[Launch]
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch]
 ) -> None:
     a = operands.a(8, 32)
     for view in (a, a[:4], a[:, :16], a.as_strided((8, 32), (32, 1))):
@@ -602,7 +614,7 @@ def test_another_matrix_at_the_same_address_gets_a_descriptor_of_its_own(
 
 
 def test_a_and_out_may_have_been_described_as_another_operand_before(
-    matmul: Matmul, operands: Operands, launches: list[Launch], product: Product
+    matmul: MatmulFunction, operands: Operands, launches: list[Launch], product: Product
 ) -> None:
     # The same address, extents and stride as a, as b's rows, and, where the dtypes agree, as out.
     square = operands.rows(16, 16)
@@ -615,7 +627,11 @@ def test_a_and_out_may_have_been_described_as_another_operand_before(
 
 @pytest.mark.parametrize("given", [False, True], ids=["own output", "out="])
 def test_no_cache_keeps_a_tensor_alive(
-    module: ModuleType, matmul: Matmul, operands: Operands, monkeypatch: pytest.MonkeyPatch, given: bool
+    module: ModuleType,
+    matmul: MatmulFunction,
+    operands: Operands,
+    monkeypatch: pytest.MonkeyPatch,
+    given: bool,
 ) -> None:
     driver = on_a_fake_driver(module, monkeypatch)
     a, b = operands.a(), operands.b()
@@ -696,7 +712,12 @@ def resident(plan: WgmmaKernel) -> int:
     ("tiles_m", "tiles_n"), [(1, 1), (1, 3), (5, 13), (66, 1), (11, 12), (7, 19), (300, 2)]
 )
 def test_as_many_programs_run_as_there_are_tiles_or_clusters_of_sms(
-    matmul: Matmul, product: Product, operands: Operands, kernel: FakeKernel, tiles_m: int, tiles_n: int
+    matmul: MatmulFunction,
+    product: Product,
+    operands: Operands,
+    kernel: FakeKernel,
+    tiles_m: int,
+    tiles_n: int,
 ) -> None:
     plan = hopper(product.plan)
     # One row and one column more than full tiles of all but the last.
@@ -706,7 +727,7 @@ def test_as_many_programs_run_as_there_are_tiles_or_clusters_of_sms(
 
 
 def test_the_kernel_has_the_warps_and_the_cluster_of_the_plan(
-    matmul: Matmul, product: Product, operands: Operands, kernel: FakeKernel
+    matmul: MatmulFunction, product: Product, operands: Operands, kernel: FakeKernel
 ) -> None:
     matmul(operands.a(), operands.b())
     matmul(operands.a(300, 80), operands.b(80, 500))
@@ -725,7 +746,7 @@ def test_the_first_call_gives_triton_nothing_to_warn_of(
 
 
 def test_the_operands_device_is_current_while_the_kernel_is_launched(
-    matmul: Matmul, operands: Operands, kernel: FakeKernel
+    matmul: MatmulFunction, operands: Operands, kernel: FakeKernel
 ) -> None:
     second = Operands(operands.ab, operands.d, SecondCuda)
     assert matmul(second.a(), second.b()).device == torch.device("cuda", 1)
@@ -736,7 +757,7 @@ def test_the_operands_device_is_current_while_the_kernel_is_launched(
 
 
 def test_another_gpu_is_refused_on_every_call(
-    matmul: Matmul, operands: Operands, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
+    matmul: MatmulFunction, operands: Operands, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every_gpu(monkeypatch, get_device_properties=SimpleNamespace(name="NVIDIA B200", major=10, minor=0))
     text = r"^this kernel needs capability \(9, 0\), found NVIDIA B200: \(10, 0\)$"
@@ -924,14 +945,14 @@ def problem(product: Product) -> Iterator[Problem]:
 @gpu
 @pytest.mark.parametrize("n", range(1, 10))
 @pytest.mark.parametrize("m", [1, 2, 65])
-def test_few_columns_are_right_on_the_gpu(matmul: Matmul, problem: Problem, m: int, n: int) -> None:
+def test_few_columns_are_right_on_the_gpu(matmul: MatmulFunction, problem: Problem, m: int, n: int) -> None:
     a, b = problem.rows(m, 8), problem.rows(n, 8).T
     assert torch.equal(matmul(a, b), problem.expected(a, b))
 
 
 @gpu
 @pytest.mark.parametrize("k", [1, 7, 8, 9, 63, 64, 65, 127, 128])
-def test_every_k_is_right_on_the_gpu(matmul: Matmul, problem: Problem, k: int) -> None:
+def test_every_k_is_right_on_the_gpu(matmul: MatmulFunction, problem: Problem, k: int) -> None:
     a, b = problem.rows(130, k), problem.rows(260, k).T
     assert torch.equal(matmul(a, b), problem.expected(a, b))
 
@@ -939,7 +960,7 @@ def test_every_k_is_right_on_the_gpu(matmul: Matmul, problem: Problem, k: int) -
 @gpu
 @pytest.mark.parametrize(("rows", "columns", "strides"), [(1, 64, (3, 1)), (1, 9, (5, 1)), (9, 1, (8, 5))])
 def test_strides_that_no_element_needs_change_nothing_on_the_gpu(
-    matmul: Matmul, problem: Problem, rows: int, columns: int, strides: tuple[int, int]
+    matmul: MatmulFunction, problem: Problem, rows: int, columns: int, strides: tuple[int, int]
 ) -> None:
     a = problem.rows(16, 128).as_strided((rows, columns), strides)
     b = problem.rows(16, 128).as_strided((rows, columns), strides).T
@@ -947,7 +968,7 @@ def test_strides_that_no_element_needs_change_nothing_on_the_gpu(
 
 
 @gpu
-def test_wide_rows_are_right_on_the_gpu(matmul: Matmul, problem: Problem) -> None:
+def test_wide_rows_are_right_on_the_gpu(matmul: MatmulFunction, problem: Problem) -> None:
     a, b = problem.rows(200, 72, stride=136), problem.rows(300, 72, stride=80).T
     assert torch.equal(matmul(a, b), problem.expected(a, b))
 
@@ -955,7 +976,7 @@ def test_wide_rows_are_right_on_the_gpu(matmul: Matmul, problem: Problem) -> Non
 @gpu
 @pytest.mark.parametrize("shape", [(0, 24, 16), (4, 0, 16), (4, 24, 0), (4, 9, 0), (0, 0, 0)])
 def test_empty_matrices_are_right_on_the_gpu(
-    matmul: Matmul, problem: Problem, shape: tuple[int, int, int]
+    matmul: MatmulFunction, problem: Problem, shape: tuple[int, int, int]
 ) -> None:
     m, n, k = shape
     a, b = problem.rows(m, k), problem.rows(n, k).T
@@ -965,7 +986,7 @@ def test_empty_matrices_are_right_on_the_gpu(
 
 
 @gpu
-def test_an_output_is_used_again_on_the_gpu(matmul: Matmul, problem: Problem) -> None:
+def test_an_output_is_used_again_on_the_gpu(matmul: MatmulFunction, problem: Problem) -> None:
     dtype = TORCH_DTYPES[hopper(problem.product.plan).problem.d.name]
     storage = torch.full((202, 320), 7.0, dtype=dtype, device=FIRST)
     out = storage[1:201, 16:304]
@@ -978,7 +999,7 @@ def test_an_output_is_used_again_on_the_gpu(matmul: Matmul, problem: Problem) ->
 
 
 @gpu
-def test_a_call_runs_on_the_current_stream(matmul: Matmul, problem: Problem) -> None:
+def test_a_call_runs_on_the_current_stream(matmul: MatmulFunction, problem: Problem) -> None:
     a, b = problem.rows(256, 64), problem.rows(512, 64).T
     expected = problem.expected(a, b)
     late = a.clone()
@@ -997,7 +1018,7 @@ def test_a_call_runs_on_the_current_stream(matmul: Matmul, problem: Problem) -> 
 
 @gpu
 @pytest.mark.parametrize("first", [False, True], ids=["compiled before", "first call"])
-def test_a_call_is_captured_into_a_graph(matmul: Matmul, problem: Problem, first: bool) -> None:
+def test_a_call_is_captured_into_a_graph(matmul: MatmulFunction, problem: Problem, first: bool) -> None:
     a, b = problem.rows(200, 72), problem.rows(300, 72).T
     if not first:
         matmul(a, b)
@@ -1012,7 +1033,7 @@ def test_a_call_is_captured_into_a_graph(matmul: Matmul, problem: Problem, first
 
 
 @gpu
-def test_each_of_two_gpus_computes_its_own(matmul: Matmul, product: Product) -> None:
+def test_each_of_two_gpus_computes_its_own(matmul: MatmulFunction, product: Product) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     results = [

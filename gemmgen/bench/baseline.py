@@ -22,7 +22,7 @@ from torch import Tensor
 from gemmgen.bench.record import path_from_here, sha256_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.elements import FP8
-from gemmgen.module import Matmul, import_generated, make_workspace_of, matmul_of
+from gemmgen.module import MatmulFunction, import_generated, make_workspace_of, matmul_of
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
 from gemmgen.numerics.inputs import Inputs, dtype_of, takes_out
 from gemmgen.numerics.reference import activated
@@ -429,7 +429,7 @@ def _with(call: str, name: str, factor: float) -> str:
 # --- modules of gemmgen's own
 
 
-def bound(matmul: Matmul, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
+def bound(matmul: MatmulFunction, inputs: Inputs, d: Tensor) -> Callable[[], Tensor]:
     """Bind a module's matmul to its tensors; where it takes no ``out`` it allocates in each call."""
     into: dict[str, Any] = {"out": d} if takes_out(d.shape[1], d.dtype) else {}
     if make_workspace := make_workspace_of(matmul):  # one for all: its calls are timed in one stream

@@ -70,7 +70,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.literals import visible
-from gemmgen.module import Matmul, import_generated, matmul_of, pack_scales_of
+from gemmgen.module import MatmulFunction, import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references, tolerance
@@ -153,7 +153,7 @@ class _Contest:
 
     spec_path: str
     source: SpecFile
-    matmul: Matmul
+    matmul: MatmulFunction
     pack_scales: Callable[[Tensor], Tensor] | None
     baseline: Baseline
     protocol: Protocol

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from gemmgen.module import Matmul
+from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
@@ -24,7 +24,7 @@ from gemmgen.problem.operations import BLOCK_SCALES
 class Case:
     """A kernel to be checked on one shape."""
 
-    matmul: Matmul
+    matmul: MatmulFunction
     shape: Shape
     problem: Problem
     generator: torch.Generator

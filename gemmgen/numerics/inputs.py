@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gemmgen.hardware import DTYPES
-from gemmgen.module import Matmul
+from gemmgen.module import MatmulFunction
 from gemmgen.numerics.encoding import (
     E2M1_VALUES,
     TORCH_DTYPES,
@@ -181,7 +181,7 @@ class Inputs:
         }
         return replace(self, extras=MappingProxyType(extras))
 
-    def call(self, matmul: Matmul, out: Tensor | None = None) -> Tensor:
+    def call(self, matmul: MatmulFunction, out: Tensor | None = None) -> Tensor:
         """Return what a generated ``matmul`` makes of them, written into ``out`` if that is given."""
         if out is None:
             return matmul(self.a, self.b, **self.extras)
