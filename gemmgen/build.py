@@ -70,7 +70,7 @@ def spec_row(product: Product, module: str) -> dict[str, object]:
         "cluster": f"{plan.cluster_m}x{plan.cluster_n}",
         "stages": plan.stages,
         "module": module,
-        "title": problem.title,
+        "title": plan.request.title,
     }
 
 
@@ -242,7 +242,7 @@ def _refusals(product: Product) -> Iterator[Violation]:
     """Yield why a kernel cannot be exported."""
     problem, stem, module = product.plan.problem, product.source.stem, hint("the Python module")
     if not isinstance(product.plan, WgmmaKernel):
-        found, limit = problem.gpu.target, "the launcher in C is for Hopper kernels"
+        found, limit = product.plan.gpu.target, "the launcher in C is for Hopper kernels"
         yield Violation("export-target", "target", found, limit, use("h100", "h200") | module)
     if problem.copies_misaligned:
         limit = "the launcher in C copies nothing"

@@ -245,7 +245,7 @@ def plan(
     elif products:
         say(
             "\n\n".join(
-                f"{p.source.path}: {p.plan.problem.title}\n\n{ledger(p.plan).as_text()}" for p in products
+                f"{p.source.path}: {p.plan.request.title}\n\n{ledger(p.plan).as_text()}" for p in products
             )
         )
     _exit(failed)

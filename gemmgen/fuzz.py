@@ -558,7 +558,7 @@ def plan_without(source: SpecFile, skipped: Iterable[str]) -> Kernel | None:
 
     Rules that are silent where a skipped one is broken speak then.
     """
-    family, shapes = family_of(source), source.problem.planned_shapes
+    family, shapes = family_of(source), source.request.planned_shapes
     rules = _rules_without(family, frozenset(skipped))
     configurations = list(islice(family.space.configurations(source), 20 * MOST_CONFIGURATIONS))
     configurations.sort(key=lambda found: family.cost_over(found.lower_bound, shapes))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, TypeVar
+
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 
 judge = WGMMA_FAMILY.judge
+Plan = TypeVar("Plan", bound=Kernel)
+
+
+def computing(plan: Plan, **changes: Any) -> Plan:
+    """Return a plan of the same decisions for another matmul."""
+    return replace(plan, request=replace(plan.request, matmul=replace(plan.problem, **changes)))
 
 
 def hopper(plan: Kernel) -> WgmmaKernel:

@@ -76,8 +76,8 @@ def test_the_names_of_files_tell_them_apart(architecture: ModuleType) -> None:
     assert {name: count for name, count in names.items() if count > MOST_FILES_OF_A_NAME} == {}
 
 
-def test_only_a_loaded_spec_asks_for_its_problem(architecture: ModuleType) -> None:
-    """All others take the problem that it carries."""
+def test_only_a_loaded_spec_makes_its_request(architecture: ModuleType) -> None:
+    """All others take the request that it carries, or the matmul of that."""
     asking = {
         name
         for name, path in architecture.files().items()

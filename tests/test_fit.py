@@ -271,7 +271,7 @@ def gains(spec: str) -> list[tuple[float, float]]:
     pairs: dict[object, dict[str, Observation]] = {}
     for each in found(DEPENDENT):
         plain = replace(hopper(each.kernel), early_operand="none", trigger="end")
-        plain = replace(plain, problem=replace(plain.problem, title=""))
+        plain = replace(plain, request=replace(plain.request, title=""))
         pairs.setdefault((each.shape, plain), {})[each.spec] = each
     both = [(pair["h200_bf16"], pair[spec]) for pair in pairs.values()]
     return [(plain.seconds / own.seconds, plain.predicted / own.predicted) for plain, own in both]

@@ -239,7 +239,7 @@ def test_the_functions_are_imported_without_what_they_need() -> None:
 def test_a_program_can_plan_build_and_simulate(tmp_path: Path) -> None:
     spec = api.init(tmp_path / "mine")
     planned = api.plan(spec)
-    assert planned.module.startswith(f'"""{planned.plan.problem.title}.\n')
+    assert planned.module.startswith(f'"""{planned.plan.request.title}.\n')
     assert planned.ledger.as_text().startswith("kernel for H100 SXM")
     built = api.build(str(spec), tmp_path / "out", lower=False)
     assert built.module.read_text() == planned.module

@@ -345,7 +345,7 @@ def test_buffers_and_barriers_are_where_the_compiler_places_them(
 
     monkeypatch.setattr(places.Layout, "add", noted)
     product = made(spec_file(stem))
-    shape = product.plan.problem.check_shapes[0]
+    shape = product.plan.request.check_shapes[0]
     simulate_product(product, [Launch(shape, programs=1, inputs="integers", schedules=("lazy",))])
     planned = {allocation.name: begin for allocation, begin in product.plan.shared_memory.placed}
     for inside in ("captures", "worker state"):  # of which no operation has the address

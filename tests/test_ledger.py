@@ -112,7 +112,7 @@ def test_a_ping_pong_kernel_that_asks_for_no_registers_has_roles() -> None:
 def test_the_ridge_goes_with_the_bits_of_the_operands(dtype: str, ridge: float) -> None:
     d = {"int8": "int32", "tf32": "fp32"}.get(dtype, "bf16")
     plan = planned((8192, 8192, 8192), dtype, d)
-    assert plan.problem.gpu.ridge_flops_per_byte(plan.problem.a.dtype.bits) == pytest.approx(ridge)
+    assert plan.gpu.ridge_flops_per_byte(plan.problem.a.dtype.bits) == pytest.approx(ridge)
     assert f"the ridge at {ridge:.1f}" in entries(plan, "problem")["intensity"].derivation
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from filecheck import filecheck_files
-from hopper import hopper
+from hopper import computing, hopper
 from modules import HOPPER_SPECS, made
 
 from gemmgen.build import launcher_differences
@@ -516,10 +516,8 @@ def planted(text: str, old: str, new: str) -> str:
 
 def test_every_difference_between_plan_and_compiler_is_reported(plain: Product) -> None:
     # Four consumers of four warps and the producer's padded group: 20 warps.
-    problem = replace(hopper(plain.plan).problem, accumulator=DTYPES["fp16"])
     plan = replace(
-        hopper(plain.plan),
-        problem=problem,
+        computing(hopper(plain.plan), accumulator=DTYPES["fp16"]),
         cta_tile_n=128,
         mma_n=128,
         consumers=4,
@@ -545,7 +543,7 @@ def test_operands_of_another_type_are_a_difference() -> None:
     # fp16 operands have the shape of bf16's instruction and as many bytes.
     product = make(ROOT / "specs" / "h100_bf16.yaml")
     half = Operand(DTYPES["fp16"], "k")
-    plan = replace(hopper(product.plan), problem=replace(hopper(product.plan).problem, a=half, b=half))
+    plan = computing(hopper(product.plan), a=half, b=half)
     (found,) = diagnostics(product.module, plan)
     assert found.endswith(
         "multiplies with wgmma m64n256k16.f32.f16.f16, the compiler with wgmma m64n256k16.f32.bf16.bf16"

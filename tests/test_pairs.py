@@ -188,7 +188,7 @@ BLACKWELL_ROWS: dict[str, tuple[str, Callable[[Tcgen05Kernel], bool]]] = {
     "B5 the whole tile": ("b200_mxfp4_one_cta", lambda plan: plan.subtile_n == plan.cta_tile_n),
     "B6 launch control": ("b200_nvfp4", lambda plan: plan.launch_control),
     "B6 persistent": ("b200_bf16", lambda plan: plan.schedule_kind == "persistent"),
-    "B7 ragged": ("b200_bf16", lambda plan: (500, 600, 640) in plan.problem.check_shapes),
+    "B7 ragged": ("b200_bf16", lambda plan: (500, 600, 640) in plan.request.check_shapes),
     "B8 search": ("b200_nvfp4_search", lambda plan: plan.block_scaled),
 }
 """A spec for each row B1-B8 of the feature table, and for each word of its detail."""

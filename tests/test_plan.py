@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hopper import judge
+from hopper import computing, judge
 
 from gemmgen.hardware import GPUS, HOPPER
 from gemmgen.hardware.elements import DTYPES
@@ -19,15 +18,13 @@ from gemmgen.plan.shared_rules import misfit_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of, working_registers
-from gemmgen.problem import Operand, Problem
+from gemmgen.problem import Matmul, Operand, Request
 from gemmgen.product import Product
 from gemmgen.render import render
 
 ROOT = Path(__file__).parent.parent
 BF16 = DTYPES["bf16"]
-PRODUCT = Problem(
-    title="128 x 256 tiles for two consumers",
-    gpu=GPUS["h100"],
+PRODUCT = Matmul(
     a=Operand(BF16, "k"),
     b=Operand(BF16, "k"),
     c=None,
@@ -36,11 +33,12 @@ PRODUCT = Problem(
     alpha=1.0,
     beta=1.0,
     ops=(),
-    check_shapes=(),
-    bench_shapes=((8192, 8192, 8192),),
+)
+REQUEST = Request(
+    PRODUCT, GPUS["h100"], "128 x 256 tiles for two consumers", bench_shapes=((8192, 8192, 8192),)
 )
 TWO_CONSUMERS = WgmmaKernel(
-    problem=PRODUCT,
+    request=REQUEST,
     cta_tile_m=128,
     cta_tile_n=256,
     cta_tile_k=64,
@@ -135,13 +133,8 @@ KINDS = {
     "blocked": BLOCKED,
     "composed": COMPOSED,
     "thirds": THIRDS,
-    "single_tile": replace(SINGLE_TILE, problem=replace(PRODUCT, bench_shapes=())),
+    "single_tile": replace(SINGLE_TILE, request=replace(REQUEST, bench_shapes=())),
 }
-
-
-def computing(plan: WgmmaKernel, **changes: Any) -> WgmmaKernel:
-    """The same decisions for another problem."""
-    return replace(plan, problem=replace(plan.problem, **changes))
 
 
 def of_type(plan: WgmmaKernel, name: str) -> WgmmaKernel:

@@ -67,23 +67,23 @@ def written(directory: Path, rest: str) -> Path:
     ],
 )
 def test_both_ends_of_m_and_the_powers_of_two_between_stand_for_it(m: object, rows: list[int]) -> None:
-    assert source(problem=of(m)).problem.planned_shapes == tuple((row, 6144, 4096) for row in rows)
+    assert source(problem=of(m)).request.planned_shapes == tuple((row, 6144, 4096) for row in rows)
 
 
 def test_of_n_and_k_the_ends_stand_for_all() -> None:
-    shapes = source(problem=of([1, 2], [64, 6144], [512, 4096])).problem.planned_shapes
+    shapes = source(problem=of([1, 2], [64, 6144], [512, 4096])).request.planned_shapes
     assert shapes == tuple(itertools.product((1, 2), (64, 6144), (512, 4096)))
 
 
 def test_the_largest_ranges_are_planned_by_few_problems() -> None:
     everything = [1, 2**31 - 1]
-    assert len(source(problem=of(everything, everything, everything)).problem.planned_shapes) == 32 * 4
+    assert len(source(problem=of(everything, everything, everything)).request.planned_shapes) == 32 * 4
 
 
 def test_without_a_problem_the_first_shape_under_bench_decides() -> None:
     shapes = [[16, 6144, 4096], [8192, 8192, 8192]]
-    assert source(bench={"shapes": shapes}).problem.planned_shapes == ((16, 6144, 4096),)
-    assert source().problem.planned_shapes == ((8192, 8192, 8192),)
+    assert source(bench={"shapes": shapes}).request.planned_shapes == ((16, 6144, 4096),)
+    assert source().request.planned_shapes == ((8192, 8192, 8192),)
 
 
 def test_a_problem_decides_and_not_what_is_timed() -> None:

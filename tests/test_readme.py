@@ -78,7 +78,7 @@ def test_every_spec_with_shapes_to_time_has_a_record_above_no_roofline(refresh: 
     specs = map(made, WANTED)
     # No Blackwell GPU was at hand: its specs name shapes for whoever has one, and there is no record.
     hopper = (spec for spec in specs if spec.plan.architecture == HOPPER)
-    timed = {spec.source.stem for spec in hopper if spec.plan.problem.bench_shapes}
+    timed = {spec.source.stem for spec in hopper if spec.plan.request.bench_shapes}
     assert {record.subject.name for record in records} == timed
     assert [error for record in records for error in record.errors] == []
 

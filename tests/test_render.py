@@ -304,7 +304,7 @@ def test_a_module_names_no_machine_and_no_time(product: Product) -> None:
 def test_a_module_says_what_it_is_made_from(product: Product, tree: ast.Module) -> None:
     docstring = ast.get_docstring(tree) or ""
     plan = product.plan
-    assert docstring.startswith(f"{plan.problem.title}.\n\n")
+    assert docstring.startswith(f"{plan.request.title}.\n\n")
     assert f"{product.source.stem}.yaml" in docstring
     assert product.source.sha256 in docstring
     assert f"{plan.smem_bytes:,} bytes per CTA" in docstring
@@ -481,7 +481,7 @@ def test_a_module_with_a_backward_is_formatted_and_lint_clean(base: WgmmaKernel,
 
 
 def titled(plan: WgmmaKernel, title: str) -> WgmmaKernel:
-    return replace(plan, problem=replace(plan.problem, title=title))
+    return replace(plan, request=replace(plan.request, title=title))
 
 
 def test_the_longest_title_and_a_long_file_name_fit_the_line(base: WgmmaKernel, modules: Path) -> None:

@@ -20,6 +20,8 @@ from pace import reference_seconds
 from pydantic import BaseModel
 
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.fix import use
+from gemmgen.plan.rule import Violation
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.spec.diagnostics import Code
@@ -507,17 +509,17 @@ def test_a_spec_file_survives_pickling(desk: Path) -> None:
 # What no file can do
 
 
-def test_a_loaded_spec_makes_its_problem_once(desk: Path) -> None:
+def test_a_loaded_spec_makes_its_request_once(desk: Path) -> None:
     source = load_text(FULL)
-    assert source.problem is source.problem
-    assert pickle.loads(pickle.dumps(source)).problem == source.problem
+    assert source.request is source.request
+    assert pickle.loads(pickle.dumps(source)).request == source.request
 
 
 def test_a_spec_that_a_program_made_is_called_by_its_title(desk: Path) -> None:
     source = load_text(FULL)
     made = SpecFile.of(source.spec)
-    assert made.problem == source.problem
-    shown = made.diagnose(Violation("a-rule", "tile.m", "7", "that is odd", "use 8"))
+    assert made.request == source.request
+    shown = Violation("a-rule", "tile.m", "7", "that is odd", use(8)).diagnosed(made)
     assert shown.path == source.spec.title
 
 

@@ -279,7 +279,7 @@ def plan_of(stem: str) -> WgmmaKernel:
 def test_a_workspace_has_a_place_for_each_piece_and_a_counter_for_each_divided_tile(stem: str) -> None:
     module, plan = imported(stem), plan_of(stem)
     programs, sums = int(module.PROGRAMS.value), int(module.SUMS.value)
-    assert programs == plan.problem.gpu.sm_count
+    assert programs == plan.gpu.sm_count
     for tiles in (1, 72, 131, 132, 263, 264, 265, 1000):
         partials, counters = module.make_workspace(tiles * plan.cta_tile_m, 1, torch.device("meta"))
         divided = min(tiles, programs)

@@ -15,7 +15,7 @@ import batch_kinds
 import pytest
 import torch
 from batch_kinds import KINDS, ROWS, product_of, source_of
-from hopper import hopper
+from hopper import computing, hopper
 from modules import SPECS, made
 from torch import Tensor
 
@@ -27,7 +27,7 @@ from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for, family_of
-from gemmgen.plan.rule import _traced, altered  # pyright: ignore[reportPrivateUsage]
+from gemmgen.plan.rule import _traced  # pyright: ignore[reportPrivateUsage]
 from gemmgen.plan.sum_order import PATHS, SumOrder
 from gemmgen.product import Product, make, staged
 from gemmgen.simulate.memory import View
@@ -131,7 +131,7 @@ def test_all_kernels_of_a_random_spec_that_promises_the_same_bits_have_one_order
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_promise_is_refused_exactly_where_the_order_is_not_fixed(path: Path) -> None:
     plan = made(path).plan
-    promising = altered(plan, problem=replace(plan.problem, batch_invariant=True, deterministic=False))
+    promising = computing(plan, batch_invariant=True, deterministic=False)
     found = {violation.rule for violation in family_for(plan).judge(promising)}
     assert ("same-bits" in found) == (not plan.sum_order.fixed)
 

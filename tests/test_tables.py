@@ -249,8 +249,8 @@ def h20(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 def test_a_gpu_is_one_row(tmp_path: Path, h20: Gpu) -> None:
     product = proven(tmp_path, spec_text("h20", ("bf16", "bf16", "bf16")))
-    assert product.plan.problem.gpu is h20
-    assert product.plan.problem.gpu.clusters(2) == 39
+    assert product.plan.gpu is h20
+    assert product.plan.gpu.clusters(2) == 39
     assert targets_of(90) == ("h100", "h200", "h20")
     assert gpu_of("NVIDIA H20") is h20
     assert ceilings_of("NVIDIA H20") is None  # nobody has measured one

@@ -40,7 +40,7 @@ from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.plan.decisions import pinned
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Request, Shape
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make
 from gemmgen.scratch import LostError, forked, lock, printing, serving
@@ -478,7 +478,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Kernels:
     return made
 
 
-def prepared(problem: Problem, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
+def prepared(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
     return {}
 
 
@@ -542,7 +542,7 @@ def test_a_second_run_measures_nothing_with_or_without_a_gpu(tmp_path: Path, ker
     first = tuned(tmp_path, kernels, store="tune.db")
     files = {path: path.read_bytes() for path in (first.path, tmp_path / "table.jsonl")}
 
-    def never(problem: Problem, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
+    def never(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
         raise AssertionError
 
     for more in ({}, {"machine_on": no_machine}, {"gpu": "NVIDIA H200"}):
@@ -702,7 +702,7 @@ def test_a_kernel_that_fails_costs_one_trial(
 
 
 def test_a_kernel_that_cannot_be_compiled_is_not_measured(tmp_path: Path, kernels: Kernels) -> None:
-    def none_of_32(problem: Problem, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
+    def none_of_32(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
         return {path: "it does not compile" for path in modules if "64 x 32," in path.read_text()}
 
     outcome = tuned(
@@ -732,7 +732,7 @@ def test_each_module_is_compiled_and_run_once_in_a_process_of_its_own(
         path.write_text(f"    CTA tile         64 x {columns}, 64 of K per step, in 4 stages\n")
     kernels.spoil |= {32: abort, 128: fault}
     (tmp_path / "x.yaml").write_text(OPEN)
-    found = compile_in_children(load_spec(tmp_path / "x.yaml").problem, SHAPE, [*paths.values()])
+    found = compile_in_children(load_spec(tmp_path / "x.yaml").request, SHAPE, [*paths.values()])
     assert found == {
         paths[32]: "compiling and running it ended its process: signal 9",
         paths[128]: "RuntimeError: CUDA error: an illegal memory access was encountered",

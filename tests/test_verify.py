@@ -667,7 +667,7 @@ def spec_path(module: Path) -> Path:
 def skip_without_gpu(spec: SpecFile) -> None:
     """Skip unless this machine has the GPU of the spec's target, a B200 for a Blackwell spec."""
     try:
-        require_gpu(spec.problem.gpu.architecture)
+        require_gpu(spec.request.gpu.architecture)
     except GemmgenError as error:
         pytest.skip(str(error))
 

@@ -134,7 +134,7 @@ def test_every_spec_is_checked_on_shapes_that_its_operands_can_have(path: Path) 
     _, spec = module_and_spec(path)
     problem = spec.problem
     shapes = acceptance_shapes(spec)
-    assert default_shapes(spec)[: len(problem.check_shapes)] == problem.check_shapes
+    assert default_shapes(spec)[: len(spec.request.check_shapes)] == spec.request.check_shapes
     assert all(shape[2] % problem.k_multiple == 0 for shape in default_shapes(spec))
     kinds = {spec.problem.a.dtype.name, spec.problem.b.dtype.name}
     if "e2m1" in kinds and len(kinds) == 2:  # padded: TMA moves 128 elements at a time

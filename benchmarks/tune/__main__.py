@@ -21,7 +21,7 @@ from gemmgen.spec import SpecFile, load_spec
 from gemmgen.tune.candidates import Candidate, Tuned, candidate_of, first_candidates, neighbours
 from gemmgen.tune.store import Evidence, Trial
 from gemmgen.tune.tuning import BUDGET_SECONDS, ROUNDS, Outcome, Tick, tune
-from gemmgen.tune.worker import Gpu, Request, compile_in_children, cuda_machine, look
+from gemmgen.tune.worker import Comparison, Gpu, compile_in_children, cuda_machine, look
 
 HERE = Path(__file__).parent
 SPEC = HERE / "open.yaml"
@@ -92,7 +92,7 @@ def measured(directory: Path) -> Iterator[dict[str, Any]]:
         for each in (winner, *kernels):
             paths[each.kernel].write_text(each.module)
         began = time.monotonic()
-        failures = compile_in_children(winner_spec().problem, SHAPE, [*paths.values()])
+        failures = compile_in_children(winner_spec().request, SHAPE, [*paths.values()])
         yield {"line": "compiled", "kernels": len(paths), "seconds": round(time.monotonic() - began, 1)}
         gpu = Gpu(devices[0])
         ratios: dict[str, float] = {}
@@ -165,7 +165,7 @@ def _measured(
     gpu: Gpu, paths: dict[str, Path], own: Candidate, other: Candidate, rounds: int
 ) -> Evidence | str:
     modules = {kernel: paths[kernel] for kernel in (own.kernel, other.kernel)}
-    answer = gpu.measure(Request(winner_spec(), SHAPE, own.kernel, other.kernel, modules, rounds))
+    answer = gpu.measure(Comparison(winner_spec(), SHAPE, own.kernel, other.kernel, modules, rounds))
     return answer.evidence or f"{answer.why}: {answer.message}"
 
 

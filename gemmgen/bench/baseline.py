@@ -27,7 +27,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
 from gemmgen.numerics.inputs import Inputs, dtype_of, takes_out
 from gemmgen.numerics.reference import activated
 from gemmgen.plan.kernel import Kernel
-from gemmgen.problem import Problem
+from gemmgen.problem import Matmul
 from gemmgen.problem.operations import ACTIVATIONS, ROW_VECTORS, SCALES, torch_call
 from gemmgen.product import Product, make, staged
 from gemmgen.scratch import scratch
@@ -58,7 +58,7 @@ class Head:
     """How many of the spec's terms it takes in."""
 
 
-def terms_of(problem: Problem) -> tuple[str, ...]:
+def terms_of(problem: Matmul) -> tuple[str, ...]:
     """Return what happens to A @ B, in order: ``alpha`` unless it is 1, ``c``, and the ops."""
     alpha = ("alpha",) if problem.alpha != 1 else ()
     c = ("c",) if problem.added_beta else ()
@@ -91,7 +91,7 @@ def head_of(source: SpecFile) -> Head:
 # --- 16-bit floats, tf32, int8
 
 
-def _matmul(problem: Problem, product: DType) -> Head:
+def _matmul(problem: Matmul, product: DType) -> Head:
     """Return the product of 16-bit floats or of tf32."""
     into_d = TORCH_DTYPES[product] == TORCH_DTYPES[problem.d.name]
     wide = product == "fp32" and problem.a.dtype.name != "tf32"
@@ -106,7 +106,7 @@ def _matmul(problem: Problem, product: DType) -> Head:
     return Head(call_text("addmm", (addend, "a", "b"), keywords, into_d), product, bind, taken)
 
 
-def _addmm_terms(problem: Problem, product: DType, *, into_d: bool) -> tuple[str, dict[str, float], int]:
+def _addmm_terms(problem: Matmul, product: DType, *, into_d: bool) -> tuple[str, dict[str, float], int]:
     """Return what ``addmm`` adds, its factors unless they are 1, and how many terms it takes in.
 
     Where only alpha is to be taken in, it adds 0 * d, which it does not read.
@@ -120,7 +120,7 @@ def _addmm_terms(problem: Problem, product: DType, *, into_d: bool) -> tuple[str
     return ("d", {"beta": 0, **factors}, 1) if factors and into_d else ("", {}, 0)
 
 
-def _int_mm(problem: Problem) -> Head:
+def _int_mm(problem: Matmul) -> Head:
     into_d = problem.d.name == "int32"
     function: Any = torch
     bind = partial(_bound, function._int_mm, (), {}, into_d)
@@ -157,7 +157,7 @@ class _Scaled:
     taken: int
 
 
-def scaled_mm(problem: Problem, promote_k: int | None) -> Head:
+def scaled_mm(problem: Matmul, promote_k: int | None) -> Head:
     """Return the product, with fast accumulation unless the spec promotes its sums (``promote_k``).
 
     Scales of 1, unless alpha, ``tensor_scale``, or ``row_scale`` and ``column_scale`` come first.
@@ -177,7 +177,7 @@ def scaled_mm(problem: Problem, promote_k: int | None) -> Head:
     return Head(text, scaled.product, partial(_bind_scaled, scaled, keywords, into_d), scaled.taken)
 
 
-def _scaled(problem: Problem) -> _Scaled:
+def _scaled(problem: Matmul) -> _Scaled:
     """Decide what the call takes in.
 
     Measured on an H200: cuBLAS writes no e5m2, no e4m3 with vectors of scales, and adds no bias of fp32.
@@ -219,7 +219,7 @@ def _bind_scaled(
 # --- block-scaled operands
 
 
-def offered(problem: Problem) -> bool:
+def offered(problem: Matmul) -> bool:
     """Whether ``torch._scaled_mm`` multiplies a spec's block-scaled operands on an NVIDIA GPU."""
     a, b = problem.a, problem.b
     if a.scale is None or b.scale is None or a.scale.format != b.scale.format:
@@ -227,7 +227,7 @@ def offered(problem: Problem) -> bool:
     return a.scale.format.name in CUBLAS_FORMATS and (a.dtype.name, b.dtype.name) != ("e5m2", "e5m2")
 
 
-def formats_text(problem: Problem) -> str:
+def formats_text(problem: Matmul) -> str:
     """Return the formats of A and B, with the types of elements where a format has several."""
     names: list[str] = []
     for operand in (problem.a, problem.b):
@@ -236,7 +236,7 @@ def formats_text(problem: Problem) -> str:
     return names[0] if names[0] == names[1] else " and ".join(names)
 
 
-def block_scaled_mm(problem: Problem) -> Head:
+def block_scaled_mm(problem: Matmul) -> Head:
     """Return the product of scaled operands into D's type, or into bf16 where cuBLAS writes no such D.
 
     It takes scales that are packed already. Operations, a factor for the tensor too, are not among its
@@ -333,7 +333,7 @@ def _bind(head: Head, rest: tuple[Step, ...], inputs: Inputs, d: Tensor) -> Call
     return call
 
 
-def _settings(problem: Problem) -> tuple[str, Callable[[], AbstractContextManager[None]]]:
+def _settings(problem: Matmul) -> tuple[str, Callable[[], AbstractContextManager[None]]]:
     """Return the operands' type and torch's settings for it in words, and the settings to be made."""
     a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
     matmul: Any = torch.backends.cuda.matmul
@@ -373,7 +373,7 @@ class Step:
     """Returns the operation for these inputs; it may change its argument."""
 
 
-def steps(problem: Problem, terms: Sequence[str], product: DType) -> Iterator[Step]:
+def steps(problem: Matmul, terms: Sequence[str], product: DType) -> Iterator[Step]:
     """Yield what is left to do to a product of this type: the terms, and the conversion to D's type."""
     d = problem.d.name
     held = product
@@ -386,7 +386,7 @@ def steps(problem: Problem, terms: Sequence[str], product: DType) -> Iterator[St
         yield _conversion(d)
 
 
-def _step(problem: Problem, term: str) -> Step:
+def _step(problem: Matmul, term: str) -> Step:
     if term in ACTIVATIONS:
         parameters = problem.parameters
         return Step(torch_call(term, "d", parameters), lambda _: lambda x: activated(term, x, parameters))

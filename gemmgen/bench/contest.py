@@ -76,7 +76,7 @@ from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references, tolerance
 from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.planner import rank
-from gemmgen.problem import Problem, Shape, shape_text
+from gemmgen.problem import Matmul, Request, Shape, shape_text
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import make, staged
 from gemmgen.render import render
@@ -114,7 +114,7 @@ def bench(
     """
     chosen, problem = tuple(shapes), source.problem
     refuse_k(problem, chosen)
-    machine = machine or CudaMachine(require_gpu(problem.gpu.architecture))
+    machine = machine or CudaMachine(require_gpu(source.request.gpu.architecture))
     contest = _Contest(
         spec_path=subject.spec_path,
         source=source,
@@ -138,7 +138,7 @@ def bench(
     )
 
 
-def _ceilings(gpu: str, problem: Problem, progress: Progress) -> Ceilings | None:
+def _ceilings(gpu: str, problem: Matmul, progress: Progress) -> Ceilings | None:
     """Return the ceilings for the problem's operands, or say that there are none."""
     operand = problem.a.dtype.name
     found = ceilings_of(gpu, operand, max(problem.a.smem_bits, problem.b.smem_bits))
@@ -208,7 +208,7 @@ class _Contest:
 def judged(
     bind: Call,
     inputs_and_d: InputSet,
-    problem: Problem,
+    problem: Matmul,
     exact: Iterable[tuple[slice, Tensor]] | None = None,
     finish: Callable[[], None] = lambda: None,
 ) -> Deviation:
@@ -264,7 +264,7 @@ class InputSet:
     d: Tensor
 
 
-def dtypes_of(problem: Problem) -> Dtypes:
+def dtypes_of(problem: Matmul) -> Dtypes:
     """Return the names of the element types of a problem, and of the formats of its blocks' scales."""
     a, b = problem.a, problem.b
     return Dtypes(
@@ -279,7 +279,7 @@ def dtypes_of(problem: Problem) -> Dtypes:
 
 def input_sets(
     shape: Shape,
-    problem: Problem,
+    problem: Matmul,
     l2_bytes: int,
     generator: torch.Generator,
     protocol: Protocol | Rounds,
@@ -293,7 +293,7 @@ def input_sets(
 
 def _input_set(
     shape: Shape,
-    problem: Problem,
+    problem: Matmul,
     generator: torch.Generator,
     pack_scales: Callable[[Tensor], Tensor] | None,
 ) -> InputSet:
@@ -329,8 +329,8 @@ def time_spec(
             refuses to time the kernel.
     """
     product = make(path)
-    problem = product.source.problem
-    chosen = shapes or problem.bench_shapes or (problem.planned_shapes if problem.ranges else ())
+    request = product.source.request
+    chosen = shapes or request.bench_shapes or (request.planned_shapes if request.ranges else ())
     if not chosen:
         message = "names no shapes to time: list them under bench.shapes, state a problem, or give --shapes"
         raise GemmgenError([Diagnostic(product.source.path, "no-shapes", message)])
@@ -436,7 +436,7 @@ def time_suite(
         if not tasks:
             return
         prepared = (prepare or prepare_in_children)(tasks, progress)
-        gpu = tasks[0].source.problem.gpu
+        gpu = tasks[0].source.request.gpu
         machine = machine or CudaMachine(require_gpu(gpu.architecture))
         session = _session(entrants, baselines, suite, protocol, machine)
         _refuse_other_machine(book, session)
@@ -471,7 +471,7 @@ def _entrants(specs: Sequence[Path], directory: Path) -> tuple[Entrant, ...]:
         found.append(Entrant(entry, source, module_path, single_tile(source)))
     if errors:
         raise GemmgenError(errors)
-    generations = {entrant.source.problem.gpu.architecture.generation for entrant in found}
+    generations = {entrant.source.request.gpu.architecture.generation for entrant in found}
     if len(generations) > 1:
         message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
         raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
@@ -999,7 +999,7 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
     with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
         priming = [
-            pool.submit(primed, each.source.problem, shape, each.module_path)
+            pool.submit(primed, each.source.request, shape, each.module_path)
             for each, shape in smallest.values()
         ]
         found = dict(zip(smallest, (each.result() for each in priming), strict=True))
@@ -1014,25 +1014,25 @@ def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
     return Prepared(names, failures)
 
 
-def primed(problem: Problem, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+def primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | str | None:
     """Compile a kernel by running it once, in a process of its own; return what is wrong with it."""
     try:
-        with forked(partial(_primed, problem, shape, module_path)) as result:
+        with forked(partial(_primed, request, shape, module_path)) as result:
             return result()
     except LostError as error:
         return f"compiling and running it ended its process: {error}"
 
 
-def _primed(problem: Problem, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | str | None:
     signal.alarm(PRIMING_SECONDS)
     try:
-        machine = CudaMachine(require_gpu(problem.gpu.architecture))
+        machine = CudaMachine(require_gpu(request.gpu.architecture))
     except GemmgenError as error:
         return error
     try:
         module = import_generated(module_path)
-        pack_scales = pack_scales_of(module) if problem.block_scaled else None
-        made = _input_set(shape, problem, torch.Generator(machine.device).manual_seed(0), pack_scales)
+        pack_scales = pack_scales_of(module) if request.matmul.block_scaled else None
+        made = _input_set(shape, request.matmul, torch.Generator(machine.device).manual_seed(0), pack_scales)
         bound(matmul_of(module), made.timed, made.d)()
         machine.finish()
     except (ValueError, TypeError):

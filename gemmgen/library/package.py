@@ -377,7 +377,7 @@ def _tiles(kernel: WgmmaKernel) -> Tiles:
         by_twos=kernel.staggered,
         depth=kernel.cta_tile_k,
         ctas=kernel.cluster_size,
-        programs=kernel.problem.gpu.clusters(kernel.cluster_size),
+        programs=kernel.gpu.clusters(kernel.cluster_size),
         occupancy=kernel.occupancy,
         tensor_cycles=cost.mma_cycles(kernel),
         smem_cycles=cost.smem_cycles(kernel) + cost.SMEM_WRITE_SHARE * written,
@@ -411,7 +411,7 @@ def _stream(kernel: WgmmaKernel) -> Stream:
         columns=kernel.program_tile_n,
         depth=kernel.cta_tile_k,
         ctas=kernel.cluster_size,
-        programs=kernel.problem.gpu.clusters(kernel.cluster_size),
+        programs=kernel.gpu.clusters(kernel.cluster_size),
         occupancy=kernel.occupancy,
         splits=kernel.splits,
         steps=tuple(cost.streamed_step_ns(kernel, ctas) for ctas in range(1, kernel.occupancy + 1)),
@@ -452,7 +452,7 @@ class LibraryView:
     @property
     def gpu(self) -> object:
         """The GPU that its kernels are planned for."""
-        return self.plan.problem.gpu
+        return self.plan.gpu
 
     @cached_property
     def unordered(self) -> tuple[str, ...]:
@@ -677,12 +677,12 @@ class LibraryView:
     @property
     def dram_bytes_per_ns(self) -> str:
         """What DRAM delivers to kernels of tiles."""
-        return _number(cost.DRAM_BYTES_SHARE * self.plan.problem.gpu.dram_bytes_per_second / 1e9)
+        return _number(cost.DRAM_BYTES_SHARE * self.plan.gpu.dram_bytes_per_second / 1e9)
 
     @property
     def stream_bytes_per_ns(self) -> str:
         """What DRAM delivers to kernels that stream."""
-        return _number(cost.DRAM_SHARE * self.plan.problem.gpu.dram_bytes_per_second / 1e9)
+        return _number(cost.DRAM_SHARE * self.plan.gpu.dram_bytes_per_second / 1e9)
 
     # --- what was measured
 

@@ -19,7 +19,7 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem import Shape
+from gemmgen.problem import Request, Shape
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.product import Product
 from gemmgen.render import render
@@ -76,8 +76,7 @@ class Sources:
 
 def anonymous(kernel: Kernel) -> Kernel:
     """Return a kernel without what its spec says beside it: title, shapes, and whom it is planned for."""
-    plain = replace(kernel.problem, title="", check_shapes=(), bench_shapes=(), ranges=None)
-    return replace(kernel, problem=plain)
+    return replace(kernel, request=Request(kernel.problem, kernel.gpu))
 
 
 # --- reading
@@ -163,7 +162,7 @@ def refuse_library(package: Path, problem: str, gpu: str | None, products: Seque
     parts = [
         _Part(
             path.as_posix(),
-            _words(product.source.spec),
+            _words(product.source),
             product.source.spec,
             specs={anonymous(product.plan): product.source},
         )
@@ -177,7 +176,7 @@ def refuse_library(package: Path, problem: str, gpu: str | None, products: Seque
     if parts[0].problem != problem:
         message = f"is {quoted(problem)}, and its specs are of {quoted(parts[0].problem)}"
         raise GemmgenError([Diagnostic(package.as_posix(), "bad-library", message, field="problem")])
-    if gpu and (wrong := _other_generation(gpu, parts[0].spec)):
+    if gpu and (wrong := _other_generation(gpu, products[0].plan.gpu)):
         raise GemmgenError([Diagnostic(package.as_posix(), "bad-library", wrong, field="gpu")])
 
 
@@ -335,7 +334,7 @@ def _refuse_contradiction(path: Path, number: int, row: Row, source: SpecFile) -
     if row.dtypes != dtypes:
         message = f"are {_named(row.dtypes)}, and those of the spec {row.spec} are {_named(dtypes)}"
         raise _refused(path, "bad-table", message, number, "dtypes")
-    if wrong := _other_generation(row.gpu, source.problem.gpu):
+    if wrong := _other_generation(row.gpu, source.request.gpu):
         raise _refused(path, "bad-table", f"{wrong}, as the spec {row.spec} says", number, "gpu")
 
 
@@ -384,7 +383,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                             f"is a contest of {quoted(name)}, and the spec {spec_path} is of {quoted(words)}"
                         )
                         raise _refused(path, "bad-record", message, field="contest")
-                    if wrong := _other_generation(gpu, source.problem.gpu):
+                    if wrong := _other_generation(gpu, source.request.gpu):
                         raise _refused(path, "bad-record", f"{wrong}: {spec_path}", field="environment.gpu")
                     kernel = kernel_of(entry, source)
                     module = render(kernel, spec_name=Path(spec_path).name, spec_sha256=sha256)

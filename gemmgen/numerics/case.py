@@ -16,7 +16,7 @@ from gemmgen.numerics.encoding import TORCH_DTYPES, not_finite, poison, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs, takes_out
 from gemmgen.numerics.reference import Check, Tolerance, deviation, references, tolerance
 from gemmgen.plan.roles import tensor_of
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import BLOCK_SCALES
 
 
@@ -26,7 +26,7 @@ class Case:
 
     matmul: MatmulFunction
     shape: Shape
-    problem: Problem
+    problem: Matmul
     generator: torch.Generator
     """Draws the inputs on the device under test; each group of checks draws its own."""
     repeats: int
@@ -101,7 +101,7 @@ def numbers(case: Case, label: str, out: Tensor, inputs: Inputs) -> Iterator[Che
 
 
 def kernel_arguments(
-    module: ModuleType, problem: Problem, inputs: Inputs, d: Tensor, *, restored: Collection[str] = ()
+    module: ModuleType, problem: Matmul, inputs: Inputs, d: Tensor, *, restored: Collection[str] = ()
 ) -> list[Any]:
     """Return the arguments of a module's ``matmul_kernel``, in order, as its wrapper makes them.
 
@@ -117,7 +117,7 @@ def kernel_arguments(
     return list(_arguments(module, problem, inputs, d, restored))
 
 
-def _workspace(module: ModuleType, problem: Problem, d: Tensor) -> tuple[Tensor, ...]:
+def _workspace(module: ModuleType, problem: Matmul, d: Tensor) -> tuple[Tensor, ...]:
     """Return memory for the sums of parts of K, and counters where programs count them."""
     if make := getattr(module, "make_workspace", None):
         return make(*d.shape, d.device)
@@ -127,7 +127,7 @@ def _workspace(module: ModuleType, problem: Problem, d: Tensor) -> tuple[Tensor,
 
 
 def reduction_arguments(
-    module: ModuleType, problem: Problem, inputs: Inputs, d: Tensor, partials: Tensor
+    module: ModuleType, problem: Matmul, inputs: Inputs, d: Tensor, partials: Tensor
 ) -> list[Any]:
     """Return the arguments of a module's ``reduction_kernel``, in order, behind the sums that it adds up.
 
@@ -152,7 +152,7 @@ def reduction_programs(module: ModuleType, partials: Tensor) -> int:
 
 
 def _arguments(
-    module: ModuleType, problem: Problem, inputs: Inputs, d: Tensor, restored: Collection[str]
+    module: ModuleType, problem: Matmul, inputs: Inputs, d: Tensor, restored: Collection[str]
 ) -> Iterator[Any]:
     from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportMissingTypeStubs]
         TensorDescriptor,
@@ -186,7 +186,7 @@ def packed_scales(module: ModuleType, scales: Tensor) -> Tensor:
     return packed.view(torch.uint8) if packed.dtype == TORCH_DTYPES["ue8m0"] else packed
 
 
-def row_major(problem: Problem, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
+def row_major(problem: Matmul, inputs: Inputs, d: Tensor) -> dict[str, Tensor]:
     """Return every tensor of a call by its name, matrices with contiguous rows, as they lie in memory."""
     a, b = inputs.a, inputs.b
     return {

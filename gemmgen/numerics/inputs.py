@@ -24,7 +24,7 @@ from gemmgen.numerics.encoding import (
     encoded,
     poison,
 )
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Matmul, Shape
 from gemmgen.problem.operations import (
     ACTIVATIONS,
     BLOCK_SCALES,
@@ -102,7 +102,7 @@ def _touched(matrix: Tensor) -> int:
     return int((bits(matrix) != untouched).sum().item())
 
 
-def dtype_of(problem: Problem, keyword: str) -> str:
+def dtype_of(problem: Matmul, keyword: str) -> str:
     """Return the element type of an input besides A and B.
 
     Scales of blocks have that of their format, others are fp32; biases are D's type or fp32.
@@ -117,7 +117,7 @@ def dtype_of(problem: Problem, keyword: str) -> str:
     return problem.vector_dtype(keyword).name
 
 
-def keywords_of(problem: Problem) -> Iterator[str]:
+def keywords_of(problem: Matmul) -> Iterator[str]:
     """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
     for keyword in KEYWORDS:
         scaled = keyword in BLOCK_SCALES and problem.operand(keyword[0]).scale is not None
@@ -190,7 +190,7 @@ class Inputs:
 
 def random_inputs(
     shape: Shape,
-    problem: Problem,
+    problem: Matmul,
     generator: torch.Generator,
     *,
     guarded: bool = False,
@@ -228,7 +228,7 @@ def random_inputs(
     return _inputs(shape, problem, generator.device, fill, guarded=guarded, misaligned=misaligned)
 
 
-def integer_inputs(shape: Shape, problem: Problem, generator: torch.Generator) -> Inputs:
+def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) -> Inputs:
     """Return small integers: A and B from -3 to 3, int8 into int32 from -128 to 127.
 
     Sums of many products in fp16, which holds integers up to 2,048, are of -1, 0 and 1.
@@ -253,7 +253,7 @@ def integer_inputs(shape: Shape, problem: Problem, generator: torch.Generator) -
     return _inputs(shape, problem, generator.device, fill)
 
 
-def is_exact(problem: Problem) -> bool:
+def is_exact(problem: Matmul) -> bool:
     """Whether fp32 computes D from small integers without rounding, but for the last step to D's type.
 
     Factors must be few bits above 1/16, and activations of no more than comparisons and products. Products of
@@ -266,7 +266,7 @@ def is_exact(problem: Problem) -> bool:
 
 def _inputs(
     shape: Shape,
-    problem: Problem,
+    problem: Matmul,
     device: torch.device,
     fill: Fill,
     *,
@@ -306,7 +306,7 @@ def _inputs(
     return Inputs(a.T if a_transposed else a, b.T if b_transposed else b, MappingProxyType(extras))
 
 
-def _sizes(shape: Shape, problem: Problem, *, normalized: bool) -> dict[str, float]:
+def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, float]:
     """Return the root mean square of each input; of scales, the middle of their range."""
     ops, k = problem.ops, shape[2]
     operand = _operand_size(problem)
@@ -331,9 +331,7 @@ def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
     return E2M1_VALUES.float().to(device)[codes]
 
 
-def _block_scales(
-    problem: Problem, name: str, extents: tuple[int, int], generator: torch.Generator
-) -> Tensor:
+def _block_scales(problem: Matmul, name: str, extents: tuple[int, int], generator: torch.Generator) -> Tensor:
     """Return scales that bring the size of their operand as close to 1 as a power of two can."""
     device, dtype = generator.device, DTYPES[dtype_of(problem, name)]
     elements = E2M1_RMS if problem.operand(name[0]).dtype.coded else 1.0
@@ -343,7 +341,7 @@ def _block_scales(
     return smaller * (torch.rand(extents, generator=generator, device=device) * 1.5 + 0.5)
 
 
-def _operand_size(problem: Problem) -> float:
+def _operand_size(problem: Matmul) -> float:
     """Return the root mean square of A and of B, scaled by block where they are."""
     if not problem.a.dtype.integer:
         return 1.0
@@ -351,7 +349,7 @@ def _operand_size(problem: Problem) -> float:
     return 2.0 if narrow else INT8_RMS
 
 
-def _terms(problem: Problem) -> Iterator[str]:
+def _terms(problem: Matmul) -> Iterator[str]:
     """Yield what happens to alpha * A @ B, in order."""
     if problem.c is not None and not problem.residual:
         yield "c"

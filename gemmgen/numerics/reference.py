@@ -14,7 +14,7 @@ from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
 from gemmgen.numerics.inputs import Inputs, dtype_of
-from gemmgen.problem import Problem, Shape, shape_text
+from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
@@ -35,7 +35,7 @@ class Deviation:
     of the reference."""
 
 
-def references(inputs: Inputs, problem: Problem) -> Iterator[tuple[slice, Tensor]]:
+def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]]:
     """Yield rows of the exact D [M, N] in float64, on the inputs' device, and which rows they are.
 
     tf32 operands are rounded first, as TMA rounds them. Products of 16-bit floats are exact in float64, as
@@ -58,13 +58,13 @@ def references(inputs: Inputs, problem: Problem) -> Iterator[tuple[slice, Tensor
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
 
 
-def reference(inputs: Inputs, problem: Problem) -> Tensor:
+def reference(inputs: Inputs, problem: Matmul) -> Tensor:
     """Return the whole exact D [M, N] in float64."""
     return torch.cat([rows for _, rows in references(inputs, problem)])
 
 
 def deviation(
-    out: Tensor, inputs: Inputs, problem: Problem, exact: Iterable[tuple[slice, Tensor]] | None = None
+    out: Tensor, inputs: Inputs, problem: Matmul, exact: Iterable[tuple[slice, Tensor]] | None = None
 ) -> Deviation:
     """Compare out [M, N] with the exact result of its inputs, which is ``exact`` if that is given."""
     zero = torch.zeros((), dtype=torch.float64, device=out.device)
@@ -112,7 +112,7 @@ def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Ten
     return function(x, **keywords)
 
 
-def _exact(inputs: Inputs, problem: Problem, name: str, rows: slice = slice(None)) -> Tensor:
+def _exact(inputs: Inputs, problem: Matmul, name: str, rows: slice = slice(None)) -> Tensor:
     """Return what the tensor cores multiply, in float64: rows of ``a`` [M, K], or of ``b`` as [N, K]."""
     stored = (inputs.a if name == "a" else inputs.b.T)[rows]
     operand = problem.operand(name)
@@ -222,7 +222,7 @@ class Tolerance:
     worst_element: float
 
 
-def tolerance(problem: Problem, shape: Shape, promote_k: int | None) -> Tolerance:
+def tolerance(problem: Matmul, shape: Shape, promote_k: int | None) -> Tolerance:
     """Return how far the result of a problem may be from the exact one, for ``shape`` = [M, N, K].
 
     ``promote_k`` is the number of K after which the spec has sums of 8-bit floats added up in full fp32
@@ -245,7 +245,7 @@ def tolerance(problem: Problem, shape: Shape, promote_k: int | None) -> Toleranc
     )
 
 
-def _accumulation(problem: Problem, k: int, promote_k: int | None) -> float:
+def _accumulation(problem: Matmul, k: int, promote_k: int | None) -> float:
     """Return what accumulation adds to the tolerance."""
     operand = problem.a.dtype
     if problem.accumulator.integer:

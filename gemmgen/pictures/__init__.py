@@ -524,7 +524,7 @@ def tile_order(kernel: Kernel) -> Iterator[Drawing]:
     """Yield the order in which tiles follow one another over D, where there are several."""
     if kernel.schedule_kind == "single_tile":
         return
-    shape = next(iter((*kernel.problem.bench_shapes, *kernel.problem.planned_shapes)), DEFAULT_SHAPE)
+    shape = next(iter((*kernel.request.bench_shapes, *kernel.request.planned_shapes)), DEFAULT_SHAPE)
     tiles_m, tiles_n = kernel.tiles(shape)
     count = tiles_m * tiles_n
     wave = max(1, kernel.resident_programs // kernel.splits_per_tile)
@@ -711,8 +711,8 @@ def svg(product: Product, names: Collection[str] = ()) -> str:
             message = f"there is no drawing `{name}`; there are {', '.join(known)}"
             raise GemmgenError([Diagnostic(path, "no-drawing", message)])
     chosen = [known[name] for name in names] if names else found
-    spoken = f"{product.plan.problem.title}: {', '.join(drawing.title for drawing in chosen)}"
-    return stacked(f"{PurePath(path).name}: {product.plan.problem.title}", spoken, chosen)
+    spoken = f"{product.plan.request.title}: {', '.join(drawing.title for drawing in chosen)}"
+    return stacked(f"{PurePath(path).name}: {product.plan.request.title}", spoken, chosen)
 
 
 def page(product: Product) -> str:
@@ -729,7 +729,7 @@ class Page:
     @property
     def title(self) -> str:
         """The spec's title."""
-        return self.product.plan.problem.title
+        return self.product.plan.request.title
 
     @property
     def spec(self) -> str:
@@ -740,7 +740,7 @@ class Page:
     def kernel(self) -> str:
         """What it is compiled for."""
         plan = self.product.plan
-        return f"{plan.problem.gpu.name}, {plan.architecture.name}"
+        return f"{plan.gpu.name}, {plan.architecture.name}"
 
     @property
     def style(self) -> str:

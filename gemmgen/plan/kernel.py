@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from gemmgen.hardware import Architecture, DType
+from gemmgen.hardware import Architecture, DType, Gpu
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.plan.decisions import LINES, Decisions
 from gemmgen.plan.roles import Argument, Partition, Passed, RegisterPool, captures
 from gemmgen.plan.storage import Barrier, Extent, Ring, SharedBuffer, SharedMemory, TensorMemory
 from gemmgen.plan.sum_order import SumOrder
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Matmul, Request, Shape
 from gemmgen.problem.operations import OPERATIONS
 
 
@@ -40,12 +40,22 @@ class Geometry(Decisions, ABC):
     called ``cta_...``. Everything is defined for any positive decisions, legal or not.
     """
 
-    problem: Problem
+    request: Request
+
+    @property
+    def problem(self) -> Matmul:
+        """What the kernel computes."""
+        return self.request.matmul
+
+    @property
+    def gpu(self) -> Gpu:
+        """What the kernel is planned for."""
+        return self.request.gpu
 
     @property
     def architecture(self) -> Architecture:
         """What the kernel is compiled for."""
-        return self.problem.gpu.architecture
+        return self.gpu.architecture
 
     @property
     def persistent(self) -> bool:
@@ -238,7 +248,7 @@ class Geometry(Decisions, ABC):
     @property
     def resident_programs(self) -> int:
         """Programs that the GPU holds at once."""
-        return self.problem.gpu.clusters(self.cluster_size) * self.occupancy
+        return self.gpu.clusters(self.cluster_size) * self.occupancy
 
     def waves(self, shape: Shape) -> float:
         """Return the tiles of a problem per resident program: the fraction above an integer is idle time.
@@ -345,7 +355,7 @@ def numbered(name: str, number: int | None) -> str:
     return name if number is None else f"{name}_{number}"
 
 
-def epilogue_arguments(problem: Problem) -> tuple[Argument, ...]:
+def epilogue_arguments(problem: Matmul) -> tuple[Argument, ...]:
     """Return the tensors that an epilogue reads, in order."""
     c = (Argument("c", "matrix", problem.c),) if problem.c else ()
     vectors = (

@@ -56,9 +56,9 @@ def ledger(kernel: Kernel) -> Ledger:
         sections.append(_operations(kernel))
     sections.append(_barriers(kernel))
     estimate = family_for(kernel).estimate
-    if ranges := kernel.problem.ranges:
+    if ranges := kernel.request.ranges:
         sections.append(_planned_for(kernel, ranges, estimate))
-    problems = (_problem(kernel, shape, estimate(kernel, shape)) for shape in kernel.problem.bench_shapes)
+    problems = (_problem(kernel, shape, estimate(kernel, shape)) for shape in kernel.request.bench_shapes)
     return Ledger((*sections, *problems))
 
 
@@ -117,7 +117,7 @@ def _kernel(kernel: Kernel) -> Section:
         "intensity", round(kernel.l2_flops_per_byte, 1), "FLOP/B", "of a program's tile towards L2"
     )
     return Section(
-        f"kernel for {kernel.problem.gpu.name} ({kernel.architecture.name})",
+        f"kernel for {kernel.gpu.name} ({kernel.architecture.name})",
         (*kernel.summary, *_order(kernel), intensity),
     )
 
@@ -204,7 +204,7 @@ def _barriers(kernel: Kernel) -> Section:
 
 def _planned_for(kernel: Kernel, ranges: Ranges, estimate: Callable[[Kernel, Shape], Estimate]) -> Section:
     """Return what the problems take by which open decisions were made."""
-    found = {shape: estimate(kernel, shape) for shape in kernel.problem.planned_shapes}
+    found = {shape: estimate(kernel, shape) for shape in kernel.request.planned_shapes}
     entries = (
         Entry(shape_text(shape), round(each.seconds * 1e6, 1), "us", _shares(each))
         for shape, each in found.items()
@@ -231,7 +231,7 @@ def _problem(kernel: Kernel, shape: Shape, found: Estimate) -> Section:
 
 def _bound(kernel: Kernel, shape: Shape, found: Estimate) -> Entry:
     """Return the operations per byte of DRAM, through which all matrices and vectors go once."""
-    gpu, bits = kernel.problem.gpu, kernel.problem.a.dtype.bits
+    gpu, bits = kernel.gpu, kernel.problem.a.dtype.bits
     intensity, ridge = 2 * math.prod(shape) / found.dram_bytes, gpu.ridge_flops_per_byte(bits)
     bound = "tensor cores" if intensity > ridge else "DRAM"
     meaning = f"towards DRAM: bound by {bound}, with the ridge at {ridge:.1f}"

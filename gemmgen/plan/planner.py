@@ -27,7 +27,7 @@ from gemmgen.plan.rule import Violation, judge
 from gemmgen.plan.search import MOST_CONFIGURATIONS, Configuration, Estimate, Family, Refuted, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
-from gemmgen.problem import Problem, Shape, shape_text
+from gemmgen.problem import Request, Shape, shape_text
 from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import SIZE_LIMIT, spec_of, stated
 
@@ -40,7 +40,7 @@ FAMILIES = cast(
 
 def family_of(source: SpecFile) -> Family[Kernel]:
     """Return the family of a spec's target."""
-    return FAMILIES[source.problem.gpu.architecture.mma]
+    return FAMILIES[source.request.gpu.architecture.mma]
 
 
 def family_for(kernel: Kernel) -> Family[Kernel]:
@@ -98,7 +98,7 @@ def _best(source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None
     Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
     values that the spec wants searched; then the one that is tried first.
     """
-    shapes, wanted = source.problem.planned_shapes, searched(source.spec)
+    shapes, wanted = source.request.planned_shapes, searched(source.spec)
     refuted = Refuted(family, pinned(source.spec))
     bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
     total = min(family.space.size(source), MOST_CONFIGURATIONS)
@@ -170,7 +170,7 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
     whose values the spec wants searched is the spec's. Of many configurations a part is looked at, evenly
     spread over all.
     """
-    shapes = source.problem.planned_shapes
+    shapes = source.request.planned_shapes
     own = {*source.positions, *source.spec.search}
 
     def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
@@ -507,7 +507,7 @@ def warnings(source: SpecFile, plan: Kernel) -> tuple[Diagnostic, ...]:
 
 
 def _idle(plan: Kernel) -> Iterator[Violation]:
-    gpu = plan.problem.gpu
+    gpu = plan.gpu
     programs = plan.resident_programs // plan.occupancy
     if idle := gpu.sm_count - programs * plan.cluster_size:
         yield Violation(
@@ -517,7 +517,7 @@ def _idle(plan: Kernel) -> Iterator[Violation]:
             f"which leaves {idle} of the {gpu.sm_count} SMs of an {gpu.name} without work",
             clause("smaller clusters leave fewer"),
         )
-    for i, shape in enumerate(plan.problem.bench_shapes):
+    for i, shape in enumerate(plan.request.bench_shapes):
         if (waves := plan.waves(shape)) < FEW_WAVES:
             yield Violation(
                 "few-waves",
@@ -623,7 +623,7 @@ class Group:
 class Ranking:
     """The legal configurations of a spec, best first, and the refused ones by rule."""
 
-    problem: Problem
+    request: Request
     legal: tuple[Candidate, ...]
     refused: tuple[Group, ...]
     refusals: int
@@ -632,7 +632,7 @@ class Ranking:
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """The problems that decide, each of the same weight."""
-        return self.problem.planned_shapes
+        return self.request.planned_shapes
 
     @cached_property
     def best(self) -> tuple[Estimate, ...]:
@@ -692,7 +692,7 @@ class Ranking:
         rows = dict.fromkeys(str(m) for m, _, _ in self.shapes)
         others = dict.fromkeys(f"{n} x {k}" for _, n, k in self.shapes)
         of_others = f", each with {' and '.join(others)}" if len(others) > 1 else ""
-        return f"{self.problem.ranges}; what decides: M = {', '.join(rows)}{of_others}"
+        return f"{self.request.ranges}; what decides: M = {', '.join(rows)}{of_others}"
 
     @property
     def _legend(self) -> tuple[str, ...]:
@@ -708,7 +708,7 @@ class Ranking:
             measures = (plan.waves(shape), found.l2_bytes / 1e9)
             return [*known, *(f"{each:.2f}" for each in measures), f"{found.seconds * 1e6:.1f}", decided]
         over, worst = candidate.over(self.best), candidate.worst_against(self.best)
-        ranges = self.problem.ranges
+        ranges = self.request.ranges
         only_m = ranges is not None and len(set(ranges.n)) == len(set(ranges.k)) == 1
         at = f"M = {self.shapes[worst][0]}" if only_m else shape_text(self.shapes[worst])
         return [*known, f"{geometric_mean(over):.3f}", f"{over[worst]:.3f}", at, decided]
@@ -739,8 +739,8 @@ def rank(source: SpecFile, tick: Tick = _unheard) -> Ranking:
 
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
-    problem, family = source.problem, family_of(source)
-    shapes, wanted = problem.planned_shapes, searched(source.spec)
+    request, family = source.request, family_of(source)
+    shapes, wanted = request.planned_shapes, searched(source.spec)
     legal: list[Candidate] = []
     refused: list[Refusal] = []
     total = min(family.space.size(source), MOST_CONFIGURATIONS)
@@ -754,7 +754,7 @@ def rank(source: SpecFile, tick: Tick = _unheard) -> Ranking:
             legal.append(Candidate(family, plan, estimates, cost))
     legal.sort(key=lambda found: (found.cost, family.space.strangeness(found.plan, wanted)))
     refused.sort(key=lambda refusal: refusal[0])
-    return Ranking(problem, tuple(legal), tuple(_by_rule(refused)), len(refused))
+    return Ranking(request, tuple(legal), tuple(_by_rule(refused)), len(refused))
 
 
 def _best_plan(

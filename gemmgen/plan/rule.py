@@ -256,7 +256,7 @@ def decisions_read(plan: Planned, broken: Rule[Planned]) -> frozenset[str] | Non
 @cache
 def _traced(kind: type[Kernel]) -> tuple[type[Kernel], set[str]]:
     """Return a kind of plan that notes which decisions are read, and where it notes them."""
-    names, read = frozenset(each.name for each in fields(kind)) - {"problem"}, set[str]()
+    names, read = frozenset(each.name for each in fields(kind)) - {"request"}, set[str]()
 
     class Traced(kind):
         def __getattribute__(self, name: str) -> object:

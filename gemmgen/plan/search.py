@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 from gemmgen.plan.decisions import pinned, searched
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Rule, Violation, decisions_read, first_broken, judge
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Matmul, Request, Shape
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile
 
@@ -54,7 +54,7 @@ def estimated(kernel: Kernel, shape: Shape, terms: dict[str, float], step_bytes:
 
     `step_bytes` is a CTA's share of what a K step loads, multicast tiles divided by who shares them.
     """
-    gpu, dram = kernel.problem.gpu, dram_bytes(kernel.problem, shape)
+    gpu, dram = kernel.gpu, dram_bytes(kernel.problem, shape)
     return Estimate(
         terms=terms,
         l2_bytes=l2_bytes(kernel, shape, step_bytes),
@@ -73,7 +73,7 @@ def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
     return round(tiles_m * tiles_n * (k_steps * kernel.cluster_size * step_bytes + of_tile))
 
 
-def dram_bytes(problem: Problem, shape: Shape) -> int:
+def dram_bytes(problem: Matmul, shape: Shape) -> int:
     """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
     m, n, k = shape
     total = m * n * (problem.d.bytes + (problem.c.bytes if problem.c else 0))
@@ -132,11 +132,11 @@ class Space(ABC, Generic[P]):
     """Decisions that follow from the memory that is left, for which a spec may name values besides."""
 
     @abstractmethod
-    def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+    def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield what to try beside what a spec states, and the values that it wants tried."""
 
     @abstractmethod
-    def bound(self, problem: Problem, decisions: Values) -> P:
+    def bound(self, request: Request, decisions: Values) -> P:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
 
     @abstractmethod
@@ -170,14 +170,14 @@ class Space(ABC, Generic[P]):
             place = bisect_right(ends, index)
             grid = grids[place]
             decisions = grid.decisions(index - (ends[place] - grid.size))
-            yield Configuration(self, source.problem, decisions, grid.stored)
+            yield Configuration(self, source.request, decisions, grid.stored)
 
     def _grids(self, source: SpecFile) -> Iterator[_Grid]:
         """Yield the combinations of each branch."""
         for stated, wanted in _spelled_out(pinned(source.spec), searched(source.spec)):
             names = {*self.stores, *self.memory}
             stores = {name: values for name, values in {**self.stores, **wanted}.items() if name in names}
-            for branch in self.branches(source.problem, stated, wanted):
+            for branch in self.branches(source.request, stated, wanted):
                 open_to = {name: value for name, value in branch.fixed.items() if name not in wanted}
                 fixed: dict[str, object] = {**open_to, **branch.kind, **stated}
                 choices = {**branch.choices, **wanted}
@@ -241,14 +241,14 @@ class Configuration(Generic[P]):
     """The decisions that set a kernel's time, stated or tried, and the ways to store D beside them."""
 
     space: Space[P]
-    problem: Problem
+    request: Request
     decisions: Values
     stores: Choices
 
     @cached_property
     def lower_bound(self) -> P:
         """The configuration with the deepest ring that is tried: no kernel of it is cheaper."""
-        return self.space.bound(self.problem, self.decisions)
+        return self.space.bound(self.request, self.decisions)
 
     @property
     def overfull(self) -> bool:
@@ -270,9 +270,9 @@ class Configuration(Generic[P]):
                 yield self.space.filled(kernel, decided)
 
 
-def decided(kind: type[P], problem: Problem, decisions: Values) -> P:
+def decided(kind: type[P], request: Request, decisions: Values) -> P:
     """Return the kernel of these decisions, of which none may lack."""
-    return kind(problem=problem, **decisions)  # pyright: ignore[reportArgumentType] the names are its fields
+    return kind(request=request, **decisions)  # pyright: ignore[reportArgumentType] the names are its fields
 
 
 def whole_number(value: object) -> int:

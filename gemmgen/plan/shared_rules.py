@@ -13,7 +13,7 @@ from gemmgen.plan.decisions import LINES
 from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
-from gemmgen.problem import OPERATIONS, Problem
+from gemmgen.problem import OPERATIONS, Matmul, Request
 from gemmgen.spec.model import SIZE_LIMIT
 
 # --- the problem
@@ -38,16 +38,16 @@ class Rows:
     """Why only multiples are taken."""
 
 
-def unaligned_shapes(problem: Problem, matrices: Iterable[Rows], *, copyable: bool) -> Iterator[Finding]:
+def unaligned_shapes(request: Request, matrices: Iterable[Rows], *, copyable: bool) -> Iterator[Finding]:
     """Yield the extents of listed problems with which TMA cannot stride over the rows of a matrix.
 
     An extent is reported once, for the matrix with the longest multiple: what it takes suits the others.
     Where the wrapper copies such a matrix, each extent is legal; `copyable` says whether it could.
     """
-    if problem.copies_misaligned:
+    if request.matmul.copies_misaligned:
         return
     matrices = sorted(matrices, key=lambda rows: -rows.multiple)
-    for field, axis, extent in problem.stated_extents():
+    for field, axis, extent in request.stated_extents():
         unaligned = (rows for rows in matrices if rows.axis == axis and extent % rows.multiple)
         if rows := next(unaligned, None):
             below, above = extent // rows.multiple * rows.multiple, round_up(extent, rows.multiple)
@@ -61,7 +61,7 @@ def unaligned_shapes(problem: Problem, matrices: Iterable[Rows], *, copyable: bo
             )
 
 
-def unequal_types(problem: Problem, mma: str) -> Iterator[Finding]:
+def unequal_types(problem: Matmul, mma: str) -> Iterator[Finding]:
     """Yield what is wrong with operands of two types: instructions multiply only 8-bit floats in a mix."""
     a, b = problem.a.dtype.name, problem.b.dtype.name
     if a != b and not (a in FP8 and b in FP8):

@@ -334,7 +334,7 @@ class HopperView(KernelView):
             each = "that programs take one by one" if plan.specialized else "each a program's"
             yield "SPLITS", plan.splits, f"parts of K, {each}"
             yield from self._sum_constants
-            if (order := plan.problem.gpu.launch_order) and plan.sorts_parts_by_gpc:
+            if (order := plan.gpu.launch_order) and plan.sorts_parts_by_gpc:
                 yield "CLUSTERS_AHEAD", order.ahead, "that start first, and keep their numbers"
                 yield (
                     "GPCS",

@@ -147,7 +147,7 @@ class KernelView(ABC):
     @property
     def title(self) -> str:
         """The spec's title as a docstring's first line."""
-        return self.plan.problem.title.rstrip(".") + "."
+        return self.plan.request.title.rstrip(".") + "."
 
     # --- constants
 

@@ -201,7 +201,7 @@ class Launcher:
     @property
     def title(self) -> str:
         """The spec's title, for the comment that it stands in."""
-        return c_comment_text(f"{self.plan.problem.title.rstrip('.')}.")
+        return c_comment_text(f"{self.plan.request.title.rstrip('.')}.")
 
     @property
     def status_rows(self) -> tuple[tuple[str, int, str], ...]:
@@ -517,7 +517,7 @@ class Launcher:
     @property
     def _most_programs(self) -> Iterator[str]:
         """What bounds the number of programs of a persistent kernel, as in the wrapper."""
-        plan, gpu = self.plan, self.plan.problem.gpu
+        plan, gpu = self.plan, self.plan.gpu
         if plan.cluster_size > 1:
             yield "sm_count / CLUSTER_CTAS"
         else:

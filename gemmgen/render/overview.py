@@ -13,7 +13,7 @@ from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import Barrier, Extent, Measure, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem import Operand, Problem
+from gemmgen.problem import Matmul, Operand
 from gemmgen.problem.operations import OPERATIONS
 
 LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]
@@ -110,7 +110,7 @@ def counted(count: int) -> str:
     return COUNTS.get(count, str(count))
 
 
-def formula(problem: Problem, a: str, b: str, c: str) -> str:
+def formula(problem: Matmul, a: str, b: str, c: str) -> str:
     """Return what D is in terms of these operands."""
     factor = {1.0: "", -1.0: "-"}.get(problem.alpha, f"{problem.alpha:g} * ")
     text = f"{factor}{a} @ {b}"

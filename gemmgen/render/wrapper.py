@@ -903,7 +903,7 @@ class Wrapper:
         elif plan.occupancy > 1:
             resident = f"sm_count * {plan.occupancy}"
         if plan.cluster_size > 2 and self._lacking:
-            resident = f"{resident}, {plan.problem.gpu.clusters_of_four}"
+            resident = f"{resident}, {plan.gpu.clusters_of_four}"
         if self.plan.divides_last_wave:
             resident = f"{resident}, PROGRAMS.value"
         return f"min(tiles, {resident})"
@@ -917,14 +917,14 @@ class Wrapper:
             return "    # Clusters lie within GPCs: whether they hold as many was not measured.\n"
         return (
             "    # Clusters lie within GPCs, some of which lack SMs: an H200 holds "
-            f"{self.plan.problem.gpu.clusters_of_four} of four CTAs.\n"
+            f"{self.plan.gpu.clusters_of_four} of four CTAs.\n"
             "    # One program more would begin when the others end, and double the kernel's time.\n"
         )
 
     @property
     def _lacking(self) -> bool:
         """Whether the GPU is known to hold fewer clusters of four CTAs than it has SMs for."""
-        gpu = self.plan.problem.gpu
+        gpu = self.plan.gpu
         return gpu.clusters_of_four < gpu.sm_count // 4
 
     @property

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Literal, TextIO, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gemmgen.problem import Problem
+from gemmgen.problem import Matmul, Request
 from gemmgen.problem.operations import OPERATIONS, Operation
 from gemmgen.spec.diagnostics import (
     Code,
@@ -42,7 +42,7 @@ from gemmgen.spec.diagnostics import (
     shortened,
 )
 from gemmgen.spec.model import SIZE_LIMIT, OneOf, Spec
-from gemmgen.spec.request import problem_of
+from gemmgen.spec.request import request_of
 
 SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 64 * 1024
@@ -196,9 +196,14 @@ class SpecFile:
         return cls(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={})
 
     @cached_property
-    def problem(self) -> Problem:
-        """What the spec says that its kernel computes, for which shapes, and on which GPU."""
-        return problem_of(self.spec)
+    def request(self) -> Request:
+        """What the spec asks for: what its kernel computes, for which sizes, and on which GPU."""
+        return request_of(self.spec)
+
+    @property
+    def problem(self) -> Matmul:
+        """What the spec says that its kernel computes."""
+        return self.request.matmul
 
     @property
     def promote_k(self) -> int | None:

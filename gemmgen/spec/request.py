@@ -1,21 +1,31 @@
-"""From a spec to the problem that its kernel solves."""
+"""From a spec to what it asks for."""
 
 from __future__ import annotations
 
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.problem import BlockScale, Operand, Problem, Ranges
+from gemmgen.problem import BlockScale, Matmul, Operand, Ranges, Request
 from gemmgen.problem.operations import stated_parameters
 from gemmgen.spec.model import InputB, Spec
 
 
-def problem_of(spec: Spec) -> Problem:
-    """Return what the spec says that the kernel computes."""
+def request_of(spec: Spec) -> Request:
+    """Return what the spec asks for."""
+    return Request(
+        matmul=_matmul(spec),
+        gpu=GPUS[spec.target],
+        title=spec.title,
+        check_shapes=spec.check.shapes if spec.check else (),
+        bench_shapes=spec.bench.shapes if spec.bench else (),
+        ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
+    )
+
+
+def _matmul(spec: Spec) -> Matmul:
+    """Return what the spec says that its kernel computes."""
     a, b, c, d = spec.operands.a, spec.operands.b, spec.operands.c, spec.operands.d
     exact = DTYPES[a.dtype].integer and DTYPES[b.dtype].integer
-    return Problem(
-        title=spec.title,
-        gpu=GPUS[spec.target],
+    return Matmul(
         a=_operand(a, b),
         b=_operand(b, a),
         c=DTYPES[c.dtype] if c else None,
@@ -24,10 +34,7 @@ def problem_of(spec: Spec) -> Problem:
         alpha=1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha,
         beta=1.0 if spec.epilogue.beta is None else spec.epilogue.beta,
         ops=tuple(op for op, _ in spec.epilogue.steps),
-        check_shapes=spec.check.shapes if spec.check else (),
-        bench_shapes=spec.bench.shapes if spec.bench else (),
         parameters=tuple(stated_parameters(spec.epilogue.steps)),
-        ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
         deterministic=spec.deterministic,
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",

@@ -43,10 +43,10 @@ from gemmgen.tune.candidates import (
 from gemmgen.tune.store import Evidence, Facts, Job, Store, Study, Trial
 from gemmgen.tune.worker import (
     PROTOCOL,
+    Comparison,
     Gpu,
     MachineOn,
     Prepare,
-    Request,
     compile_in_children,
     cuda_machine,
     gpus,
@@ -454,7 +454,7 @@ def _tuned(specs: Sequence[Path], shapes: Sequence[Shape]) -> tuple[list[Tuned],
             errors += error.diagnostics
     if errors:
         raise GemmgenError(errors)
-    generations = {each.source.problem.gpu.architecture.generation for each in found}
+    generations = {each.source.request.gpu.architecture.generation for each in found}
     if len(generations) > 1:
         message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
         raise GemmgenError([Diagnostic(found[0].source.path, "no-gpu", message)])
@@ -490,7 +490,7 @@ def _choose(
         message = f"its trials on {gpu} are not finished: tune there first"
         return _Place(gpu, (), None, GemmgenError([Diagnostic(store.place, "other-gpu", message)]))
     try:
-        found, environment = look(machine_on, devices, tuned[0].source.problem.gpu.architecture)
+        found, environment = look(machine_on, devices, tuned[0].source.request.gpu.architecture)
     except GemmgenError as error:
         names = {name for each in known for name in each}
         if all(known) and len(names) == 1 and error.diagnostics[0].code == "no-gpu":
@@ -648,7 +648,7 @@ class _Run:
                 path.write_text(self.search.known[kernel].module, encoding="utf-8", newline="\n")
             if paths:
                 self.tell(spent, f"compiling {counted(len(paths), 'kernel')}")
-                found = self.prepare(self.tuned.source.problem, self.tuned.shape, [*paths.values()])
+                found = self.prepare(self.tuned.source.request, self.tuned.shape, [*paths.values()])
                 self.failures |= {kernel: found.get(path, "") for kernel, path in paths.items()}
 
     def _measure(self, gpu: Gpu, job: Job, number: int, directory: Path) -> None:
@@ -660,7 +660,7 @@ class _Run:
         with self.lock:  # nobody plans meanwhile: the process would have the locks of that for good
             gpu.start()
         answer = gpu.measure(
-            Request(
+            Comparison(
                 source=self.tuned.source,
                 shape=self.tuned.shape,
                 kernel=job.kernel,

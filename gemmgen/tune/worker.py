@@ -28,7 +28,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Request, Shape
 from gemmgen.scratch import LostError, forked, serving, usable_cores
 from gemmgen.spec import SpecFile
 from gemmgen.tune.store import Evidence, Why
@@ -55,7 +55,7 @@ def cuda_machine(device: int, architecture: Architecture) -> SuiteMachine:
 
 
 @dataclass(frozen=True)
-class Request:
+class Comparison:
     """A kernel to be measured against another one of the same problem."""
 
     source: SpecFile
@@ -70,7 +70,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request: evidence, or why there is none."""
+    """What came of a comparison: evidence, or why there is none."""
 
     gpu_seconds: float
     evidence: Evidence | None = None
@@ -103,23 +103,23 @@ class Worker:
         self._warm = False
         self._state_since: Callable[[float], GpuState | None] = lambda _: None
 
-    def __call__(self, request: Request) -> Answer:
+    def __call__(self, comparison: Comparison) -> Answer:
         """Measure; a fault of the kernel, or of the GPU, is in the answer."""
         began = time.perf_counter()
         try:
-            machine = self._ready(request)
+            machine = self._ready(comparison)
         except GemmgenError as error:
             return Answer(0.0, why="cannot", message=str(error), ends=True)
         starting = time.perf_counter() - began
         with machine.alone():
             start = machine.now()
-            answer = self._answer(machine, request)
+            answer = self._answer(machine, comparison)
             return replace(answer, gpu_seconds=starting + machine.now() - start)
 
-    def _answer(self, machine: SuiteMachine, request: Request) -> Answer:
+    def _answer(self, machine: SuiteMachine, comparison: Comparison) -> Answer:
         ends = False
         try:
-            return Answer(0.0, self._measured(machine, request))
+            return Answer(0.0, self._measured(machine, comparison))
         except _FaultError as fault:
             why, message = fault.why, str(fault)
         except (ValueError, TypeError) as error:
@@ -129,34 +129,34 @@ class Worker:
             ends = isinstance(error, UnfinishedError) or machine.lost()
         return Answer(0.0, None, why, message, ends)
 
-    def _ready(self, request: Request) -> SuiteMachine:
+    def _ready(self, comparison: Comparison) -> SuiteMachine:
         if self._machine is None:
             device, machine_on = self._on
-            machine = machine_on(device, request.source.problem.gpu.architecture)
+            machine = machine_on(device, comparison.source.request.gpu.architecture)
             self._stack.enter_context(machine.quiet())
             self._state_since = self._stack.enter_context(machine.watched())
             self._machine = machine
         return self._machine
 
-    def _measured(self, machine: SuiteMachine, request: Request) -> Evidence:
+    def _measured(self, machine: SuiteMachine, comparison: Comparison) -> Evidence:
         gc.collect()  # of the trial before; in a quiet context nothing else does
-        baseline = cublas(request.source)
+        baseline = cublas(comparison.source)
         with baseline.settings():
-            arena = self._arena_of(machine, request)
+            arena = self._arena_of(machine, comparison)
             if self._baseline is None:
                 running = arena.running(BASELINE, baseline.bind)
                 passes = arena.passes(arena.pass_seconds(running))
                 self._baseline = arena.sample(running, passes), passes
             theirs, passes = self._baseline
-            other = self._other(arena, request, passes)
-            running = self._right(arena, request, request.kernel)
+            other = self._other(arena, comparison, passes)
+            running = self._right(arena, comparison, comparison.kernel)
             own = arena.sample(running, passes)
             samples = (theirs, other, own)
             settle = self._protocol.settle_seconds if self._warm else self._protocol.warm_up_seconds
             arena.settle(samples, settle)
             self._warm = True
             start = machine.now()
-            found = arena.rounds(samples, request.rounds)
+            found = arena.rounds(samples, comparison.rounds)
             if faults := arena.faults_after(own):
                 raise _FaultError("wrong", f"after many replays: {'; '.join(faults)}")
         state = self._state_since(start)
@@ -168,38 +168,38 @@ class Worker:
             machine=asdict(state) if state else {},
         )
 
-    def _arena_of(self, machine: SuiteMachine, request: Request) -> Arena:
+    def _arena_of(self, machine: SuiteMachine, comparison: Comparison) -> Arena:
         """Return the tensors, drawn anew for another problem or shape."""
         arena = self._arena
-        if arena is None or (arena.source, arena.shape) != (request.source, request.shape):
+        if arena is None or (arena.source, arena.shape) != (comparison.source, comparison.shape):
             self._arena = self._baseline = self._against = None  # before there are others
             self._modules.clear()
             packing = None
-            if request.source.problem.block_scaled:
-                packing = pack_scales_of(self._module(request, request.against))
+            if comparison.source.problem.block_scaled:
+                packing = pack_scales_of(self._module(comparison, comparison.against))
             l2_bytes = machine.environment().l2_bytes
-            arena = Arena.of(request.source, request.shape, self._protocol, machine, l2_bytes, packing)
+            arena = Arena.of(comparison.source, comparison.shape, self._protocol, machine, l2_bytes, packing)
             self._arena = arena
         return arena
 
-    def _other(self, arena: Arena, request: Request, passes: int) -> Sample:
+    def _other(self, arena: Arena, comparison: Comparison, passes: int) -> Sample:
         """Return a sample of the kernel that is measured against, captured once."""
-        if self._against is None or self._against[0] != request.against:
+        if self._against is None or self._against[0] != comparison.against:
             self._against = None
-            running = self._right(arena, request, request.against)
-            self._against = request.against, arena.sample(running, passes)
+            running = self._right(arena, comparison, comparison.against)
+            self._against = comparison.against, arena.sample(running, passes)
         return self._against[1]
 
-    def _right(self, arena: Arena, request: Request, kernel: str) -> Running:
+    def _right(self, arena: Arena, comparison: Comparison, kernel: str) -> Running:
         """Return a kernel that has run and is right."""
-        running = arena.running(kernel, partial(bound, matmul_of(self._module(request, kernel))))
+        running = arena.running(kernel, partial(bound, matmul_of(self._module(comparison, kernel))))
         if faults := tuple(wrong(arena.tolerance, running.deviation)):
             raise _FaultError("wrong", "; ".join(faults))
         return running
 
-    def _module(self, request: Request, kernel: str) -> ModuleType:
+    def _module(self, comparison: Comparison, kernel: str) -> ModuleType:
         if kernel not in self._modules:
-            self._modules[kernel] = import_generated(request.modules[kernel])
+            self._modules[kernel] = import_generated(comparison.modules[kernel])
         return self._modules[kernel]
 
 
@@ -212,20 +212,20 @@ class Gpu:
         self.device = device
         self._made = partial(Worker, device, machine_on, protocol)
         self._stack = ExitStack()
-        self._ask: Callable[[Request, float], Answer] | None = None
+        self._ask: Callable[[Comparison, float], Answer] | None = None
 
     def start(self) -> None:
         """Start the process, unless there is one."""
         if self._ask is None:
             self._ask = self._stack.enter_context(serving(self._made))
 
-    def measure(self, request: Request) -> Answer:
+    def measure(self, comparison: Comparison) -> Answer:
         """Have a kernel measured; where that ended the process or took too long, the answer says so."""
         self.start()
         assert self._ask
         began = time.monotonic()
         try:
-            answer = self._ask(request, ANSWER_SECONDS)
+            answer = self._ask(comparison, ANSWER_SECONDS)
         except LostError as error:
             answer = Answer(
                 time.monotonic() - began, why="failed", message=f"it ended its process: {error}", ends=True
@@ -273,18 +273,18 @@ def look(
     return chosen, environments[0]
 
 
-Prepare = Callable[[Problem, Shape, Sequence[Path]], Mapping[Path, str]]
+Prepare = Callable[[Request, Shape, Sequence[Path]], Mapping[Path, str]]
 """Compiles the modules of kernels; returns why some cannot be compiled and run at all."""
 
 
-def compile_in_children(problem: Problem, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
+def compile_in_children(request: Request, shape: Shape, modules: Sequence[Path]) -> Mapping[Path, str]:
     """Compile modules beside each other, each in a process that runs it once; return what is wrong with some.
 
     Triton keeps what it compiles on the disk, where the workers find it. Raises GemmgenError (``no-gpu``).
     """
     triton_api.load()  # once, and not in each of them
     with ThreadPoolExecutor(usable_cores()) as pool:
-        outcomes = list(pool.map(partial(primed, problem, shape), modules))
+        outcomes = list(pool.map(partial(primed, request, shape), modules))
     for outcome in outcomes:
         if isinstance(outcome, GemmgenError):
             raise outcome

@@ -14,7 +14,7 @@ from ruamel.yaml.error import YAMLError
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import TCGEN05
 from gemmgen.plan import plan_spec
-from gemmgen.problem import Problem, Shape, shape_text
+from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.spec import SpecFile
 
 ACCEPTANCE_SHAPES: Final[Mapping[Shape, str]] = MappingProxyType(
@@ -64,7 +64,7 @@ def acceptance_shapes(source: SpecFile) -> tuple[Shape, ...]:
     """
     problem, tile = source.problem, single_tile(source)
     if tile is None:
-        more = _instruction_shapes(problem) if problem.gpu.architecture.mma == "tcgen05" else ()
+        more = _instruction_shapes(problem) if source.request.gpu.architecture.mma == "tcgen05" else ()
         shapes = (*ACCEPTANCE_SHAPES, *more, *_misaligned_shapes(problem))
         return tuple(dict.fromkeys(_with_legal_k(problem, shape) for shape in shapes))
     m, n, k = tile
@@ -77,7 +77,7 @@ def acceptance_shapes(source: SpecFile) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys((*own, *fitting(listed, tile))))
 
 
-def _misaligned_shapes(problem: Problem) -> tuple[Shape, ...]:
+def _misaligned_shapes(problem: Matmul) -> tuple[Shape, ...]:
     return tuple(MISALIGNED_SHAPES) if problem.copies_misaligned else ()
 
 
@@ -98,7 +98,7 @@ def large_shape(source: SpecFile) -> Shape:
     return m, n, k
 
 
-def refuse_k(problem: Problem, shapes: Iterable[Shape]) -> None:
+def refuse_k(problem: Matmul, shapes: Iterable[Shape]) -> None:
     """Raise GemmgenError (``bad-shapes``) for shapes whose K the operands cannot have."""
     multiple = problem.k_multiple
     wrong = [shape_text(shape) for shape in shapes if shape[2] % multiple]
@@ -107,13 +107,13 @@ def refuse_k(problem: Problem, shapes: Iterable[Shape]) -> None:
         raise GemmgenError([Diagnostic("--shapes", "bad-shapes", message)])
 
 
-def _instruction_shapes(problem: Problem) -> tuple[Shape, Shape]:
+def _instruction_shapes(problem: Matmul) -> tuple[Shape, Shape]:
     """Return a K of one instruction with a tile of 128 x 128, and one of just more with ragged edges."""
     k = 8 * TCGEN05.k_bytes // max(problem.a.smem_bits, problem.b.smem_bits)
     return (128, 128, k), (130, 264, k + problem.k_multiple)
 
 
-def _with_legal_k(problem: Problem, shape: Shape) -> Shape:
+def _with_legal_k(problem: Matmul, shape: Shape) -> Shape:
     """Return the shape with the next K that the operands can have."""
     m, n, k = shape
     multiple = problem.k_multiple

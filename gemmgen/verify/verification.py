@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from gemmgen.device import captured_graph, context_lost, require_gpu
+from gemmgen.hardware import Gpu
 from gemmgen.module import matmul_of, pack_scales_of
 from gemmgen.numerics.case import Case, numbers, once, special_values
 from gemmgen.numerics.encoding import bits, differing, poison
 from gemmgen.numerics.inputs import Inputs
 from gemmgen.numerics.reference import Check
-from gemmgen.problem import Problem, Shape, shape_text
+from gemmgen.problem import Matmul, Shape, shape_text
 from gemmgen.problem.operations import BLOCK_SCALES, OPERATIONS
 from gemmgen.spec import SpecFile
 from gemmgen.verify.shapes import acceptance_shapes, large_shape, refuse_k
@@ -296,7 +297,7 @@ def verify(
     """
     chosen = default_shapes(source) if shapes is None else tuple(shapes)
     refuse_k(source.problem, chosen)
-    where = _place(device, source.problem)
+    where = _place(device, source.request.gpu)
     groups = groups_of(source.problem, device)
     cases = _cases(module, source, chosen, where, repeats, seed, deterministic=deterministic)
     return _verification(cases, groups, where, progress)
@@ -317,7 +318,7 @@ def verify_numbers(
     """
     chosen = tuple(shapes)
     refuse_k(source.problem, chosen)
-    where = _place(device, source.problem)
+    where = _place(device, source.request.gpu)
     cases = _cases(module, source, chosen, where, 1, seed, deterministic=True)  # and no run to compare
     return _verification(cases, (("once", once),), where, progress)
 
@@ -339,12 +340,12 @@ def default_shapes(source: SpecFile) -> tuple[Shape, ...]:
 
     Raises GemmgenError where the spec is of a single tile, leaves its size open, and no plan is legal.
     """
-    problem = source.problem
-    own = problem.check_shapes or (problem.ranges.ends if problem.ranges else ())
+    request = source.request
+    own = request.check_shapes or (request.ranges.ends if request.ranges else ())
     return tuple(dict.fromkeys((*own, *acceptance_shapes(source))))
 
 
-def groups_of(problem: Problem, device: Device) -> Groups:
+def groups_of(problem: Matmul, device: Device) -> Groups:
     """Return the groups of checks that a spec's module must pass on a device, in the order of their runs.
 
     The group of packed scales comes first: packing plain ones takes memory, and what a later run allocates
@@ -375,8 +376,8 @@ def run_checks(
                     cause = f"the device was lost at {shape_text(case.shape)} {name}"
 
 
-def _place(device: Device, problem: Problem) -> torch.device:
-    return require_gpu(problem.gpu.architecture) if device == "cuda" else torch.device("cpu")
+def _place(device: Device, gpu: Gpu) -> torch.device:
+    return require_gpu(gpu.architecture) if device == "cuda" else torch.device("cpu")
 
 
 def _cases(

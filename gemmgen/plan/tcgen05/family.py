@@ -33,7 +33,7 @@ from gemmgen.plan.search import (
 from gemmgen.plan.tcgen05.resource_rules import RESOURCE_RULES
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel, most_stages, needed_worker_registers
 from gemmgen.plan.tcgen05.tile_rules import PROBLEM_RULES, TILE_RULES
-from gemmgen.problem import Operand, Problem, Shape
+from gemmgen.problem import Matmul, Operand, Request, Shape
 
 STEP_BYTES = (128, 256)
 """Rows of the operands' tiles along K in shared memory: 128 fill the widest swizzle."""
@@ -71,15 +71,15 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
 
     def branches(
         self,
-        problem: Problem,
+        request: Request,
         stated: Values,
         wanted: Choices,  # noqa: ARG002  there is one branch, whatever is wanted
     ) -> Iterator[Branch]:
         """Yield the only branch."""
         fixed = {**DEFAULTS, **_implied(stated)}
-        yield Branch(fixed, {**CHOICES, "cta_tile_k": _step_choices(problem)})
+        yield Branch(fixed, {**CHOICES, "cta_tile_k": _step_choices(request.matmul)})
 
-    def bound(self, problem: Problem, decisions: Values) -> Tcgen05Kernel:
+    def bound(self, request: Request, decisions: Values) -> Tcgen05Kernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
         open_decisions = {
             "stages": DEEPEST_RING,
@@ -89,10 +89,10 @@ class Tcgen05Space(Space[Tcgen05Kernel]):
             "b_swizzle_bytes": 1,
             "worker_registers": WORKER_REGISTERS,
         }
-        kernel = decided(Tcgen05Kernel, problem, {**open_decisions, **decisions})
+        kernel = decided(Tcgen05Kernel, request, {**open_decisions, **decisions})
         derived = {
-            "a_swizzle_bytes": kernel.widest_swizzle(kernel.a_row, problem.a.smem_bits),
-            "b_swizzle_bytes": kernel.widest_swizzle(kernel.b_row, problem.b.smem_bits),
+            "a_swizzle_bytes": kernel.widest_swizzle(kernel.a_row, kernel.problem.a.smem_bits),
+            "b_swizzle_bytes": kernel.widest_swizzle(kernel.b_row, kernel.problem.b.smem_bits),
         }
         kernel = altered(kernel, **{name: value for name, value in derived.items() if name not in decisions})
         if "worker_registers" in decisions:
@@ -128,7 +128,7 @@ def _implied(stated: Values) -> dict[str, object]:
     return {"minor": minor, "width": 1} if minor else {}
 
 
-def _step_choices(problem: Problem) -> tuple[int, ...]:
+def _step_choices(problem: Matmul) -> tuple[int, ...]:
     """Return the K steps that fill swizzled rows of the wider operand, and blocks of scales."""
 
     def least(operand: Operand) -> int:
@@ -196,7 +196,7 @@ def drain_cycles(plan: Tcgen05Kernel) -> float:
 
 def _terms(plan: Tcgen05Kernel, shape: Shape) -> dict[str, float]:
     """Return the cycles of the busiest SM by cause."""
-    gpu = plan.problem.gpu
+    gpu = plan.gpu
     programs = gpu.clusters(plan.cluster_size)
     if not programs:
         return {"tensor cores": math.inf}

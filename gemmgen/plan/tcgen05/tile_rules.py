@@ -217,7 +217,7 @@ def shape_alignment(plan: Tcgen05Kernel) -> Iterator[Finding]:
     ]
     if problem.c:
         matrices.append(_rows(plan, "C", 1, problem.c.bits))
-    yield from unaligned_shapes(problem, matrices, copyable=not problem.block_scaled)
+    yield from unaligned_shapes(plan.request, matrices, copyable=not problem.block_scaled)
 
 
 def _padded_rows(matrix: str, axis: int) -> Rows:

@@ -403,11 +403,11 @@ def estimate(plan: WgmmaKernel, shape: Shape) -> Estimate:
 
 def _terms(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     """Return the cycles by cause; infinite for a cluster of more CTAs than the GPU has SMs."""
-    if not plan.problem.gpu.clusters(plan.cluster_size):
+    if not plan.gpu.clusters(plan.cluster_size):
         return {"tensor cores": math.inf}
     streamed = plan.splits > 1 or (plan.exchanged and plan.schedule_kind == "tiled")
     nanoseconds = _streamed_ns(plan, shape) if streamed else _tiles_ns(plan, shape)
-    hz = plan.problem.gpu.sustained_hz
+    hz = plan.gpu.sustained_hz
     return {cause: time * hz / 1e9 for cause, time in nanoseconds.items() if time}
 
 
@@ -416,7 +416,7 @@ def _tiles_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
 
     The rate of the tensor cores follows from how busy they are, whatever the ring is: power limits it.
     """
-    gpu = plan.problem.gpu
+    gpu = plan.gpu
     tiles = math.prod(plan.tiles(shape))
     tiles_per_sm = math.ceil(tiles / gpu.clusters(plan.cluster_size))
     ctas = min(plan.occupancy, tiles_per_sm)
@@ -502,7 +502,7 @@ def _streamed_ns(plan: WgmmaKernel, shape: Shape) -> dict[str, float]:
     their tiles in; where these are near each other, they add up to more than each.
     """
     m, n, k = shape
-    gpu, element_bytes = plan.problem.gpu, plan.problem.a.dtype.bytes
+    gpu, element_bytes = plan.gpu, plan.problem.a.dtype.bytes
     tiles_m, tiles_n = plan.tiles(shape)
     programs = tiles_m * tiles_n * plan.splits
     per_sm = math.ceil(programs / gpu.clusters(plan.cluster_size))

@@ -35,7 +35,7 @@ from gemmgen.plan.wgmma.cost import COST_ORDER, NARROW_PART, cost, estimate, exc
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tile_rules import MOST_PARTS, OPERATION_RULES, TILE_RULES, TYPE_RULES
-from gemmgen.problem import Problem, Shape
+from gemmgen.problem import Matmul, Request, Shape
 
 KINDS = ("cooperative", "ping_pong")
 """Specializations that are tried for a persistent schedule; other schedules have none."""
@@ -262,35 +262,35 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     stores = STORES
 
-    def branches(self, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+    def branches(self, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
         """Yield a branch for each kind of warp specialization, with the operands as they are or exchanged."""
-        for rows in wanted.get("mma_rows") or _mma_rows(problem, stated, wanted):
+        for rows in wanted.get("mma_rows") or _mma_rows(request, stated, wanted):
             defaults = _defaults(stated, rows)
             for kind in wanted.get("specialization") or _kinds({**defaults, **stated}):
                 tiled = {**defaults, **stated}["schedule_kind"] == "tiled" and "schedule_kind" not in wanted
-                choices = _choices(problem, stated, rows, kind, tiled=tiled)
-                order = _order_defaults(problem, {*stated, *wanted}, rows, kind)
+                choices = _choices(request, stated, rows, kind, tiled=tiled)
+                order = _order_defaults(request, {*stated, *wanted}, rows, kind)
                 fixed = {name: value for name, value in {**order, **defaults}.items() if name not in choices}
                 fixed |= _implied({"schedule_kind": defaults["schedule_kind"], **stated}, kind)
                 choices |= _thirds(stated, wanted)
                 told = {"mma_rows": rows, "specialization": kind}
                 yield Branch(fixed, choices, told)
-                if _reduces_apart(problem, {*stated, *wanted}, choices):
+                if _reduces_apart(request, {*stated, *wanted}, choices):
                     # The order of tiles follows from what the cluster shares, unless something is decided.
                     free = LONG_K_DEFAULTS.keys() if order == LONG_K_DEFAULTS else ()
                     parallel = {name: value for name, value in fixed.items() if name not in free}
                     parallel["reduction"] = "parallel"
                     yield Branch(parallel, {**choices, **PARALLEL_CHOICES}, told)
-                if kind == KINDS[0] and rows == "m" and _is_of_a_wave(problem, {*stated, *wanted}):
-                    yield from _without_roles(Branch(fixed, choices, told), problem, stated, wanted)
+                if kind == KINDS[0] and rows == "m" and _is_of_a_wave(request, {*stated, *wanted}):
+                    yield from _without_roles(Branch(fixed, choices, told), request, stated, wanted)
                 if kind != "none" and rows == "m":
                     pairs = bool(stated.get("staggered"))
-                    for tile, columns in _fitted(problem, stated, wanted, kind, pairs=pairs):
+                    for tile, columns in _fitted(request, stated, wanted, kind, pairs=pairs):
                         yield Branch({**fixed, **tile}, {**choices, **columns}, told)
-                if kind == KINDS[0] and rows == "m" and _may_stagger(problem, {*stated, *wanted}):
-                    yield from _staggered(Branch(fixed, choices, told), problem, stated, wanted)
+                if kind == KINDS[0] and rows == "m" and _may_stagger(request, {*stated, *wanted}):
+                    yield from _staggered(Branch(fixed, choices, told), request, stated, wanted)
 
-    def bound(self, problem: Problem, decisions: Values) -> WgmmaKernel:
+    def bound(self, request: Request, decisions: Values) -> WgmmaKernel:
         """Return the kernel with the deepest ring that is tried: no kernel of these decisions is cheaper."""
         down, along = ("warps_n", "warps_m") if decisions["mma_rows"] == "n" else ("warps_m", "warps_n")
         open_decisions = {
@@ -303,7 +303,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             along: 1,
             down: 1 if down in decisions else _warps_down(decisions),
         } | dict.fromkeys(("mma_n", "a_source", "a_swizzle_bytes", "b_swizzle_bytes"), 1)
-        kernel = decided(WgmmaKernel, problem, {**open_decisions, **decisions})
+        kernel = decided(WgmmaKernel, request, {**open_decisions, **decisions})
         for derived in (TILE_DERIVED, SOURCE_DERIVED, *((each,) for each in ORDER_DERIVED)):
             kernel = _derive(kernel, derived, decisions)
         if not {"warps_m", "warps_n", "mma_n"} & decisions.keys() and _needs_two_warpgroups(kernel):
@@ -345,36 +345,39 @@ def _defaults(stated: Values, rows: object) -> Values:
     return {**DEFAULTS, **_exchanged_defaults(stated)} if rows == "n" else DEFAULTS
 
 
-def _order_defaults(problem: Problem, decided: Collection[str], rows: object, kind: object) -> Values:
+def _order_defaults(request: Request, decided: Collection[str], rows: object, kind: object) -> Values:
     """Return what is not tried of the order of tiles; nothing where it follows from the tile."""
     if ORDER_DEFAULTS.keys() & decided:
         return {**ORDER_DEFAULTS, **({"width": PING_PONG_WIDTH} if kind == "ping_pong" else {})}
-    return LONG_K_DEFAULTS if rows == "m" and _is_of_long_k(problem) else {}
+    return LONG_K_DEFAULTS if rows == "m" and _is_of_long_k(request) else {}
 
 
 def _choices(
-    problem: Problem, stated: Values, rows: object, kind: object, *, tiled: bool
+    request: Request, stated: Values, rows: object, kind: object, *, tiled: bool
 ) -> dict[str, tuple[object, ...]]:
     """Return what is tried for a kind of kernel where that is open, with M or N along the instruction's rows.
 
     `tiled` is whether its programs have a tile each.
     """
     exchanged = rows == "n"
-    choices = {**CHOICES, "cta_tile_k": _steps(problem, EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES)}
+    choices = {
+        **CHOICES,
+        "cta_tile_k": _steps(request.matmul, EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES),
+    }
     if stated.get("staggered"):
         choices["cta_tile_n"] = STAGGERED_TILES_N
     if exchanged:
-        choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(problem, stated)}
-    elif kind == "cooperative" and _is_of_long_k(problem):
+        choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(request, stated)}
+    elif kind == "cooperative" and _is_of_long_k(request):
         choices |= LONG_K_CHOICES
     if tiled:
         choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
-    if problem.batch_invariant:  # what is best for K depends on M
+    if request.matmul.batch_invariant:  # what is best for K depends on M
         choices.pop("splits", None)
     return choices
 
 
-def _steps(problem: Problem, row_bytes: Iterable[int]) -> tuple[int, ...]:
+def _steps(problem: Matmul, row_bytes: Iterable[int]) -> tuple[int, ...]:
     """Return the K of steps whose rows of A have so many bytes."""
     return tuple(size // problem.a.dtype.bytes for size in row_bytes)
 
@@ -419,7 +422,7 @@ def _is_thirds(rows: object) -> bool:
 
 
 def _fitted(
-    problem: Problem, stated: Values, wanted: Choices, kind: object, *, pairs: bool = False
+    request: Request, stated: Values, wanted: Choices, kind: object, *, pairs: bool = False
 ) -> Iterator[tuple[Values, Choices]]:
     """Yield rows of a tile, with who shares them, and the columns that fill whole waves best with them.
 
@@ -438,22 +441,22 @@ def _fitted(
             continue
         if thirds != (stated.get("consumers", 3 if thirds else 2) == 3):
             continue
-        if widths := _widths(problem, rows, tried=() if thirds else TILES_N, together=1 + pairs):
+        if widths := _widths(request, rows, tried=() if thirds else TILES_N, together=1 + pairs):
             tile = {"cta_tile_m": rows, **({"consumers": 3} if thirds else {})}
             for narrow, steps in ((True, NARROW_STEP_BYTES), (False, FITTED_STEP_BYTES)):
                 columns = tuple(width for width in widths if (rows + width <= NARROW_TILE) == narrow)
                 if columns:
-                    yield tile, {"cta_tile_n": columns, "cta_tile_k": _steps(problem, steps)}
+                    yield tile, {"cta_tile_n": columns, "cta_tile_k": _steps(request.matmul, steps)}
 
 
-def _may_stagger(problem: Problem, decided: Collection[str]) -> bool:
+def _may_stagger(request: Request, decided: Collection[str]) -> bool:
     """Whether staggered tiles are tried too: of A in shared memory, with an epilogue that loads nothing."""
-    loads = problem.c is not None or problem.vectors
+    loads = request.matmul.c is not None or request.matmul.vectors
     others = {"staggered", "a_source", "promote_k", "splits", "last_wave", "reduction"}
-    return not (loads or _a_source(problem) == "registers" or others & {*decided})
+    return not (loads or _a_source(request.matmul) == "registers" or others & {*decided})
 
 
-def _staggered(plain: Branch, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+def _staggered(plain: Branch, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
     """Yield the branches of staggered tiles that are tried beside plain ones.
 
     Two consumers of 64 rows: those of 128 were the best at none of the records' shapes.
@@ -462,12 +465,12 @@ def _staggered(plain: Branch, problem: Problem, stated: Values, wanted: Choices)
     choices = {name: values for name, values in plain.choices.items() if name not in fixed}
     if any(stated.get(name, value) != value for name, value in STAGGERED.items()):
         return
-    for tile, columns in _fitted(problem, stated, wanted, KINDS[0], pairs=True):
+    for tile, columns in _fitted(request, stated, wanted, KINDS[0], pairs=True):
         if tile["cta_tile_m"] == STAGGERED_TILE_M:
             yield Branch({**fixed, **tile}, {**choices, **columns}, {**plain.kind, "staggered": True})
 
 
-def _without_roles(roles: Branch, problem: Problem, stated: Values, wanted: Choices) -> Iterator[Branch]:
+def _without_roles(roles: Branch, request: Request, stated: Values, wanted: Choices) -> Iterator[Branch]:
     """Yield the branches of tiled kernels that are tried beside one with roles, of a wave of tiles."""
     fixed = {
         **roles.fixed,
@@ -479,13 +482,13 @@ def _without_roles(roles: Branch, problem: Problem, stated: Values, wanted: Choi
     choices: Choices = {**others, **WAVE_CHOICES}
     kind = {**roles.kind, "specialization": "none"}
     yield Branch(fixed, choices, kind)
-    for tile, columns in _fitted(problem, stated, wanted, "none"):
+    for tile, columns in _fitted(request, stated, wanted, "none"):
         widths = tuple(n for n in columns["cta_tile_n"] if n in WAVE_COLUMNS)
         if widths and tile["cta_tile_m"] == WAVE_TILE_M:
             yield Branch({**fixed, **tile}, {**choices, **columns, "cta_tile_n": widths}, kind)
 
 
-def _widths(problem: Problem, rows: int, *, tried: Collection[int], together: int) -> tuple[int, ...]:
+def _widths(request: Request, rows: int, *, tried: Collection[int], together: int) -> tuple[int, ...]:
     """Return the fewest columns of tiles of so many rows that leave each shape few enough waves of them.
 
     So many tiles along N come together.
@@ -500,11 +503,11 @@ def _widths(problem: Problem, rows: int, *, tried: Collection[int], together: in
             (
                 columns
                 for columns in sums
-                if -(-m // rows) * -(-n // (together * columns)) * together <= waves * problem.gpu.sm_count
+                if -(-m // rows) * -(-n // (together * columns)) * together <= waves * request.gpu.sm_count
             ),
             None,
         )
-        for m, n, _ in problem.planned_shapes
+        for m, n, _ in request.planned_shapes
         for waves in FITTED_WAVES
     )
     return tuple(dict.fromkeys(columns for columns in fewest if columns and columns not in tried))
@@ -516,34 +519,34 @@ def _has_few_tiles(shape: Shape) -> bool:
     return rows > FEW_ROWS and rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
 
 
-def _is_of_a_wave(problem: Problem, decided: Collection[str]) -> bool:
+def _is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
     """Whether kernels without roles are tried too: all tiles of a problem may run at the same time."""
     if OF_ROLES & {*decided}:
         return False
-    most = WAVE_TILE * problem.gpu.sm_count
+    most = WAVE_TILE * request.gpu.sm_count
     return any(
         rows > FEW_ROWS and rows * columns <= most and not _has_few_tiles((rows, columns, depth))
-        for rows, columns, depth in problem.planned_shapes
+        for rows, columns, depth in request.planned_shapes
     )
 
 
-def _is_of_long_k(problem: Problem) -> bool:
+def _is_of_long_k(request: Request) -> bool:
     """Whether any of the problems that a kernel is chosen for is of a long K and few tiles."""
-    return any(map(_has_few_tiles, problem.planned_shapes))
+    return any(map(_has_few_tiles, request.planned_shapes))
 
 
-def _reduces_apart(problem: Problem, decided: Collection[str], tried: Collection[str]) -> bool:
+def _reduces_apart(request: Request, decided: Collection[str], tried: Collection[str]) -> bool:
     """Whether kernels are tried whose sums a second one adds up: for a D of few tiles and the longest K."""
     if {"reduction", "splits", "subtile_n", "epilogue_buffers", "early_operand"} & {*decided}:
         return False
     few = (
         -(-rows // FEW_ROWS) * -(-columns // FEW_ROWS) <= FEW_TILES and depth >= LONGEST_K
-        for rows, columns, depth in problem.planned_shapes
+        for rows, columns, depth in request.planned_shapes
     )
-    return "splits" in tried and any(few) and not problem.copies_misaligned
+    return "splits" in tried and any(few) and not request.matmul.copies_misaligned
 
 
-def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object, ...]:
+def _mma_rows(request: Request, stated: Values, wanted: Choices) -> tuple[object, ...]:
     """Return the dimensions to try along the instruction's rows, where a spec leaves that open.
 
     It is N for few rows of A, either for a long K and few tiles, and else M. Decisions that are made for
@@ -563,16 +566,16 @@ def _mma_rows(problem: Problem, stated: Values, wanted: Choices) -> tuple[object
         "warps_m": 1,
     }
     fits = all(stated.get(name, value) == value for name, value in others.items())
-    fits &= stated.get("a_source", _a_source(problem)) == "shared"
+    fits &= stated.get("a_source", _a_source(request.matmul)) == "shared"
     widths = [columns for columns in _values("cta_tile_n", stated, wanted) if isinstance(columns, int)]
     # Other widths have parts, along the instruction's columns.
     fits &= not widths or any(map(is_power_of_two, widths))
-    tiles = _rows_of_tiles(problem, stated)
+    tiles = _rows_of_tiles(request, stated)
     fits &= stated.get("cta_tile_m", tiles[-1]) in tiles
     free = not wanted.keys() & others.keys() and not {"subtile_n", "producer_registers"} & {*stated, *wanted}
     if not (fits and free):
         return ("m",)
-    return tuple(dict.fromkeys(rows for shape in problem.planned_shapes for rows in _rows_for(shape, stated)))
+    return tuple(dict.fromkeys(rows for shape in request.planned_shapes for rows in _rows_for(shape, stated)))
 
 
 def tried_rows(shape: Shape) -> tuple[str, ...]:
@@ -592,18 +595,18 @@ def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
     return tried
 
 
-def _rows_of_tiles(problem: Problem, stated: Values) -> tuple[int, ...]:
+def _rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
     """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer.
 
     There are at least as many as an instruction of each warp has columns, and as a swizzle spans where A is
     M-contiguous.
     """
-    rows = max(shape[0] for shape in problem.planned_shapes)
+    rows = max(shape[0] for shape in request.planned_shapes)
     least = WGMMA.n_min * (2 if stated.get("warps_m") == 2 else 1)
-    if problem.a.major == "mn":
+    if request.matmul.a.major == "mn":
         spans = HOPPER.tma_swizzle_bytes
         span = next((span for span in spans if span == stated.get("a_swizzle_bytes")), spans[-1])
-        least = max(least, span // problem.a.dtype.bytes)
+        least = max(least, span // request.matmul.a.dtype.bytes)
     most = max(least, min(FEW_ROWS, 1 << (rows - 1).bit_length()))
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))
 
@@ -699,7 +702,7 @@ def _holds_its_tile(plan: WgmmaKernel) -> bool:
     return needed_registers(plan) <= most_consumer_registers(plan)
 
 
-def _a_source(problem: Problem) -> str:
+def _a_source(problem: Matmul) -> str:
     """Return where A is read: of 16 bits it may lie either way in shared memory, of others only along K."""
     return "registers" if problem.a.major == "mn" and problem.a.dtype.bits != 16 else "shared"
 
@@ -742,7 +745,7 @@ def _is_one_wave(plan: WgmmaKernel) -> bool:
     Then lines are the order that is found with the fewest divisions; the shorter ones are faster nearly
     everywhere (``benchmarks/fit/h200_orders.json``).
     """
-    tiles = max(math.prod(plan.tiles(shape)) for shape in plan.problem.planned_shapes)
+    tiles = max(math.prod(plan.tiles(shape)) for shape in plan.request.planned_shapes)
     return tiles * plan.splits <= plan.resident_programs
 
 
@@ -752,7 +755,7 @@ def _order(plan: WgmmaKernel) -> object:
         return plan.order_of_neighbours
     if not _is_one_wave(plan):
         return ORDER_DEFAULTS["order"]
-    tiles_m, tiles_n = max(map(plan.tiles, plan.problem.planned_shapes), key=math.prod)
+    tiles_m, tiles_n = max(map(plan.tiles, plan.request.planned_shapes), key=math.prod)
     return "row" if tiles_m > tiles_n else "column"
 
 

@@ -149,7 +149,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
 
         What they load together L2 sends them once (``docs/performance.md``, "Who shares what L2 sends").
         """
-        order = self.problem.gpu.launch_order
+        order = self.gpu.launch_order
         return self.reduces_apart and self.specialized and self.cluster_size == 2 and order is not None
 
     @property

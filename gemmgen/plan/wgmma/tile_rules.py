@@ -109,7 +109,7 @@ def shape_alignment(plan: WgmmaKernel) -> Iterator[Finding]:
     ]
     if problem.c:
         matrices.append(rows("C", 1, problem.c))
-    yield from unaligned_shapes(problem, matrices, copyable=plan.read_early is None)
+    yield from unaligned_shapes(plan.request, matrices, copyable=plan.read_early is None)
 
 
 @rule("single-tile-shapes")
@@ -118,7 +118,7 @@ def single_tile_shapes(plan: WgmmaKernel) -> Iterator[Finding]:
     if plan.schedule_kind != "single_tile":
         return
     tile = (plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k)
-    for field, axis, extent in plan.problem.stated_extents():
+    for field, axis, extent in plan.request.stated_extents():
         if extent > tile[axis]:
             yield Finding(
                 field,

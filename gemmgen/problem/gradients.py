@@ -1,0 +1,76 @@
+"""The gradients of a matmul, each a matmul of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+from gemmgen.problem.matmul import Matmul
+
+OPERANDS: Final = ("a", "b")
+"""What has a gradient that a kernel computes."""
+AXES: Final[Mapping[str, str]] = MappingProxyType({"a": "mk", "b": "kn", "d": "mn"})
+"""The axes of each matrix, as they are written."""
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of A or B of a problem, as a product of that of D and the other operand.
+
+    Of D = A @ B the gradient of A is dD @ B.T, that of B is A.T @ dD. Each is computed as its operand lies in
+    memory, so that the gradient of a parameter is dense as the parameter is, and the transposes of what is
+    read are views: no matrix is copied.
+    """
+
+    operand: str
+    """``a`` or ``b``."""
+    problem: Matmul
+
+    @cached_property
+    def lies(self) -> Mapping[str, str]:
+        """The axes of each matrix as it lies in memory: the contiguous one last."""
+        a, b = self.problem.a.major, self.problem.b.major
+        return {"a": "mk" if a == "k" else "km", "b": "nk" if b == "k" else "kn", "d": "mn"}
+
+    @cached_property
+    def axes(self) -> tuple[str, str, str]:
+        """The axes of the problem's that are M, N and K of the product."""
+        rows, columns = self.lies[self.operand]
+        return rows, columns, "n" if self.operand == "a" else "m"
+
+    @cached_property
+    def factors(self) -> tuple[str, str]:
+        """The matrices that are multiplied: ``d`` stands for the gradient of D."""
+        other = OPERANDS[self.operand == "a"]
+        return ("d", other) if self.axes[0] in AXES["d"] else (other, "d")
+
+    @cached_property
+    def transposed(self) -> tuple[bool, bool, bool]:
+        """Whether each factor is multiplied by its transposed view, and whether the gradient is one."""
+        m, n, k = self.axes
+        (left, right), wanted = self.factors, AXES[self.operand]
+        return AXES[left] != m + k, AXES[right] != k + n, wanted != m + n
+
+    @property
+    def majors(self) -> tuple[str, str]:
+        """Which dimension of each factor is contiguous in memory, as specs have it."""
+        left, right = ("k" if self.lies[factor][1] == self.axes[2] else "mn" for factor in self.factors)
+        return left, right
+
+    @property
+    def formula(self) -> str:
+        """What it is, as a title has it: ``dD @ B.T``."""
+        names = {"a": "A", "b": "B", "d": "dD"}
+        left, right = (
+            names[factor] + ".T" * turned
+            for factor, turned in zip(self.factors, self.transposed[:2], strict=True)
+        )
+        return f"{left} @ {right}"
+
+
+def gradients_of(problem: Matmul) -> tuple[Gradient, ...]:
+    """Return the gradients that kernels compute of a problem: those of A and of B, or none."""
+    return tuple(Gradient(operand, problem) for operand in OPERANDS) if problem.backward else ()

@@ -1,0 +1,132 @@
+"""What a kernel computes, as a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
+from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
+
+
+@dataclass(frozen=True)
+class BlockScale:
+    """The scales of an operand: one for each row and each ``vector`` elements of K."""
+
+    format: ScaleFormat
+    dtype: DType
+    """As the spec has it, which a rule holds against the format."""
+    vector: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An input matrix: A [M, K] or B [K, N]."""
+
+    dtype: DType
+    major: Literal["k", "mn"]
+    """The dimension that is contiguous in memory."""
+    scale: BlockScale | None = None
+    padded: bool = False
+    """Whether 4-bit elements take a byte each in shared memory."""
+
+    @property
+    def k_multiple(self) -> int:
+        """What K is a multiple of: a byte holds two elements of 4 bits, and TMA pads 128 at a time."""
+        return PADDED_K if self.padded else self.dtype.elements_per_byte
+
+    @property
+    def smem_bits(self) -> int:
+        """Bits that an element takes in shared memory."""
+        return 8 if self.padded else self.dtype.bits
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """What is computed: D = ops(alpha * A @ B + beta * C), its types, and what is promised of the result.
+
+    It says nothing of sizes, of the GPU, or of the kernel that computes it.
+    """
+
+    a: Operand
+    b: Operand
+    c: DType | None
+    d: DType
+    accumulator: DType
+    alpha: float
+    beta: float
+    """Of C; it has no meaning where C is added by the operation ``residual``."""
+    ops: tuple[str, ...]
+    """What the epilogue does to alpha * A @ B + beta * C, in order."""
+    parameters: tuple[OpParameter, ...] = ()
+    """Of the operations, every one with a value."""
+    deterministic: bool = False
+    """Whether D must have the same bits in every run."""
+    batch_invariant: bool = False
+    """Whether a row of D must have the same bits whatever M and the other rows are."""
+    copies_misaligned: bool = False
+    """Whether a tensor over whose rows TMA cannot stride is copied, and not refused."""
+    backward: bool = False
+    """Whether autograd goes through the module, by the modules of its gradients."""
+
+    def operand(self, name: str) -> Operand:
+        """Return the operand ``a`` or ``b``."""
+        return self.a if name == "a" else self.b
+
+    @property
+    def added_beta(self) -> float:
+        """The factor of the C that is added before the ops; 0 if C is not added there."""
+        return 0.0 if self.c is None or self.residual else self.beta
+
+    @cached_property
+    def k_multiple(self) -> int:
+        """What K is a multiple of."""
+        return max(self.a.k_multiple, self.b.k_multiple)
+
+    @cached_property
+    def block_scaled(self) -> bool:
+        """Whether A or B has a scale for each block of elements."""
+        return self.a.scale is not None or self.b.scale is not None
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """What the table has of the operations, in order."""
+        return tuple(OPERATIONS[op] for op in self.ops)
+
+    @cached_property
+    def vectors(self) -> tuple[str, ...]:
+        """The row and column operands of the epilogue, in the order of its operations."""
+        return tuple(op.name for op in self.operations if op.vector)
+
+    @cached_property
+    def scalar(self) -> bool:
+        """Whether the epilogue multiplies with a number in global memory."""
+        return any(op.operand == "scalar" for op in self.operations)
+
+    @cached_property
+    def residual(self) -> bool:
+        """Whether C is added by an operation, and not to the product."""
+        return any(op.operand == "matrix" for op in self.operations)
+
+    def vector_dtype(self, name: str) -> DType:
+        """Return the type of a row or column operand: scales are fp32, a bias is what D is where it can."""
+        as_d = OPERATIONS[name].effect == "plus" and self.d.addend
+        return self.d if as_d else DTYPES["fp32"]
+
+    @cached_property
+    def steps(self) -> tuple[str, ...]:
+        """What is done to a sum before it is converted, in order."""
+        scaled = ("alpha",) if self.alpha != 1 else ()
+        added = ("c",) if self.c is not None and not self.residual else ()
+        return (*scaled, *added, *self.ops)
+
+    @cached_property
+    def transforms(self) -> bool:
+        """Whether the epilogue does more than convert the accumulator."""
+        return self.alpha != 1 or self.c is not None or bool(self.ops)
+
+    @property
+    def applies_erf(self) -> bool:
+        """Whether the epilogue computes erf, which takes more registers than other functions."""
+        return any(op.register_class == "erf" for op in self.operations)
