@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
+from gemmgen.problem.canonical import digest
 from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
 
 
@@ -69,6 +70,14 @@ class Matmul:
     """Whether a tensor over whose rows TMA cannot stride is copied, and not refused."""
     backward: bool = False
     """Whether autograd goes through the module, by the modules of its gradients."""
+
+    @cached_property
+    def key(self) -> str:
+        """The digest that names this matmul wherever it is recorded: 64 hexadecimal digits.
+
+        Equal matmuls have the same one, in every process and with every Python.
+        """
+        return digest(self)
 
     def operand(self, name: str) -> Operand:
         """Return the operand ``a`` or ``b``."""
