@@ -75,7 +75,9 @@ def test_building_all_specs_again_changes_nothing(tmp_path: Path) -> None:
         write(made(spec), tmp_path)
     committed = {path.name: path.read_bytes() for _, generated in PLACES for path in generated.glob("*.*")}
     modules = {
-        name: data for name, data in committed.items() if Path(name).suffix in (".py", ".json", ".yaml")
+        name: data
+        for name, data in committed.items()
+        if Path(name).suffix in (".py", ".json", ".yaml") and name != "ptx.json"  # which needs the compiler
     }
     assert written(tmp_path) == modules
 

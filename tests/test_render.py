@@ -407,7 +407,7 @@ def legal_plans(base: WgmmaKernel) -> Iterator[WgmmaKernel]:
             "stages": 2,
             "producer_registers": 32,
             **kind,
-            "problem": problem,
+            "request": replace(base.request, matmul=problem),
             "cluster_m": m,
             "cluster_n": n,
             "outstanding_mmas": outstanding,
@@ -472,7 +472,9 @@ def test_a_module_with_a_backward_is_formatted_and_lint_clean(base: WgmmaKernel,
         }
         decisions: dict[str, Any] = {
             **kind,
-            "problem": replace(base.problem, **of, **cast("dict[str, Any]", added)),
+            "request": replace(
+                base.request, matmul=replace(base.problem, **of, **cast("dict[str, Any]", added))
+            ),
         }
         plan = replace(base, **decisions)
         (modules / f"m{number}.py").write_text(render(plan, spec_name=f"{stem}.yaml", spec_sha256="0" * 64))
