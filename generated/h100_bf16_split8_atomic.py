@@ -358,7 +358,7 @@ def _matmul(*inputs: Tensor, workspace: tuple = (), out=None, apart=False, hooks
         key, message = None, f"{NAME} has no deterministic implementation: it adds up sums in any order"
         if not torch.is_deterministic_algorithms_warn_only_enabled():
             raise RuntimeError(f"{message}; torch.use_deterministic_algorithms(True) is set")
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, stacklevel=3)  # the caller of matmul
     d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
     if m and n != columns and d is out:
         raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
@@ -406,7 +406,7 @@ def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
-    """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
+    """Check an argument and describe it to TMA, if it has memory; `known` learns its extents and place."""
     dtype, axes, box, layout = ARGUMENTS[name]
     found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
     if found != f"{torch.strided} {dtype}":

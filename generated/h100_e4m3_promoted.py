@@ -300,7 +300,7 @@ def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor |
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
-    """Check an argument and describe it to TMA, if it has memory; `known` learns its axes' extents."""
+    """Check an argument and describe it to TMA, if it has memory; `known` learns its extents and place."""
     dtype, axes, box, layout = ARGUMENTS[name]
     found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
     if found != f"{torch.strided} {dtype}":

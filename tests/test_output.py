@@ -283,8 +283,9 @@ def test_a_kernel_of_atomic_sums_warns_where_torch_would(fake: Made) -> None:
     call, a, b, out = fake("h100_bf16_split8_atomic"), cuda(32, 64), cuda(64, 64).T, cuda(32, 64)
     with deterministic(warn_only=True):
         for _ in range(3):
-            with pytest.warns(UserWarning, match="has no deterministic implementation"):
-                call(a, b, out=out)
+            with pytest.warns(UserWarning, match="has no deterministic implementation") as warned:
+                call.module.matmul(a, b, out=out)
+            assert [each.filename for each in warned] == [__file__]  # the line of the caller
     assert call.launches == 3
     with deterministic(), pytest.raises(RuntimeError, match="has no deterministic implementation"):
         call(a, b, out=out)

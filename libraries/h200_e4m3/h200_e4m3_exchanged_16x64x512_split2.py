@@ -363,7 +363,7 @@ def make_workspace(m: int, n: int, device: torch.device) -> tuple[Tensor, Tensor
 
 
 def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor | None:
-    """Check an argument and describe it to TMA, but for a scalar; `known` learns its axes' extents."""
+    """Check an argument and describe it to TMA, but for a scalar; `known` learns its extents and place."""
     dtype, axes, box, layout = ARGUMENTS[name]
     found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
     if found != f"{torch.strided} {dtype}":
