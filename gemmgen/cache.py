@@ -343,7 +343,7 @@ def _prune(directory: Path) -> None:
 
 
 def _own_files(directory: Path) -> Iterator[Path]:
-    """Yield what is named as entries are, in real directories that are named as theirs are."""
+    """Yield the files whose names and folders match the pattern of entries; links are not followed."""
     for folder in directory.iterdir():
         if FOLDER.fullmatch(folder.name) and stat.S_ISDIR(folder.lstat().st_mode):
             for path in folder.iterdir():

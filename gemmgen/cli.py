@@ -53,7 +53,6 @@ from gemmgen.spec import load_spec
 
 if TYPE_CHECKING:
     from gemmgen.bench import Book
-    from gemmgen.lower import Resources
     from gemmgen.simulate import Result
     from gemmgen.simulate.pretended import Program
     from gemmgen.verify.simulation import Simulation
@@ -349,38 +348,35 @@ def lower_command(
     if record and digests is None:
         raise typer.BadParameter("goes with --digests FILE", param_hint="--record")
     require_compiler()
-    from gemmgen.lower import lower
+    from gemmgen.lower import Lowered, lower
     from gemmgen.ptx import Code, changes, write_digests
 
-    def lower_one(path: Path) -> list[tuple[Product, Resources, Code]]:
+    def lower_one(path: Path) -> list[tuple[Product, Lowered]]:
         product = make(path)
-        found: list[tuple[Product, Resources, Code]] = []
         gradients = [gradient.product for gradient in product.gradients] if digests else []
-        for each in (product, *gradients):
-            stem = each.source.stem
-            compiled = lower(each.module, each.plan, path=each.source.path, stem=stem)
-            found.append((each, compiled.resources, Code.of(stem, compiled)))
-        return found
+        return [
+            (each, lower(each.module, each.plan, path=each.source.path, stem=each.source.stem))
+            for each in (product, *gradients)
+        ]
 
     with _progress("lowering") as progress:
         each_spec, failed = _each(specs, lower_one, progress, parallel=True)
     every = [one for found in each_spec for one in found]
     if digests and not (record and failed):
-        codes = [code for _, _, code in every]
+        codes = [Code.of(product.source.stem, found) for product, found in every]
         if record:
             write_digests(codes, digests)
         elif found := [*changes(codes, digests)]:
             _complain(GemmgenError(found))
             failed = True
-    lowered = [(product, resources) for product, resources, _ in every]
     if as_json:
-        _print_json({product.source.path: asdict(resources) for product, resources in lowered})
+        _print_json({product.source.path: asdict(found.resources) for product, found in every})
     elif digests:
         say(f"{len(every)} modules {'recorded in' if record else 'compared with'} {digests.as_posix()}")
-    elif lowered:
+    elif every:
         texts = (
-            f"{product.source.path}\n\n{resources_text(resources, product.plan)}"
-            for product, resources in lowered
+            f"{product.source.path}\n\n{resources_text(found.resources, product.plan)}"
+            for product, found in every
         )
         say("\n\n".join(texts))
     _exit(failed)

@@ -48,7 +48,7 @@ def spec_file(stem: str) -> str:
 
 
 def files_of(stems: Sequence[str]) -> Iterator[str]:
-    """Yield the names of all files of a package with kernels of these names, but for the manifest."""
+    """Yield the name of each file of a package with these kernels, except the manifest."""
     yield from PARTS
     for stem in stems:
         yield module_file(stem)
