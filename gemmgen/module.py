@@ -54,6 +54,7 @@ def import_generated(path: Path) -> ModuleType:
         raise GemmgenError([Diagnostic(path.as_posix(), "no-module", message)]) from error
     module = ModuleType(path.stem)
     module.__file__ = str(path.resolve())
+    module.__package__ = ""  # a file of its own: the launcher is the one that is installed
     module.__dict__[SOURCE] = source
     try:
         exec(_code_of(source, module.__file__), module.__dict__)

@@ -22,6 +22,8 @@ from types import MappingProxyType
 from gemmgen import MODULE_FORMAT
 from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.launcher_file import MARK as LAUNCHER_MARK
 from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS, gradient_specs, statements
 from gemmgen.plan.kernel import Kernel
@@ -135,8 +137,9 @@ def write(product: Product, directory: Path, artifacts: Mapping[str, bytes] | No
     Raises:
         GemmgenError: The directory cannot be written, or holds a file of that name that gemmgen did not make.
     """
-    files = {**(artifacts or {}), **{name: text.encode() for name, text in product.files().items()}}
-    marks = {directory / name: MARKS[Path(name).suffix] for name in product.files()}
+    texts = {**product.files(), LAUNCHER: launcher_text()}
+    files = {**(artifacts or {}), **{name: text.encode() for name, text in texts.items()}}
+    marks = {directory / name: mark_of(name) for name in texts}
     write_files({directory / name: data for name, data in files.items()}, marks)
     return directory / f"{product.source.stem}.py"
 
@@ -168,6 +171,11 @@ def write_files(files: Mapping[Path, bytes], marks: Mapping[Path, bytes] = Mappi
         message = f"cannot write: {error.strerror or error}"
         place = Path(error.filename or next(iter(files)).parent)
         raise GemmgenError([Diagnostic(place.as_posix(), "cannot-write", message)]) from error
+
+
+def mark_of(name: str) -> bytes:
+    """Return the pattern by which a file of this name is known to be gemmgen's own."""
+    return LAUNCHER_MARK if name == LAUNCHER else MARKS[Path(name).suffix]
 
 
 def _is_generated(path: Path, mark: bytes) -> bool:
@@ -237,17 +245,20 @@ def check(products: Iterable[Product], directory: Path, *, exhaustive: bool) -> 
     findings: list[Finding] = []
     expected: set[str] = set()
     for product in products:
-        expected |= product.files().keys()
-        findings += _check_product(product, directory)
+        if not expected:
+            findings += _check_files({LAUNCHER: launcher_text()}, product, directory)
+        expected |= {LAUNCHER, *product.files()}
+        findings += _check_files(product.files(), product, directory)
     if exhaustive and directory.is_dir():
         findings += _orphans(expected, directory)
     return tuple(findings)
 
 
-def _check_product(product: Product, directory: Path) -> Iterator[Finding]:
+def _check_files(files: Mapping[str, str], product: Product, directory: Path) -> Iterator[Finding]:
+    """Yield the files that are missing or differ from their texts; the product's build makes them."""
     command = ["gemmgen", "build", product.source.path, "--out", directory.as_posix()]
     remedy = f"`{shlex.join(command)}`"
-    for name, text in product.files().items():
+    for name, text in files.items():
         path = directory / name
         try:
             found = read_bytes(path)
@@ -277,7 +288,7 @@ def _orphans(expected: set[str], directory: Path) -> Iterator[Finding]:
     """Yield the files that gemmgen has written and no spec asks for; what else is there is not its own."""
     for path in sorted(directory.iterdir()):
         candidate = path.suffix in MARKS and path.name not in expected and not path.name.startswith(".")
-        if candidate and path.is_file() and _is_generated(path, MARKS[path.suffix]):
+        if candidate and path.is_file() and _is_generated(path, mark_of(path.name)):
             message = "no spec generates it: delete it, or restore its spec"
             yield Finding(Diagnostic(path.as_posix(), "orphaned", message))
 

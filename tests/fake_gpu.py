@@ -37,12 +37,8 @@ class LaunchedInto:
         self.arg_names: list[str] = kernel.arg_names
         self.launch = launch
 
-    def warmup(self, *arguments: Any, **options: Any) -> LaunchedInto:
-        """Return the kernel, as the JIT compiles it."""
-        return self
-
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        def launch(*arguments: Any) -> None:
+        def launch(*arguments: Any, **_: Any) -> None:
             self.launch(grid[0], list(arguments))
 
         return launch

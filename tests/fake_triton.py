@@ -47,8 +47,7 @@ class FakeDriver:
             {"swizzle": 3, "elem_size": 2, "elem_type": 8, "block_size": d.block_shape, "fp4_padded": False}
             for d in descriptors
         ]
-        return FakeKernel(
-            self,
+        return SimpleNamespace(
             run=run,
             src=SimpleNamespace(signature=signature),
             metadata=SimpleNamespace(tensordesc_meta=meta or None),
@@ -56,10 +55,18 @@ class FakeDriver:
             packed_metadata=(4, 1, 1000),
         )
 
-    def warmup(self, *descriptors: Any, grid: tuple[int, ...], **options: Any) -> Any:
-        """Return a kernel, as the JIT compiles it."""
-        self.compiled.append(options)
-        return self.kernel(descriptors)
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        """Return what launches a kernel through Triton's Python, and returns the compiled kernel."""
+
+        def launch(*arguments: Any, **options: Any) -> Any:
+            self.compiled.append(options)
+            # As Triton's launcher does, which makes tensor maps before it looks for a context.
+            if get_ident() not in self.contexts:
+                raise RuntimeError("Failed to create tensor map descriptor: invalid device context")
+            self.jit.append((grid, self.device, arguments))
+            return self.kernel(arguments)
+
+        return launch
 
     def launch(self, *arguments: Any) -> None:
         self.direct.append(arguments)
@@ -82,26 +89,9 @@ class SecondKernel:
 
     driver: FakeDriver
 
-    def warmup(self, *arguments: Any, **options: Any) -> Any:
-        """Return a kernel, as the JIT compiles it."""
-        return self.driver.warmup(*arguments, **options)
-
-
-class FakeKernel(SimpleNamespace):
-    """A compiled kernel, which Triton's Python launches."""
-
-    def __init__(self, driver: FakeDriver, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.driver = driver
-
-    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def launch(*descriptors: Any) -> None:
-            # As Triton's launcher does, which makes tensor maps before it looks for a context.
-            if get_ident() not in self.driver.contexts:
-                raise RuntimeError("Failed to create tensor map descriptor: invalid device context")
-            self.driver.jit.append((grid, self.driver.device, descriptors))
-
-        return launch
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
+        """Return what launches it."""
+        return self.driver[grid]
 
 
 def on_a_fake_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:

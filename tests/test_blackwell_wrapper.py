@@ -267,16 +267,22 @@ def wrong_operands(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
         differs = f"a and b must have the same K, a multiple of 128, found {K} and {K - 128}"
     else:
         b_short = wrapper.bytes_of_k("b", K - 128)
-        differs = f"b must have shape ({b_rows}, 24), found ({b_short}, 24)"
+        differs = f"b must have shape [{b_rows}, 24], found [{b_short}, 24]"
     short = K - 128
+    of_a = f"a contiguous M x {axis_of_a} matrix"
+    of_b = (
+        "weight.T of an N x K weight"
+        if axis_of_b == "K"
+        else "the transposed view of a contiguous N x P matrix"
+    )
     return {
         "b is not transposed": (
             {"b": wrapper.matrix(b_rows, 32, wrapper.dtype("b"))[:, :N]},
-            f"b must lie in memory as N x {axis_of_b}, found strides (1, 32)",
+            f"b must lie in memory as N x {axis_of_b}, found strides (32, 1): pass {of_b}",
         ),
         "a is M-contiguous": (
             {"a": wrapper.matrix(a_columns, 160, wrapper.dtype("a"))[:, :M].T},
-            f"a must lie in memory as M x {axis_of_a}, found strides (1, 160)",
+            f"a must lie in memory as M x {axis_of_a}, found strides (1, 160): pass {of_a}",
         ),
         "K differs": (
             {"b": wrapper.b(k=short)},
@@ -297,7 +303,7 @@ def wrong_operands(wrapper: Wrapper) -> dict[str, tuple[dict[str, Any], str]]:
         ),
         "out is of another shape": (
             {"out": wrapper.matrix(M, 32, wrapper.module.ARGUMENTS["out"][0])},
-            "out must have shape (130, 24), found (130, 32)",
+            "out must have shape [130, 24], found [130, 32]",
         ),
     }
 

@@ -12,14 +12,15 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import timeit
 import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -209,14 +210,14 @@ def test_a_choice_is_kept_and_a_kernel_is_imported_for_its_first_call(
     assert not any(name.startswith("tiny.tiny") for name in sys.modules)
     called: list[tuple[str, Any]] = []
 
-    def matmul_of(name: str) -> Callable[..., str]:
-        def matmul(a: object, b: object, *, out: object = None) -> str:
+    def host_of(name: str) -> SimpleNamespace:
+        def run(a: object, b: object, *, out: object = None) -> str:
             called.append((name, out))
             return name
 
-        return matmul
+        return SimpleNamespace(run=run)
 
-    monkeypatch.setattr(made, "_matmul_of", cache(matmul_of))
+    monkeypatch.setattr(made, "_host_of", cache(host_of))
     monkeypatch.setattr(made, "MOST_CHOSEN", 2)
     b = torch.empty(4096, 4096, dtype=torch.bfloat16).T
     for m in (8, 8, 64, 512):
@@ -244,17 +245,17 @@ def test_choosing_again_costs_a_microsecond_at_most(
     def matmul(a: object, b: object, *, out: object = None) -> None:
         """Return nothing, as what writes into `out`."""
 
-    def matmul_of(_: str) -> Callable[..., object]:
-        return matmul
-
-    monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    monkeypatch.setattr(made, "_host_of", lambda _: SimpleNamespace(run=matmul))  # pyright: ignore
     a, b = torch.empty(8, 4096), torch.empty(4096, 4096)
     made.matmul(a, b, out=a)
-    ours, alone = (
-        min(timeit.repeat(lambda: call(a, b, out=a), number=2000, repeat=20)) / 2000  # noqa: B023 at once
-        for call in (made.matmul, matmul)
-    )
-    assert ours - alone <= 1e-6
+    best = {made.matmul: math.inf, matmul: math.inf}
+    # Other processes share the machine, and slow it down for seconds: the least time is that of the code.
+    patience = time.monotonic() + 120
+    while not best[made.matmul] - best[matmul] <= 1e-6 and time.monotonic() < patience:
+        for call in best:
+            seconds = timeit.timeit(lambda: call(a, b, out=a), number=500) / 500  # noqa: B023 at once
+            best[call] = min(best[call], seconds)
+    assert best[made.matmul] - best[matmul] <= 1e-6
 
 
 @pytest.mark.parametrize(
@@ -726,23 +727,22 @@ def on_the_cpu(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> tuple[Modul
     """The library with kernels that torch computes, and which of them are called for numbers."""
     called: list[str] = []
 
-    def matmul_of(name: str) -> Callable[..., torch.Tensor]:
-        def matmul(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    @dataclass
+    class Host:
+        name: str
+
+        def run(self, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
             if not a.is_meta:
-                called.append(name)
+                called.append(self.name)
             return torch.matmul(a, b, out=out)
 
-        return matmul
-
-    def operator_of(matmul: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor | None]:
-        def run(*given: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor | None:
-            d = matmul(*given, out=out)
+        def run_as_operator(
+            self, *given: torch.Tensor, out: torch.Tensor | None = None
+        ) -> torch.Tensor | None:
+            d = self.run(*given, out=out)
             return d if out is None else None
 
-        return run
-
-    monkeypatch.setattr(made, "_matmul_of", matmul_of)
-    monkeypatch.setattr(made, "_operator_of", operator_of)
+    monkeypatch.setattr(made, "_host_of", Host)
     return made, called
 
 

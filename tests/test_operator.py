@@ -167,7 +167,7 @@ def test_handles_of_an_operator_call_the_module_that_was_executed_last(module: M
     def call(a: Tensor, *_: object, **__: object) -> None:
         called.append(a)
 
-    second.KEPT[0] = call  # until the next test executes the module
+    second.call.run = call
     operator.out(torch.empty(4, 16), torch.empty(16, 24), out=torch.empty(4, 24))
     assert len(called) == 1
 
@@ -177,7 +177,7 @@ def test_a_module_of_a_known_name_with_other_arguments_has_another_operator(tmp_
     for path, stem in zip(paths, (STEM, "h100_bf16_bias_gelu"), strict=True):
         path.parent.mkdir()
         text = module_file(stem).read_text(encoding="utf-8")
-        path.write_text(text.replace(f'NAME := "{stem}"', 'NAME := "same"'), encoding="utf-8")
+        path.write_text(text.replace(f'"{stem}", ARGUMENTS', '"same", ARGUMENTS'), encoding="utf-8")
     for path, vectors in [(paths[0], 0), (paths[1], 1), (paths[0], 0)]:
         import_generated(path)
         with FakeTensorMode():
@@ -190,7 +190,7 @@ def test_a_library_and_a_module_of_its_name_become_the_operator_by_turns(
 ) -> None:
     path = tmp_path / "h200_bf16.py"
     text = module_file(STEM).read_text(encoding="utf-8")
-    path.write_text(text.replace(f'NAME := "{STEM}"', 'NAME := "h200_bf16"'), encoding="utf-8")
+    path.write_text(text.replace(f'"{STEM}", ARGUMENTS', '"h200_bf16", ARGUMENTS'), encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
     library = import_module("h200_bf16")
     for execute in [lambda: import_generated(path), lambda: reload(library)] * 2:
@@ -571,7 +571,7 @@ def test_a_matrix_that_is_both_operands_is_launched_by_triton(monkeypatch: pytes
     for _ in range(3):
         assert matmul_of(module)(square, square, out=out) is out
     assert (len(driver.jit), driver.direct) == (3, [])
-    assert len(module.PREPARED) == 2  # and no more by calls like these
+    assert not module.call.known
     for _ in range(3):
         matmul_of(module)(square, square[:], out=out)
     assert (len(driver.jit), len(driver.direct)) == (4, 2)
@@ -587,7 +587,8 @@ def test_a_result_of_its_own_is_allocated_and_described(
         rows, columns = extents
         return blocks[-1][: rows * columns].view(rows, columns).as_subclass(Cuda)
 
-    def new_empty(_: Tensor, extents: tuple[int, int]) -> Tensor:
+    def new_empty(_: Tensor, extents: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        assert dtype == BF16
         return allocated(extents)
 
     def empty_strided(extents: tuple[int, int], strides: tuple[int, int], dtype: torch.dtype) -> Tensor:
@@ -651,15 +652,15 @@ def test_a_kernel_that_asks_for_memory_is_launched_by_triton(module: ModuleType,
     driver.scratch = 128
     for _ in range(3):
         matmul(a, b, out=out)
-    assert (len(driver.jit), driver.direct, module.PREPARED) == (3, [], {})
+    assert (len(driver.jit), driver.direct, module.call.known) == (3, [], {})
 
 
 def test_what_is_kept_is_bounded(module: ModuleType, driver: FakeDriver) -> None:
     matmul, (a, b, out) = matmul_of(module), matrices()
     matmul(a, b, out=out)
-    module.PREPARED.update((number, None) for number in range(20_000))
+    module.call.launches.update((number, None) for number in range(20_000))
     matmul(a[:3], b, out=out[:3])
-    assert len(module.PREPARED) == 2  # of one layout, and of its one D
+    assert (len(module.call.known), len(module.call.launches)) == (1, 1)
 
 
 def test_threads_share_what_is_kept(module: ModuleType, driver: FakeDriver) -> None:
@@ -742,7 +743,7 @@ def test_a_captured_call_has_a_workspace_that_no_stream_gets(split: Split) -> No
 
 def test_an_operator_keeps_no_workspace_of_a_stream_that_may_warm_up_a_graph(split: Split) -> None:
     a, b, bias = split.tensors
-    run, kept = split.module.KEPT[0], split.module.STREAMS.cache_info  # what the operator calls
+    run, kept = split.module.call.run_as_operator, split.module.call.memory.cache_info
     split.driver.stream = 7
     for k in (16, 16, 16, 0):  # of a K of 0 too, whose product is one of zeros
         run(a[:, :k], b[:k], bias, out=split.out)
@@ -760,11 +761,11 @@ def test_an_evicted_workspace_is_never_launched_with(split: Split) -> None:
         split()
     for split.driver.stream in range(100, 120):  # more than are kept
         split()
-    assert split.module.STREAMS.cache_info().currsize == 16
+    assert split.module.call.memory.cache_info().currsize == 16
     split.driver.stream = 77
     for _ in range(2):
         split()
-    held, _ = split.module.STREAMS(77, 4, 24, torch.device("cuda", 0))
+    held, _ = split.module.call.memory(77, 0, (4, 24), 0)
     assert split.workspace() == tuple(t.data_ptr() for t in held)
 
 
@@ -777,7 +778,7 @@ def test_memory_of_a_stream_lives_until_its_launch(stem: str, monkeypatch: pytes
 
     def launch(driver: FakeDriver, *arguments: Any) -> None:
         driver.direct.append(arguments)
-        module.STREAMS.cache_clear()
+        module.call.memory.cache_clear()
         alive.append(held[0]() is not None)
 
     monkeypatch.setattr(FakeDriver, "launch", launch)
@@ -869,7 +870,7 @@ def test_sums_for_a_second_kernel_are_each_streams_own(monkeypatch: pytest.Monke
     assert [len(places) for places in found.values()] == [1, 1]
     assert found[0] != found[7]
     # What a graph captures, and what may warm one up, has memory that is not kept.
-    run, kept = module.KEPT[0], module.STREAMS.cache_info
+    run, kept = module.call.run_as_operator, module.call.memory.cache_info
     driver.capturing = True
     module.matmul(a, b, out=out)
     captured = driver.jit[-1][-1][0].data_ptr()
@@ -1049,8 +1050,8 @@ def test_each_kind_replays_its_launch_with_new_data(real: Call) -> None:
     out = torch.empty(48, 64, dtype=real.d, device="cuda")
     real()
     real(out=out)
-    kept = dict(real.module.PREPARED)
-    assert len(kept) == 4  # a layout and a D, without `out` and with it
+    kept = dict(real.module.call.launches)
+    assert len(kept) == 2  # without `out` and with it
     for seed in range(3):
         spec = made(spec_file(real.stem)).source
         k = real.arguments["a"].shape[1]
@@ -1062,7 +1063,7 @@ def test_each_kind_replays_its_launch_with_new_data(real: Call) -> None:
         for _ in range(2):
             same(real, real(), expected)
             same(real, real(out=out.fill_(1)), expected)
-    assert {key: real.module.PREPARED.get(key) for key in kept} == kept
+    assert {key: real.module.call.launches.get(key) for key in kept} == kept
 
 
 @gpu
@@ -1089,11 +1090,11 @@ def test_each_kind_passes_torch_s_own_checks_on_the_gpu(real: Call) -> None:
 def test_a_graph_and_two_streams_have_workspaces_of_their_own() -> None:
     call = Call.of("h100_bf16_split8_bias", m=48, n=64, device="cuda")
     expected = call()
-    held = [call.module.STREAMS.cache_info().currsize]
+    held = [call.module.call.memory.cache_info().currsize]
     torch.cuda.synchronize()
     with captured_graph() as graph:
         result = call()
-    held.append(call.module.STREAMS.cache_info().currsize)
+    held.append(call.module.call.memory.cache_info().currsize)
     streams = [torch.cuda.Stream() for _ in range(2)]
     found: list[Tensor] = []
     for _ in range(50):
@@ -1103,7 +1104,7 @@ def test_a_graph_and_two_streams_have_workspaces_of_their_own() -> None:
                 if stream is streams[0]:
                     graph.replay()
     torch.cuda.synchronize()
-    held.append(call.module.STREAMS.cache_info().currsize)
+    held.append(call.module.call.memory.cache_info().currsize)
     assert held == [1, 1, 3]
     assert all(torch.equal(each, expected) for each in [*found, result])
 
@@ -1118,7 +1119,7 @@ def test_rows_that_are_copied_are_right_with_and_without_an_operator() -> None:
         out = signs(50, 43)
         assert module.matmul(a, b, out=out) is out
         assert torch.equal(out, a @ b)
-    assert not module.PREPARED
+    assert not module.call.known
 
 
 @gpu
@@ -1168,12 +1169,12 @@ def test_threads_and_streams_share_what_is_kept_on_the_gpu(model: torch.nn.Modul
 def test_a_later_call_launches_past_triton(module: ModuleType, x: Tensor) -> None:
     matmul, weight = matmul_of(module), signs(256, 64)
     matmul(x, weight.T)
-    kept = len(module.PREPARED)
-    assert kept == 2
+    kept = len(module.call.launches)
+    assert kept == 1
     out = signs(200, 256)
     for _ in range(3):
         matmul(x, weight.T, out=out)
-    assert len(module.PREPARED) == kept + 2  # the same addresses again are found
+    assert len(module.call.launches) == kept + 1  # the same addresses again are found
 
 
 def first_use_of_cuda(answers: Any) -> None:

@@ -24,6 +24,7 @@ import gemmgen.build
 import gemmgen.scratch
 from gemmgen.build import build
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.lower import Lowered, Resources
 from gemmgen.product import Product, check, make, write
 from gemmgen.scratch import lock
@@ -100,6 +101,7 @@ def test_what_was_just_written_is_up_to_date(spec: Path) -> None:
 
 def test_a_module_that_was_never_built_is_missing(spec: Path) -> None:
     assert found(spec) == [
+        f"out/{LAUNCHER}: error[missing]: `gemmgen build one.yaml --out out` makes it",
         "out/one.json: error[missing]: `gemmgen build one.yaml --out out` makes it",
         "out/one.py: error[missing]: `gemmgen build one.yaml --out out` makes it",
     ]
@@ -193,9 +195,9 @@ def test_a_release_changes_no_module(spec: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_directory_that_is_not_there_holds_nothing(spec: Path) -> None:
-    assert [line.split(": ")[1] for line in found(spec)] == ["error[missing]"] * 2
+    assert [line.split(": ")[1] for line in found(spec)] == ["error[missing]"] * 3
     Path("out").touch()
-    assert [line.split(": ")[1] for line in found(spec)] == ["error[missing]"] * 2
+    assert [line.split(": ")[1] for line in found(spec)] == ["error[missing]"] * 3
 
 
 # --- write
@@ -204,7 +206,11 @@ def test_a_directory_that_is_not_there_holds_nothing(spec: Path) -> None:
 def test_a_product_is_a_module_and_its_manifest_and_nothing_else(spec: Path) -> None:
     product = make(spec)
     assert write(product, Path("out")) == Path("out/one.py")
-    assert written() == {"one.py": product.module.encode(), "one.json": product.manifest.encode()}
+    assert written() == {
+        "one.py": product.module.encode(),
+        "one.json": product.manifest.encode(),
+        LAUNCHER: launcher_text().encode(),
+    }
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
@@ -256,7 +262,9 @@ def test_a_full_disk_is_one_diagnostic_and_leaves_no_temporary_file(
 
     monkeypatch.setattr(os, "fsync", full)
     assert refusal(spec, Path("out")) == "out: error[cannot-write]: cannot write: No space left on device"
-    assert written() == {name: text.encode() for name, text in before.files().items()}
+    assert written() == {
+        name: text.encode() for name, text in (before.files() | {LAUNCHER: launcher_text()}).items()
+    }
 
 
 def test_a_file_that_gemmgen_did_not_make_is_left_alone(spec: Path) -> None:
@@ -445,7 +453,7 @@ def test_a_reader_sees_the_old_module_or_the_new_one_even_if_the_writer_is_kille
     # Whatever the killed writers left does not matter, and the next build puts things right.
     write(make(spec), Path("out"))
     assert found(spec) == []
-    assert list(written_names()) == ["one.json", "one.py"]
+    assert list(written_names()) == [LAUNCHER, "one.json", "one.py"]
 
 
 def test_the_next_build_removes_a_temporary_file_that_was_left_behind(spec: Path) -> None:
@@ -500,7 +508,7 @@ def test_builds_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
         for future in [pool.submit(write, product, Path("out")) for _ in range(64)]:
             future.result()
     assert found(spec) == []
-    assert sorted(written_names()) == ["one.json", "one.py"]
+    assert sorted(written_names()) == [LAUNCHER, "one.json", "one.py"]
 
 
 def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
@@ -512,4 +520,5 @@ def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Pat
     assert [process.wait() for process in processes] == [0, 0]
     products = [make(path) for path in specs]
     assert check(products, Path("out"), exhaustive=True) == ()
-    assert len(written()) == 2 * len(specs) + 3 * sum(len(product.gradients) for product in products)
+    of_gradients = 3 * sum(len(product.gradients) for product in products)
+    assert len(written()) == 1 + 2 * len(specs) + of_gradients

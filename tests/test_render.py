@@ -102,23 +102,22 @@ def test_a_module_imports_torch_triton_and_the_standard_library_alone(tree: ast.
             else []
         )
     }
-    assert {"torch", "triton"} <= imported
-    assert imported - {"torch", "triton"} <= sys.stdlib_module_names
+    others = {"torch", "triton", "gemmgen_launch"}
+    assert others <= imported
+    assert imported - others <= sys.stdlib_module_names
 
 
 VERSION_CHECK = "not triton.__version__.startswith('3.9.')"
 
 
 def test_a_module_has_no_branch_on_a_constant(tree: ast.Module) -> None:
-    known = constants(tree).keys() - {"KEPT"} | {"gl", "torch", "triton"}  # the process keeps that one
+    known = constants(tree).keys() | {"gl", "torch", "triton"}
     branches = (ast.If, ast.IfExp, ast.While, ast.Assert)
     tests = [node.test for node in ast.walk(tree) if isinstance(node, branches)]
     found = [ast.unparse(test) for test in tests if names(test) <= known]
-    # The modes of torch are no constants: a backward asks for one, and so does a kernel of atomic sums. One
+    # The modes of torch are no constants: a backward asks for one. One
     # branch is on a constant: the module says at the top which Triton it needs.
-    modes = ["torch.is_grad_enabled()"] if "_backward" in functions(tree) else []
-    if "warnings" in names(tree):
-        modes.append("not torch.is_deterministic_algorithms_warn_only_enabled()")
+    modes = ["torch.is_grad_enabled()"] if "backward" in functions(tree) else []
     assert sorted(found) == sorted([VERSION_CHECK, *modes])
     docstring, *rest = tree.body
     imports = [*itertools.takewhile(lambda node: isinstance(node, ast.Import | ast.ImportFrom), rest)]
@@ -228,7 +227,7 @@ def test_a_module_speaks_the_words_of_the_field(product: Product) -> None:
 
 def test_two_known_modules_are_short() -> None:
     """In lines: a Hopper module of two cooperative consumers, and a block-scaled one for pairs of CTAs."""
-    for stem, most in (("h100_bf16", 370), ("b200_mxfp8", 580)):
+    for stem, most in (("h100_bf16", 330), ("b200_mxfp8", 510)):
         assert make(ROOT / "specs" / f"{stem}.yaml").module.count("\n") <= most
 
 
@@ -239,7 +238,7 @@ def test_a_module_reads_from_top_to_bottom(product: Product, tree: ast.Module) -
     kernels = ["matmul_kernel", *["reduction_kernel"] * product.plan.reduces_apart]
     landmarks = [*roles, *kernels, "matmul"]
     assert [name for name in order if name in landmarks] == landmarks
-    assert order[-2:] == ["_argument", "_check_output"]
+    assert order.index("matmul") < order.index("launch") < order.index("plain_matmul")
     kernel = order.index(kernels[-1])
     assert all(is_jitted(functions(tree)[name]) for name in order[: kernel + 1])
     assert not any(is_jitted(functions(tree)[name]) for name in order[kernel + 1 :])

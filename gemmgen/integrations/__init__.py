@@ -6,7 +6,6 @@ does not take with a TypeError or a ValueError, in words and before anything is 
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
 from itertools import islice
@@ -20,18 +19,6 @@ from gemmgen.integrations.plain_linear import data_attributes, more_than_linear,
 
 BIAS = "column_bias"
 """What modules call a summand for each column."""
-PRODUCT = "Return a @ b."
-"""What the ``matmul`` of a kernel says first that computes no more than that."""
-EPILOGUE = "Return epilogue(a @ b), as the module's docstring has it."
-BIAS_ALONE = "The epilogue: plus a bias for each column."
-"""What one says, and its module, that adds a bias."""
-
-CHECK: Final = "_argument"
-"""What modules call the function that checks an argument."""
-CHECK_OUTPUT: Final = "_check_output"
-"""The function of modules that checks the memory of `out` against the memory of the inputs."""
-BACKWARD: Final = "_backward"
-"""What those with a backward call its formula."""
 Kernel: TypeAlias = Any
 """A generated module, or what else has such a ``matmul``."""
 
@@ -45,63 +32,17 @@ def can_implement(
     its spec asks for, by name. The module's own checks of each argument in its table are made, and those of
     the problem as a whole: compute capability, rows of `out` that TMA can write, extents of a single tile.
     """
-    table: Mapping[str, tuple[Any, ...]] | None = getattr(kernel, "ARGUMENTS", None)
-    check = getattr(kernel, CHECK, None)
-    if table is None or check is None:
+    host = getattr(kernel, "call", None)
+    if not hasattr(host, "fault"):
         return False, f"{_name(kernel)} has no table of arguments: it is no generated module"
+    wanted: tuple[str, ...] = kernel.COMPUTES["inputs"]
     given = {"a": a, "b": b, **extras} | ({} if out is None else {"out": out})
-    wanted = {name for name in table if _tensor(name) != "out"}
-    if unknown := given.keys() - wanted.union(("out",)):
+    if unknown := given.keys() - {*wanted, "out"}:
         return False, f"{_name(kernel)} takes no {', '.join(sorted(unknown))}"
-    if missing := {_tensor(name) for name in wanted} - given.keys():
+    if missing := {*wanted} - given.keys():
         return False, f"{_name(kernel)} needs {', '.join(sorted(missing))}"
-    known: dict[str, Any] = {"1": 1, "copies": {}}  # as `matmul` begins; few modules have scalars, or copy
-    # With a backward and without `out` a kernel is called below autograd, which then follows its operator.
-    below = hasattr(kernel, BACKWARD) and out is None
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not below):
-        for name in table:
-            if (tensor := given.get(_tensor(name))) is not None:
-                try:
-                    check(name, tensor, known)
-                except (TypeError, ValueError) as error:
-                    return False, str(error)
-    if out is not None and not out.is_meta and 0 not in (*a.shape, *b.shape):  # else nothing is launched
-        try:
-            getattr(kernel, CHECK_OUTPUT)(out, known["places"])
-        except ValueError as error:
-            return False, str(error)
-    reason = _problem(kernel, a, b, out)
+    reason: str = cast(Any, host).fault(given)
     return not reason, reason
-
-
-def _problem(kernel: Kernel, a: Tensor, b: Tensor, out: Tensor | None) -> str:
-    """Return what is against a problem whose tensors are right one by one; nothing if nothing is."""
-    header = str(getattr(kernel, "__doc__", ""))
-    (m, k), n = a.shape, b.shape[1]
-    needed = re.search(r"\(sm_(\d)(\d)a\)|\(sm_(\d\d)(\d)a\)", header)
-    if needed and a.is_cuda:
-        capability = tuple(int(digit) for digit in needed.groups() if digit)
-        if (has := torch.cuda.get_device_capability(a.device)) != capability:
-            found = f"{torch.cuda.get_device_name(a.device)}: {has}"
-            return f"this kernel needs capability {capability}, found {found}"
-    if "computes the single tile of D" in header:
-        most = [_constant(kernel, f"PROGRAM_TILE_{axis}") for axis in "MNK"]
-        if m > most[0] or n > most[1] or k > most[2]:
-            limits = f"M, N and K up to {most[0]}, {most[1]} and {most[2]}"
-            return f"this kernel takes {limits}, found {m}, {n} and {k}"
-    copies = hasattr(kernel, "align")
-    if out is not None and m and n % (16 // out.element_size()) and not copies:
-        return f"out must have rows of whole 16-byte units, found {n} columns: call without out"
-    return ""
-
-
-def _constant(kernel: Kernel, name: str) -> int:
-    return int(getattr(kernel, name).value)
-
-
-def _tensor(argument: str) -> str:
-    """Return the tensor of an argument of the table: B is there again for each part of a tile's columns."""
-    return re.sub(r"_\d+$", "", argument)
 
 
 def _name(kernel: Kernel) -> str:
@@ -224,8 +165,9 @@ class Linear(nn.Linear):
             )
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
-        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "KEPT")
-        self._differentiable = hasattr(kernel, BACKWARD)
+        host = getattr(kernel, "call", None)
+        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "define_operator") or bool(host)
+        self._differentiable = bool(getattr(host, "has_backward", False))
         self.reason = ""
         # Attributes that another kernel is to replace. Any further one was put on the layer by its user.
         self._of_kernel = frozenset(vars(self)) - before | {"_of_kernel"}
@@ -385,9 +327,11 @@ def _told(reasons: Mapping[str, str]) -> str:
 
 def _require_plain(kernel: Kernel, *, bias: bool) -> bool:
     """Return whether a kernel adds a bias, as it may if `bias`; raise ValueError for one that does more."""
-    said = (kernel.matmul.__doc__ or "it does not say what").partition("\n")[0]
-    header = " ".join(str(getattr(kernel, "__doc__", "")).split())
-    adds = said == EPILOGUE and BIAS_ALONE in header
-    if said == PRODUCT or (adds and bias):
-        return adds
+    computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
+    epilogue = computes.get("epilogue")
+    if computes.get("inputs", ("a", "b"))[:3] == ("a", "b") and epilogue == ():
+        return False
+    if bias and epilogue == (BIAS,):
+        return True
+    said = "it has no COMPUTES" if epilogue is None else f"COMPUTES says {dict(computes)}"
     raise ValueError(f"{_name(kernel)} computes more than a @ b{' and a bias' * bias}: {said}")

@@ -14,6 +14,7 @@ from gemmgen.documents.decode import BadFieldError, decode, parsed
 from gemmgen.documents.files import read_text
 from gemmgen.documents.kinds import Extent, FileName, GpuName, Kind, Microseconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.launcher_file import LAUNCHER
 from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.load import module_name_problem
 
@@ -22,7 +23,7 @@ LIBRARY_FORMAT: Final = 1
 MANIFEST: Final = "library.json"
 SPECS: Final = "specs"
 """The folder of the kernels' specs."""
-PARTS: Final = ("__init__.py", "rule.py", "measured.py")
+PARTS: Final = ("__init__.py", "rule.py", "measured.py", LAUNCHER)
 """The modules of a package that are around its kernels."""
 
 
@@ -132,7 +133,8 @@ def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
     if not kernels or len({*kernels}) < len(kernels) or manifest.name in kernels or {*kernels} & PART_NAMES:
         yield "kernels", "must be names of modules, each once, and no name that the library has already"
     expected = {*files_of(kernels)}
-    for name in sorted(manifest.sha256.keys() ^ expected):
+    # An earlier gemmgen wrote fewer modules around the kernels: `--refresh` adds them.
+    for name in sorted((manifest.sha256.keys() ^ expected) - {*PARTS}):
         why = "is no file of such a library" if name not in expected else "is missing"
         yield "sha256", f"{quoted(name)} {why}"
     for number, (_, _, ranges) in enumerate(manifest.table):

@@ -26,6 +26,7 @@ from gemmgen.documents.decode import BadFieldError, decode
 from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
+from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
 from gemmgen.library.manifest import (
     LIBRARY_FORMAT,
@@ -127,6 +128,7 @@ class Library:
             "__init__.py": render_template("library/init.py.j2", **values),
             "rule.py": render_template("library/rule.py.j2", **values),
             "measured.py": render_template("library/measured.py.j2", **values),
+            LAUNCHER: launcher_text(),
         }
         for member in self.members:
             found[module_file(member.stem)] = member.product.module
@@ -532,15 +534,10 @@ class LibraryView:
         return self._define("matmul", ["*", *self._extras])
 
     @property
-    def define_traced(self) -> str:
-        """The head of what calls the operator, with the arguments of `matmul`."""
-        return self._define("_traced", ["*", *self._extras])
-
-    @property
     def define_run(self) -> str:
         """The head of what the operator does, with the arguments of what those of kernels do."""
         arguments = ["a: Tensor", "b: Tensor", *self._extras, "*"]
-        arguments += ["out: Tensor | None = None", "hooks: object = True"]
+        arguments += ["out: Tensor | None = None"]
         return fit("def _run(", arguments, ") -> Tensor | None:")
 
     @property
@@ -554,14 +551,9 @@ class LibraryView:
         return ", ".join(("a", "b", *self.wrapper.extras))
 
     @property
-    def schema(self) -> str:
-        """The same, as the operator's schema has it."""
-        return ", ".join(f"Tensor {name}" for name in ("a", "b", *self.wrapper.extras))
-
-    @property
-    def passing(self) -> str:
-        """How its keywords are passed on."""
-        return ", ".join(f"{name}={name}" for name in (*self.wrapper.extras, "out"))
+    def operator_inputs(self) -> str:
+        """The names of all that it reads, as a tuple."""
+        return ", ".join(map(python_literal, ("a", "b", *self.wrapper.extras)))
 
     @property
     def summary(self) -> str:

@@ -10,15 +10,16 @@ and Triton 3.9.
 
 import functools
 import importlib
+import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tag, Tensor
-from torch._C import _len_torch_dispatch_stack as count_modes
-from torch.compiler import is_compiling
+from torch import Tensor
+
+from .gemmgen_launch import Host, define_operator, is_seen_by_torch
 
 NAME = "h200_bf16"
 GPU = "NVIDIA H200"  # that TABLE was made on
@@ -72,6 +73,7 @@ KERNELS = (
     "h200_bf16_exchanged_64x64x128_occupancy3",
     "h200_bf16_cooperative_128x272x64_staggered_q1",
 )
+COMPUTES = {"inputs": ("a", "b"), "epilogue": ()}
 # By N and K: from and to which M which kernel. What is not here, `rule` decides.
 TABLE = {
     (16, 16384): ((16, 16, "h200_bf16_exchanged_16x64x256_split64_added_up_in_parallel"),),
@@ -285,8 +287,6 @@ TABLE = {
 }
 CHOSEN = {}  # by the shapes of a and b and a's device: what the `matmul` of a kernel calls
 MOST_CHOSEN = 4096
-BASE = Tensor.__torch_dispatch__
-HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
 # Whether TABLE counts on other GPUs too: `accept_table` changes it.
 accepted = os.environ.get("GEMMGEN_ACCEPT_TABLE", "0") == "1"
 
@@ -303,42 +303,36 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     what is wrong with a tensor, as its own `matmul` does; its first call compiles it. torch.compile sees one
     operator, torch.ops.gemmgen.h200_bf16, which chooses when it runs.
     """
-    seen = is_compiling() or count_modes() or HAS_DISPATCH(type(a), type(b), type(out))
-    if seen:
+    if is_seen_by_torch(a, b, out):
         return _traced(a, b, out=out)
     try:
         run = CHOSEN[a.shape, b.shape, a.get_device()]
     except (AttributeError, LookupError, TypeError):
         run = _chosen(a, b)
-    return run(a, b) if out is None else run(a, b, out=out) or out
+    return run(a, b, out=out)
 
 
 def _chosen(a: Tensor, b: Tensor) -> Callable:
-    """Choose a kernel and keep it; what is no pair of matrices goes to the first one, which says so."""
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() == b.dim() == 2):
-        return _matmul_of(KERNELS[0])
-    (m, k), n, device = a.shape, b.shape[1], a.get_device()
+    """Choose a kernel and keep it; the first one says what is wrong with tensors that are no matrices."""
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dim() >= b.dim() == 2):
+        return _host_of(KERNELS[0]).run
+    m, (k, n), device = math.prod(a.shape[:-1]), b.shape, a.get_device()
     if 0 in (m, n, k):
-        return _matmul_of(KERNELS[0])  # there is nothing to launch
+        return _host_of(KERNELS[0]).run  # there is nothing to launch
     if len(CHOSEN) >= MOST_CHOSEN:
         CHOSEN.clear()
-    run = _matmul_of(choose(m, n, k, gpu=_gpu(device)).kernel)
+    run = _host_of(choose(m, n, k, gpu=_gpu(device)).kernel).run
     CHOSEN[a.shape, b.shape, device] = run
     return run
 
 
 @functools.cache
-def _matmul_of(name: str) -> Callable:
-    """Import a kernel's module, not before its first call, and return what its `matmul` calls.
+def _host_of(name: str) -> Host:
+    """Import a kernel's module, not before its first call, and return its host side.
 
-    That asks no more whether torch traces: `matmul` here has asked.
+    That asks no more whether torch looks at a call: `matmul` here has asked.
     """
-    return importlib.import_module(f".{name}", __name__)._matmul
-
-
-def _operator_of(kernel: Callable) -> Callable:
-    """Return what the operator of a kernel's module calls: it keeps no memory of a graph's warm-up."""
-    return kernel.__globals__["KEPT"][0]
+    return importlib.import_module(f".{name}", __name__).call
 
 
 @functools.cache
@@ -453,24 +447,25 @@ MAX_EXTENT = 2**31 - 256  # TMA coordinates are 32-bit, and a tile may overhang 
 # --- one operator for all kernels, which torch.compile, torch.export and AOTInductor trace
 
 
-def _traced(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Call the operator."""
-    return OPERATOR(a, b) if out is None else OPERATOR.out(a, b, out=out) or out
+def _traced(*inputs: Tensor, out: Tensor | None = None) -> Tensor:
+    """Call the operator, which torch sees."""
+    if inputs[0].dim() > 2:
+        return _host_of(KERNELS[0]).flattened(_traced, inputs, out)
+    operator = torch.ops.gemmgen.h200_bf16
+    return operator(*inputs) if out is None else operator(*inputs, out=out) or out
 
 
-def _run(a: Tensor, b: Tensor, *, out: Tensor | None = None, hooks: object = True) -> Tensor | None:
-    """Run the operator: choose, and launch, or tell the shape; what writes into `out` returns nothing."""
-    if hooks is None:
-        return _shaped(a, b, out=out)
+def _run(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
+    """Run the operator: choose, and launch; nothing is returned if D is written into `out`."""
     try:
-        kernel = CHOSEN[a.shape, b.shape, a.get_device()]
+        run = CHOSEN[a.shape, b.shape, a.get_device()]
     except LookupError:
-        kernel = _chosen(a, b)
-    return _operator_of(kernel)(a, b, out=out)
+        run = _chosen(a, b)
+    return run.__self__.run_as_operator(a, b, out=out)
 
 
 def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None:
-    """Say what comes back where there is no memory; what else is refused, a kernel says when it runs."""
+    """Return D without memory; a kernel says when it runs what else it refuses."""
     for name, tensor, dtype in (("a", a, torch.bfloat16), ("b", b, torch.bfloat16)):
         if tensor.dtype != dtype:
             raise TypeError(f"{name} must be {dtype}, found {tensor.dtype}")
@@ -483,14 +478,10 @@ def _shaped(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor | None
     return d if out is None else None
 
 
-READ = "Tensor a, Tensor b"
-KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-if KEPT[1:2] != [READ]:
-    # As kernels define theirs: torch holds handles of it, which are good while its arguments are the same.
-    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
-    for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
-        KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
-KEPT[:2] = _run, READ  # the newest of this name is what the operator calls
-OPERATOR = getattr(torch.ops.gemmgen, NAME)
+def _count_flops(a_shape: Sequence[int], b_shape: Sequence[int], *_: object, **__: object) -> int:
+    """Return 2 M N K, which torch's FlopCounterMode adds up."""
+    return 2 * a_shape[0] * a_shape[1] * b_shape[1]
+
+
+define_operator(NAME, ("a", "b"), _run, _shaped, count_flops=_count_flops)
+OPERATOR = torch.ops.gemmgen.h200_bf16

@@ -19,18 +19,11 @@ h200_bf16_exchanged_64x64x128_split64_added_up_in_parallel.yaml
 sha256 e222d6b06dce2015424a336cf70ad3b13a47bb7ee0a6f04e505691754d259dcd
 """
 
-import functools
-from threading import get_ident
+import warnings
 
 import torch
 import triton
-from torch import _C, Tag, Tensor
-from torch._C import _len_torch_dispatch_stack as count_modes
-from torch._C._dynamo.guards import TensorGuards
-from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
-from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
-from torch.compiler import is_compiling
+from torch import Tensor
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -279,12 +272,15 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
     "b": (torch.bfloat16, "KN", [PROGRAM_TILE_N.value, PROGRAM_TILE_K.value], B_LAYOUT.value),
     "out": (torch.bfloat16, "MN", None, None),
 }
-MAX_EXTENT = 2**31 - 8192  # TMA coordinates are 32-bit, and a tile may overhang the matrix
+TRANSPOSED = ("b",)  # passed as views of matrices that lie in memory with these axes exchanged
+COMPUTES = {
+    "inputs": ("a", "b"),
+    "epilogue": (),
+    "capability": (9, 0),
+    "max_extent": 2**31 - 8192,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
+}
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
 REDUCTION_OPTIONS = {"num_warps": 8, "launch_pdl": True, "enable_fp_fusion": True}
-COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
-HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
-STREAMS = functools.lru_cache(16)(lambda _, __, size, of: torch.empty(size, dtype=torch.float32, device=of))
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -295,134 +291,78 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         b: [K, N], torch.bfloat16, K contiguous: the transposed view of an N x K tensor (``weight.T``).
         out: [M, N], torch.bfloat16, N contiguous, in memory of its own; else a view of padded rows.
     """
-    seen = is_compiling() or count_modes() or HAS_DISPATCH(type(a), type(b), type(out))
-    run = torch.ops.gemmgen.h200_bf16_exchanged_64x64x128_split64_added_up_in_parallel if seen else _matmul
-    return run(a, b) if out is None else run(a, b, out=out) or out
+    return call(a, b, out=out)
 
 
-def _matmul(*inputs: Tensor, out: Tensor | None = None, apart=False, hooks=HOOKS) -> Tensor | None:
-    """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
-    tensors, key, d = inputs if out is None else (*inputs, out), None, out
-    try:
-        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
-        stream = _C._cuda_getCurrentRawStream(index := _C._cuda_getDevice())
-        apart = bool(stream) and (apart or _C._cuda_isCurrentStreamCapturing())  # a graph, never of stream 0
-        mode = index, apart, *hooked, forward_ad._current_level, _C.is_grad_enabled()
-        key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
-        alike, m, n, columns, size = PREPARED[key]  # torch's guard: where it says False, nothing is kept
-        if out is None:
-            d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.bfloat16)
-            d = d if n == columns else d[:, :n]
-        sums = STREAMS(stream, get_ident(), size, d.device)  # of no other thread, as two launches follow
-        kept = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr(), sums.data_ptr()]
-    except (AttributeError, LookupError, RuntimeError, TypeError):
-        d = None  # gives its memory back
-    else:
-        for launch, rest in kept:
-            launch(stream, *rest)
-        return d if out is None else increment_version(out)
-    arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
-    m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
-    d = inputs[0].new_empty((m, columns))[:, :n] if out is None else out
-    if m and n != columns and d is out:
-        raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments += _argument("out", d, known), d.stride(0), m, n
-    if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
-        (d if out is None else out).zero_()
-        return d if out is None else None
-    if out is not None:
-        _check_output(out, known["places"])
-    tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    if ((gpu := torch.cuda.get_device_properties(device)).major, gpu.minor) != (9, 0):
-        raise ValueError(f"this kernel needs capability (9, 0), found {gpu.name}: {gpu.major, gpu.minor}")
-    grid = tiles * SPLITS.value, 1, 1
-    size, find = tiles * SPLITS.value * TILE_SUMS.value, (STREAMS, STREAMS.__wrapped__)[apart]
-    sums, kept = find(torch.cuda.current_stream(device).cuda_stream, get_ident(), size, device), []
-    for launched, passed, programs, options in (
-        (matmul_kernel, [*arguments[:2], sums], grid, LAUNCH_OPTIONS),
-        (reduction_kernel, [sums, *arguments[2:]], (tiles * PIECES.value, 1, 1), REDUCTION_OPTIONS),
-    ):
-        with torch.cuda.device(device.index):
-            # A thread has no CUDA context before it asks for one, and no tensor map is made without.
-            triton.runtime.driver.active.utils.set_current_device(device.index)
-            kernel = COMPILED.get((device, launched)) or launched.warmup(*passed, grid=programs, **options)
-            (kernel := COMPILED.setdefault((device, launched), kernel))[programs](*passed)
-        run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
-        memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
-        if type(run) is nvidia.CudaLauncher and not memory:
-            maps = getattr(kernel.metadata, "tensordesc_meta", None)
-            encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, maps)
-            started = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-            places = encode([t.data_ptr() if isinstance(t, Tensor) else t for t in passed])  # keeps no tensor
-            rest = *started, *[None] * 5, run.arg_annotations, run.kernel_signature, places
-            kept.append((functools.partial(triton.runtime.driver.active.utils.launch, *programs), rest))
-    if key and key[:3] == (device.index, False, -1) and len(kept) == 2:
-        if len(PREPARED) > 16384:
-            PREPARED.clear()
-        sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
-        alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-        alike = next((each for each in (*PREPARED.get(key, ())[:1], alike) if each and each(*tensors)), None)
-        PREPARED.update({key: (alike, m, n, columns, size), (alike, d.data_ptr(), sums.data_ptr()): kept})
-    return d if out is None else increment_version(out)  # autograd learns of the write
+def launch(a: Tensor, b: Tensor, out: Tensor, sums: Tensor) -> list:
+    """Launch both kernels for checked tensors; return each with its grid and its arguments.
 
-
-def _argument(name: str, tensor: Tensor, known: dict) -> Tensor | TensorDescriptor:
-    """Check an argument and describe it to TMA, if it has memory; `known` learns its extents and place."""
-    dtype, axes, box, layout = ARGUMENTS[name]
-    found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
-    if found != f"{torch.strided} {dtype}":
-        raise TypeError(f"{name} must be strided {dtype}, found {found or type(tensor).__name__}")
-    device, turn, whole, unit = tensor.device, -1 if name == "b" else 1, tensor.shape, 16 // dtype.itemsize
-    wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
-    axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory
-    address = -16 if is_wrapped(tensor) or tensor.is_meta or 0 in shape else tensor.data_ptr()
-    (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
-    row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
-    if fault := (  # what the first line whose condition holds says
-        (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
-        or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
-        or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
-        or (dual.tangent is not None and "be no forward-AD dual: there is no derivative")
-        or (is_wrapped(tensor) and "be outside of vmap, grad and jvp: there is no rule for them")
-        or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
-        or (not address and f"have memory, found a {type(tensor).__name__} at 0")
-        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
-        or (whole != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
-        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
-        or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
-        or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
-        or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
-        or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
-    ):
-        raise ValueError(f"{name} must {fault}")
-    place = address, tensor.numel() // (columns or 1), row_stride * dtype.itemsize, columns * dtype.itemsize
-    known.setdefault("places", {})[name] = place
-    return TensorDescriptor(tensor, [*shape], [row_stride, 1], box, layout) if box and address > 0 else tensor
-
-
-def _check_output(out: Tensor, places: dict) -> None:
-    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads.
-
-    A place is an address, the rows there, the bytes from one row to the next, and the bytes of a row.
+    The first one leaves sums of parts of K, and the second one adds them up.
     """
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError("out must not be an inference tensor outside of inference mode")
-    y, y_rows, y_pitch, y_width = places.pop("out")
-    for name, (x, x_rows, x_pitch, x_width) in places.items():
-        apart = x + (x_rows - 1) * x_pitch + x_width <= y or y + (y_rows - 1) * y_pitch + y_width <= x
-        # Some columns of a matrix and others of the same one have rows that lie side by side.
-        pitch = x_pitch if x_rows > 1 else y_pitch
-        beside = (pitch == y_pitch or y_rows == 1) and x_width <= (y - x) % pitch <= pitch - y_width
-        if not (apart or beside):
-            raise ValueError(f"out must share no memory with {name}, which is read while out is written")
+    tensors = a, b.T
+    arguments = [
+        TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], box, layout)
+        for tensor, (_, _, box, layout) in zip(tensors, ARGUMENTS.values(), strict=False)
+    ]
+    arguments.append(sums)
+    m, n = a.shape[0], b.shape[1]
+    tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
+    grid, pieces = (tiles * SPLITS.value, 1, 1), (tiles * PIECES.value, 1, 1)
+    added = [sums, out, out.stride(0), m, n]
+    kernel = matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS)
+    reduction = reduction_kernel[pieces](*added, **REDUCTION_OPTIONS)
+    return [(kernel, grid, arguments), (reduction, pieces, added)]
 
 
-NAME = "h200_bf16_exchanged_64x64x128_split64_added_up_in_parallel"
-KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-if KEPT[1:2] != [READ := "Tensor a, Tensor b"]:
-    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
-    for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
-        KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
-KEPT[:2] = functools.partial(_matmul, apart=True), READ  # the operator, defined once, calls the newest
+def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Check, describe and launch, through public names: what `matmul` does without gemmgen_launch.py."""
+    m, n = a.shape[0], b.shape[1]
+    out = a.new_empty((m, -(-n // 8) * 8))[:, :n] if out is None else out
+    extents = {}
+    given = {"a": a, "b": b, "out": out}
+    for name, tensor in given.items():
+        dtype, axes, *_ = ARGUMENTS[name]
+        stored = tensor.T if name in TRANSPOSED else tensor
+        wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
+        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
+            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
+            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
+        misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
+        if misaligned or tensor.requires_grad:
+            raise ValueError(f"{name} must be detached, and have aligned rows, found {tensor.stride()}")
+    with torch.cuda.device(a.device):
+        launch(a, b, out, *make_sums(count_sums(m, n), a.device))
+    torch.autograd.graph.increment_version(out)
+    return out
+
+
+def count_sums(m: int, n: int) -> int:
+    """Return the sums of parts of K of an M x N D, which the first kernel leaves for the second one."""
+    tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
+    return tiles * SPLITS.value * TILE_SUMS.value
+
+
+def make_sums(count: int, device: torch.device) -> tuple[Tensor]:
+    """Return memory for that many sums."""
+    return (torch.empty(count, dtype=torch.float32, device=device),)
+
+
+try:
+    try:
+        from .gemmgen_launch import Host  # in a package
+    except ImportError:
+        from gemmgen_launch import Host
+except ImportError:
+    warnings.warn(f"{__name__} without gemmgen_launch.py: slower, and torch traces no call", stacklevel=2)
+    call = torch.compiler.disable(plain_matmul)
+else:
+    call = Host(
+        "h200_bf16_exchanged_64x64x128_split64_added_up_in_parallel",
+        ARGUMENTS,
+        COMPUTES,
+        launch,
+        transposed=TRANSPOSED,
+        make_sums=make_sums,
+        count_sums=count_sums,
+    )

@@ -19,17 +19,11 @@ h100_tf32_persistent_hilbert_fp16_out.yaml
 sha256 1d56921b6695af92754dd74acf1933e54eba38202d96ebd9630a1059711a47dd
 """
 
-import functools
+import warnings
 
 import torch
 import triton
-from torch import _C, Tag, Tensor
-from torch._C import _len_torch_dispatch_stack as count_modes
-from torch._C._dynamo.guards import TensorGuards
-from torch._C._functorch import is_functorch_wrapped_tensor as is_wrapped
-from torch.autograd import forward_ad
-from torch.autograd.graph import increment_version
-from torch.compiler import is_compiling
+from torch import Tensor
 
 if not triton.__version__.startswith("3.9."):
     raise ImportError(f"this kernel needs Triton 3.9, found {triton.__version__}: install triton~=3.9.0")
@@ -338,10 +332,15 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
     "column_bias": (torch.float16, "N", [PROGRAM_TILE_N.value], COLUMN_BIAS_LAYOUT.value),
     "out": (torch.float16, "MN", [PROGRAM_TILE_M.value, SUBTILE_N.value], D_LAYOUT.value),
 }
-MAX_EXTENT = 2**31 - 64  # TMA coordinates are 32-bit, and a tile may overhang the matrix
+TRANSPOSED = ("a", "b")  # passed as views of matrices that lie in memory with these axes exchanged
+COMPUTES = {
+    "inputs": ("a", "b", "c", "column_bias"),
+    "epilogue": ("alpha", "c", "column_bias"),
+    "capability": (9, 0),
+    "max_extent": 2**31 - 64,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
+    "vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros
+}
 LAUNCH_OPTIONS = {"num_warps": 4, "num_ctas": 1, "enable_fp_fusion": True}  # Triton warns of unset FP fusion
-COMPILED, PREPARED, HOOKS, BASE = {}, {}, triton.knobs.runtime, Tensor.__torch_dispatch__  # what is kept
-HAS_DISPATCH = functools.lru_cache(lambda *of: {getattr(t, "__torch_dispatch__", BASE) for t in of} != {BASE})
 
 
 def matmul(a: Tensor, b: Tensor, *, c: Tensor, column_bias: Tensor, out: Tensor | None = None) -> Tensor:
@@ -354,130 +353,57 @@ def matmul(a: Tensor, b: Tensor, *, c: Tensor, column_bias: Tensor, out: Tensor 
         column_bias: [N], torch.float16, contiguous: a summand for each column.
         out: [M, N], torch.float16, N contiguous, in memory of its own, or c; else a view of padded rows.
     """
-    seen = is_compiling() or count_modes()
-    seen = seen or HAS_DISPATCH(type(a), type(b), type(c), type(column_bias), type(out))
-    run = torch.ops.gemmgen.h100_tf32_persistent_hilbert_fp16_out if seen else _matmul
-    return run(a, b, c, column_bias) if out is None else run(a, b, c, column_bias, out=out) or out
+    return call(a, b, c, column_bias, out=out)
 
 
-def _matmul(*inputs: Tensor, out: Tensor | None = None, hooks=HOOKS) -> Tensor | None:
-    """Launch the kernel as an earlier call like this one did, past Triton's Python, or for the first time."""
-    tensors, key, d = inputs if out is None else (*inputs, out), None, out
-    try:
-        hooked = *hooks.launch_enter_hook.calls, *hooks.launch_exit_hook.calls  # not of meta tensors
-        mode = _C._cuda_getDevice(), *hooked, forward_ad._current_level, _C.is_grad_enabled()
-        key = *mode, inputs[0].shape, inputs[1].shape, *[t.data_ptr() for t in tensors]
-        alike, m, n, columns = PREPARED[key]  # torch's guard: where it says False, nothing is kept
-        if out is None:
-            d = _C._dynamo.guards._empty_strided_cuda((m, columns), (columns, 1), torch.float16)
-            d = d if n == columns else d[:, :n]
-        launch, rest = PREPARED[alike(*tensors) and alike, key[-1] if d is out else d.data_ptr()]
-    except (AttributeError, LookupError, RuntimeError, TypeError):
-        d = None  # gives its memory back
-    else:
-        launch(_C._cuda_getCurrentRawStream(key[0]), *rest)
-        return d if out is None else increment_version(out)
-    arguments = [*map(_argument, ARGUMENTS, inputs, [known := {}] * len(ARGUMENTS))]
-    m, n, k, columns = known["M"], known["N"], known["K"], -(-known["N"] // 8) * 8
-    if k == 0 and not inputs[0].is_meta:  # A @ B is zero. TMA takes no extent of 0: multiply zeros.
-        inputs = inputs[0].new_zeros((1, m)).T, inputs[1].new_zeros((n, 16))[:, :1].T, *inputs[2:]
-        return _matmul(*inputs, out=out)
-    d = inputs[0].new_empty((m, columns), dtype=torch.float16)[:, :n] if out is None else out
-    if m and n != columns and d is out:
-        raise ValueError(f"out must have rows of whole 16-byte units, found {n} columns: call without out")
-    arguments.append(_argument("out", d, known))
-    if 0 in (m, n, k) or d.is_meta:  # nothing to multiply, or torch asks for the shape
-        (d if out is None else out).zero_()
-        return d if out is None else None
-    if out is not None:
-        _check_output(out, known["places"])
-    tiles, device = -(-m // PROGRAM_TILE_M.value) * -(-n // PROGRAM_TILE_N.value), d.device
-    if ((gpu := torch.cuda.get_device_properties(device)).major, gpu.minor) != (9, 0):
-        raise ValueError(f"this kernel needs capability (9, 0), found {gpu.name}: {gpu.major, gpu.minor}")
-    grid = min(tiles, gpu.multi_processor_count), 1, 1
-    with torch.cuda.device(device.index):
-        # A thread has no CUDA context before it asks for one, and no tensor map is made without.
-        triton.runtime.driver.active.utils.set_current_device(device.index)
-        kernel = COMPILED.get(device) or matmul_kernel.warmup(*arguments, grid=grid, **LAUNCH_OPTIONS)
-        (kernel := COMPILED.setdefault(device, kernel))[grid](*arguments)
-    run, nvidia = getattr(kernel, "run", None), triton.backends.nvidia.driver
-    memory = run and (run.gsan_enabled or run.global_scratch_size or run.profile_scratch_size)
-    if key and key[:2] == (device.index, -1) and type(run) is nvidia.CudaLauncher and not memory:
-        if len(PREPARED) > 16384:
-            PREPARED.clear()
-        encode = nvidia.wrap_handle_tensordesc(list, kernel.src.signature, kernel.metadata.tensordesc_meta)
-        options = kernel.function, run.launch_cooperative_grid, run.launch_pdl, kernel.packed_metadata
-        rest = *options, *[None] * 5, run.arg_annotations, run.kernel_signature, encode(arguments)
-        kept = functools.partial(triton.runtime.driver.active.utils.launch, *grid), rest
-        sizes, strides = [[*t.shape] for t in tensors], [[*t.stride()] for t in tensors]
-        alike = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
-        alike = next((each for each in (*PREPARED.get(key, ())[:1], alike) if each and each(*tensors)), None)
-        PREPARED.update({key: (alike, m, n, columns), (alike, d.data_ptr()): kept})
-    return d if out is None else increment_version(out)  # autograd learns of the write
-
-
-def _argument(name: str, tensor: Tensor, known: dict) -> TensorDescriptor | None:
-    """Check an argument and describe it to TMA, if it has memory; `known` learns its extents and place."""
-    dtype, axes, box, layout = ARGUMENTS[name]
-    found = isinstance(tensor, Tensor) and f"{tensor.layout} {tensor.dtype}"
-    if found != f"{torch.strided} {dtype}":
-        raise TypeError(f"{name} must be strided {dtype}, found {found or type(tensor).__name__}")
-    device, whole, unit = tensor.device, tensor.shape, 16 // dtype.itemsize
-    turn = -1 if name in ("a", "b") else 1
-    wanted, dual = tuple(map(known.setdefault, axes, whole)), forward_ad.unpack_dual(tensor)
-    axes, shape, strides = axes[::turn], whole[::turn], tensor.stride()[::turn]  # as it lies in memory
-    address = -16 if is_wrapped(tensor) or tensor.is_meta or 0 in shape else tensor.data_ptr()
-    (rows, columns), (row_stride, stride) = (1, 1, *shape)[-2:], (0, 0, *strides)[-2:]
-    row_stride = row_stride if rows > 1 and columns else -(-columns // unit) * unit  # of one row: any
-    if fault := (  # what the first line whose condition holds says
-        (device != known.setdefault("a", device) and f"be on a's device {known['a']}, found {device}")
-        or (device.type not in ("cuda", "meta") and f"be on a CUDA device, found {device}")
-        or (tensor.requires_grad and torch.is_grad_enabled() and "not require grad (no backward): detach it")
-        or (dual.tangent is not None and "be no forward-AD dual: there is no derivative")
-        or (is_wrapped(tensor) and "be outside of vmap, grad and jvp: there is no rule for them")
-        or (tensor.is_neg() and "hold its own values, found a negated view: call resolve_neg()")
-        or (not address and f"have memory, found a {type(tensor).__name__} at 0")
-        or (len(shape) != len(axes) and f"have {len(axes)} dimensions, found shape {list(tensor.shape)}")
-        or (whole != wanted and f"have shape {list(wanted)}, found {list(tensor.shape)}")
-        or (not rows <= MAX_EXTENT >= columns and f"have extents up to {MAX_EXTENT}, found {max(shape)}")
-        or (columns > 1 and stride != 1 and f"lie in memory as {' x '.join(axes)}, found strides {strides}")
-        or (row_stride < columns and f"not overlap itself, found rows of {columns}, {row_stride} apart")
-        or (row_stride % unit and f"have rows a multiple of 16 bytes apart, found {row_stride} elements")
-        or (address % 16 and f"start at a multiple of 16 bytes, found {address % 16} bytes past one")
-    ):
-        raise ValueError(f"{name} must {fault}")
-    place = address, tensor.numel() // (columns or 1), row_stride * dtype.itemsize, columns * dtype.itemsize
-    known.setdefault("places", {})[name] = place
+def launch(a: Tensor, b: Tensor, c: Tensor, column_bias: Tensor, out: Tensor) -> list:
+    """Launch the kernel for checked tensors; return it with its grid and its arguments."""
+    tensors = a.T, b.T, c, column_bias, out
     # The tensor cores would cut fp32 off after 10 bits of mantissa: let TMA round A and B to them.
-    lies = [*shape], [row_stride, 1][-len(shape) :], box, layout, "zero", name in ("a", "b")
-    return TensorDescriptor(tensor, *lies) if address > 0 else None
+    rounded = ("a", "b")
+    arguments = [
+        TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], box, layout, "zero", name in rounded)
+        for tensor, (name, (_, _, box, layout)) in zip(tensors, ARGUMENTS.items(), strict=True)
+    ]
+    m, n = a.shape[0], b.shape[1]
+    tiles = triton.cdiv(m, PROGRAM_TILE_M.value) * triton.cdiv(n, PROGRAM_TILE_N.value)
+    sm_count = torch.cuda.get_device_properties(a.device).multi_processor_count
+    grid = min(tiles, sm_count), 1, 1
+    return [(matmul_kernel[grid](*arguments, **LAUNCH_OPTIONS), grid, arguments)]
 
 
-def _check_output(out: Tensor, places: dict) -> None:
-    """Refuse an inference tensor outside of inference mode, and memory that the kernel also reads.
+def plain_matmul(
+    a: Tensor, b: Tensor, c: Tensor, column_bias: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """Check, describe and launch, through public names: what `matmul` does without gemmgen_launch.py."""
+    m, n = a.shape[0], b.shape[1]
+    out = a.new_empty((m, -(-n // 8) * 8), dtype=torch.float16)[:, :n] if out is None else out
+    extents = {}
+    given = {"a": a, "b": b, "c": c, "column_bias": column_bias, "out": out}
+    for name, tensor in given.items():
+        dtype, axes, *_ = ARGUMENTS[name]
+        stored = tensor.T if name in TRANSPOSED else tensor
+        wanted = [extents.setdefault(*pair) for pair in zip(axes, tensor.shape, strict=True)]
+        if (tensor.dtype, tensor.device.type, [*tensor.shape]) != (dtype, "cuda", wanted) or 0 in wanted:
+            found = f"{tensor.dtype} {[*tensor.shape]} on {tensor.device}"
+            raise ValueError(f"{name} must be {dtype} {' x '.join(axes)} on a GPU, found {found}")
+        places = [tensor.data_ptr(), *[stride * dtype.itemsize for stride in stored.stride()[:-1]]]
+        misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
+        if misaligned or tensor.requires_grad:
+            raise ValueError(f"{name} must be detached, and have aligned rows, found {tensor.stride()}")
+    with torch.cuda.device(a.device):
+        launch(a, b, c, column_bias, out)
+    torch.autograd.graph.increment_version(out)
+    return out
 
-    A place is an address, the rows there, the bytes from one row to the next, and the bytes of a row.
-    """
-    if out.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError("out must not be an inference tensor outside of inference mode")
-    y, y_rows, y_pitch, y_width = places.pop("out")
-    if places["c"] == (y, y_rows, y_pitch, y_width):
-        del places["c"]  # in place: each element of c is read before out has the same one
-    for name, (x, x_rows, x_pitch, x_width) in places.items():
-        apart = x + (x_rows - 1) * x_pitch + x_width <= y or y + (y_rows - 1) * y_pitch + y_width <= x
-        # Some columns of a matrix and others of the same one have rows that lie side by side.
-        pitch = x_pitch if x_rows > 1 else y_pitch
-        beside = (pitch == y_pitch or y_rows == 1) and x_width <= (y - x) % pitch <= pitch - y_width
-        if not (apart or beside):
-            raise ValueError(f"out must share no memory with {name}, which is read while out is written")
 
-
-NAME = "h100_tf32_persistent_hilbert_fp16_out"
-KEPT = vars(torch.ops.gemmgen).setdefault("kept", {}).setdefault(NAME, [])
-if KEPT[1:2] != [READ := "Tensor a, Tensor b, Tensor c, Tensor column_bias"]:
-    KEPT[:] = None, None, torch.library.Library("gemmgen", "FRAGMENT"), vars(torch.ops.gemmgen).pop(NAME, 0)
-    for overload, end in ("", ") -> Tensor"), (".out", ", *, Tensor(a!) out) -> ()"):
-        KEPT[2].define(f"{NAME}{overload}({READ}{end}", tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides))
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, **k), "CompositeExplicitAutograd")
-        KEPT[2].impl(NAME + overload, lambda *a, **k: KEPT[0](*a, hooks=None, **k), "Meta")
-KEPT[:2] = _matmul, READ  # the operator, defined once, calls the newest
+try:
+    try:
+        from .gemmgen_launch import Host  # in a package
+    except ImportError:
+        from gemmgen_launch import Host
+except ImportError:
+    warnings.warn(f"{__name__} without gemmgen_launch.py: slower, and torch traces no call", stacklevel=2)
+    call = torch.compiler.disable(plain_matmul)
+else:
+    call = Host("h100_tf32_persistent_hilbert_fp16_out", ARGUMENTS, COMPUTES, launch, transposed=TRANSPOSED)

@@ -1,0 +1,324 @@
+"""The launcher beside modules: private names that are gone, modules that are alone, and what callers do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from fake_gpu import Cuda, on_a_fake_gpu
+from fake_triton import FakeDriver, on_a_fake_driver
+from modules import ROOT, module_file
+from torch import Tensor
+
+import gemmgen_launch
+from gemmgen.launcher_file import LAUNCHER, MARK, launcher_text
+from gemmgen.module import import_generated
+
+BF16 = torch.bfloat16
+STEM = "h100_bf16"
+OPTIONAL = (
+    "torch._C._len_torch_dispatch_stack",
+    "torch._C._are_functorch_transforms_active",
+    "torch._C._functorch.is_functorch_wrapped_tensor",
+)
+"""Private names without which calls are still launched again."""
+NAMES = (*gemmgen_launch.PRIVATE, *OPTIONAL)
+
+
+def cuda(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=BF16).as_subclass(Cuda)
+
+
+def owner_of(path: str) -> tuple[Any, str]:
+    """Return what has a dotted name, and the last part of the name."""
+    head, _, name = path.rpartition(".")
+    return gemmgen_launch.find_private(head), name
+
+
+def loaded(path: Path) -> ModuleType:
+    """Execute a copy of the launcher."""
+    spec = importlib.util.spec_from_file_location("gemmgen_launch", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Generator[ModuleType]:
+    """A launcher of its own, which may give up, for modules that are executed now."""
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    yield gemmgen_launch
+    gemmgen_launch.REPLAY.is_on = True
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, FakeDriver]:
+    """A module on a GPU and a driver that are not there."""
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file(STEM))
+    return module, on_a_fake_driver(module, monkeypatch)
+
+
+@pytest.mark.parametrize("path", NAMES)
+def test_every_call_works_without_a_private_name(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    on_a_fake_gpu(monkeypatch)
+    # The driver lends the names of CUDA to this torch, and then one is taken away.
+    on_a_fake_driver(import_generated(module_file(STEM)), monkeypatch)
+    owner, name = owner_of(path)
+    if name == "_current_level":  # which torch's own unpack_dual reads
+        owner = SimpleNamespace(unpack_dual=owner.unpack_dual)
+        monkeypatch.setattr(torch.autograd, "forward_ad", owner)
+    else:
+        monkeypatch.delattr(owner, name)
+    if name == "CudaLauncher":  # which the driver that is not there makes
+        monkeypatch.setattr(FakeDriver, "kernel", lambda *_: SimpleNamespace(run=None))
+    launcher = loaded(ROOT / LAUNCHER)
+    monkeypatch.setitem(sys.modules, "gemmgen_launch", launcher)
+    module = import_generated(module_file(STEM))
+    driver = FakeDriver()
+    monkeypatch.setattr(module, "matmul_kernel", driver)
+    cast(Any, driver).set_current_device(0)
+    a, b, out = cuda(4, 16), cuda(24, 16).T, cuda(4, 24)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            assert module.matmul(a, b, out=out) is out
+    told = [str(each.message) for each in caught if "gemmgen_launch" in str(each.message)]
+    assert len(told) == (path not in OPTIONAL)
+    assert all(path in text and "takes longer" in text for text in told)
+    if path in OPTIONAL:
+        assert len(driver.jit) == 1
+    else:
+        assert (len(driver.jit), driver.direct) == (3, [])
+
+
+def test_a_driver_that_takes_other_arguments_is_not_called_again(
+    launcher: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, driver = on_a_gpu(monkeypatch)
+    a, b, out = cuda(4, 16), cuda(24, 16).T, cuda(4, 24)
+
+    def launch(driver: FakeDriver, *_: Any) -> None:
+        raise TypeError("launch takes 3 arguments")
+
+    monkeypatch.setattr(FakeDriver, "launch", launch)
+    module, driver = on_a_gpu(monkeypatch)
+    module.matmul(a, b, out=out)
+    with pytest.warns(UserWarning, match="takes 3 arguments"):
+        assert module.matmul(a, b, out=out) is out
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            assert module.matmul(a, b, out=out) is out
+    assert len(driver.jit) == 5
+
+
+# --- a module without it, and where modules find it
+
+
+def test_a_module_that_is_copied_alone_works_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    monkeypatch.setitem(sys.modules, "gemmgen_launch", None)
+    with pytest.warns(UserWarning, match=f"{STEM} without {LAUNCHER}: slower"):
+        module = import_generated(module_file(STEM))
+    driver = on_a_fake_driver(module, monkeypatch)
+    driver.set_current_device(0)
+    a, b = cuda(4, 16), cuda(24, 16).T
+    made = module.matmul(a, b)
+    assert (made.shape, made.stride()) == ((4, 24), (24, 1))
+    out = cuda(4, 24)
+    before = out._version
+    assert module.matmul(a, b, out=out) is out
+    assert (out._version, len(driver.jit), driver.direct) == (before + 1, 2, [])
+    for wrong, fault in (
+        ((a.float(), b), "a must be torch.bfloat16"),
+        ((a, b[:8]), r"b must be torch.bfloat16 K x N on a GPU, found torch.bfloat16 \[8, 24\]"),
+        ((a, cuda(16, 24)), "b must be detached, and have aligned rows"),
+        ((a[:0], b), "a must be torch.bfloat16"),
+        ((a.as_subclass(Tensor), b), "a must be torch.bfloat16 M x K on a GPU"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            module.matmul(*wrong)
+
+
+WHERE = {
+    "beside a top-level module": ("import h100_bf16 as module", "gemmgen_launch"),
+    "in a package": ("import pack.h100_bf16 as module", "pack.gemmgen_launch"),
+}
+
+
+@pytest.mark.parametrize("case", WHERE)
+def test_a_module_finds_the_launcher_beside_it(case: str, tmp_path: Path) -> None:
+    statement, name = WHERE[case]
+    package = tmp_path / "pack" if "package" in case else tmp_path
+    package.mkdir(exist_ok=True)
+    for file in (module_file(STEM), ROOT / LAUNCHER):
+        shutil.copy(file, package)
+    program = (
+        "import sys\n"
+        f"others = [path for path in sys.path if path not in ({str(ROOT)!r}, '')]\n"
+        f"sys.path = [{str(tmp_path)!r}, *others]\n"
+        f"{statement}\n"
+        "said = module.matmul.__doc__.splitlines()[0]\n"
+        "print(type(module.call).__module__, said, 'gemmgen' in sys.modules)\n"
+    )
+    environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-W", "error::UserWarning", "-c", program]
+    found = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert found.stdout == f"{name} Return a @ b. False\n", found.stderr
+
+
+def test_the_launcher_knows_itself_and_needs_no_gemmgen() -> None:
+    text = launcher_text()
+    assert MARK.decode() in text
+    assert "import gemmgen" not in text
+    assert "from gemmgen" not in text
+
+
+def test_private_names_stand_in_the_launcher_alone() -> None:
+    for path in (ROOT / "generated").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        private = [name for name in ("_C.", "torch._C", "driver.active", "TensorGuards") if name in text]
+        assert path.name == LAUNCHER or not private, f"{path.name} has {private}"
+
+
+# --- what callers do
+
+
+META: dict[str, Any] = {"device": "meta", "dtype": BF16}
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module that is registered as one that is imported: torch.compile looks it up."""
+    module = import_generated(module_file(STEM))
+    monkeypatch.setitem(sys.modules, STEM, module)
+    return module
+
+
+def test_rows_that_only_a_run_knows_are_compiled(module: ModuleType) -> None:
+    dynamo: Any = cast(Any, torch)._dynamo
+    dynamo.reset()
+    w = torch.empty(256, 128, **META)
+
+    def routed(x: Tensor, sizes: Tensor) -> Tensor:
+        first, second = cast("list[int]", sizes.tolist())
+        check: Any = torch._check  # pyright: ignore[reportPrivateUsage]
+        check(first >= 0)
+        check(second >= 0)
+        check(first + second <= x.shape[0])
+        return module.matmul(x.narrow(0, 0, first), w.T)
+
+    compiled: Any = torch.compile(routed, fullgraph=True, backend="eager")
+    with dynamo.config.patch(capture_scalar_outputs=True):
+        assert compiled(torch.empty(64, 128, **META), torch.tensor([3, 61])).shape == (3, 256)
+        assert compiled(torch.empty(64, 128, **META), torch.tensor([61, 2])).shape == (61, 256)
+
+
+def test_a_batch_without_an_upper_bound_is_exported(module: ModuleType) -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.empty(256, 128, **META), requires_grad=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return module.matmul(x, self.w.T)
+
+    export: Any = cast(Any, torch).export
+    shapes = {"x": {0: export.Dim("m")}}
+    exported = export.export(Layer(), (torch.empty(64, 128, **META),), dynamic_shapes=shapes)
+    assert exported.module()(torch.empty(1000, 128, **META)).shape == (1000, 256)
+
+
+def test_flops_are_counted(module: ModuleType) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    x, w = torch.empty(64, 128, **META), torch.empty(256, 128, **META)
+    with FlopCounterMode(display=False) as counted:
+        module.matmul(x, w.T)
+        module.matmul(x, w.T, out=torch.empty(64, 256, **META))
+    assert counted.get_total_flops() == 2 * 2 * 64 * 128 * 256
+
+
+def test_a_forgotten_transpose_is_named(module: ModuleType) -> None:
+    a, b = torch.empty(64, 64, **META), torch.empty(64, 64, **META)
+    text = r"^b must lie in memory as N x K, found strides \(64, 1\): pass weight.T of an N x K weight$"
+    with pytest.raises(ValueError, match=text):
+        module.matmul(a, b)
+
+
+@pytest.mark.parametrize("rows", [(2, 3), (2, 3, 5), (0, 3), (1, 1)])
+def test_activations_of_more_dimensions_are_rows(module: ModuleType, rows: tuple[int, ...]) -> None:
+    w = torch.empty(21, 16, **META)
+    assert module.matmul(torch.empty(*rows, 16, **META), w.T).shape == (*rows, 21)
+    compiled: Any = torch.compile(lambda x: module.matmul(x, w.T), fullgraph=True, backend="eager")
+    assert compiled(torch.empty(*rows, 16, **META)).shape == (*rows, 21)
+
+
+def test_rows_of_more_dimensions_are_written_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, driver = on_a_gpu(monkeypatch)
+    x, w, out = cuda(2, 4, 16), cuda(24, 16).T, cuda(2, 4, 24)
+    for _ in range(3):
+        assert module.matmul(x, w, out=out) is out
+    assert (len(driver.jit), len(driver.direct)) == (1, 2)
+    *_, d = driver.jit[0][-1]
+    assert (d.base.data_ptr(), d.shape) == (out.data_ptr(), [8, 24])
+    with pytest.raises(ValueError, match=r"out must have shape \[2, 4, 'N'\], found \[8, 24\]"):
+        module.matmul(x, w, out=out.view(8, 24))
+
+
+def test_scales_may_be_columns_and_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file("h100_e4m3_scaled"))
+    driver = on_a_fake_driver(module, monkeypatch)
+    a, b = (torch.zeros(n, 32, dtype=torch.float8_e4m3fn).as_subclass(Cuda) for n in (4, 24))
+    vectors = {
+        name: torch.zeros({"M": 4, "N": 24}[row[1]], dtype=row[0]).as_subclass(Cuda)
+        for name, row in module.ARGUMENTS.items()
+        if row[1] in ("M", "N")
+    }
+    assert "row_scale" in vectors
+    columns = {
+        name: vector[:, None] if module.ARGUMENTS[name][1] == "M" else vector[None]
+        for name, vector in vectors.items()
+    }
+    out = torch.zeros(4, 24, dtype=module.ARGUMENTS["out"][0]).as_subclass(Cuda)
+    for given in (vectors, columns):
+        for _ in range(2):
+            assert module.matmul(a, b.T, **given, out=out) is out
+    assert (len(driver.jit), len(driver.direct)) == (2, 2)
+    assert [each.shape for each in driver.jit[0][-1]] == [each.shape for each in driver.jit[1][-1]]
+
+
+@pytest.mark.gpu
+def test_a_module_without_the_launcher_computes_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    monkeypatch.setitem(sys.modules, "gemmgen_launch", None)
+    with pytest.warns(UserWarning, match="slower"):
+        module = import_generated(module_file(STEM))
+    a, b = (torch.randint(-3, 4, (n, 128), device="cuda").to(BF16) for n in (100, 264))
+    results: list[Tensor] = []
+
+    def work() -> None:
+        results.append(module.matmul(a, b.T))
+
+    thread = threading.Thread(target=work)  # whose first CUDA call this is
+    thread.start()
+    thread.join()
+    (found,) = results
+    assert torch.equal(found, (a.float() @ b.T.float()).to(BF16))
