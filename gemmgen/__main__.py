@@ -36,7 +36,7 @@ def run() -> None:
     # With `python -m` the working directory comes first: files beside the user must not be imported in place
     # of what the command needs, unless this very package is there.
     here = Path.cwd()
-    if sys.path[0] in ("", str(here)) and not (here / "gemmgen" / "cli.py").is_file():
+    if sys.path[0] in ("", str(here)) and not (here / "gemmgen" / "cli" / "app.py").is_file():
         del sys.path[0]
     # While nothing runs that has to be undone, a signal ends the process without a traceback.
     heeded = [number for number in ENDINGS if signal.getsignal(number) is not signal.SIG_IGN]

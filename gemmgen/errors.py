@@ -1,6 +1,6 @@
 """What can be wrong with a user's input, as values, and in the forms that other tools read.
 
-No other module formats a diagnostic; how much of it a person is shown is ``gemmgen.reporting``'s.
+No other module formats a diagnostic; how much of it a person is shown is ``gemmgen.cli.reporting``'s.
 """
 
 from __future__ import annotations

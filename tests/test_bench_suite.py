@@ -58,7 +58,8 @@ from gemmgen.bench.suite import (
     grouped,
     points_of,
 )
-from gemmgen.cli import main, range_of
+from gemmgen.cli import main
+from gemmgen.cli.options import range_of
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import HOPPER

@@ -25,7 +25,6 @@ import torch
 from modules import SPECS, WANTED
 from ruamel.yaml import YAML
 
-import gemmgen.cli
 import gemmgen.device
 from gemmgen import __version__, triton_api
 from gemmgen.cli import app, main
@@ -745,7 +744,7 @@ def test_what_the_machine_refuses_is_told_in_words(
     def full(path: Path, *_: object) -> Product:
         raise OSError(28, "No space left on device", "/some/file")
 
-    monkeypatch.setattr(gemmgen.cli, "make", full)
+    monkeypatch.setattr("gemmgen.cli.make.make", full)
     ran = gemmgen_("plan", good)
     assert ran == Ran(1, "", "/some/file: error[machine]: No space left on device\n")
 

@@ -23,10 +23,9 @@ import pytest
 from modules import ROOT
 from rich.console import Console
 
-from gemmgen import reporting
 from gemmgen.bench.figures import suite_tables
 from gemmgen.bench.suite import Book, Refused
-from gemmgen.cli import main
+from gemmgen.cli import excerpt, explanations, main, reporting, running
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.plan.choices import CHOICE_RULES
@@ -319,9 +318,9 @@ def test_a_caret_is_under_letters_of_any_width(
 @pytest.mark.quick
 def test_a_long_line_is_shown_around_the_place() -> None:
     Path("long.yaml").write_text("x" * 400 + "!" + "y" * 400)
-    text = reporting.shown(Diagnostic("long.yaml", "title", "no", line=1, column=401))
+    text = excerpt.shown(Diagnostic("long.yaml", "title", "no", line=1, column=401))
     _, line, caret = text.splitlines()
-    assert len(line) <= 8 + reporting.MOST_COLUMNS
+    assert len(line) <= 8 + excerpt.MOST_COLUMNS
     assert line[caret.index("^")] == "!"
 
 
@@ -333,7 +332,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.quick
 def test_what_a_terminal_would_obey_is_not_shown_as_it_is() -> None:
     Path("odd.yaml").write_bytes(b"a: \x1b[31m\xff\tb")
-    text = reporting.shown(Diagnostic("odd.yaml", "title", "no", line=1, column=4))
+    text = excerpt.shown(Diagnostic("odd.yaml", "title", "no", line=1, column=4))
     assert text.splitlines()[1] == "    1 | a: \ufffd[31m\ufffd b"
 
 
@@ -428,21 +427,21 @@ def test_progress_on_a_terminal_shows_a_path_as_it_is(step: str, monkeypatch: py
     def chosen(*, stderr: bool) -> Console:
         return console
 
-    monkeypatch.setattr(reporting, "Console", chosen)
-    with reporting.progressing("planning") as progress:
+    monkeypatch.setattr(running, "Console", chosen)
+    with running.progressing("planning") as progress:
         progress(step)
         console.print("")  # which draws the line anew
     assert visible(f"planning {step}") in shown.getvalue()
     shown.truncate(0)
-    with reporting.tuning_progress() as tell:
+    with running.tuning_progress() as tell:
         tell(Tick(step, 1, 1, 0.5, 1.0, step))
     assert visible(f"{step}, 1 of 1: {step}") in shown.getvalue()
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.CaptureFixture[str]) -> None:
-    with reporting.progressing("planning") as progress:
+    with running.progressing("planning") as progress:
         progress("\x1b[red]")
-    with reporting.tuning_progress() as tell:
+    with running.tuning_progress() as tell:
         for text in ("a kernel, 1 of 2", "a kernel, 2 of 2", "\n\x1b"):
             tell(Tick("x.yaml", 1, 3, 0.5, 1.0, text))
     assert capsys.readouterr().err.splitlines() == [
@@ -469,7 +468,7 @@ def test_a_place_that_the_file_does_not_have_any_more_shows_none() -> None:
     Path("short.yaml").write_text("a\n")
     for path, line in (("short.yaml", 9), ("absent.yaml", 1)):
         found = Diagnostic(path, "title", "no", line=line, column=1)
-        assert reporting.shown(found) == str(found)
+        assert excerpt.shown(found) == str(found)
 
 
 @pytest.mark.quick
@@ -702,7 +701,7 @@ def test_a_watched_spec_that_is_being_saved_is_not_read_half_way(
 
     monkeypatch.setattr("time.sleep", save)
     with pytest.raises(KeyboardInterrupt):
-        reporting.watch(lambda: [good], command)
+        running.watch(lambda: [good], command)
     assert (read, good.read_text(), list(states)) == ([SPEC], longer, [])
 
 
@@ -728,9 +727,9 @@ def test_every_rule_and_every_code_of_a_file_is_explained_and_no_other() -> None
     rules |= {rule.id for rule in CHOICE_RULES}
     exported = set(re.findall(r'"(export-\w+)"', Path(ROOT / "gemmgen/build.py").read_text()))
     warned = {"few-waves", "idle-sms", "large-search"}
-    assert set(reporting.explanations()) == rules | exported | warned | set(get_args(Code))
+    assert set(explanations.explanations()) == rules | exported | warned | set(get_args(Code))
     for rule in rules:
-        entry = reporting.explanation_of(rule)
+        entry = explanations.explanation_of(rule)
         assert entry.holds, rule
         assert entry.example, rule
         assert "\nSource: " in entry.text, rule
@@ -752,7 +751,7 @@ def test_an_explanation_has_the_spec_and_what_is_said_of_it(gemmgen_: Gemmgen, g
         assert words in ran.stdout
     assert gemmgen_("explain", "error[smem-capacity]").stdout == ran.stdout
     listed = gemmgen_("explain").stdout
-    assert len(listed.splitlines()) == 1 + len(reporting.explanations())
+    assert len(listed.splitlines()) == 1 + len(explanations.explanations())
 
 
 @pytest.mark.quick

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import gemmgen.build
-import gemmgen.cli
 from gemmgen.build import build
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
@@ -76,7 +75,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Product], None]:
         def make(path: Path) -> Product:
             return product
 
-        monkeypatch.setattr(gemmgen.cli, "make", make)
+        monkeypatch.setattr("gemmgen.cli.prove.make", make)
         monkeypatch.setattr(gemmgen.build, "make", make)
 
     return plant

@@ -34,7 +34,8 @@ from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine
 from gemmgen.bench.record import Environment
 from gemmgen.bench.suite import Rounds
-from gemmgen.cli import main, tuning_progress
+from gemmgen.cli import main
+from gemmgen.cli.running import tuning_progress
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture

@@ -1,0 +1,87 @@
+"""The pictures and pages that commands write beside what they print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gemmgen.cli.reporting import unwritable, write
+from gemmgen.product import Product
+
+if TYPE_CHECKING:
+    from gemmgen.simulate import Result
+    from gemmgen.verify.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The files of a launch's timeline; None: it is not written."""
+
+    trace: Path | None
+    svg: Path | None
+
+    def refuse(self, subjects: Sequence[str]) -> None:
+        """Refuse several subjects, and files that cannot be written, before a kernel runs."""
+        for option, path in (("--trace", self.trace), ("--svg", self.svg)):
+            if path is None:
+                continue
+            if len(subjects) > 1:
+                raise typer.BadParameter("a timeline is of one spec or file", param_hint=option)
+            if why := unwritable(path):
+                raise typer.BadParameter(why, param_hint=option)
+
+    def write(self, simulated: Sequence[Simulation | Result]) -> None:
+        """Write the files; last, because a refusal here must not cost the findings."""
+        for first in simulated[:1]:
+            if self.trace:
+                write(self.trace, first.trace.as_json() + "\n")
+            if self.svg:
+                write(self.svg, first.svg())
+
+
+@dataclass(frozen=True)
+class PlanPictures:
+    """The files of a plan's pictures; None: it is not drawn."""
+
+    svg: Path | None
+    html: Path | None
+
+    def refuse(self, specs: Sequence[Path]) -> None:
+        """Refuse several specs, and files that cannot be written."""
+        for option, path in (("--svg", self.svg), ("--html", self.html)):
+            if path is None:
+                continue
+            if len(specs) > 1:
+                raise typer.BadParameter("a picture is of one spec", param_hint=option)
+            if why := unwritable(path):
+                raise typer.BadParameter(why, param_hint=option)
+
+    def write(self, products: Sequence[Product]) -> None:
+        """Draw the plan of each product."""
+        if not (self.svg or self.html):
+            return
+        from gemmgen import pictures
+
+        for product in products:
+            if self.svg:
+                write(self.svg, pictures.svg(product))
+            if self.html:
+                write(self.html, pictures.page(product))
+
+
+def write_pages(products: Iterable[Product], directory: Path | None) -> list[str]:
+    """Write a page of pictures for each plan, and return what to tell of them."""
+    if directory is None:
+        return []
+    from gemmgen import pictures
+
+    count = 0
+    directory.mkdir(parents=True, exist_ok=True)
+    for product in products:
+        write(directory / f"{product.source.stem}.html", pictures.page(product))
+        count += 1
+    return [f"wrote {directory}: a page of pictures for each of {count} kernels"]

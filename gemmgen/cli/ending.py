@@ -1,0 +1,121 @@
+"""How a run of the command line ends: its exit code, and as diagnostics all that a user can cause."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from gemmgen.cli.reporting import RUN, complain, print_report, tell_warning, write_sarif
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import visible
+
+USAGE_CODE = "usage"
+"""Of a diagnostic about the command's own words."""
+
+
+def run_command(app: Callable[..., object], arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code; what a user can cause ends as a diagnostic.
+
+    `app` is called as Typer's are.
+    """
+    RUN.begin(as_json="--json" in arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a title may have letters that a terminal lacks
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = tell_warning
+            code = ended(lambda: _called(app))
+        return max(code, ended(_finish)) if code in (0, 1, 2) else code
+    except BrokenPipeError:
+        # The reader of stdout has gone, so nothing is reported.
+        _forget(sys.stdout)
+        return 1
+
+
+def _called(app: Callable[..., object]) -> int:
+    """Call the application; a wrong use of it is told, and is 2."""
+    try:
+        code = app(prog_name="gemmgen", standalone_mode=False)
+    except typer.Abort:
+        return 1
+    except Exception as error:
+        if not isinstance(error, _USAGE):
+            raise
+        wrong: Any = error
+        place = getattr(getattr(wrong, "ctx", None), "command_path", "gemmgen")
+        RUN.diagnostics.append(Diagnostic(place, USAGE_CODE, wrong.format_message()))
+        wrong.message = visible(wrong.message or "")  # it may quote the command's words
+        wrong.show()
+        return int(wrong.exit_code)
+    return code if isinstance(code, int) else 0
+
+
+_USAGE = typer.BadParameter.__mro__[2]
+"""What Click raises for wrong usage; Typer may have a Click of its own, and names only this subclass."""
+
+
+def ended(step: Callable[[], int]) -> int:
+    """Return the exit code of a step; what was refused on the way is told, and is 1."""
+    try:
+        return step()
+    except GemmgenError as error:
+        complain(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # A full disk, a directory that went away: what no stage can foresee.
+        complain(GemmgenError([_machine(error)]))
+    return 1
+
+
+def _machine(error: OSError) -> Diagnostic:
+    """Return what the machine refused: a file, or where none is named perhaps what is printed."""
+    message = error.strerror or str(error)
+    if error.filename is None:
+        try:
+            os.write(sys.stdout.fileno(), b"")  # even of nothing a full device has no place
+        except (OSError, ValueError):
+            return _unprintable(error)
+    return Diagnostic(str(error.filename or "this machine"), "machine", message)
+
+
+def _unprintable(error: OSError) -> Diagnostic:
+    """Return that stdout cannot be written; what it holds is dropped."""
+    _forget(sys.stdout)
+    message = f"cannot write: {error.strerror or error}"
+    return Diagnostic("standard output", "cannot-write", message)
+
+
+def _forget(stream: Any) -> None:
+    """Let what a stream still holds go nowhere: Python would try to write it at its end."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _finish() -> int:
+    """Write what a run tells at its end."""
+    code = ended(_log)
+    try:
+        if RUN.as_json:
+            print_report()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise GemmgenError([_unprintable(error)]) from error
+    return code
+
+
+def _log() -> int:
+    write_sarif()
+    return 0

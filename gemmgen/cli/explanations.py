@@ -1,0 +1,103 @@
+"""What a diagnostic's code means: the entry of docs/rules.md, and an invalid spec that shows it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gemmgen
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.spec.diagnostics import did_you_mean, quoted
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a rule protects, by its id, or another code of a diagnostic of specs."""
+
+    code: str
+    text: str
+    """Of docs/rules.md: what is protected, the arithmetic, the source."""
+
+    @property
+    def summary(self) -> str:
+        """The first sentence."""
+        return re.split(r"(?<=\.)\s", self.text, maxsplit=1)[0]
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """What holds for a plan that keeps the rule; where GPUs differ, each says first whose it is."""
+        found = {rule.says: generation for generation, rule in _rules() if rule.id == self.code}
+        said = [(generation, " ".join(says.split())) for says, generation in found.items()]
+        return tuple(f"{generation}: {says}" if len(said) > 1 else says for generation, says in said)
+
+    @property
+    def example(self) -> tuple[str, str, str] | None:
+        """An invalid spec: its name, its text, and what is said of it; None where no file can show it."""
+        folder = _shipped("invalid", "tests/invalid")
+        shown = f"error[{self.code}]"
+        told = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*/*.txt"))}
+        having = [path for path, text in told.items() if shown in text]
+        if not having:
+            return None
+        stem = self.code.replace("-", "_")
+        best = min(having, key=lambda path: (told[path].count("\n"), path.stem != stem, len(told[path])))
+        spec = best.with_suffix(".yaml")
+        lines = [line for line in told[best].splitlines() if shown in line]
+        return spec.name, spec.read_text(encoding="utf-8"), "\n".join(lines)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return values that JSON can hold."""
+        name, spec, said = self.example or (None, None, None)
+        example = {"name": name, "spec": spec, "diagnostics": said} if name else None
+        return {"code": self.code, "holds": list(self.holds), "text": self.text, "example": example}
+
+    def __str__(self) -> str:
+        parts = [self.code, *self.holds, self.text]
+        if self.example:
+            name, spec, said = self.example
+            parts += [f"For example {name}:", textwrap.indent(spec.rstrip(), "    "), "is refused:", said]
+        return "\n\n".join(parts)
+
+
+@cache
+def explanations() -> dict[str, Explanation]:
+    """Return what is known of every code, in the order of docs/rules.md."""
+    page = _shipped("rules.md", "docs/rules.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^## ([\w-]+)\n(.+?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    return {code: Explanation(code, text.strip()) for code, text in entries}
+
+
+def explanation_of(code: str) -> Explanation:
+    """Return what is known of a code.
+
+    Raises:
+        GemmgenError: No rule has it (``unknown-rule``).
+    """
+    known = explanations()
+    name = code.removeprefix("error[").removesuffix("]").replace("_", "-").lower()
+    if name not in known:
+        message = f"no rule is called {quoted(code)}{did_you_mean(name, list(known))}"
+        raise GemmgenError([Diagnostic("gemmgen explain", "unknown-rule", message)])
+    return known[name]
+
+
+def _rules() -> list[tuple[str, Any]]:
+    """Return the rules of every family with its generation of GPUs, and those of what a target has."""
+    from gemmgen.hardware import GPUS
+    from gemmgen.plan.choices import CHOICE_RULES
+    from gemmgen.plan.planner import FAMILIES
+
+    generations = {gpu.architecture.mma: gpu.architecture.generation for gpu in GPUS.values()}
+    of_families = [(generations[mma], rule) for mma, family in FAMILIES.items() for rule in family.rules]
+    return [*of_families, *(("Any GPU", rule) for rule in CHOICE_RULES)]
+
+
+def _shipped(name: str, source: str) -> Path:
+    """Return where a file is: inside an installed package, or beside it in a checkout."""
+    package = Path(gemmgen.__file__).parent
+    installed = package / name
+    return installed if installed.exists() else package.parent / source

@@ -1,0 +1,290 @@
+"""Commands that make modules of specs, and say what is planned: init, plan, build, check, list and diff."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gemmgen import api
+from gemmgen.build import columns, resources_text, spec_row
+from gemmgen.cli.drawings import PlanPictures
+from gemmgen.cli.options import (
+    CANDIDATES,
+    Candidates,
+    Explain,
+    Format,
+    Freeze,
+    Json,
+    Lowering,
+    Out,
+    PlanPage,
+    PlanPicture,
+    SarifFile,
+    Simulating,
+    Specs,
+    Watching,
+    refuse_duplicates,
+)
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, tell
+from gemmgen.cli.running import progressing, run_each, watch
+from gemmgen.device import require_compiler
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.plan.decisions import gradient_stem
+from gemmgen.problem import OPERANDS
+from gemmgen.product import Product, check, make
+from gemmgen.spec import load_spec
+
+SECONDS_OF_SILENCE = 2.0
+"""After which, and every so many more, a long search says how far it has come."""
+
+
+def init(
+    name: Annotated[Path, typer.Argument(metavar="[NAME]", help="Of the file, and so of the module.")] = Path(
+        "matmul.yaml"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Write a commented spec to start from."""
+    path = api.init(name)
+    print_json({"wrote": [path.as_posix()]})
+    if not as_json:
+        say(f"wrote {path}: next, `{shlex.join(['gemmgen', 'plan', str(path)])}`")
+
+
+def plan(
+    specs: Specs,
+    candidates: Candidates = None,
+    explain: Explain = False,
+    freeze: Freeze = None,
+    svg: PlanPicture = None,
+    html: PlanPage = None,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    watching: Watching = False,
+    as_json: Json = False,
+) -> None:
+    """Prove specs against the hardware and print what their kernels spend of it."""
+    from gemmgen.plan.ledger import ledger
+
+    choose(form, sarif)
+    pictures = PlanPictures(svg, html)
+    pictures.refuse(specs)
+    if watching:
+        watch(lambda: specs, lambda: plan(specs, candidates, explain, freeze, svg, html, form))
+    products, failed = _planned(specs)
+    pictures.write(products)
+    if freeze:
+        _print_frozen(products, freeze, as_json=as_json)
+    elif candidates or explain:
+        _print_candidates(products, candidates or CANDIDATES, explained=explain, as_json=as_json)
+    elif as_json:
+        print_json(
+            {p.source.path: {"fields": p.fields, **ledger(p.plan).as_dict()} for p in products},
+        )
+    elif products:
+        say(
+            "\n\n".join(
+                f"{p.source.path}: {p.plan.request.title}\n\n{ledger(p.plan).as_text()}" for p in products
+            )
+        )
+    end(failed)
+
+
+def build_command(
+    specs: Specs,
+    out: Out = Path("generated"),
+    emit: Annotated[
+        str,
+        typer.Option(metavar="STAGE,…", help="Also write ttgir, llir, ptx, cubin, sass beside the module."),
+    ] = "",
+    lowering: Lowering = True,
+    simulation: Simulating = True,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    watching: Watching = False,
+    as_json: Json = False,
+) -> None:
+    """Generate the module of each spec, compile and simulate it, and write it once every stage has passed."""
+    from gemmgen.build import build
+    from gemmgen.lower import STAGES
+
+    choose(form, sarif)
+    if watching:
+        watch(lambda: specs, lambda: build_command(specs, out, emit, lowering, simulation, form))
+    stages = [stage for stage in emit.split(",") if stage]
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise typer.BadParameter(
+            f"{', '.join(unknown)}: choose among {', '.join(STAGES)}", param_hint="--emit"
+        )
+    if stages and not lowering:
+        raise typer.BadParameter("artifacts come from lowering; leave out --no-lower", param_hint="--emit")
+    refuse_duplicates(specs)
+    _refuse_gradients(specs)
+    if lowering:
+        require_compiler()
+    with progressing("building") as progress:
+        action = partial(build, out=out, emit=stages, lowering=lowering, simulation=simulation)
+        built, failed = run_each(specs, action, progress, parallel=lowering)
+    if as_json:
+        print_json([item.as_dict() for item in built])
+    for item in () if as_json else (each for one in built for each in (one, *one.gradients)):
+        say(f"{item.spec}\n\n{item.ledger.as_text()}\n")
+        if item.resources:
+            say(resources_text(item.resources, item.plan) + "\n")
+        if item.simulation:
+            say(f"{item.simulation}\n")
+        say("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
+    end(failed)
+
+
+def check_command(
+    specs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[SPEC…]", help="Default: all of specs/.")
+    ] = None,
+    out: Out = Path("generated"),
+    form: Format = "text",
+    sarif: SarifFile = None,
+    watching: Watching = False,
+    as_json: Json = False,
+) -> None:
+    """Find modules that are missing, stale, edited by hand or orphaned, byte for byte."""
+    choose(form, sarif)
+    if watching:
+        watch(lambda: specs or _all_specs(), lambda: check_command(specs, out, form))
+    chosen = specs or _all_specs()
+    if not chosen:
+        message = "holds no .yaml or .yml files: name the specs to check"
+        raise GemmgenError([Diagnostic("specs", "no-specs", message)])
+    products, failed = run_each(chosen, make)
+    findings = check(products, out, exhaustive=not specs and not failed)
+    if as_json:
+        print_json({f.diagnostic.path: {"state": f.diagnostic.code, "diff": f.diff} for f in findings})
+    for finding in findings:
+        complain(GemmgenError([finding.diagnostic]))
+        if not as_json:
+            say(finding.diff, end="")
+    if not (findings or failed or as_json):
+        modules = sum(1 + len(product.gradients) for product in products)
+        say(f"{len(products)} specs, {modules} modules under {out}: all up to date")
+    end(failed or bool(findings))
+
+
+def list_command(out: Out = Path("generated"), as_json: Json = False) -> None:
+    """List the specs of this directory, what they plan, and the state of their modules."""
+    products, failed = run_each(_all_specs(), make)
+    rows: list[dict[str, object]] = []
+    for product in products:
+        findings = check([product], out, exhaustive=False)
+        rows.append(spec_row(product, findings[0].diagnostic.code if findings else "up to date"))
+    if as_json:
+        print_json(rows)
+    else:
+        say("\n".join(columns(rows)))
+    end(failed)
+
+
+def diff_command(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A spec.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.")],
+    as_json: Json = False,
+) -> None:
+    """Print in what the plans of two specs differ: decisions, then what they spend and take."""
+    from gemmgen.plan.ledger import differences, differences_text
+
+    products, failed = _planned([first, second])
+    if not failed:
+        one, other = products
+        found = differences(one.plan, other.plan)
+        if as_json:
+            print_json({each.name: [each.first, each.second] for each in found})
+        else:
+            say(differences_text(found, one.source.path, other.source.path))
+    end(failed)
+
+
+# --- plans and their candidates
+
+
+def _planned(specs: list[Path]) -> tuple[list[Product], bool]:
+    """Plan specs; what is worth a word of legal ones is said on stderr."""
+    from gemmgen.plan.planner import warnings
+
+    products, failed = run_each(specs, lambda path: make(path, _patience(path.as_posix())))
+    for product in products:
+        complain(GemmgenError(warnings(product.source, product.plan)))
+    return products, failed
+
+
+def _patience(subject: str) -> Callable[[int, int], None]:
+    """Return what says on stderr how far a search has come, once it takes long."""
+    told = time.monotonic()
+
+    def tick(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= SECONDS_OF_SILENCE:
+            told = time.monotonic()
+            tell(f"{subject}: {done:,} of {total:,} combinations")
+
+    return tick
+
+
+def _print_candidates(products: list[Product], limit: int, *, explained: bool, as_json: bool) -> None:
+    """List the configurations of each spec, best first; the first one is what its plan is."""
+    from gemmgen.plan.planner import rank
+
+    rankings = {
+        product.source.path: rank(product.source, _patience(product.source.path)) for product in products
+    }
+    if as_json:
+        print_json({path: found.as_dict(limit, explained=explained) for path, found in rankings.items()})
+        return
+    for i, (path, found) in enumerate(rankings.items()):
+        say("\n" * (i > 0) + f"{path}: {found.table(limit)}")
+        if explained:
+            say(f"\n{found.explanation()}")
+
+
+def _print_frozen(products: list[Product], place: int, *, as_json: bool) -> None:
+    """Print a spec that states every decision of a candidate of each spec, the first one its plan."""
+    from gemmgen.plan.decisions import frozen, spec_text
+    from gemmgen.plan.planner import rank
+
+    if len(products) > 1 and not as_json:
+        raise typer.BadParameter("prints one spec; name one, or use --json", param_hint="--freeze")
+    found: dict[str, dict[str, Any]] = {}
+    for product in products:
+        source, plan = product.source, product.plan
+        if place > 1:
+            legal = rank(source, _patience(source.path)).legal
+            if place > len(legal):
+                message = f"candidate {place} of {len(legal)}, that is all that are legal"
+                raise GemmgenError([Diagnostic(source.path, "no-candidate", message)])
+            plan = legal[place - 1].plan
+        found[source.path] = frozen(source, plan)
+    if as_json:
+        print_json(found)
+    for data in () if as_json else found.values():
+        say(spec_text(data), end="")
+
+
+# --- which specs
+
+
+def _all_specs() -> list[Path]:
+    return sorted(path for path in Path("specs").glob("*") if path.suffix in (".yaml", ".yml"))
+
+
+def _refuse_gradients(paths: list[Path]) -> None:
+    """A spec named as a gradient of another one would overwrite that one's module."""
+    stems = {path.stem: path for path in paths}
+    for path in paths:
+        for stem in (gradient_stem(path.stem, operand) for operand in OPERANDS):
+            if stem in stems and load_spec(path).spec.backward:
+                message = f"makes the same module as a gradient of {path}: rename one of the two"
+                raise GemmgenError([Diagnostic(stems[stem].as_posix(), "module-name", message)])

@@ -1,0 +1,311 @@
+"""Commands that time kernels on a GPU, and show what was measured: bench, tune and report."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmgen.build import columns
+from gemmgen.cli.drawings import write_pages
+from gemmgen.cli.options import (
+    CANDIDATES,
+    Json,
+    Pages,
+    Specs,
+    range_of,
+    refuse_duplicates,
+    refuse_opponent,
+    refuse_unwritable,
+)
+from gemmgen.cli.reporting import complain, end, print_json, say, say_tables, tell, write
+from gemmgen.cli.running import prefixed, progressing, run_each, tuning_progress
+from gemmgen.device import require_compiler
+from gemmgen.errors import GemmgenError
+from gemmgen.library import package
+from gemmgen.product import make
+
+if TYPE_CHECKING:
+    from gemmgen.bench import Book
+
+
+def bench_command(
+    subjects: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="SPEC…|LIBRARY|RECORD…",
+            help="Specs, or with --suite a library, to time; records to show.",
+        ),
+    ],
+    shapes: Annotated[str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own.")] = "",
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE|DIR", help="Keep the samples; a directory for several specs.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the ratios as .svg or .png.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE|DIR",
+            help="Compare with this module of the spec; a directory for several specs, found by name.",
+        ),
+    ] = None,
+    suite: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Time all specs by turns on the shapes of this suite."),
+    ] = None,
+    extents: Annotated[
+        str,
+        typer.Option("--m", metavar="LOW-HIGH", help="Only shapes of the suite whose M is in this range."),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Of a suite: its record, with which a run that was ended goes on, and its pictures.",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            metavar="[N]",
+            min=1,
+            help="Of each spec the N kernels that its planner ranks first for each shape of the suite.",
+        ),
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="On the suite's shapes for it, time Inductor's Triton templates too."),
+    ] = False,
+    peer_python: Annotated[
+        str,
+        typer.Option(metavar="COMMAND", help="Starts the Python, with torch, of that process (this one)."),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Time each spec's kernel against torch.matmul, or all by turns on a suite; or show what records say."""
+    require_compiler()
+    from gemmgen import bench
+
+    if suite or any(path.suffix == ".jsonl" for path in subjects):
+        alone = {"--shapes": shapes, "--record": record, "--plot": plot, "--against": against}
+        for option in (name for name, value in alone.items() if value):
+            raise typer.BadParameter("does not go with a suite, which has --out", param_hint=option)
+        peer_command = shlex.split(peer_python) or [sys.executable]
+        options = SuiteOptions(suite, extents, candidates, out, peer_command if peers else None, as_json)
+        _bench_suite(subjects, options)
+        return
+    alone = {"--m": extents, "--candidates": candidates, "--out": out}
+    alone |= {"--peers": peers, "--peer-python": peer_python}
+    for option in (name for name, value in alone.items() if value):
+        raise typer.BadParameter("goes with --suite", param_hint=option)
+    specs = [path for path in subjects if path.suffix != ".json"]
+    if record:
+        refuse_unwritable(record, specs)
+    if against:
+        refuse_opponent(against, specs)
+    chosen = bench.parse_shapes(shapes) if shapes else None
+
+    def bench_one(path: Path) -> bench.Record:
+        if path.suffix == ".json":
+            return bench.read_record(path)
+        other = against / f"{path.stem}.py" if against and against.is_dir() else against
+        found = bench.time_spec(path, chosen, partial(prefixed, progress, path.stem), other)
+        if record:
+            bench.write_record(found, record / f"{path.stem}.json" if record.is_dir() else record)
+        return found
+
+    with progressing("benchmarking") as progress:
+        records, failed = run_each(subjects, bench_one)
+    if as_json:
+        print_json([json.loads(bench.to_json(found)) for found in records])
+    elif records:
+        say(bench.plain_table(records), end="")
+    if plot and records:  # last: what it refuses must not cost the figures
+        bench.plot(records, plot)
+    end(failed or any(found.errors for found in records))
+
+
+RECORD_NAME = "record.jsonl"
+"""Of a suite's record in its directory."""
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    """What is timed of a suite, and where its record and pictures go."""
+
+    suite: Path | None
+    """None: nothing is timed, and a record is shown."""
+    extents: str
+    """The range of M as the user gives it."""
+    candidates: int | None
+    out: Path | None
+    peer_command: list[str] | None
+    """Starts the Python of the peers; None: they are not timed."""
+    as_json: bool
+
+
+def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
+    """Time specs on a suite, or read the record of one; tell the figures and draw the pictures."""
+    from gemmgen import bench
+
+    if options.suite is None:
+        if len(subjects) > 1:
+            raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
+        book = bench.Book.opened(subjects[0])
+    else:
+        loaded, chosen, choose = bench.load_suite(options.suite), range_of(options.extents), None
+        if len(subjects) == 1 and subjects[0].is_dir():
+            subjects, choose = package.contestants(subjects[0])
+        if out := options.out:
+            out.mkdir(parents=True, exist_ok=True)
+        book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
+        with progressing("benchmarking") as progress:
+            bench.time_suite(
+                subjects,
+                loaded,
+                book,
+                extents=chosen,
+                candidates=options.candidates,
+                chosen=choose,
+                progress=progress,
+            )
+            if options.peer_command:
+                bench.time_peers(loaded, book, chosen, options.peer_command, progress)
+    if options.as_json:
+        print_json(bench.report_of(book))
+    else:
+        say_tables(bench.suite_tables(book), TABLE_COLUMNS)
+    if options.out and book.sessions:
+        _draw_suite(book, options.out)
+    errors = bench.errors_of(book)
+    for line in (line for error in errors for line in error.splitlines()):
+        tell(line)
+    end(bool(errors))
+
+
+def _draw_suite(book: Book, out: Path) -> None:
+    """Draw a suite's pictures; where they cannot be drawn, the record is still whole."""
+    from gemmgen import bench
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        bench.ratio_picture(book, out / "ratio.svg")
+        bench.roofline_picture(book, out / "roofline.svg")
+    except GemmgenError as error:
+        complain(GemmgenError(replace(found, severity="warning") for found in error.diagnostics))
+
+
+TABLE_COLUMNS = 200
+"""Of a table that no terminal shows."""
+
+
+def tune_command(
+    specs: Specs,
+    shapes: Annotated[
+        str,
+        typer.Option("--shapes", metavar="MxNxK,…|FILE", help="What to tune for; a file as `test` takes."),
+    ] = "",
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", metavar="MxNxK", help="One more shape; may be repeated.")
+    ] = None,
+    store: Annotated[
+        str,
+        typer.Option(metavar="FILE|URL", help="Of the trials: SQLite, a .journal file or postgresql://…"),
+    ] = "tune.db",
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the specs of the winners go.")] = Path(
+        "specs/tuned"
+    ),
+    table: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the choices as JSON Lines for a program.")
+    ] = None,
+    budget: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="Of GPU time for each spec and shape.")
+    ] = 60,
+    candidates: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of the planner's ranking, to begin with.")
+    ] = CANDIDATES,
+    devices: Annotated[
+        str, typer.Option(metavar="0,1,…", help="The GPUs to measure on, a worker each (all).")
+    ] = "",
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Measure nothing: write what the store has of this GPU."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Forget what the store has of these.")] = False,
+    pages: Pages = None,
+    as_json: Json = False,
+) -> None:
+    """Find by measuring which kernel of each spec is the fastest for each shape, and write its spec."""
+    require_compiler()
+    from gemmgen.tune import require_optuna
+
+    require_optuna()
+    from gemmgen.bench import parse_shapes
+    from gemmgen.tune.tuning import tune
+
+    wanted = ",".join(shape or [])
+    chosen = [*(parse_shapes(shapes) if shapes else ()), *(parse_shapes(wanted) if wanted else ())]
+    if not chosen:
+        raise typer.BadParameter("name what to tune for", param_hint="--shapes or --shape")
+    if not re.fullmatch(r"(\d+(,\d+)*)?", devices):
+        raise typer.BadParameter(f"`{devices}` are no GPUs: write 0,1", param_hint="--devices")
+    if again and gpu:
+        raise typer.BadParameter("measures, and --gpu does not", param_hint="--again")
+    refuse_duplicates(specs)
+    numbers = [int(device) for device in devices.split(",")] if devices else None
+    try:
+        with tuning_progress() as progress:
+            outcomes = tune(
+                specs,
+                tuple(dict.fromkeys(chosen)),
+                store,
+                out=out,
+                table=table,
+                budget=budget,
+                candidates=candidates,
+                devices=numbers,
+                gpu=gpu,
+                again=again,
+                progress=progress,
+            )
+    except (SystemExit, KeyboardInterrupt):
+        tell("interrupted: the trials so far are kept, and the same command goes on")
+        raise
+    told = write_pages((make(path) for path in dict.fromkeys(o.path for o in outcomes)), pages)
+    if as_json:
+        print_json([outcome.as_dict() for outcome in outcomes])
+        return
+    say("\n".join([*columns([outcome.as_row() for outcome in outcomes]), *told]))
+    for outcome in outcomes:
+        if outcome.remark:
+            tell(f"{outcome.path}: {outcome.remark}")
+
+
+def report_command(
+    records: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RECORD…", help="Records of kernels (.json) and suites, tables of tuned kernels (.jsonl)."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Make one page of records for a browser: ratios, roofline, ranking, all that was tried; no network."""
+    from gemmgen.report import report
+
+    write(out, report(records))
+    print_json({"wrote": [out.as_posix()]})
+    if not as_json:
+        say(f"wrote {out}")

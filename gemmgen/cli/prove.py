@@ -1,0 +1,316 @@
+"""Commands that prove a kernel by compiler, simulator or GPU: lower, simulate, test and fuzz."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemmgen.build import resources_text, simulation_text
+from gemmgen.cli.drawings import Timeline
+from gemmgen.cli.options import (
+    Format,
+    Json,
+    PictureFile,
+    PinnedShape,
+    Processes,
+    SarifFile,
+    Schedules,
+    Seed,
+    Specs,
+    TraceFile,
+)
+from gemmgen.cli.reporting import choose, complain, end, print_json, say, write
+from gemmgen.cli.running import prefixed, progressing, run_each
+from gemmgen.device import require_compiler
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.product import Product, make, staged
+from gemmgen.scratch import usable_cores
+
+if TYPE_CHECKING:
+    from gemmgen.simulate import Result
+    from gemmgen.simulate.pretended import Program
+    from gemmgen.verify.simulation import Simulation
+
+
+def lower_command(
+    specs: Specs,
+    digests: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Compare the compiled code with the digests in a file."),
+    ] = None,
+    record: Annotated[bool, typer.Option("--record", help="With --digests: write the file instead.")] = False,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    as_json: Json = False,
+) -> None:
+    """Compile each spec's module without writing it, and print the measured resources."""
+    choose(form, sarif)
+    if record and digests is None:
+        raise typer.BadParameter("goes with --digests FILE", param_hint="--record")
+    require_compiler()
+    from gemmgen.lower import Lowered, lower
+    from gemmgen.ptx import Code, changes, write_digests
+
+    def lower_one(path: Path) -> list[tuple[Product, Lowered]]:
+        product = make(path)
+        gradients = [gradient.product for gradient in product.gradients] if digests else []
+        return [
+            (each, lower(each.module, each.plan, path=each.source.path, stem=each.source.stem))
+            for each in (product, *gradients)
+        ]
+
+    with progressing("lowering") as progress:
+        each_spec, failed = run_each(specs, lower_one, progress, parallel=True)
+    every = [one for found in each_spec for one in found]
+    if digests and not (record and failed):
+        codes = [Code.of(product.source.stem, found) for product, found in every]
+        if record:
+            write_digests(codes, digests)
+        elif found := [*changes(codes, digests)]:
+            complain(GemmgenError(found))
+            failed = True
+    if as_json:
+        print_json({product.source.path: asdict(found.resources) for product, found in every})
+    elif digests:
+        say(f"{len(every)} modules {'recorded in' if record else 'compared with'} {digests.as_posix()}")
+    elif every:
+        texts = (
+            f"{product.source.path}\n\n{resources_text(found.resources, product.plan)}"
+            for product, found in every
+        )
+        say("\n\n".join(texts))
+    end(failed)
+
+
+def simulate_command(
+    subjects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SPEC…|FILE.py[::FUNCTION]…",
+            help="Specs; or programs: scripts or functions that launch Gluon kernels, or a kernel itself.",
+        ),
+    ],
+    shape: PinnedShape = "",
+    programs: Annotated[
+        int | None,
+        typer.Option(metavar="P", min=1, help="With --shape: programs of a persistent kernel (1, then 2)."),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(metavar="GPU", help="Of programs: sm90, sm100, h100, h200, b200. A spec has its own."),
+    ] = "sm90",
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="ARGS", help="What a FUNCTION is called with: 'torch.ones(64), n=64'."),
+    ] = None,
+    grid: Annotated[
+        str | None, typer.Option(metavar="GRID", help="What a FUNCTION that is a kernel is launched with.")
+    ] = None,
+    schedules: Schedules = 10,
+    seed: Seed = 0,
+    processes: Processes = None,
+    trace: TraceFile = None,
+    svg: PictureFile = None,
+    form: Format = "text",
+    sarif: SarifFile = None,
+    as_json: Json = False,
+) -> None:
+    """Run kernels on the CPU under many schedules; find races, deadlocks and wrong numbers."""
+    files = [subject for subject in subjects if subject.partition("::")[0].endswith(".py")]
+    choose(form, None if files else sarif)  # of a program's findings it has all places
+    require_compiler()
+    if files and len(files) < len(subjects):
+        raise typer.BadParameter("name specs or programs, not both", param_hint="SPEC…|FILE.py…")
+    timeline = Timeline(trace, svg)
+    timeline.refuse(subjects)
+    options = SimulationOptions(schedules, seed, processes or usable_cores(), timeline, as_json)
+    if files:
+        if shape or programs:
+            raise typer.BadParameter("a program has its own shapes", param_hint="--shape")
+        _simulate_programs([_program(subject, args, grid) for subject in files], target, sarif, options)
+    elif args is not None or grid is not None:
+        raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
+    else:
+        _simulate_specs([Path(subject) for subject in subjects], shape, programs, options)
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """How kernels are simulated, and the form of what is told of them."""
+
+    schedules: int
+    """Random ones, besides the fixed policies."""
+    seed: int
+    processes: int
+    timeline: Timeline
+    as_json: bool
+
+
+def _program(subject: str, args: str | None, grid: str | None) -> Program:
+    """Return what a subject names, with what it is called with."""
+    from gemmgen.simulate.pretended import Program
+
+    file, _, function = subject.partition("::")
+    if not function and (args is not None or grid is not None):
+        raise typer.BadParameter("go with FILE.py::FUNCTION", param_hint="--args and --grid")
+    return Program(Path(file), function or None, args, grid)
+
+
+def _simulate_programs(
+    called: list[Program], target: str, sarif: Path | None, options: SimulationOptions
+) -> None:
+    """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
+    from gemmgen.simulate import Severity, gpu_of_target, policies
+    from gemmgen.simulate.pretended import run_program
+    from gemmgen.simulate.result import notes_by_kernel, sarif_log
+
+    gpu = gpu_of_target(target)
+    shown: dict[str, list[Result]] = {}
+    failures: list[GemmgenError] = []
+    for program in called:
+        results = shown.setdefault(str(program), [])
+        try:
+            with redirect_stdout(sys.stderr):  # what a program prints is no report
+                given = policies.schedules(options.schedules)
+                run_program(program, gpu, results.append, given, options.seed, options.processes)
+            if not results:
+                message = (
+                    "launches no Gluon kernel: name a function that does, or let the file do so as a script"
+                )
+                raise GemmgenError([Diagnostic(str(program.file), "no-launch", message)])
+        except GemmgenError as error:
+            failures.append(error)
+    found = list(
+        {str(f): f for results in shown.values() for result in results for f in result.findings}.values()
+    )
+    for error in (GemmgenError(finding.diagnostic for finding in found), *failures):
+        complain(error)  # findings first, for wrong numbers may come of them
+    for subject, results in shown.items():
+        if results and not options.as_json:
+            noted = notes_by_kernel(result.evidence for result in results)
+            notes = [f"note: {kernel}: {note}" for kernel, notes in noted.items() for note in notes]
+            say(f"{subject}:", "\n  ".join([*(result.headline for result in results), *notes]))
+    if options.as_json:
+        print_json({subject: [result.as_dict() for result in results] for subject, results in shown.items()})
+    if sarif:
+        write(sarif, json.dumps(sarif_log(found), indent=2) + "\n")
+    options.timeline.write(shown[str(called[0])])
+    end(bool(failures) or any(finding.severity is Severity.ERROR for finding in found))
+
+
+def _simulate_specs(specs: list[Path], shape: str, programs: int | None, options: SimulationOptions) -> None:
+    """Run each spec's kernel in the simulator."""
+    from gemmgen.verify.simulation import all_launches, parse_shape, pinned_launches, simulate_product
+
+    if programs and not shape:
+        raise typer.BadParameter("needs --shape", param_hint="--programs")
+    try:
+        pinned = pinned_launches(parse_shape(shape), options.schedules, programs) if shape else ()
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--shape") from error
+
+    def simulate_one(path: Path) -> Simulation:
+        product = make(path)
+        launches = pinned or all_launches(product.plan, options.schedules)
+        return simulate_product(product, launches, seed=options.seed, processes=options.processes)
+
+    with progressing("simulating") as progress:
+        simulations, failed = run_each(specs, simulate_one, progress)
+    for simulation in simulations:
+        complain(GemmgenError(simulation.diagnostics))
+        if not options.as_json:
+            say(simulation_text(simulation))
+    if options.as_json:
+        print_json({simulation.spec: simulation.as_dict() for simulation in simulations})
+    options.timeline.write(simulations)
+    end(failed or any(simulation.problems for simulation in simulations))
+
+
+def verify_command(
+    specs: Specs,
+    shapes: Annotated[
+        str, typer.Option(metavar="MxNxK,…|FILE", help="Default: the spec's own and the acceptance shapes.")
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Check the numbers of each spec's kernel on the GPU of this machine."""
+    require_compiler()
+    from gemmgen.bench import parse_shapes
+    from gemmgen.module import import_generated
+    from gemmgen.verify import Verification, verify
+
+    chosen = parse_shapes(shapes) if shapes else None
+
+    def test_one(path: Path) -> tuple[str, Verification]:
+        product = make(path)
+        with staged(product) as module_path:
+            module = import_generated(module_path)
+            tell = partial(prefixed, progress, product.source.stem)
+            source, deterministic = product.source, product.plan.deterministic
+            verification = verify(module, source, chosen, deterministic=deterministic, progress=tell)
+            return product.source.path, verification
+
+    with progressing("testing") as progress:
+        verifications, failed = run_each(specs, test_one)
+    if as_json:
+        print_json({path: verification.as_dict() for path, verification in verifications})
+    for path, verification in verifications:
+        for failure in verification.failures:
+            complain(GemmgenError([Diagnostic(path, "wrong-kernel", str(failure))]))
+        if not as_json:
+            passed = len(verification.checks) - len(verification.failures)
+            say(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
+    end(failed or not all(verification.passed for _, verification in verifications))
+
+
+def fuzz_command(
+    target: Annotated[
+        str, typer.Option(metavar="sm90|sm100", help="The architecture of the specs.")
+    ] = "sm90",
+    specs: Annotated[int, typer.Option("--specs", metavar="N", min=1, help="Specs to draw.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, max=2**31, help="Of the specs.")] = 0,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record", metavar="FILE", help="Append a line for each; a run that was ended goes on."
+        ),
+    ] = None,
+    processes: Annotated[
+        int | None,
+        typer.Option("--processes", metavar="N", min=1, help="That judge specs (the cores of this machine)."),
+    ] = None,
+    minimum: Annotated[
+        bool, typer.Option("--minimum", help="With the fewest registers that the rules allow a plan.")
+    ] = False,
+    simulated: Annotated[
+        int, typer.Option("--simulated", metavar="N", min=0, help="Simulate one accepted spec of N; 0: none.")
+    ] = 20,
+    refused: Annotated[
+        int, typer.Option("--refused", metavar="N", min=0, help="Of N specs one is a refused one; 0: none.")
+    ] = 5,
+    as_json: Json = False,
+) -> None:
+    """Draw random specs, and compare what the rules say of them with the compiler and the simulator."""
+    from gemmgen import fuzz
+
+    require_compiler()
+    if target not in fuzz.TABLES:
+        raise typer.BadParameter(f"`{target}` is none of {', '.join(fuzz.TABLES)}", param_hint="--target")
+    run = fuzz.Run(target, seed, minimum, simulated, refused)
+    report = fuzz.Report(run, ())
+    with progressing("fuzzing") as progress:
+        for one in fuzz.fuzz(run, specs, record=record, processes=processes or usable_cores()):
+            report = replace(report, judged=(*report.judged, one))
+            progress(f"{len(report.judged)} of {specs}, {len(report.findings)} findings")
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        say("\n".join(report.lines()))
+    end(bool(report.findings))

@@ -1,0 +1,194 @@
+"""All that the command line prints: results, diagnostics, JSON and SARIF.
+
+Results go to stdout (`say`), progress and diagnostics to stderr (`tell`). Text that comes from users and
+files is shown with escapes for what a terminal would obey. A diagnostic is one line that editors parse, and
+below it the line of the file that it is about. With ``--json`` stdout has one object, whatever happened:
+``{"diagnostics": [...], "results": ...}``.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gemmgen.cache import CacheWarning
+from gemmgen.cli.excerpt import has_colours, line_of, shown
+from gemmgen.cli.explanations import explanations
+from gemmgen.errors import Diagnostic, GemmgenError, Region, Reported, sarif_log
+from gemmgen.literals import visible
+from gemmgen.product import write_files
+
+MOST_SHOWN = 20
+"""Diagnostics of one file that a person is shown; the others are counted."""
+Form = Literal["text", "github"]
+"""Of diagnostics on stderr."""
+FORMS: tuple[Form, ...] = ("text", "github")
+
+
+@dataclass
+class Run:
+    """What one run of the command line is asked for, and has to tell at its end."""
+
+    as_json: bool = False
+    form: Form = "text"
+    sarif: Path | None = None
+    results: object = None
+    diagnostics: list[Diagnostic] = field(default_factory=list[Diagnostic])
+
+    def begin(self, *, as_json: bool) -> None:
+        """Forget what another run of this process has left."""
+        self.as_json, self.form, self.sarif, self.results, self.diagnostics = as_json, "text", None, None, []
+
+
+RUN = Run()
+"""The one run of this process at a time."""
+
+
+# --- the end of a run
+
+
+def print_report() -> None:
+    """Print the one object that stdout has with ``--json``."""
+    told = {"diagnostics": [found.as_dict() for found in RUN.diagnostics], "results": RUN.results}
+    print(json.dumps(told, indent=2))
+
+
+def write_sarif() -> None:
+    """Write the log of diagnostics, if the run is asked for one."""
+    if RUN.sarif:
+        reported = [
+            Reported(found.code, found.severity, _text(found), [_region(found)]) for found in RUN.diagnostics
+        ]
+        says = {code: entry.summary for code, entry in explanations().items()}
+        write(RUN.sarif, json.dumps(sarif_log("gemmgen", reported, says), indent=2) + "\n")
+
+
+def _text(found: Diagnostic) -> str:
+    return f"{found.field}: {found.message}" if found.field else found.message
+
+
+def _region(found: Diagnostic) -> Region:
+    return Region(found.path, found.line, found.column, line_of(found) or "")
+
+
+# --- what a command says
+
+
+def say(*values: object, end: str = "\n") -> None:
+    """Print results to stdout."""
+    print(visible(" ".join(map(str, values)), lines=True), end=end)
+
+
+def tell(text: str) -> None:
+    """Print one line to stderr, at once."""
+    print(visible(text), file=sys.stderr, flush=True)
+
+
+def say_tables(tables: Iterable[Table], columns: int) -> None:
+    """Print tables to stdout, as wide as its terminal is; without a terminal `columns` characters wide.
+
+    What terminals obey must be escaped in their cells already: of a table, colours are meant.
+    """
+    console = Console(width=None if sys.stdout.isatty() else columns, emoji=False)
+    for table in tables:
+        console.print(table)
+
+
+def tell_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Tell of the cache as of everything else; of other libraries' warnings as Python does."""
+    if isinstance(message, CacheWarning):
+        complain(GemmgenError([message.diagnostic]))
+    else:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print(visible(text, lines=True), file=file or sys.stderr, end="")
+
+
+def choose(form: str, sarif: Path | None) -> None:
+    """Take the form of diagnostics on stderr, and where a log of them is written at the end."""
+    if form not in FORMS:
+        raise typer.BadParameter(f"{form}: choose among {', '.join(FORMS)}", param_hint="--format")
+    RUN.form, RUN.sarif = form, sarif
+
+
+def print_json(results: object) -> None:
+    """Take what the run's JSON has as its results."""
+    RUN.results = results
+
+
+def complain(error: GemmgenError) -> None:
+    """Tell what was refused: on stderr up to a number for each file, in JSON and SARIF all."""
+    RUN.diagnostics.extend(error.diagnostics)
+    told: Counter[str] = Counter()
+    coloured = has_colours(sys.stderr)
+    with suppress(OSError):  # nobody can be told that stderr is full
+        for found in error.diagnostics:
+            told[found.path] += 1
+            if RUN.form == "github":
+                print(found.as_github(), file=sys.stderr)
+            elif told[found.path] <= MOST_SHOWN:
+                print(shown(found, coloured=coloured), file=sys.stderr)
+        for path, count in told.items() if RUN.form == "text" else ():
+            if count > MOST_SHOWN:
+                rest = f"{count - MOST_SHOWN:,} of {count:,} diagnostics are not shown; --json has them all"
+                tell(f"{path}: note: {rest}")
+
+
+def end(failed: bool) -> None:
+    """End a command: with 1 if it failed."""
+    if failed:
+        raise typer.Exit(1)
+
+
+def unwritable(path: Path, *, folder: bool = False) -> str | None:
+    """Return why a file cannot be written, as far as that can be seen before; None where it can.
+
+    With `folder`, a directory that is there will do too.
+    """
+    try:
+        if path.is_dir():
+            return None if folder else f"{path} is a directory"
+        if not path.parent.is_dir():
+            return f"there is no directory {path.parent}"
+        path.exists()  # which a name that is too long cannot
+    except OSError as error:
+        return f"{path}: {error.strerror or error}"
+    return None if os.access(path.parent, os.W_OK) else f"no file can be written in {path.parent}"
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file whole or not at all, where it is one: a pipe or a device takes what comes.
+
+    Raises:
+        GemmgenError: It cannot be written (``cannot-write``).
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path.parent.as_posix())
+        place = path.resolve() if path.is_symlink() else path  # the link stays, what it names is written
+    except OSError as error:
+        message = f"cannot write: {error.strerror or error}"
+        raise GemmgenError([Diagnostic(path.as_posix(), "cannot-write", message)]) from error
+    write_files({place: text.encode()})

@@ -1,0 +1,165 @@
+"""A stage on many specs: past those that are refused, with progress, and again when a spec is saved."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from gemmgen.cli.ending import ended
+from gemmgen.cli.reporting import RUN, complain, tell
+from gemmgen.errors import GemmgenError
+from gemmgen.literals import visible
+
+if TYPE_CHECKING:
+    from gemmgen.tune.tuning import Tick
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+WAKING_SECONDS = 0.2
+"""How often the waiting thread wakes: a signal that comes just as it falls asleep does not wake it."""
+
+
+def run_each(
+    paths: Iterable[S],
+    action: Callable[[S], T],
+    progress: Callable[[str], None] | None = None,
+    *,
+    parallel: bool = False,
+) -> tuple[list[T], bool]:
+    """Run an action on each path, in order, past what is rejected; return results, and whether any failed."""
+
+    def attempt(path: S) -> T | GemmgenError:
+        if progress:
+            progress(str(path))
+        try:
+            return action(path)
+        except GemmgenError as error:
+            return error
+
+    pool = ThreadPoolExecutor(os.cpu_count() if parallel else 1)
+    try:
+        attempts = [pool.submit(attempt, path) for path in paths]
+        while wait(attempts, WAKING_SECONDS).not_done:
+            pass
+        outcomes = [done.result() for done in attempts]
+    finally:
+        # An interrupt does not wait for the threads, whose work can take minutes: the process ends with them.
+        pool.shutdown(wait=False, cancel_futures=True)
+    results: list[T] = []
+    for outcome in outcomes:
+        if isinstance(outcome, GemmgenError):
+            complain(outcome)
+        else:
+            results.append(outcome)
+    return results, len(results) < len(outcomes)
+
+
+@contextmanager
+def progressing(what: str) -> Generator[Callable[[str], None]]:
+    """Give a function that tells on stderr what is being done; a spinner where that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: tell(f"{what} {step}")
+        return
+    try:
+        with console.status(Text(what)) as status:
+            yield lambda step: status.update(Text(visible(f"{what} {step}")))  # no markup
+    finally:
+        console.show_cursor()  # an interrupt can come before the status is there to do it
+
+
+@contextmanager
+def tuning_progress() -> Generator[Callable[[Tick], None]]:
+    """Give a function that shows how far tuning is: a bar with the time left, or lines without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        told: set[tuple[str, str]] = set()
+
+        def tell_once(tick: Tick) -> None:
+            text = tick.text.partition(",")[0]
+            if (tick.subject, text) not in told:  # not every trial
+                told.add((tick.subject, text))
+                tell(f"tuning {tick.subject}, {tick.number} of {tick.count}: {text}")
+
+        yield tell_once
+        return
+    left = TimeRemainingColumn(compact=True)
+    what = TextColumn("{task.description}", markup=False)
+    with Progress(what, BarColumn(), TaskProgressColumn(), left, console=console) as shown:
+        bar = shown.add_task("tuning", total=None)
+
+        def show(tick: Tick) -> None:
+            done = (tick.number - 1) * tick.budget + min(tick.spent, tick.budget)
+            shown.update(
+                bar,
+                total=tick.count * tick.budget,
+                completed=done,
+                description=visible(f"{tick.subject}, {tick.number} of {tick.count}: {tick.text}"),
+            )
+
+        yield show
+
+
+def prefixed(progress: Callable[[str], None], subject: str, step: str) -> None:
+    """Tell a step of one subject."""
+    progress(f"{subject}: {step}")
+
+
+_States = dict[Path, tuple[int, int] | None]
+"""Of each watched file, the nanosecond of its last change and its bytes; None of one that is not there."""
+
+LOOKING_SECONDS = 0.3
+"""How often a watched file is looked at."""
+
+
+def watch(files: Callable[[], Sequence[Path]], command: Callable[[], None]) -> NoReturn:
+    """Run a command now, and again each time that one of the files has changed; until it is interrupted."""
+    if RUN.as_json or RUN.sarif or Path("-") in files():
+        message = "goes with files and text: leave out --json, --sarif and `-`"
+        raise typer.BadParameter(message, param_hint="--watch")
+    while True:
+        before = _states(files())
+        with suppress(typer.Exit):
+            ended(lambda: _nothing(command))
+        sys.stdout.flush()
+        count = len(before)
+        tell(f"watching {count} {'spec' if count == 1 else 'specs'}")
+        _until_saved(files, before)
+
+
+def _until_saved(files: Callable[[], Sequence[Path]], before: _States) -> None:
+    """Return once the files differ from before and two looks agree: who saves a file empties it first."""
+    last = before
+    while (now := _states(files())) == before or now != last:
+        last = now
+        time.sleep(LOOKING_SECONDS)
+
+
+def _nothing(command: Callable[[], None]) -> int:
+    command()
+    return 0
+
+
+def _states(files: Sequence[Path]) -> _States:
+    """Return what changes when a file is written; None of one that is not there."""
+
+    def state(path: Path) -> tuple[int, int] | None:
+        try:
+            status = path.stat()
+        except (OSError, ValueError):
+            return None
+        return status.st_mtime_ns, status.st_size
+
+    return {path: state(path) for path in files}

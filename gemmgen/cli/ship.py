@@ -1,0 +1,146 @@
+"""Commands that write kernels for others' programs: library and export."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemmgen.cli.drawings import write_pages
+from gemmgen.cli.options import Json, Lowering, Pages, Specs, refuse_duplicates
+from gemmgen.cli.reporting import complain, end, print_json, say, tell
+from gemmgen.cli.running import progressing, run_each
+from gemmgen.device import require_compiler
+from gemmgen.errors import GemmgenError
+from gemmgen.library import KERNELS as MOST_KERNELS
+from gemmgen.library import package
+
+
+def library_command(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|DIR", help="Of the package; with --check or --refresh where it is.")
+    ],
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", metavar="FILE", help="A spec, a record of a suite or a tuned table; repeatable."
+        ),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option("--table", metavar="FILE", help="A table of `gemmgen tune`, as --from.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where libraries live.")] = Path(
+        "libraries"
+    ),
+    problem: Annotated[
+        str, typer.Option("--problem", metavar="WORDS", help="Which, where sources have several.")
+    ] = "",
+    kernels: Annotated[
+        int, typer.Option("--kernels", metavar="N", min=1, help="How many at most.")
+    ] = MOST_KERNELS,
+    dependent: Annotated[
+        bool,
+        typer.Option(
+            "--dependent-launch",
+            help="Start its kernels while the one ahead still runs, where they can: they wait for its end.",
+        ),
+    ] = False,
+    lowering: Lowering = True,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Also say how the rule does on N and K that it does not know.")
+    ] = False,
+    hub: Annotated[
+        Path | None,
+        typer.Option(
+            "--hub", metavar="DIR", help="Also write a repository for Hugging Face's kernel-builder."
+        ),
+    ] = None,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            "--vllm", metavar="DIR", help="Also write its tiles as tables N=…,K=…,device_name=….json."
+        ),
+    ] = None,
+    checking: Annotated[
+        bool, typer.Option("--check", help="Find what is missing, stale or edited in a library.")
+    ] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Make a library's files anew, its choice as it is.")
+    ] = False,
+    pages: Pages = None,
+    as_json: Json = False,
+) -> None:
+    """Make a package of the kernels that are best for many shapes, and of the table that chooses."""
+    from gemmgen import library
+    from gemmgen.library import sources as library_sources
+
+    paths = [*(sources or ()), *([table] if table else ())]
+    if bool(paths) == (checking or refresh) or (checking and refresh):
+        raise typer.BadParameter("give --from, or --check, or --refresh", param_hint="--from")
+    if checking:
+        _check_library(name, as_json=as_json)
+        return
+    if lowering:
+        require_compiler()
+    if refresh:
+        made, report = package.read_library(Path(name)), library.Report()
+        out = package.parent_of(Path(name))
+    else:
+        found = library_sources.read(paths, problem or None)
+        complain(GemmgenError(found.warnings))
+        choice = library.choose(found, kernels)
+        made = package.assemble(name, found, choice, dependent=dependent)
+        report = library.Report.of(found, choice, kernels if leave_out else None)
+    with progressing("compiling") as progress:
+        failed = lowering and run_each(made.members, package.lowered, progress, parallel=True)[1]
+    if not failed:
+        written = package.write(made, out)
+        early = sum(member.product.plan.dependent for member in made.members)
+        told = [f"{early} of {len(made.members)} kernels start early"] if dependent else []
+        told += [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
+        told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
+        told += write_pages((member.product for member in made.members), pages)
+        if as_json:
+            print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})
+        else:
+            say("\n".join([f"wrote {written}: {made}", *report.lines(), *told]))
+    end(failed)
+
+
+def _check_library(name: str, *, as_json: bool) -> None:
+    """Tell the files of a library that are missing, stale or edited."""
+    findings = package.check(Path(name))
+    if as_json:
+        print_json({f.diagnostic.path: {"state": f.diagnostic.code} for f in findings})
+    for finding in findings:
+        complain(GemmgenError([finding.diagnostic]))
+    if not (findings or as_json):
+        say(f"{name}: up to date")
+    end(bool(findings))
+
+
+def export_command(
+    specs: Specs,
+    aot: Annotated[
+        Path, typer.Option("--aot", metavar="DIR", help="Where the cubin and its launcher in C are written.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write kernels for programs without Python: a cubin, a launcher in C, and a program that tests both."""
+    require_compiler()
+    from gemmgen.build import export
+    from gemmgen.triton_api import cuda_include
+
+    refuse_duplicates(specs)
+    with progressing("exporting") as progress:
+        exported, failed = run_each(specs, partial(export, directory=aot), progress, parallel=True)
+    if as_json:
+        print_json([item.as_dict() for item in exported])
+    elif exported:
+        say("\n".join(f"wrote {path}" for item in exported for path in item.files))
+        command = shlex.join(["make", "-C", str(aot), f"CUDA_INCLUDE={cuda_include()}"])
+        tell(f"next, `{command}`, and with `check` behind it on a GPU")
+    end(failed)
