@@ -65,7 +65,7 @@ tests: $(INSTALLED)
 	$(BIN)/python -m pytest -m 'not gpu' -n auto --durations=15
 
 coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none of them runs
-	$(BIN)/python -m pytest -m 'not gpu' -n auto --cov=gemmgen --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -m 'not gpu' -n auto --cov=gemmgen --cov=gluonsim --cov-report=term-missing:skip-covered
 
 gpu: $(INSTALLED) ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
 	$(BIN)/python -m pytest -m gpu

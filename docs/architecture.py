@@ -1,8 +1,8 @@
-"""Draw docs/architecture.svg from the imports of gemmgen's files.
+"""Draw docs/architecture.svg from the imports of the files of gemmgen and gluonsim.
 
 ``python docs/architecture.py`` rewrites the picture; a test fails while it is not what this would draw. What
-is imported stands above what imports it. An arrow leads from a part of gemmgen to one that builds on it;
-those that follow from others are left out, as are the package's root and ``__main__``.
+is imported stands above what imports it. An arrow leads from a part, which may be gluonsim as a whole, to one
+that builds on it; those that follow from others are left out, as are gemmgen's root and ``__main__``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from textwrap import wrap
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "architecture.svg"
 PACKAGE = "gemmgen"
+PACKAGES = (PACKAGE, "gluonsim")
+"""In the wheel; each but the first one is one part."""
 LEFT_OUT = frozenset({PACKAGE, "__main__"})
 
 Graph = dict[str, frozenset[str]]
@@ -28,16 +30,17 @@ Graph = dict[str, frozenset[str]]
 
 
 def files(root: Path = ROOT) -> dict[str, Path]:
-    """Return the files of the package by the dotted names of their modules."""
+    """Return the files of the packages by the dotted names of their modules."""
     named: dict[str, Path] = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
-        named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            named[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return named
 
 
 def imports(root: Path = ROOT) -> Graph:
-    """Return what each module imports of the package, also for types alone and inside of functions."""
+    """Return what each module imports of the packages, also for types alone and inside of functions."""
     named = files(root)
     return {
         name: frozenset(target for target in _imported(name, path, named) if target != name)
@@ -84,7 +87,7 @@ def _reached(graph: Mapping[str, frozenset[str]], start: str) -> set[str]:
 
 
 def parts(graph: Mapping[str, frozenset[str]]) -> Graph:
-    """Return the same between the parts of the package: its directories, and the files beside them."""
+    """Return the same between parts: the directories of gemmgen, the files beside them, and gluonsim."""
     names = {_part(name) for name in graph} - LEFT_OUT
     return {
         name: frozenset(
@@ -99,7 +102,8 @@ def parts(graph: Mapping[str, frozenset[str]]) -> Graph:
 
 
 def _part(module: str) -> str:
-    return module.split(".")[1] if "." in module else PACKAGE
+    package, *below = module.split(".")
+    return below[0] if package == PACKAGE and below else package
 
 
 def reduced(graph: Graph) -> Graph:
@@ -167,7 +171,7 @@ def purpose(path: Path) -> str:
 
 
 def _box(name: str, root: Path) -> Box:
-    package = root / PACKAGE / name / "__init__.py"
+    package = (root / name if name in PACKAGES else root / PACKAGE / name) / "__init__.py"
     if package.exists():
         lines = tuple(wrap(purpose(package), COLUMNS))
         widest = max([len(name) * 8.6, *(len(line) * 5.7 for line in lines)])

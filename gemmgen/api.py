@@ -3,7 +3,7 @@
 What is wrong with a spec, a kernel or the machine is raised as one ``GemmgenError``, whose ``diagnostics``
 say what the command line prints. ``plan`` takes milliseconds and needs neither torch nor Triton; nothing
 heavy is imported before a function that needs it is called. (The functions are not in ``gemmgen`` itself,
-where ``gemmgen.plan`` and ``gemmgen.simulate`` are the packages of these stages.)
+where ``gemmgen.plan`` is the package of that stage.)
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ import pytest
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL, GPUS, HOPPER, Architecture
-from gemmgen.simulate import Finding, Kind, Result
-from gemmgen.simulate.policies import DEFAULT_SCHEDULES
-from gemmgen.simulate.pretended import pretended
+from gluonsim import Finding, Kind, Result
+from gluonsim.policies import DEFAULT_SCHEDULES
+from gluonsim.pretended import pretended
 
 VARIABLE = "GEMMGEN_FOREIGN_DIR"
 """Names the folder of the files; they are not part of this repository."""

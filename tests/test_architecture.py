@@ -53,6 +53,33 @@ def test_an_import_inside_of_a_function_and_one_for_types_close_a_circle(
     assert found == [["gemmgen.plan", "gemmgen.roles", "gemmgen.tiles"]]
 
 
+LEAVES = frozenset(
+    {
+        "cache",
+        "drawing",
+        "errors",
+        "hardware",
+        "literals",
+        "module",
+        "numerics.encoding",
+        "scratch",
+        "triton_api",
+    }
+)
+"""Modules of gemmgen, and packages, that know no specs and that gluonsim shares."""
+
+
+def test_the_simulator_imports_nothing_that_knows_specs(architecture: ModuleType) -> None:
+    imported = {
+        target.removeprefix("gemmgen.")
+        for name, targets in architecture.imports().items()
+        if name.split(".")[0] == "gluonsim"
+        for target in targets
+        if target.split(".")[0] == "gemmgen"
+    }
+    assert {name for name in imported if not {name, name.rpartition(".")[0]} & LEAVES} == set()
+
+
 def test_parts_that_import_each_other_are_not_drawn(architecture: ModuleType, tmp_path: Path) -> None:
     sources = {
         "plan__rules": "import gemmgen.spec.model",

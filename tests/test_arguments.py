@@ -18,7 +18,7 @@ from gemmgen.hardware import BLACKWELL
 from gemmgen.numerics.case import kernel_arguments
 from gemmgen.numerics.inputs import Matrix, integer_inputs, random_inputs
 from gemmgen.numerics.reference import reference
-from gemmgen.simulate import run
+from gluonsim import run
 
 gl = cast(Any, gl_)
 kernels = cast(Any, kernels_)

@@ -16,8 +16,8 @@ from gemmgen.plan.tcgen05.tile_rules import CLUSTERS
 from gemmgen.problem import Shape
 from gemmgen.product import Product
 from gemmgen.render import render
-from gemmgen.simulate.policies import schedules
 from gemmgen.verify.simulation import Launch, ring_launch, simulate_product
+from gluonsim.policies import schedules
 
 SEEDS = 5
 PROGRAMS = 2

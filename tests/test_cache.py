@@ -25,7 +25,7 @@ from gemmgen import cache
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
 from gemmgen.product import make
-from gemmgen.simulate import ttgir
+from gluonsim import ttgir
 
 ROOT = Path(__file__).parent.parent
 SPEC = ROOT / "specs" / "h100_bf16_single_tile.yaml"

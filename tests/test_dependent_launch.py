@@ -20,7 +20,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate import Kind, Result, Severity, run, simulate
+from gluonsim import Kind, Result, Severity, run, simulate
 
 KERNELS = Path(__file__).parent / "kernels" / "dependent.py"
 SCHEDULES = (*FIXED, *["random"] * 10)

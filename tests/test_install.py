@@ -30,6 +30,9 @@ EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+PACKAGES = ("gemmgen", "gluonsim")
+
+
 def requirements(lines: list[str]) -> dict[str, Requirement]:
     return {found.name: found for found in map(Requirement, lines)}
 
@@ -51,6 +54,10 @@ def test_the_pinned_triton_is_the_supported_one() -> None:
 
 def test_development_brings_what_compiles_draws_and_tunes() -> None:
     assert requirements(EXTRAS["dev"])["gemmgen"].extras == {"compile", "plot", "tune"}
+
+
+def test_the_simulator_needs_what_compiles() -> None:
+    assert requirements(EXTRAS["simulate"])["gemmgen"].extras == {"compile"}
 
 
 def wanted_triton(torch_requirements: list[str]) -> SpecifierSet | None:
@@ -137,13 +144,17 @@ INVALID = ROOT / "tests" / "invalid"
 
 def test_the_wheel_has_the_package_the_templates_and_the_examples(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gemmgen").rglob("*.py")}
+    packages = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in [*(ROOT / package).rglob("*.py"), ROOT / package / "py.typed"]
+    }
     templates = {
         f"gemmgen/{path.relative_to(ROOT).as_posix()}" for path in (ROOT / "templates").rglob("*.j2")
     }
     shown = {f"gemmgen/invalid/{path.relative_to(INVALID).as_posix()}" for path in INVALID.glob("*/*.*")}
-    assert package | templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= names
-    assert {name.split("/")[0] for name in names} == {"gemmgen", f"gemmgen-{gemmgen.__version__}.dist-info"}
+    assert packages | templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= names
+    assert {name.split("/")[0] for name in names} == {*PACKAGES, f"gemmgen-{gemmgen.__version__}.dist-info"}
 
 
 def test_a_base_installation_brings_neither_torch_nor_triton(wheel: Path) -> None:

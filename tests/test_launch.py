@@ -19,9 +19,9 @@ from modules import ROOT
 from torch import Tensor
 
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.simulate import Kind, Result, execution, simulate
-from gemmgen.simulate.clocks import Clock, Component, Tick, learn
-from gemmgen.simulate.findings import Findings
+from gluonsim import Kind, Result, execution, simulate
+from gluonsim.clocks import Clock, Component, Tick, learn
+from gluonsim.findings import Findings
 
 gluon: Any = copies
 """Triton's decorators have no types."""
@@ -62,7 +62,7 @@ warnings.simplefilter("ignore")  # torch says that it has no NumPy
 sys.path.insert(0, {str(ROOT / "tests")!r})
 import torch
 from kernels.copies import copy_kernel, descriptors
-from gemmgen.simulate import simulate
+from gluonsim import simulate
 source, target = torch.ones(64, 32), torch.zeros(64, 32)
 result = simulate(copy_kernel, expect={{"out_desc": source}})[1](*descriptors(source, target), 4, True, 4)
 assert result.findings == (), result
@@ -84,7 +84,6 @@ print(sorted(name for name in sys.modules if name.startswith("gemmgen.")))
         "module",
         "numerics",
         "scratch",
-        "simulate",
         "triton_api",
     }
 

@@ -28,9 +28,9 @@ from gemmgen.lower import lower
 from gemmgen.pictures import drawings, layouts, look_ups, place
 from gemmgen.pictures.layouts import Bases, RegisterTile, ScaleTile, SharedTile, TensorTile
 from gemmgen.plan.kernel import Kernel
-from gemmgen.simulate import places
-from gemmgen.simulate.parse import Operation
 from gemmgen.verify.simulation import Launch, simulate_product
+from gluonsim import places
+from gluonsim.parse import Operation
 
 Layout = Any
 Numbers = Any

@@ -33,11 +33,11 @@ from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits, poison, rounded
 from gemmgen.plan import plan_spec
 from gemmgen.product import make
-from gemmgen.simulate import simulate
 from gemmgen.spec import Spec, SpecFile, load_spec
 from gemmgen.triton_api import specialize
 from gemmgen.verify import verify
 from gemmgen.verify.shapes import ACCEPTANCE_SHAPES, MISALIGNED_SHAPES, acceptance_shapes
+from gluonsim import simulate
 
 COMMITTED = tuple(path for path in SPECS if made(path).plan.problem.copies_misaligned)
 SHAPES = ((5, 11, 9), (9, 24, 17), (33, 7, 40), (8, 16, 16), (1, 1, 1), (3, 1, 588), (130, 259, 100))

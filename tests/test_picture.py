@@ -18,8 +18,8 @@ from kernels.copies import copy_kernel, descriptors
 from modules import ROOT
 
 from gemmgen.drawing import LETTER_WIDTH
-from gemmgen.simulate import Result, simulate
-from gemmgen.simulate.picture import MOST_COLUMNS, Phase, Span, Trace, drawn
+from gluonsim import Result, simulate
+from gluonsim.picture import MOST_COLUMNS, Phase, Span, Trace, drawn
 
 DRAWN = ROOT / "docs" / "pipeline.svg"
 NAMESPACE = "{http://www.w3.org/2000/svg}"

@@ -47,7 +47,7 @@ def simulated(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
     """A folder with the kernels, in which pytest finds gemmgen's plugin and no other."""
     pytester.makepyfile(copies=COPIES.read_text(encoding="utf-8"))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p gemmgen.pytest_plugin")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p gluonsim.pytest_plugin")
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     )
@@ -248,7 +248,7 @@ def test_without_the_option_nothing_is_imported(simulated: pytest.Pytester) -> N
         import sys
 
         def test_nothing():
-            assert not {"torch", "triton", "gemmgen.simulate", "gemmgen.triton_api"} & set(sys.modules)
+            assert not {"torch", "triton", "gluonsim.launch", "gemmgen.triton_api"} & set(sys.modules)
         """
     )
     simulated.runpytest_subprocess().assert_outcomes(passed=1)

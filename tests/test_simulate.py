@@ -28,10 +28,10 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits
-from gemmgen.simulate import Kind, Severity, run
-from gemmgen.simulate.global_memory import Descriptor
-from gemmgen.simulate.operations.tensor_cores import EXACT_PRODUCTS, product
-from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
+from gluonsim import Kind, Severity, run
+from gluonsim.global_memory import Descriptor
+from gluonsim.operations.tensor_cores import EXACT_PRODUCTS, product
+from gluonsim.ttgir import GenericTtgir, lower_kernel
 
 kernels = cast(Any, kernels_)
 ROOT = Path(__file__).parent.parent
@@ -276,7 +276,7 @@ def test_an_unknown_attribute_is_an_error_with_its_line(monkeypatch: pytest.Monk
         text = lowered.text.replace('"tt.make_range"() <{', '"tt.make_range"() <{surprise = 1 : i32, ')
         return replace(lowered, text=text)
 
-    monkeypatch.setattr(sys.modules["gemmgen.simulate.execution"], "lower_kernel", lower)
+    monkeypatch.setattr(sys.modules["gluonsim.execution"], "lower_kernel", lower)
     x = small(128, dtype=torch.int32)
     with pytest.raises(GemmgenError) as error:
         run(kernels.increment_kernel, (1,), (x, x, 128, 128))

@@ -15,7 +15,7 @@ from kernels.launch import FIXED, lines_of
 from mutants.mutant import SCHEDULES
 from mutants.symptom import Symptom, Told
 
-from gemmgen.simulate import Kind
+from gluonsim import Kind
 
 KERNELS = Path(__file__).parent / "kernels" / "blackwell.py"
 NOTHING = "pass  # removed"

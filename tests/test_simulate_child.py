@@ -19,8 +19,8 @@ import gemmgen.scratch
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.scratch import LateError, LostError, discard, forked, in_kept, run_kept
-from gemmgen.simulate import ttgir
-from gemmgen.simulate.ttgir import in_child
+from gluonsim import ttgir
+from gluonsim.ttgir import in_child
 
 
 def test_a_child_returns_the_text() -> None:

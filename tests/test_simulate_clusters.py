@@ -16,7 +16,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gemmgen.errors import GemmgenError
 from gemmgen.scratch import forked
-from gemmgen.simulate import Kind, Result, Severity, run
+from gluonsim import Kind, Result, Severity, run
 
 gl: Any = importlib.import_module("triton.experimental.gluon.language")
 TensorDescriptor: Any = TensorDescriptor_

@@ -18,14 +18,14 @@ from mutants.mutant import launch_of, product_of
 from torch import Tensor
 
 from gemmgen.module import import_generated
-from gemmgen.simulate import Result
-from gemmgen.simulate.execution import undisturbed
-from gemmgen.simulate.findings import UNKNOWN, Findings
-from gemmgen.simulate.memory import Memory, View
-from gemmgen.simulate.parse import MemDescType, Operation
-from gemmgen.simulate.places import Layout, shared_memory_index
-from gemmgen.simulate.program import Known
 from gemmgen.verify.simulation import simulate_product
+from gluonsim import Result
+from gluonsim.execution import undisturbed
+from gluonsim.findings import UNKNOWN, Findings
+from gluonsim.memory import Memory, View
+from gluonsim.parse import MemDescType, Operation
+from gluonsim.places import Layout, shared_memory_index
+from gluonsim.program import Known
 
 RING, SLOT = MemDescType((2, 4), "f32", None), MemDescType((4,), "f32", None)
 HALF = MemDescType((2, 2), "f32", None)

@@ -15,8 +15,8 @@ from mutants.rings import SHAPES
 
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
-from gemmgen.simulate import POLICIES
 from gemmgen.verify.simulation import all_launches, pinned_launches, simulate_product, takes_parts
+from gluonsim import POLICIES
 
 FAMILIES = (rings, kinds, splits, parallel, stream_k, early, committed)
 MUTANTS = {name: mutant for family in FAMILIES for name, mutant in family.MUTANTS.items()}

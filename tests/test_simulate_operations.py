@@ -16,7 +16,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL
-from gemmgen.simulate import Kind, Result, Severity, run
+from gluonsim import Kind, Result, Severity, run
 
 kernels: Any = importlib.import_module("kernels.operations")
 FILE = Path(kernels.__file__)

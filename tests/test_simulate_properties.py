@@ -27,11 +27,11 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
     TensorMemoryScalesLayout,
 )
 
-from gemmgen.simulate import run
-from gemmgen.simulate.clocks import Clock, Component, Tick, join, learn, reached
-from gemmgen.simulate.findings import UNKNOWN
-from gemmgen.simulate.parse import TENSOR_MEMORY, Encoding, MemDescType, Operation, TensorType
-from gemmgen.simulate.places import (
+from gluonsim import run
+from gluonsim.clocks import Clock, Component, Tick, join, learn, reached
+from gluonsim.findings import UNKNOWN
+from gluonsim.parse import TENSOR_MEMORY, Encoding, MemDescType, Operation, TensorType
+from gluonsim.places import (
     ACCUMULATOR,
     COLUMN_BYTES,
     PITCH_BYTES,

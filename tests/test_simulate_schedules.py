@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gemmgen.module import import_generated
 from gemmgen.problem import Shape
-from gemmgen.simulate import Result, run
-from gemmgen.simulate.findings import Findings
+from gluonsim import Result, run
+from gluonsim.findings import Findings
 
 SEEDS = 100
 AT_A_TIME = 25

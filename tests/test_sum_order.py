@@ -30,13 +30,13 @@ from gemmgen.plan.planner import family_for, family_of
 from gemmgen.plan.rule import _traced  # pyright: ignore[reportPrivateUsage]
 from gemmgen.plan.sum_order import PATHS, SumOrder
 from gemmgen.product import Product, make, staged
-from gemmgen.simulate.memory import View
-from gemmgen.simulate.operations import tensor_cores
 from gemmgen.verify.simulation import (
     Launch,
     _Simulated,  # pyright: ignore[reportPrivateUsage]
     programs_of,
 )
+from gluonsim.memory import View
+from gluonsim.operations import tensor_cores
 
 N, K = 256, 8192
 

@@ -31,7 +31,7 @@ from mutants.mutant import SCHEDULES as MUTANT_SCHEDULES
 from mutants.symptom import Symptom, Told
 
 from gemmgen.hardware import BLACKWELL
-from gemmgen.simulate import POLICIES, Kind, Severity
+from gluonsim import POLICIES, Kind, Severity
 
 SCHEDULES = (*POLICIES, "random")
 

@@ -13,8 +13,8 @@ from gemmgen.cli.reporting import unwritable, write
 from gemmgen.product import Product
 
 if TYPE_CHECKING:
-    from gemmgen.simulate import Result
     from gemmgen.verify.simulation import Simulation
+    from gluonsim import Result
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from gemmgen.product import Product, make, staged
 from gemmgen.scratch import usable_cores
 
 if TYPE_CHECKING:
-    from gemmgen.simulate import Result
-    from gemmgen.simulate.pretended import Program
     from gemmgen.verify.simulation import Simulation
+    from gluonsim import Result
+    from gluonsim.pretended import Program
 
 
 def lower_command(
@@ -155,7 +155,7 @@ class SimulationOptions:
 
 def _program(subject: str, args: str | None, grid: str | None) -> Program:
     """Return what a subject names, with what it is called with."""
-    from gemmgen.simulate.pretended import Program
+    from gluonsim.pretended import Program
 
     file, _, function = subject.partition("::")
     if not function and (args is not None or grid is not None):
@@ -167,9 +167,9 @@ def _simulate_programs(
     called: list[Program], target: str, sarif: Path | None, options: SimulationOptions
 ) -> None:
     """Run programs as if there were the GPU that they are for, and what they launch in the simulator."""
-    from gemmgen.simulate import Severity, gpu_of_target, policies
-    from gemmgen.simulate.pretended import run_program
-    from gemmgen.simulate.result import notes_by_kernel, sarif_log
+    from gluonsim import Severity, gpu_of_target, policies
+    from gluonsim.pretended import run_program
+    from gluonsim.result import notes_by_kernel, sarif_log
 
     gpu = gpu_of_target(target)
     shown: dict[str, list[Result]] = {}

@@ -35,11 +35,11 @@ from gemmgen.plan.roles import tensor_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import Product, staged
 from gemmgen.render.overview import argument_name
-from gemmgen.simulate.execution import run, undisturbed
-from gemmgen.simulate.findings import Finding, Kind, Severity, brief, message
-from gemmgen.simulate.picture import Trace, drawn
-from gemmgen.simulate.policies import schedules
-from gemmgen.simulate.result import PHASES_TO_COVER, Result, counted
+from gluonsim.execution import run, undisturbed
+from gluonsim.findings import Finding, Kind, Severity, brief, message
+from gluonsim.picture import Trace, drawn
+from gluonsim.policies import schedules
+from gluonsim.result import PHASES_TO_COVER, Result, counted
 
 QUICK_SCHEDULES = ("lazy", "eager", "random")
 """What a build has time for."""

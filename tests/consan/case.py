@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gemmgen.simulate import Finding, Severity
+from gluonsim import Finding, Severity
 
 CLEAN = "clean"
 NO_VERDICT = "no verdict"

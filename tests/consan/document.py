@@ -13,7 +13,7 @@ from consan.foreign_files import FOREIGN, FOREIGN_FAULTS
 from consan.generated import AS_GENERATED, KINDS, LAUNCHES, MODULE_CASES, RINGS, STRUCTURES
 from consan.reasons import BY_DESIGN, DIFFERENCES, MESSAGES
 from gemmgen.numerics.reference import tolerance
-from gemmgen.simulate import Kind
+from gluonsim import Kind
 
 DOCUMENT = ROOT / "docs" / "agreement.md"
 CLASSES: Mapping[str, tuple[Kind, ...]] = {

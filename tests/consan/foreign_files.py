@@ -19,8 +19,8 @@ from mutants.mutant import SCHEDULES
 
 from consan.case import CLEAN, REFUSED, SKIPPED, Device, Simulated
 from gemmgen.hardware import HOPPER
-from gemmgen.simulate.policies import DEFAULT_SCHEDULES
 from gemmgen.triton_api import replaced
+from gluonsim.policies import DEFAULT_SCHEDULES
 
 FOREIGN, FOREIGN_FAULTS = "other people's kernels", "faults in other people's kernels"
 FILES = ("01-intro", "02-layouts", "04-tma", "05-wgmma", "07-persistence", "08-warp-specialization")

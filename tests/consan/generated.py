@@ -24,9 +24,9 @@ from gemmgen.numerics.encoding import bits, rounded
 from gemmgen.numerics.inputs import Inputs, Matrix, integer_inputs, is_exact, random_inputs
 from gemmgen.numerics.reference import deviation, reference, tolerance
 from gemmgen.product import Product, make
-from gemmgen.simulate import Kind, Result, run
 from gemmgen.spec import SpecFile
 from gemmgen.verify.simulation import Launch, early_arguments, restored_arguments, ring_launch
+from gluonsim import Kind, Result, run
 
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 DELAY = "for _ in range(64):  # no store is in flight: this only takes time\n            tma.store_wait(0)"

@@ -14,7 +14,7 @@ from triton.experimental.gluon.nvidia.hopper import (  # pyright: ignore[reportM
 )
 
 from gemmgen.hardware import BLACKWELL
-from gemmgen.simulate import Result, run
+from gluonsim import Result, run
 
 gl = cast(Any, gl_)
 Bases = list[list[int]]

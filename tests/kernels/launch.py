@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gemmgen.simulate import Result, run
+from gluonsim import Result, run
 
 FIXED = ("lazy", "eager", "lifo")
 

@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (  # pyright: ig
 )
 
 from gemmgen.hardware import BLACKWELL, HOPPER, Architecture
-from gemmgen.simulate import Result, run
+from gluonsim import Result, run
 from kernels.blackwell_launch import (
     DTYPES,
     FORMATS,

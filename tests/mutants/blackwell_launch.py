@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmgen.simulate import Kind, Severity
+from gluonsim import Kind, Severity
 from mutants.blackwell import (
     COPY_A_SCALES,
     MMA,

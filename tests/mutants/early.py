@@ -6,7 +6,7 @@ loads. So its missing wait is a fault where it reads C, a bias or a scale.
 
 from __future__ import annotations
 
-from gemmgen.simulate import Kind
+from gluonsim import Kind
 from mutants.kinds import WRONG_NUMBERS
 from mutants.mutant import NOTHING, of
 

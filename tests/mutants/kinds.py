@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemmgen.simulate import Kind, Severity
+from gluonsim import Kind, Severity
 from mutants.mutant import NOTHING, of
 
 K = Kind

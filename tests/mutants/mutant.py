@@ -12,7 +12,6 @@ from pathlib import Path
 from modules import ROOT, module_file, spec_file
 
 from gemmgen.product import Product, make
-from gemmgen.simulate import Severity
 from gemmgen.verify.simulation import (
     Launch,
     Problem,
@@ -21,6 +20,7 @@ from gemmgen.verify.simulation import (
     simulate_product,
     takes_parts,
 )
+from gluonsim import Severity
 from mutants.symptom import Symptom, Told
 
 NOTHING = "pass  # removed"

@@ -5,7 +5,7 @@ That `gl.barrier()` is missing before the counter is none: the compiler has all 
 
 from __future__ import annotations
 
-from gemmgen.simulate import Kind
+from gluonsim import Kind
 from mutants.kinds import WRONG_NUMBERS
 from mutants.mutant import NOTHING, of
 

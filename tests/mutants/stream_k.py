@@ -8,7 +8,7 @@ release.
 
 from __future__ import annotations
 
-from gemmgen.simulate import Kind
+from gluonsim import Kind
 from mutants.kinds import WRONG_NUMBERS
 from mutants.mutant import of
 

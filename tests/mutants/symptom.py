@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemmgen.simulate import Finding, Kind, Severity
+from gluonsim import Finding, Kind, Severity
 
 
 @dataclass(frozen=True)

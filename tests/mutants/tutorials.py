@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gemmgen.hardware import BLACKWELL, HOPPER, Architecture
-from gemmgen.simulate import Kind, Severity
+from gluonsim import Kind, Severity
 from mutants.mutant import NOTHING, changed
 from mutants.symptom import Symptom
 

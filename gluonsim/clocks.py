@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemmgen.simulate.findings import UNKNOWN, Location, Moment
+from gluonsim.findings import UNKNOWN, Location, Moment
 
 NUMBER_BITS = 32
 """Of a component's number in a clock; the highest is the guard bit of `maximum`, and always 0."""

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.parse import Encoding, MemDescType, Operation, Type
+from gluonsim.findings import refusal
+from gluonsim.parse import Encoding, MemDescType, Operation, Type
 
 GRANULE_BYTES = 4
 """Accesses are told apart down to this size: a bank of shared memory."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 if TYPE_CHECKING:
-    from gemmgen.simulate import Finding, Result
+    from gluonsim import Finding, Result
 
 PROPERTY = "gluon-simulate"
 """Under this name a test's report carries its launches and findings, also from a worker of xdist."""
@@ -66,9 +66,9 @@ class Simulating:
     def __init__(self, config: pytest.Config, target: str) -> None:
         from gemmgen.errors import GemmgenError
         from gemmgen.scratch import usable_cores
-        from gemmgen.simulate import gpu_of_target
-        from gemmgen.simulate.policies import policy_of
-        from gemmgen.simulate.pretended import pretended
+        from gluonsim import gpu_of_target
+        from gluonsim.policies import policy_of
+        from gluonsim.pretended import pretended
 
         self._schedules = tuple(filter(None, str(config.getoption("--gluon-schedules")).split(",")))
         self._sarif: str | None = config.getoption("--gluon-sarif")
@@ -116,7 +116,7 @@ class Simulating:
     def _judged(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Run a part of a test; fail it where a launch had findings, or add them where it fails anyway."""
         from gemmgen.errors import GemmgenError
-        from gemmgen.simulate.findings import Severity
+        from gluonsim.findings import Severity
 
         known = len(self._launched)
         self._in_test = True
@@ -152,7 +152,7 @@ class Simulating:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how much was simulated and what was found, after what failed no test and is worth a look."""
-        from gemmgen.simulate.result import counted
+        from gluonsim.result import counted
 
         if remarks := self._remarks():
             terminalreporter.section("gluon-simulate: lints and notes")
@@ -168,8 +168,8 @@ class Simulating:
 
     def _remarks(self) -> dict[str, list[str]]:
         """Return lints and notes, each with the tests that it comes from."""
-        from gemmgen.simulate import Finding, Severity
-        from gemmgen.simulate.result import notes_by_kernel
+        from gluonsim import Finding, Severity
+        from gluonsim.result import notes_by_kernel
 
         tests: dict[str, dict[str, None]] = {}
         tests_of: dict[str, dict[str, None]] = {}
@@ -186,7 +186,7 @@ class Simulating:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write the findings of all tests."""
-        from gemmgen.simulate.result import sarif_log
+        from gluonsim.result import sarif_log
 
         if self._sarif and not hasattr(session.config, "workerinput"):
             log = json.dumps(sarif_log(self._findings()), indent=2)
@@ -194,7 +194,7 @@ class Simulating:
 
     def _findings(self) -> list[Finding]:
         """Return the findings of all tests, each once."""
-        from gemmgen.simulate import Finding
+        from gluonsim import Finding
 
         found = (Finding.from_dict(values) for told in self._told for values in told["findings"])
         return list({str(finding): finding for finding in found}.values())
@@ -202,9 +202,9 @@ class Simulating:
 
 def _end_where_theirs_ends(error: BaseException) -> None:
     """Cut from a traceback the frames of Triton and of the simulator, which follow the user's own."""
-    from gemmgen.triton_api import library_directory
+    from gemmgen import triton_api
 
-    libraries = (library_directory(), Path(__file__).parent)
+    libraries = (triton_api.library_directory(), Path(triton_api.__file__).parent, Path(__file__).parent)
     last: TracebackType | None = None
     trace = error.__traceback__
     while trace:

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from gemmgen.simulate.clocks import Barrier, Tick, join, learn
-from gemmgen.simulate.findings import Kind, Severity, refusal
-from gemmgen.simulate.global_memory import AHEAD
-from gemmgen.simulate.memory import Proxy, View
-from gemmgen.simulate.operations import operation, resolved
-from gemmgen.simulate.parse import Block, MemDescType, Operation, walk
-from gemmgen.simulate.picture import Span
-from gemmgen.simulate.program import (
+from gluonsim.clocks import Barrier, Tick, join, learn
+from gluonsim.findings import Kind, Severity, refusal
+from gluonsim.global_memory import AHEAD
+from gluonsim.memory import Proxy, View
+from gluonsim.operations import operation, resolved
+from gluonsim.parse import Block, MemDescType, Operation, walk
+from gluonsim.picture import Span
+from gluonsim.program import (
     Agent,
     BarrierWait,
     Handler,
@@ -363,7 +363,7 @@ def get_num_programs(agent: Agent, op: Operation) -> int:
     "ttg.warp_specialize",
     "partitionNumWarps",
     "warpGroupStartIds",
-    "requestedRegisters",  # these two: see gemmgen.simulate.budget
+    "requestedRegisters",  # these two: see gluonsim.verdicts
     "actualRegisters",
 )
 def warp_specialize(op: Operation) -> Handler:

@@ -7,9 +7,9 @@ from inspect import isgeneratorfunction
 from types import ModuleType
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.parse import TERMINATORS, Block, Operation, blocks
-from gemmgen.simulate.program import Agent, Code, Entry, Handler, Step, placed
+from gluonsim.findings import refusal
+from gluonsim.parse import TERMINATORS, Block, Operation, blocks
+from gluonsim.program import Agent, Code, Entry, Handler, Step, placed
 
 HINTS = ("tt.divisibility", "tt.contiguity", "tt.constancy")
 """What a kernel's author says of addresses, and this takes on trust."""

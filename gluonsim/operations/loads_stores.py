@@ -14,15 +14,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import learn
-from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.global_memory import PLAIN, VOLATILE, Elements, Region, Scope, Strength, same_bits
-from gemmgen.simulate.memory import STORE_OF_THE_SAME, View
-from gemmgen.simulate.operations import computation, operation, resolved
-from gemmgen.simulate.operations.control import find, meet, owner
-from gemmgen.simulate.parse import SHARED_MEMORY, Distributed, MemDescType, Operation, TensorType, Type
-from gemmgen.simulate.places import REINTERPRET, SUBSLICE
-from gemmgen.simulate.program import Agent, Event, Handler, PollWait, Steps, Undefined, Watch
+from gluonsim.clocks import learn
+from gluonsim.findings import refusal
+from gluonsim.global_memory import PLAIN, VOLATILE, Elements, Region, Scope, Strength, same_bits
+from gluonsim.memory import STORE_OF_THE_SAME, View
+from gluonsim.operations import computation, operation, resolved
+from gluonsim.operations.control import find, meet, owner
+from gluonsim.parse import SHARED_MEMORY, Distributed, MemDescType, Operation, TensorType, Type
+from gluonsim.places import REINTERPRET, SUBSLICE
+from gluonsim.program import Agent, Event, Handler, PollWait, Steps, Undefined, Watch
 
 TOKEN = None
 """Orders operations for the compiler; here the order is that of the program."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from gemmgen.numerics.encoding import rounded_to_tf32
-from gemmgen.simulate.clocks import Clock, Component, Knowledge, join, reached
-from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusal
-from gemmgen.simulate.memory import Access, Proxy
+from gluonsim.clocks import Clock, Component, Knowledge, join, reached
+from gluonsim.findings import Findings, Kind, Location, Severity, refusal
+from gluonsim.memory import Access, Proxy
 
 REDUCTIONS: dict[str, Any] = {"add": torch.add, "min": torch.minimum, "max": torch.maximum}
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from gemmgen.simulate.findings import refusal
+from gluonsim.findings import refusal
 
 Step = TypeVar("Step")
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import HOPPER, Architecture
 from gemmgen.scratch import LostError, forked
-from gemmgen.simulate.findings import Findings, Kind, refusal
-from gemmgen.simulate.global_memory import (
+from gluonsim.findings import Findings, Kind, refusal
+from gluonsim.global_memory import (
     Dependence,
     Descriptor,
     Elements,
@@ -28,7 +28,7 @@ from gemmgen.simulate.global_memory import (
     Storage,
     differing,
 )
-from gemmgen.simulate.operations import (
+from gluonsim.operations import (
     arith,
     code,
     control,
@@ -36,12 +36,12 @@ from gemmgen.simulate.operations import (
     tensor_cores,
     transfers,
 )
-from gemmgen.simulate.operations.control import GDC_WAIT, only_looks
-from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.parse import Block, DescriptorType, Operation, parse, walk
-from gemmgen.simulate.picture import Trace
-from gemmgen.simulate.places import Layout, shared_memory_index, tensor_memory_index
-from gemmgen.simulate.policies import (
+from gluonsim.operations.control import GDC_WAIT, only_looks
+from gluonsim.operations.loads_stores import Pointer
+from gluonsim.parse import Block, DescriptorType, Operation, parse, walk
+from gluonsim.picture import Trace
+from gluonsim.places import Layout, shared_memory_index, tensor_memory_index
+from gluonsim.policies import (
     DEFAULT_SCHEDULES,
     POLICIES,
     Grid,
@@ -49,10 +49,10 @@ from gemmgen.simulate.policies import (
     Policy,
     policy_of,
 )
-from gemmgen.simulate.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
-from gemmgen.simulate.result import Result
-from gemmgen.simulate.ttgir import GenericTtgir, lower_kernel
-from gemmgen.simulate.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
+from gluonsim.program import Agent, Cluster, IdleError, Kernel, Known, SpinWait
+from gluonsim.result import Result
+from gluonsim.ttgir import GenericTtgir, lower_kernel
+from gluonsim.verdicts import check_budget, judge_end, judge_stop, resident_programs_of
 
 FAMILIES = (arith, control, loads_stores, tensor_cores, transfers)
 """What has the operations, a family a file: to import them makes the operations known."""

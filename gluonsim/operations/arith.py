@@ -18,12 +18,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.findings import Kind, Severity, refusal
-from gemmgen.simulate.operations import computation, resolved
-from gemmgen.simulate.operations.control import exchange
-from gemmgen.simulate.operations.loads_stores import Pointer
-from gemmgen.simulate.parse import Dense, Distributed, Holding, Operation, TensorType, Type, dtype_of
-from gemmgen.simulate.program import Agent, Handler, Steps, Undefined
+from gluonsim.findings import Kind, Severity, refusal
+from gluonsim.operations import computation, resolved
+from gluonsim.operations.control import exchange
+from gluonsim.operations.loads_stores import Pointer
+from gluonsim.parse import Dense, Distributed, Holding, Operation, TensorType, Type, dtype_of
+from gluonsim.program import Agent, Handler, Steps, Undefined
 
 Number = Any
 """A Python number for a scalar, or a torch tensor."""

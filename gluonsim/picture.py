@@ -27,7 +27,7 @@ from gemmgen.drawing import (
     text_at,
 )
 from gemmgen.literals import markup
-from gemmgen.simulate.clocks import Barrier
+from gluonsim.clocks import Barrier
 
 # --- the timeline
 

@@ -1,8 +1,4 @@
-"""Gluon kernels on the CPU as they are compiled: numbers, races and deadlocks, named by line; no GPU.
-
-`simulate` is a launch in the simulator, written as it is written for a GPU. It needs torch and Triton alone,
-and knows nothing of specs: ``gemmgen.verify`` runs their modules in it.
-"""
+"""A launch in the simulator, written as it is written for a GPU."""
 
 from __future__ import annotations
 
@@ -16,16 +12,12 @@ from torch import Tensor
 
 from gemmgen.hardware import Architecture, Gpu
 from gemmgen.hardware.gpus import gpu_named
-from gemmgen.simulate.execution import described, is_dependent, run, run_lowered
-from gemmgen.simulate.findings import Finding, Findings, Kind, Severity, refusal
-from gemmgen.simulate.global_memory import differing
-from gemmgen.simulate.picture import Trace
-from gemmgen.simulate.policies import DEFAULT_SCHEDULES, POLICIES
-from gemmgen.simulate.result import Result
-from gemmgen.simulate.ttgir import lower_kernel
-
-__all__ = ["POLICIES", "Finding", "Kind", "Result", "Severity", "Trace", "run", "simulate"]
-
+from gluonsim.execution import described, is_dependent, run_lowered
+from gluonsim.findings import Findings, Kind, refusal
+from gluonsim.global_memory import differing
+from gluonsim.policies import DEFAULT_SCHEDULES
+from gluonsim.result import Result
+from gluonsim.ttgir import lower_kernel
 
 Expected = Mapping[str, Tensor]
 """What tensors must hold after the launch, by the names of the kernel's parameters."""

@@ -15,7 +15,7 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture
 from gemmgen.module import SOURCE, import_generated
 from gemmgen.scratch import LostError, forked, in_kept
-from gemmgen.simulate.findings import Frame, Location, message, refusal
+from gluonsim.findings import Frame, Location, message, refusal
 
 PLACEHOLDER = "<kernel>"
 """Stands in the cache for the kernel's file, which may lie elsewhere the next time."""

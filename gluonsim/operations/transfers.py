@@ -13,17 +13,17 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import Barrier, Component, Released, learn, reached
-from gemmgen.simulate.findings import Kind, refusal
-from gemmgen.simulate.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
-from gemmgen.simulate.memory import POISON_INTEGER, View
-from gemmgen.simulate.operations import operation, resolved
-from gemmgen.simulate.operations.control import find, owner
-from gemmgen.simulate.operations.loads_stores import Pointer, loaded
-from gemmgen.simulate.parse import MemDescType, Operation
-from gemmgen.simulate.picture import Span
-from gemmgen.simulate.policies import Pending, program_at
-from gemmgen.simulate.program import Agent, Event, Handler, Steps
+from gluonsim.clocks import Barrier, Component, Released, learn, reached
+from gluonsim.findings import Kind, refusal
+from gluonsim.global_memory import REDUCTIONS, RELAXED, Box, Descriptor, Region
+from gluonsim.memory import POISON_INTEGER, View
+from gluonsim.operations import operation, resolved
+from gluonsim.operations.control import find, owner
+from gluonsim.operations.loads_stores import Pointer, loaded
+from gluonsim.parse import MemDescType, Operation
+from gluonsim.picture import Span
+from gluonsim.policies import Pending, program_at
+from gluonsim.program import Agent, Event, Handler, Steps
 
 _CACHING = ("cache", "evict", "cachePolicy", "isVolatile", "l2CachePolicy")
 """Hints about speed."""

@@ -17,16 +17,16 @@ from torch import Tensor
 
 from gemmgen.hardware import DTYPES
 from gemmgen.numerics.encoding import TORCH_DTYPES, UE8M0_VALUES, as_float32, e2m1_as_float32
-from gemmgen.simulate.clocks import learn
-from gemmgen.simulate.findings import refusal
-from gemmgen.simulate.memory import Access, Proxy, View
-from gemmgen.simulate.operations import computation, operation
-from gemmgen.simulate.operations.arith import as_float16
-from gemmgen.simulate.operations.control import find, owner, report_overflow
-from gemmgen.simulate.operations.loads_stores import TOKEN, loaded
-from gemmgen.simulate.parse import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, Operation, TensorType
-from gemmgen.simulate.picture import Span
-from gemmgen.simulate.program import Accumulator, Agent, Event, Known, Lane, Steps
+from gluonsim.clocks import learn
+from gluonsim.findings import refusal
+from gluonsim.memory import Access, Proxy, View
+from gluonsim.operations import computation, operation
+from gluonsim.operations.arith import as_float16
+from gluonsim.operations.control import find, owner, report_overflow
+from gluonsim.operations.loads_stores import TOKEN, loaded
+from gluonsim.parse import SHARED_MEMORY, TENSOR_MEMORY, MemDescType, Operation, TensorType
+from gluonsim.picture import Span
+from gluonsim.program import Accumulator, Agent, Event, Known, Lane, Steps
 
 
 @operation(

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from gemmgen import errors
 from gemmgen.errors import GemmgenError, Region, Reported
-from gemmgen.simulate import picture
-from gemmgen.simulate.findings import Finding, Severity
-from gemmgen.simulate.picture import Trace
+from gluonsim import picture
+from gluonsim.findings import Finding, Severity
+from gluonsim.picture import Trace
 
 PHASES_TO_COVER = 3
 """A ring whose barriers complete fewer phases may hide faults: the third tells a lap from its neighbours."""

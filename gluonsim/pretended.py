@@ -23,9 +23,9 @@ from torch.overrides import TorchFunctionMode
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Gpu
-from gemmgen.simulate.execution import is_dependent, programs_of, run_lowered
-from gemmgen.simulate.result import Result
-from gemmgen.simulate.ttgir import lower_kernel
+from gluonsim.execution import is_dependent, programs_of, run_lowered
+from gluonsim.result import Result
+from gluonsim.ttgir import lower_kernel
 
 QUICK_SCHEDULES = ("lazy", "random")
 """What somebody else's tests, which may launch hundreds of kernels, have time for."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gemmgen.hardware import GPUS, Architecture
-from gemmgen.simulate.clocks import Clock, join, reached
-from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity
-from gemmgen.simulate.parse import Block, MemDescType, Operation, walk
-from gemmgen.simulate.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
+from gluonsim.clocks import Clock, join, reached
+from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity
+from gluonsim.parse import Block, MemDescType, Operation, walk
+from gluonsim.program import Agent, BarrierWait, Cluster, PollWait, SpinWait
 
 
 def check_budget(module: Operation, function: Operation, machine: Architecture, findings: Findings) -> None:

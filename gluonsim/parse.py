@@ -15,7 +15,7 @@ import torch
 
 from gemmgen.hardware import DTYPES as ELEMENTS
 from gemmgen.numerics.encoding import TORCH_DTYPES
-from gemmgen.simulate.findings import UNKNOWN, Frame, Location, refusal
+from gluonsim.findings import UNKNOWN, Frame, Location, refusal
 
 DTYPES: dict[str, torch.dtype] = {
     "i1": torch.bool,

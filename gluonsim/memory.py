@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gemmgen.simulate.clocks import NUMBER_MASK, Clock, Component, Tick, reached
-from gemmgen.simulate.findings import Findings, Kind, Location, Severity, refusal
-from gemmgen.simulate.parse import MemDescType, Operation, Type
-from gemmgen.simulate.places import Layout, Place, apply_view
+from gluonsim.clocks import NUMBER_MASK, Clock, Component, Tick, reached
+from gluonsim.findings import Findings, Kind, Location, Severity, refusal
+from gluonsim.parse import MemDescType, Operation, Type
+from gluonsim.places import Layout, Place, apply_view
 
 POISON_INTEGER = 0x5A
 """What uninitialised integers hold in each byte; floats hold NaN."""

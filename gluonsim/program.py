@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
-from gemmgen.simulate.clocks import Barrier, Component, Knowledge, Released, Tick, learn
-from gemmgen.simulate.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
-from gemmgen.simulate.global_memory import GlobalMemory
-from gemmgen.simulate.memory import Access, Memory, Proxy
-from gemmgen.simulate.parse import Block, Operation
-from gemmgen.simulate.picture import Trace
-from gemmgen.simulate.places import Layout, Place
-from gemmgen.simulate.policies import Grid
+from gluonsim.clocks import Barrier, Component, Knowledge, Released, Tick, learn
+from gluonsim.findings import UNKNOWN, Findings, Kind, Location, Severity, refusal
+from gluonsim.global_memory import GlobalMemory
+from gluonsim.memory import Access, Memory, Proxy
+from gluonsim.parse import Block, Operation
+from gluonsim.picture import Trace
+from gluonsim.places import Layout, Place
+from gluonsim.policies import Grid
 
 
 class Components:
