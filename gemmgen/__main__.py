@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -30,8 +31,17 @@ def _open_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, "w" if descriptor else "r", closefd=False))
 
 
-def run() -> None:
-    """Run the command line; the process ends here, with its exit code."""
+def _command_line() -> Callable[[], None]:
+    from gemmgen.cli import main
+
+    return main
+
+
+def run(load: Callable[[], Callable[[], None]] = _command_line) -> None:
+    """Run a command line; the process ends here, with its exit code.
+
+    `load` imports it and returns what runs it, which ends by SystemExit.
+    """
     _open_streams()
     # With `python -m` the working directory comes first: files beside the user must not be imported in place
     # of what the command needs, unless this very package is there.
@@ -43,8 +53,7 @@ def run() -> None:
     for number in heeded:
         signal.signal(number, signal.SIG_DFL)
     gc.set_threshold(*GARBAGE_THRESHOLDS)
-    from gemmgen.cli import main
-
+    main = load()
     received: list[int] = []
 
     def end(number: int, _: FrameType | None) -> None:

@@ -21,14 +21,14 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from gemmgen import fuzz
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.spec import load_spec
+from tools.fuzz import draft, tables
 
 ROOT = Path(__file__).parent.parent
 MOST_ROUNDS = 3
-TARGETS = tuple(fuzz.TABLES)
+TARGETS = tuple(tables.TABLES)
 """Of random specs by turns."""
 
 
@@ -127,10 +127,10 @@ def refused_specs(directory: Path, seed: int, numbers: Iterable[int]) -> Iterato
     Those of a seed and a number are the same each time.
     """
     for number in numbers:
-        _, refused = fuzz.drawn(TARGETS[number % len(TARGETS)], seed, number)
+        _, refused = draft.drawn(TARGETS[number % len(TARGETS)], seed, number)
         if refused is not None:
             path = directory / f"random_{number}.yaml"
-            path.write_text(fuzz.spec_text(refused))
+            path.write_text(draft.spec_text(refused))
             yield number, path
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 from modules import BLACKWELL_SPECS, made
 
-from gemmgen import fuzz
 from gemmgen.lower import lower
 from gemmgen.plan.planner import plan_spec
 from gemmgen.plan.tcgen05.tile_rules import CLUSTERS
@@ -18,6 +17,7 @@ from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.verify.simulation import Launch, ring_launch, simulate_product
 from gluonsim.policies import schedules
+from tools.fuzz import draft, judge, tables
 
 SEEDS = 5
 PROGRAMS = 2
@@ -71,9 +71,9 @@ def test_only_padded_operands_need_a_k_of_whole_boxes() -> None:
 
 # --- clusters of eight CTAs, of which no spec is committed
 
-DENSE: fuzz.Values = {f"operands.{name}.dtype": "bf16" for name in "abd"} | {"tile.n": 32, "tile.k": 16}
+DENSE: tables.Values = {f"operands.{name}.dtype": "bf16" for name in "abd"} | {"tile.n": 32, "tile.k": 16}
 """Small tiles: the compiler looks at every byte of eight CTAs."""
-SCALED: fuzz.Values = DENSE | {
+SCALED: tables.Values = DENSE | {
     "operands.a.dtype": "e2m1",
     "operands.b.dtype": "e4m3",
     "operands.a.scale": {"format": "mxfp4"},
@@ -82,7 +82,7 @@ SCALED: fuzz.Values = DENSE | {
     "tile.k": 128,
 }
 """The smallest tile whose scales are whole."""
-STATED: fuzz.Values = {
+STATED: tables.Values = {
     "title": "a cluster of CTAs",
     "target": "b200",
     "tile.m": 128,
@@ -94,9 +94,9 @@ STATED: fuzz.Values = {
 @pytest.mark.parametrize(("m", "n"), [(8, 1), (2, 4), (1, 8)])
 @pytest.mark.parametrize("operands", [DENSE, SCALED], ids=["dense", "scaled"])
 def test_eight_ctas_compile_as_planned_and_are_without_findings(
-    operands: fuzz.Values, m: int, n: int
+    operands: tables.Values, m: int, n: int
 ) -> None:
-    source = fuzz.spec_of(STATED | operands | {"cluster.m": m, "cluster.n": n})
+    source = draft.spec_of(STATED | operands | {"cluster.m": m, "cluster.n": n})
     plan = plan_spec(source)
     module = render(plan, spec_name="eight_ctas.yaml", spec_sha256=source.sha256)
     lower(module, plan, path="eight_ctas.yaml", stem="eight_ctas")
@@ -105,8 +105,8 @@ def test_eight_ctas_compile_as_planned_and_are_without_findings(
 
 def test_the_simulator_finds_what_pairs_that_share_no_tile_overwrite() -> None:
     assert (4, 2) not in CLUSTERS
-    source = fuzz.spec_of(STATED | DENSE | {"cluster.m": 4, "cluster.n": 2})
-    plan = fuzz.plan_without(source, ("cluster-shape",))
+    source = draft.spec_of(STATED | DENSE | {"cluster.m": 4, "cluster.n": 2})
+    plan = judge.plan_without(source, ("cluster-shape",))
     assert plan is not None
     module = render(plan, spec_name="four_pairs.yaml", spec_sha256=source.sha256)
     lower(module, plan, path="four_pairs.yaml", stem="four_pairs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,7 @@ import pytest
 import test_cli
 from ruamel.yaml import YAML
 
-from gemmgen import fuzz
 from gemmgen.errors import GemmgenError
-from gemmgen.fuzz import Judged, Outcome, Report, Run, Values
 from gemmgen.lower import lower
 from gemmgen.plan import plan_spec, planner
 from gemmgen.plan.fix import at_least
@@ -26,9 +25,14 @@ from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
+from tools.fuzz import draft, judge, tables
+from tools.fuzz.__main__ import main
+from tools.fuzz.judge import Outcome
+from tools.fuzz.run import Judged, Report, Run, fuzz
+from tools.fuzz.run import recorded as read_record
+from tools.fuzz.tables import Values
 
-gemmgen_ = test_cli.gemmgen_
-TARGETS = tuple(fuzz.TABLES)
+TARGETS = tuple(tables.TABLES)
 SPECS = 6
 ROOT = Path(__file__).parents[1]
 ORDINARY: Values = {
@@ -68,50 +72,52 @@ SMALL: Values = {
 def test_a_seed_makes_one_spec_which_is_legal_and_one_that_is_refused(target: str) -> None:
     refusals = 0
     for number in range(SPECS):
-        values, refused = fuzz.drawn(target, 0, number)
+        values, refused = draft.drawn(target, 0, number)
         if number == 0:
-            assert (values, refused) == fuzz.drawn(target, 0, number)
-        plan_spec(fuzz.spec_of(values))
+            assert (values, refused) == draft.drawn(target, 0, number)
+        plan_spec(draft.spec_of(values))
         if refused is not None:
             refusals += 1
             with pytest.raises(GemmgenError):
-                plan_spec(fuzz.spec_of(refused))
+                plan_spec(draft.spec_of(refused))
     assert refusals >= SPECS // 2
 
 
 @pytest.mark.quick
 def test_seeds_and_numbers_make_specs_of_their_own() -> None:
-    texts = {fuzz.spec_text(fuzz.drawn("sm100", seed, number)[0]) for seed in range(3) for number in range(3)}
+    texts = {
+        draft.spec_text(draft.drawn("sm100", seed, number)[0]) for seed in range(3) for number in range(3)
+    }
     assert len(texts) == 9
 
 
 @pytest.mark.quick
 def test_what_neither_sees_are_rules() -> None:
     known = {each.id for family in FAMILIES.values() for each in family.rules}
-    assert fuzz.UNSEEN.keys() <= known
+    assert judge.UNSEEN.keys() <= known
 
 
 # --- what is found
 
 
 def test_the_ordinary_spec_compiles_with_consumers_of_two_warpgroups() -> None:
-    plan = plan_spec(fuzz.spec_of(ORDINARY))
+    plan = plan_spec(draft.spec_of(ORDINARY))
     assert isinstance(plan, WgmmaKernel)
     assert (plan.warps_m, plan.accumulator_registers, plan.consumer_registers) == (8, 64, 104)
-    assert fuzz.judged(ORDINARY, simulated=False) == Outcome("accepted", "lower")
+    assert judge.judged(ORDINARY, simulated=False) == Outcome("accepted", "lower")
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:
     """Let the planner forget rules of Hopper kernels."""
     family = FAMILIES["wgmma"]
-    kept = fuzz._rules_without(family, frozenset(rules))  # pyright: ignore[reportPrivateUsage]
+    kept = judge._rules_without(family, frozenset(rules))  # pyright: ignore[reportPrivateUsage]
     with_fewer = replace(family, rules=kept)
     monkeypatch.setattr(planner, "FAMILIES", {**FAMILIES, "wgmma": with_fewer})
 
 
 def test_a_rule_that_is_missing_is_found_by_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "accumulator-registers", "consumer-registers")
-    found = fuzz.judged({**ORDINARY, "warps.m": 4}, simulated=False)
+    found = judge.judged({**ORDINARY, "warps.m": 4}, simulated=False)
     assert found.finding == "accepted, but not compiled as planned"
     # 148 bytes of stack are 37 registers, rounded up to 40: more than there are. K is the field that helps.
     assert found.fault.startswith("registers spill: 148 bytes stored")
@@ -133,17 +139,17 @@ def forbidding(monkeypatch: pytest.MonkeyPatch, rule: Rule[Kernel]) -> None:
 
 def test_a_rule_without_a_reason_is_found_by_what_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     forbidding(monkeypatch, no_narrow_tiles)
-    found = fuzz.judged(SMALL, simulated=False)
+    found = judge.judged(SMALL, simulated=False)
     assert found == Outcome("refused", "simulate", ("no-narrow-tiles",))
     assert found.finding == "refused by no-narrow-tiles, but fine"
 
 
 def test_a_rule_whose_reason_is_unseen_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     forbidding(monkeypatch, no_narrow_tiles)
-    monkeypatch.setitem(fuzz.UNSEEN, "no-narrow-tiles", "they look bad")
-    found = fuzz.judged(SMALL, simulated=False)
+    monkeypatch.setitem(judge.UNSEEN, "no-narrow-tiles", "they look bad")
+    found = judge.judged(SMALL, simulated=False)
     assert (found.stage, found.finding) == ("simulate", None)
-    report = fuzz.Report(fuzz.Run("sm90", 0), (fuzz.Judged(1, found),))
+    report = Report(Run("sm90", 0), (Judged(1, found),))
     assert report.unseen == {"no-narrow-tiles": 1}
     assert "       1  refused by no-narrow-tiles: they look bad" in list(report.lines())
 
@@ -157,7 +163,7 @@ def test_a_rule_whose_reason_is_unseen_is_no_finding(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_is_refused_with_reason_fails_without_its_rules(change: Values, stage: str, fault: str) -> None:
-    found = fuzz.judged({**SMALL, **change}, simulated=False)
+    found = judge.judged({**SMALL, **change}, simulated=False)
     assert (found.verdict, found.stage, found.finding) == ("refused", stage, None)
     assert fault in found.fault
 
@@ -170,8 +176,8 @@ def test_a_refusal_without_a_reason_is_a_finding() -> None:
 
 @pytest.mark.quick
 def test_the_fewest_registers_are_those_below_which_a_rule_refuses() -> None:
-    plan = plan_spec(fuzz.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": []}))
-    fewest = fuzz.fewest_registers(plan)
+    plan = plan_spec(draft.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": []}))
+    fewest = judge.fewest_registers(plan)
     assert isinstance(fewest, WgmmaKernel)
     # 128 sums, 32 for half of C, 40 beside them; the producer loads for steps of 32 instructions.
     assert (fewest.consumer_registers, fewest.producer_registers) == (200, 32)
@@ -180,8 +186,8 @@ def test_the_fewest_registers_are_those_below_which_a_rule_refuses() -> None:
 @pytest.mark.quick
 def test_a_finding_is_left_with_the_fields_that_make_it_one() -> None:
     values: Values = {**ORDINARY, "schedule.order": "snake", "buffering.stages": 3}
-    small = fuzz.smallest(values, lambda found: found.get("tile.k") == 128 and "schedule.order" in found)
-    assert {"tile.k", "schedule.order"} == small.keys() - {"title", "target"} - {*fuzz.REQUIRED}
+    small = judge.smallest(values, lambda found: found.get("tile.k") == 128 and "schedule.order" in found)
+    assert {"tile.k", "schedule.order"} == small.keys() - {"title", "target"} - {*tables.REQUIRED}
 
 
 @pytest.mark.quick
@@ -190,7 +196,7 @@ def test_a_finding_is_left_with_the_fields_that_make_it_one() -> None:
 def test_a_tile_of_any_rows_is_planned_or_refused_in_words(rows: int, open_field: Values) -> None:
     """Registers are estimated of tiles that no rule has seen: of one row, two consumers have none each."""
     values = {**ORDINARY, "tile.m": rows, "schedule.splits": 3, **open_field}
-    found = planner.attempted(fuzz.spec_of(values))
+    found = planner.attempted(draft.spec_of(values))
     assert not isinstance(found, Kernel)
     assert found
 
@@ -217,7 +223,7 @@ def asked_of(row: dict[str, Any]) -> tuple[int, int]:
     }
     if "residual" in row["ops"]:
         values["operands.c.dtype"] = "bf16"
-    plan = fuzz.plan_without(fuzz.spec_of(values), ("accumulator-registers", "consumer-registers"))
+    plan = judge.plan_without(draft.spec_of(values), ("accumulator-registers", "consumer-registers"))
     assert isinstance(plan, WgmmaKernel)
     plan = replace(plan, producer_registers=40)
     return needed_registers(plan), most_consumer_registers(plan)
@@ -262,14 +268,14 @@ def test_what_broke_in_an_earlier_run_is_repaired(broke: dict[str, Any], tmp_pat
     source = recorded(broke, tmp_path)
     plan = planner.attempted(source)
     if isinstance(plan, Kernel):
-        assert not fault_of(fuzz.fewest_registers(plan) if broke["minimum"] else plan)
+        assert not fault_of(judge.fewest_registers(plan) if broke["minimum"] else plan)
 
 
 @pytest.mark.parametrize("number", [771, 811, 883])
 def test_what_spills_compiles_once_it_is_changed_as_it_is_told(number: int, tmp_path: Path) -> None:
     """Without the rules that refuse it now, it spills; what `lower` then says is legal, and compiles."""
     (broke,) = (found for found in SPILLED if found["number"] == number)
-    spilling = fuzz.plan_without(recorded(broke, tmp_path), REGISTER_RULES)
+    spilling = judge.plan_without(recorded(broke, tmp_path), REGISTER_RULES)
     assert spilling
     told = re.search(r"^registers spill: .*; try (\d+) for (\w+)(?:\.(\w+))?$", fault_of(spilling))
     assert told
@@ -346,21 +352,21 @@ def examined(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         fault = "registers spill: 8 bytes" if number % 3 == 0 else ""
         return Judged(number, Outcome("accepted", "lower", fault=fault), "title: x\n" if fault else "")
 
-    monkeypatch.setattr(fuzz, "examined", examine)
+    monkeypatch.setattr("tools.fuzz.run.examined", examine)
     return looked
 
 
 @pytest.mark.quick
 def test_a_run_goes_on_where_it_was_ended(examined: Path, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    first = list(fuzz.fuzz(RUN, 3, record=record))
+    first = list(fuzz(RUN, 3, record=record))
     with record.open("a") as file:
         file.write('{"target": "sm90", "se')  # it was killed here
-    both = list(fuzz.fuzz(RUN, 6, record=record, processes=2))
+    both = list(fuzz(RUN, 6, record=record, processes=2))
     assert sorted(examined.read_text().split()) == list("012345")
     assert sorted(one.number for one in both) == [0, 1, 2, 3, 4, 5]
     assert {one.number: one for one in both}[0] == {one.number: one for one in first}[0]
-    assert len(list(fuzz.fuzz(RUN, 6, record=record))) == 6
+    assert len(list(fuzz(RUN, 6, record=record))) == 6
     assert len(examined.read_text().split()) == 6
 
 
@@ -368,7 +374,7 @@ def test_a_run_goes_on_where_it_was_ended(examined: Path, tmp_path: Path) -> Non
 def test_a_record_holds_several_runs_apart(examined: Path, tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     for run in (RUN, replace(RUN, seed=8), replace(RUN, minimum=True)):
-        assert len(list(fuzz.fuzz(run, 2, record=record))) == 2
+        assert len(list(fuzz(run, 2, record=record))) == 2
     assert len(examined.read_text().split()) == 6
 
 
@@ -377,7 +383,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
     record = tmp_path / "notes.txt"
     record.write_text("a line\nand another\n")
     with pytest.raises(GemmgenError, match=r"notes.txt:1: error\[bad-record\]: this line is of no record"):
-        fuzz.recorded(RUN, record)
+        read_record(RUN, record)
 
 
 @pytest.mark.quick
@@ -385,16 +391,16 @@ def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> No
     def die(run: Run, number: int) -> Judged:
         raise SystemExit
 
-    monkeypatch.setattr(fuzz, "examined", die)
-    (found,) = fuzz.fuzz(RUN, 1)
+    monkeypatch.setattr("tools.fuzz.run.examined", die)
+    (found,) = fuzz(RUN, 1)
     assert found.outcome.finding == "accepted, but not clean"
     assert found.outcome.fault.startswith("the process is lost: ")
-    assert found.text == fuzz.spec_text(fuzz.drawn("sm90", 7, 0)[0])
+    assert found.text == draft.spec_text(draft.drawn("sm90", 7, 0)[0])
 
 
 @pytest.mark.quick
 def test_a_report_counts_and_shows_the_findings(examined: Path) -> None:
-    report = Report(RUN, tuple(fuzz.fuzz(RUN, 4)))
+    report = Report(RUN, tuple(fuzz(RUN, 4)))
     assert "\n".join(report.lines()) == (
         "4 specs of seed 7 for sm90\n"
         "       2  accepted: compiled as planned\n"
@@ -411,9 +417,23 @@ def test_a_report_counts_and_shows_the_findings(examined: Path) -> None:
     )
 
 
-def test_the_command_draws_compiles_and_reports(gemmgen_: test_cli.Gemmgen, tmp_path: Path) -> None:
+@pytest.fixture
+def fuzz_(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> test_cli.Gemmgen:
+    """Runs the command in this process."""
+
+    def run(*arguments: object) -> test_cli.Ran:
+        monkeypatch.setattr(sys, "argv", ["fuzz", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        written = capsys.readouterr()
+        return test_cli.Ran(int(caught.value.code or 0), written.out, written.err)
+
+    return run
+
+
+def test_the_command_draws_compiles_and_reports(fuzz_: test_cli.Gemmgen, tmp_path: Path) -> None:
     arguments = ("--target", "sm90", "--specs", "2", "--seed", "5", "--simulated", "0", "--processes", "1")
-    ran = gemmgen_("fuzz", *arguments, "--record", str(tmp_path / "record.jsonl"), "--json")
+    ran = fuzz_(*arguments, "--record", str(tmp_path / "record.jsonl"), "--json")
     assert ran.code == 0, ran.stderr
     report: dict[str, Any] = json.loads(ran.stdout)["results"]
     assert report["counts"] == {"accepted: compiled as planned": 2}
@@ -421,7 +441,7 @@ def test_the_command_draws_compiles_and_reports(gemmgen_: test_cli.Gemmgen, tmp_
 
 
 @pytest.mark.quick
-def test_an_unknown_target_is_wrong_usage(gemmgen_: test_cli.Gemmgen) -> None:
-    ran = gemmgen_("fuzz", "--target", "sm80")
+def test_an_unknown_target_is_wrong_usage(fuzz_: test_cli.Gemmgen) -> None:
+    ran = fuzz_("--target", "sm80")
     assert (ran.code, ran.stdout) == (2, "")
     assert "`sm80` is none of sm90, sm100" in ran.stderr

@@ -1,9 +1,9 @@
 """Random specs: what the rules accept compiles as planned, and what they refuse is given a reason.
 
-These are some of every kind of kernel that ``gemmgen fuzz`` draws. That command runs thousands of them, and
-``tests/records/fuzz.json`` has which ran and what was found. ``GEMMGEN_RANDOM_SPECS=240`` compiles here that
-many of Hopper kernels instead of two of each kind, ``GEMMGEN_RANDOM_BLACKWELL_SPECS=160`` that many of
-Blackwell ones; half of them are simulated.
+These are some of every kind of kernel that ``python -m tools.fuzz`` draws. That command runs thousands of
+them, and ``tests/records/fuzz.json`` has which ran and what was found. ``GEMMGEN_RANDOM_SPECS=240`` compiles
+here that many of Hopper kernels instead of two of each kind, ``GEMMGEN_RANDOM_BLACKWELL_SPECS=160`` that many
+of Blackwell ones; half of them are simulated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from itertools import count, cycle, islice
 import pytest
 from test_render import ruff
 
-from gemmgen import fuzz
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import gpu_named
 from gemmgen.lower import lower
@@ -29,11 +28,13 @@ from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import SpecFile
 from gemmgen.verify.simulation import simulate_product
+from tools.fuzz import judge, tables
+from tools.fuzz.draft import drafts, drawn, kind_of, spec_of
 
-TARGETS = tuple(fuzz.TABLES)
+TARGETS = tuple(tables.TABLES)
 SEED = 4
 KINDS = {
-    target: tuple(dict.fromkeys(kind for kind, _ in kinds)) for target, (_, kinds) in fuzz.TABLES.items()
+    target: tuple(dict.fromkeys(kind for kind, _ in kinds)) for target, (_, kinds) in tables.TABLES.items()
 }
 VARIABLES = {"sm90": "GEMMGEN_RANDOM_SPECS", "sm100": "GEMMGEN_RANDOM_BLACKWELL_SPECS"}
 COMPILED = {target: int(os.environ.get(VARIABLES[target], 2 * len(KINDS[target]))) for target in TARGETS}
@@ -48,7 +49,7 @@ CODES = {rule.id for rules in (CHOICE_RULES, *(each.rules for each in FAMILIES.v
 """Of all reasons that a spec is given which is one."""
 
 
-def rules_in(values: fuzz.Values, reasons: Sequence[Diagnostic]) -> set[str]:
+def rules_in(values: tables.Values, reasons: Sequence[Diagnostic]) -> set[str]:
     """The rules among reasons, each with what was found, the limit and a fix; none is given twice.
 
     Values that are no spec are told so by the schema.
@@ -59,7 +60,7 @@ def rules_in(values: fuzz.Values, reasons: Sequence[Diagnostic]) -> set[str]:
     codes = {found.code for found in reasons}
     if not codes <= CODES:
         with pytest.raises(GemmgenError):
-            fuzz.spec_of(values)
+            spec_of(values)
         return set()
     for found in reasons:
         assert found.field
@@ -67,10 +68,10 @@ def rules_in(values: fuzz.Values, reasons: Sequence[Diagnostic]) -> set[str]:
     return codes
 
 
-def assert_told_where(values: fuzz.Values) -> None:
+def assert_told_where(values: tables.Values) -> None:
     """A refused spec's messages, with advice that ends, are at the places of their fields."""
     try:
-        source = fuzz.spec_of(values)
+        source = spec_of(values)
     except GemmgenError:
         return
     with pytest.raises(GemmgenError) as caught:
@@ -87,13 +88,13 @@ def test_a_random_spec_is_planned_or_told_why_not(target: str) -> None:
     """Of the family's rules two thirds are tried, and nearly all specs end as legal ones."""
     codes, legal = set[str](), 0
     for number in range(DRAWN[target]):
-        *refused, last = fuzz.drafts(target, SEED, number)
+        *refused, last = drafts(target, SEED, number)
         for draft in refused:
             codes |= rules_in(draft.values, draft.refused)
         if refused:
             assert_told_where(refused[-1].values)
         if not last.refused:
-            source = fuzz.spec_of(last.values)
+            source = spec_of(last.values)
             assert family_of(source).judge(plan_spec(source)) == ()
             legal += 1
     assert legal >= 9 * DRAWN[target] // 10
@@ -113,18 +114,18 @@ def sample(target: str) -> Iterator[tuple[str, int, int]]:
 
 def numbers_of(target: str, kind: str) -> Iterator[int]:
     """The numbers of the specs of a kind."""
-    return (number for number in count() if fuzz.kind_of(target, SEED, number) == kind)
+    return (number for number in count() if kind_of(target, SEED, number) == kind)
 
 
 def accepted(target: str, number: int) -> tuple[SpecFile, Kernel]:
     """A spec and its plan."""
-    source = fuzz.spec_of(fuzz.drawn(target, SEED, number)[0])
+    source = spec_of(drawn(target, SEED, number)[0])
     return source, plan_spec(source)
 
 
 def at_the_border(plan: Kernel) -> Kernel:
     """The plan with the fewest registers that the rules allow it, its tiles in the other minor dimension."""
-    plan = fuzz.fewest_registers(plan)
+    plan = judge.fewest_registers(plan)
     other = altered(plan, minor="n" if plan.minor == "m" else "m")
     return plan if family_for(plan).judge(other) else other
 
@@ -154,5 +155,5 @@ def test_an_accepted_spec_compiles_as_planned_and_is_clean(
     resources = lower(module, plan, path="random.yaml", stem="random").resources
     assert (resources.smem_bytes, resources.tmem_columns) == (plan.smem_bytes, plan.tmem_columns)
     if (turn + KINDS[target].index(kind)) % 2 == 0:
-        launches = tuple(fuzz.launches(plan))
+        launches = tuple(judge.launches(plan))
         assert simulate_product(Product(source, plan, module), launches).problems == ()

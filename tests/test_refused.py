@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from gemmgen import fuzz
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted
@@ -15,8 +14,9 @@ from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.triton_api import disassemble
 from gemmgen.verify.simulation import Launch, ring_launch, simulate_product
+from tools.fuzz import draft, judge, tables
 
-PLAIN: fuzz.Values = {
+PLAIN: tables.Values = {
     "title": "what is refused",
     "target": "h100",
     **{f"operands.{name}.dtype": "bf16" for name in "abd"},
@@ -28,7 +28,7 @@ PLAIN: fuzz.Values = {
 }
 
 
-A_IN_REGISTERS: fuzz.Values = {
+A_IN_REGISTERS: tables.Values = {
     "operands.a.source": "registers",
     "tile.m": 64,
     "warp_specialization.consumers": 1,
@@ -36,13 +36,13 @@ A_IN_REGISTERS: fuzz.Values = {
 }
 
 
-def product_without(rule: str, changed: fuzz.Values) -> Product:
+def product_without(rule: str, changed: tables.Values) -> Product:
     """What follows from a spec that a rule alone refuses, without that rule."""
-    source = fuzz.spec_of(PLAIN | changed)
+    source = draft.spec_of(PLAIN | changed)
     found = attempted(source)
     assert not isinstance(found, Kernel)
     assert {violation.rule for violation in found} == {rule}
-    plan = fuzz.plan_without(source, (rule,))
+    plan = judge.plan_without(source, (rule,))
     assert plan is not None
     return Product(source, plan, text_of(plan))
 
@@ -87,7 +87,7 @@ def test_a_curve_through_a_square_of_another_side_leaves_tiles_out(width: int) -
 
 
 def test_registers_of_roles_that_are_not_there_are_in_no_code() -> None:
-    changed: fuzz.Values = {"warp_specialization.kind": "none", "schedule.kind": "tiled"}
+    changed: tables.Values = {"warp_specialization.kind": "none", "schedule.kind": "tiled"}
     registers = {"warp_specialization.registers.producer": 40}
     asked = product_without("role-registers", changed | registers)
     assert on_the_gpu(asked.module) == on_the_gpu(text_of(altered(asked.plan, producer_registers=0)))
@@ -108,21 +108,21 @@ def test_an_mma_in_flight_has_registers_into_which_the_next_a_is_read() -> None:
     assert len(set(loaded)) == 4
 
 
-PROMOTED: fuzz.Values = {f"operands.{name}.dtype": "e4m3" for name in "ab"} | {"tile.k": 128}
+PROMOTED: tables.Values = {f"operands.{name}.dtype": "e4m3" for name in "ab"} | {"tile.k": 128}
 
 
 @pytest.mark.parametrize(("promote_k", "outstanding"), [(64, 0), (128, 1)])
 def test_sums_are_promoted_after_each_k_step_whatever_the_numbers_say(
     promote_k: int, outstanding: int
 ) -> None:
-    changed: fuzz.Values = {"mma.promote_k": promote_k, "buffering.outstanding_mmas": outstanding}
+    changed: tables.Values = {"mma.promote_k": promote_k, "buffering.outstanding_mmas": outstanding}
     stated = product_without("promotion", PROMOTED | changed)
     legal = altered(stated.plan, promote_k=128, outstanding_mmas=0)
     assert on_the_gpu(stated.module) == on_the_gpu(text_of(legal))
 
 
 def test_the_first_consumer_has_other_registers_than_a_request_that_the_pool_does_not_hold() -> None:
-    changed: fuzz.Values = {
+    changed: tables.Values = {
         "warp_specialization.consumers": 2,
         "warp_specialization.registers.consumer": 240,
         "warp_specialization.registers.producer": 40,
@@ -141,7 +141,7 @@ def test_the_first_consumer_has_other_registers_than_a_request_that_the_pool_doe
     ],
     ids=["in_flight", "one_role"],
 )
-def test_one_stage_is_not_enough_where_another_step_is_on_its_way(changed: fuzz.Values, code: str) -> None:
+def test_one_stage_is_not_enough_where_another_step_is_on_its_way(changed: tables.Values, code: str) -> None:
     product = product_without("ring-depth", changed | {"buffering.stages": 1})
     found = simulate_product(product, (ring_launch(product.plan),)).diagnostics
     assert code in {diagnostic.code for diagnostic in found}

@@ -20,7 +20,6 @@ from modules import SPECS, made
 from torch import Tensor
 
 from gemmgen.errors import GemmgenError
-from gemmgen.fuzz import drawn, spec_of
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import as_float32, bits
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
@@ -37,6 +36,7 @@ from gemmgen.verify.simulation import (
 )
 from gluonsim.memory import View
 from gluonsim.operations import tensor_cores
+from tools.fuzz.draft import drawn, spec_of
 
 N, K = 256, 8192
 

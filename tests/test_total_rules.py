@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gemmgen import fuzz
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.kernel import Kernel
@@ -18,6 +17,7 @@ from gemmgen.plan.search import spread
 from gemmgen.plan.shared_rules import largest_that_fits
 from gemmgen.spec import SpecFile
 from gemmgen.spec.model import spec_of
+from tools.fuzz import draft, tables
 
 Stated = Mapping[str, Any]
 OPERANDS: tuple[tuple[Stated, Stated], ...] = (
@@ -90,17 +90,17 @@ def test_a_refused_cluster_of_blackwell_gets_advice() -> None:
 def test_random_blackwell_specs_with_c_are_planned_or_refused_in_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    table, kinds = fuzz.TABLES["sm100"]
-    with_c: fuzz.Stated = {
+    table, kinds = tables.TABLES["sm100"]
+    with_c: tables.Stated = {
         **table,
         "operands.c.dtype": ("bf16", "fp16", "fp32"),
         "cluster.n": CTAS,
-        "epilogue.ops": (*fuzz.OPS, *fuzz.ROW_AND_COLUMN_OPS),
+        "epilogue.ops": (*tables.OPS, *tables.ROW_AND_COLUMN_OPS),
     }
-    monkeypatch.setitem(fuzz.TABLES, "sm100", (with_c, kinds))
+    monkeypatch.setitem(tables.TABLES, "sm100", (with_c, kinds))
     read_c = 0
     for number in range(DRAFTS):
-        *_, last = fuzz.drafts("sm100", 39, number)
+        *_, last = draft.drafts("sm100", 39, number)
         read_c += "operands.c.dtype" in last.values
     assert read_c >= DRAFTS // 10
 

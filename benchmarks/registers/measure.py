@@ -3,7 +3,7 @@
 No GPU is needed: each kernel of the grid is compiled with ever more registers, from what the rules ask for
 on, until nothing spills. ``gemmgen/plan/wgmma/bounds.py`` has the rules; for a new Triton this repeats it:
 
-    python benchmarks/registers/measure.py [--out benchmarks/registers/needed.json]
+    python -m benchmarks.registers.measure [--out benchmarks/registers/needed.json]
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from pathlib import Path
 
 from gemmgen import triton_api
 from gemmgen.errors import GemmgenError
-from gemmgen.fuzz import Values, plan_without, spec_of
 from gemmgen.lower import lower
 from gemmgen.plan.rule import altered
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.family import PRODUCER_REGISTERS
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.render import render
+from tools.fuzz.draft import spec_of
+from tools.fuzz.judge import plan_without
+from tools.fuzz.tables import Values
 
 TILES = (
     ("ping_pong", 256, 64, 128),

@@ -20,10 +20,10 @@ USAGE_CODE = "usage"
 """Of a diagnostic about the command's own words."""
 
 
-def run_command(app: Callable[..., object], arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit code; what a user can cause ends as a diagnostic.
+def run_command(app: Callable[..., object], arguments: Sequence[str], name: str = "gemmgen") -> int:
+    """Run a command line and return its exit code; what a user can cause ends as a diagnostic.
 
-    `app` is called as Typer's are.
+    `app` is called as Typer's are; `name` is the command that the user has typed.
     """
     RUN.begin(as_json="--json" in arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -32,7 +32,7 @@ def run_command(app: Callable[..., object], arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = tell_warning
-            code = ended(lambda: _called(app))
+            code = ended(lambda: _called(app, name))
         return max(code, ended(_finish)) if code in (0, 1, 2) else code
     except BrokenPipeError:
         # The reader of stdout has gone, so nothing is reported.
@@ -40,17 +40,17 @@ def run_command(app: Callable[..., object], arguments: Sequence[str]) -> int:
         return 1
 
 
-def _called(app: Callable[..., object]) -> int:
+def _called(app: Callable[..., object], name: str) -> int:
     """Call the application; a wrong use of it is told, and is 2."""
     try:
-        code = app(prog_name="gemmgen", standalone_mode=False)
+        code = app(prog_name=name, standalone_mode=False)
     except typer.Abort:
         return 1
     except Exception as error:
         if not isinstance(error, _USAGE):
             raise
         wrong: Any = error
-        place = getattr(getattr(wrong, "ctx", None), "command_path", "gemmgen")
+        place = getattr(getattr(wrong, "ctx", None), "command_path", name)
         RUN.diagnostics.append(Diagnostic(place, USAGE_CODE, wrong.format_message()))
         wrong.message = visible(wrong.message or "")  # it may quote the command's words
         wrong.show()

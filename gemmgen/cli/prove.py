@@ -1,11 +1,11 @@
-"""Commands that prove a kernel by compiler, simulator or GPU: lower, simulate, test and fuzz."""
+"""Commands that prove a kernel by compiler, simulator or GPU: lower, simulate and test."""
 
 from __future__ import annotations
 
 import json
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -268,49 +268,3 @@ def verify_command(
             passed = len(verification.checks) - len(verification.failures)
             say(f"{path}: {passed} of {len(verification.checks)} checks passed on {verification.device}")
     end(failed or not all(verification.passed for _, verification in verifications))
-
-
-def fuzz_command(
-    target: Annotated[
-        str, typer.Option(metavar="sm90|sm100", help="The architecture of the specs.")
-    ] = "sm90",
-    specs: Annotated[int, typer.Option("--specs", metavar="N", min=1, help="Specs to draw.")] = 100,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", min=0, max=2**31, help="Of the specs.")] = 0,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record", metavar="FILE", help="Append a line for each; a run that was ended goes on."
-        ),
-    ] = None,
-    processes: Annotated[
-        int | None,
-        typer.Option("--processes", metavar="N", min=1, help="That judge specs (the cores of this machine)."),
-    ] = None,
-    minimum: Annotated[
-        bool, typer.Option("--minimum", help="With the fewest registers that the rules allow a plan.")
-    ] = False,
-    simulated: Annotated[
-        int, typer.Option("--simulated", metavar="N", min=0, help="Simulate one accepted spec of N; 0: none.")
-    ] = 20,
-    refused: Annotated[
-        int, typer.Option("--refused", metavar="N", min=0, help="Of N specs one is a refused one; 0: none.")
-    ] = 5,
-    as_json: Json = False,
-) -> None:
-    """Draw random specs, and compare what the rules say of them with the compiler and the simulator."""
-    from gemmgen import fuzz
-
-    require_compiler()
-    if target not in fuzz.TABLES:
-        raise typer.BadParameter(f"`{target}` is none of {', '.join(fuzz.TABLES)}", param_hint="--target")
-    run = fuzz.Run(target, seed, minimum, simulated, refused)
-    report = fuzz.Report(run, ())
-    with progressing("fuzzing") as progress:
-        for one in fuzz.fuzz(run, specs, record=record, processes=processes or usable_cores()):
-            report = replace(report, judged=(*report.judged, one))
-            progress(f"{len(report.judged)} of {specs}, {len(report.findings)} findings")
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        say("\n".join(report.lines()))
-    end(bool(report.findings))

@@ -1,0 +1,1 @@
+"""Tools for those who work on gemmgen; none of them is in the wheel."""
