@@ -32,7 +32,6 @@ from gemmgen.bench import (
     to_json,
 )
 from gemmgen.bench.baseline import Baseline, cublas, other_module, rival
-from gemmgen.bench.contest import AGAINST_A_MODULE
 from gemmgen.bench.figures import IN_THE_DARK, axis_limits, figures_text, label_of
 from gemmgen.bench.machine import query_gpu, state_of
 from gemmgen.bench.record import (
@@ -43,6 +42,7 @@ from gemmgen.bench.record import (
     ceilings_of,
     flops,
 )
+from gemmgen.bench.single import AGAINST_A_MODULE
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated

@@ -20,10 +20,11 @@ from right_kernel import SCALED, VECTORS, pack_scales, spec_of
 from torch import Tensor
 
 from gemmgen.bench import Protocol, Record, Subject, bench, from_json, markdown_table, to_json
+from gemmgen.bench.arms import dtypes_of, input_sets
 from gemmgen.bench.baseline import Baseline, block_scaled_mm, cublas, offered, rival, variant
-from gemmgen.bench.contest import dtypes_of, input_sets, time_spec
 from gemmgen.bench.machine import Work
 from gemmgen.bench.record import Environment, GpuState, ceilings_of
+from gemmgen.bench.single import time_spec
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import TORCH_DTYPES
@@ -370,7 +371,7 @@ def test_a_session_brings_the_rival_where_there_is_no_call(
         given.append(baseline)
         return from_json((ROOT / "tests" / "records" / "synthetic_bf16.json").read_text(), "r.json")
 
-    monkeypatch.setattr("gemmgen.bench.contest.bench", fake)
+    monkeypatch.setattr("gemmgen.bench.single.bench", fake)
     time_spec(spec_file(stem), None, silent)
     (baseline,) = given
     assert (baseline is not None) == (stem == "b200_mxfp4")

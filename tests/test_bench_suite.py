@@ -36,10 +36,11 @@ from gemmgen.bench import (
     time_peers,
     time_suite,
 )
+from gemmgen.bench.arms import Progress
 from gemmgen.bench.baseline import Baseline
-from gemmgen.bench.contest import Prepared, Progress, Task, contest_of, prepare_in_children
 from gemmgen.bench.figures import IN_THE_DARK, ratio_limits, short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
+from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import GpuState
 from gemmgen.bench.suite import (
     BASELINE,
@@ -58,6 +59,7 @@ from gemmgen.bench.suite import (
     grouped,
     points_of,
 )
+from gemmgen.bench.tasks import Task, contest_of
 from gemmgen.cli import main
 from gemmgen.cli.options import range_of
 from gemmgen.device import require_gpu
@@ -112,8 +114,9 @@ class Arms:
 @pytest.fixture
 def arms(monkeypatch: pytest.MonkeyPatch) -> Arms:
     made = Arms(FakeMachine(), {BASELINE: 20e-6, "kernel_a": 10e-6, "kernel_b": 25e-6})
-    monkeypatch.setattr("gemmgen.bench.contest.import_generated", made.imported)
-    monkeypatch.setattr("gemmgen.bench.contest.cublas", made.baseline)
+    monkeypatch.setattr("gemmgen.bench.campaign.import_generated", made.imported)
+    monkeypatch.setattr("gemmgen.bench.prepare.import_generated", made.imported)
+    monkeypatch.setattr("gemmgen.bench.tasks.cublas", made.baseline)
     return made
 
 
@@ -336,7 +339,7 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
 ) -> None:
     names = ("kernel_a", "kernel_b", "kernel_c", "kernel_d", "kernel_e")
     arms.spoil |= {"kernel_b": end, "kernel_c": fault, "kernel_d": refuse, "kernel_e": never_end}
-    monkeypatch.setattr("gemmgen.bench.contest.PRIMING_SECONDS", 1)
+    monkeypatch.setattr("gemmgen.bench.prepare.PRIMING_SECONDS", 1)
 
     def on_the_cpu(_: object) -> torch.device:
         return torch.device("cpu")
@@ -344,7 +347,7 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
     def done(_: object) -> None:
         pass
 
-    monkeypatch.setattr("gemmgen.bench.contest.require_gpu", on_the_cpu)
+    monkeypatch.setattr("gemmgen.bench.prepare.require_gpu", on_the_cpu)
     monkeypatch.setattr(CudaMachine, "finish", done)
     seen: list[tuple[Sequence[Task], Prepared]] = []
     told: list[str] = []
@@ -491,7 +494,7 @@ def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
 
         return Baseline("b", bind)
 
-    monkeypatch.setattr("gemmgen.bench.contest.cublas", cublas)
+    monkeypatch.setattr("gemmgen.bench.tasks.cublas", cublas)
     book = run(tmp_path, arms, Book(), "kernel_a")
     assert [line.kernel for line in refusals(book)] == [BASELINE]
     assert [result.shape for result in results(book)] == [(64, 16, 32)]
@@ -645,8 +648,8 @@ from test_bench_suite import *
 directory = Path(sys.argv[1])
 with MonkeyPatch.context() as patch:
     arms = Arms(FakeMachine(), {BASELINE: 20e-6, "kernel_a": 10e-6, "kernel_b": 25e-6})
-    patch.setattr("gemmgen.bench.contest.import_generated", arms.imported)
-    patch.setattr("gemmgen.bench.contest.cublas", arms.baseline)
+    patch.setattr("gemmgen.bench.campaign.import_generated", arms.imported)
+    patch.setattr("gemmgen.bench.tasks.cublas", arms.baseline)
     def progress(step):
         if "64x16x32" in step:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -26,8 +26,9 @@ from right_kernel import written_out
 from ruamel.yaml import YAML
 from torch import Tensor
 
-from gemmgen.bench.contest import contest_of, input_sets
+from gemmgen.bench.arms import input_sets
 from gemmgen.bench.record import Protocol
+from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits, poison, rounded

@@ -13,8 +13,8 @@ import pytest
 from hopper import hopper
 
 from gemmgen import cli
-from gemmgen.bench import contest
-from gemmgen.bench.contest import time_spec
+from gemmgen.bench import tasks
+from gemmgen.bench.single import time_spec
 from gemmgen.errors import GemmgenError
 from gemmgen.plan import plan_spec
 from gemmgen.plan.ledger import ledger
@@ -207,7 +207,7 @@ def test_a_spec_without_shapes_is_timed_on_what_it_was_planned_by(
         seen.extend(arguments[3])
         raise TimedError
 
-    monkeypatch.setattr(contest, "bench", timed)
+    monkeypatch.setattr("gemmgen.bench.single.bench", timed)
     path = written(tmp_path, "problem: {m: [1, 4], n: 6144, k: 4096}\n")
     with pytest.raises(TimedError):
         time_spec(path, None, print)
@@ -224,7 +224,7 @@ def test_a_suite_ranks_each_shape_for_itself() -> None:
     entrant.source = source(problem=of([1, 64]))
     entrant.entry = type("Entry", (), {"subject": type("S", (), {"spec_path": "x.yaml", "spec_sha256": ""})})
     alone = rank(source(bench={"shapes": [[64, 2112, 7168]]})).legal[0].label
-    assert contest._ranked(entrant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
+    assert tasks._ranked(entrant, (64, 2112, 7168), 1)[0][0] == alone  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_spec_without_shapes_to_check_is_tested_on_the_ends_of_its_problem() -> None:

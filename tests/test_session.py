@@ -19,8 +19,8 @@ import torch
 
 from gemmgen.bench import Ceilings, Protocol, Record, Subject, from_json, plain_table, to_json
 from gemmgen.bench.baseline import Baseline
-from gemmgen.bench.contest import time_spec
 from gemmgen.bench.record import read_record, write_record
+from gemmgen.bench.single import time_spec
 from gemmgen.cli import main
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.numerics.reference import Check
@@ -148,7 +148,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[ModuleT
         calls.append((module, subject, spec, shapes))
         return replace(record, subject=subject)
 
-    monkeypatch.setattr("gemmgen.bench.contest.bench", bench)
+    monkeypatch.setattr("gemmgen.bench.single.bench", bench)
     return calls
 
 
@@ -187,7 +187,7 @@ def opposed(monkeypatch: pytest.MonkeyPatch, record: Record) -> list[tuple[str, 
         calls.append((subject.name, protocol, baseline))
         return replace(record, subject=subject, baseline=baseline.text, protocol=protocol)
 
-    monkeypatch.setattr("gemmgen.bench.contest.bench", bench)
+    monkeypatch.setattr("gemmgen.bench.single.bench", bench)
     return calls
 
 

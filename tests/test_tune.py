@@ -725,8 +725,8 @@ def test_each_module_is_compiled_and_run_once_in_a_process_of_its_own(
     def done(_: object) -> None:
         pass
 
-    monkeypatch.setattr("gemmgen.bench.contest.import_generated", kernels.imported)
-    monkeypatch.setattr("gemmgen.bench.contest.require_gpu", on_the_cpu)
+    monkeypatch.setattr("gemmgen.bench.prepare.import_generated", kernels.imported)
+    monkeypatch.setattr("gemmgen.bench.prepare.require_gpu", on_the_cpu)
     monkeypatch.setattr("gemmgen.bench.machine.CudaMachine.finish", done)
     paths = {columns: tmp_path / f"kernel_{columns}.py" for columns in (32, 64, 128)}
     for columns, path in paths.items():

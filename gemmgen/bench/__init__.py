@@ -1,6 +1,6 @@
 """From a module to a timing record, and from a record to a table and a plot."""
 
-from gemmgen.bench.contest import bench, time_spec, time_suite
+from gemmgen.bench.campaign import time_suite
 from gemmgen.bench.figures import (
     markdown_table,
     plain_table,
@@ -21,6 +21,7 @@ from gemmgen.bench.record import (
     to_json,
     write_record,
 )
+from gemmgen.bench.single import bench, time_spec
 from gemmgen.bench.suite import Book, Suite, errors_of, load_suite, report_of
 from gemmgen.verify.shapes import parse_shapes
 

@@ -257,7 +257,7 @@ def _refused(
 
 def _words(source: SpecFile) -> str:
     """Return what a spec computes: kernels of the same words can stand for each other."""
-    from gemmgen.bench.contest import contest_of  # needs torch
+    from gemmgen.bench.tasks import contest_of  # needs torch
 
     return contest_of(source)
 
@@ -325,7 +325,7 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
 
 def _refuse_contradiction(path: Path, number: int, row: Row, source: SpecFile) -> None:
     """Raise for a row that says something else than the spec it names."""
-    from gemmgen.bench.contest import dtypes_of  # needs torch
+    from gemmgen.bench.arms import dtypes_of  # needs torch
 
     words, dtypes = _words(source), dtypes_of(source.problem)
     if row.problem != words:

@@ -19,10 +19,11 @@ from threading import Event, Lock
 from typing import Final
 
 from gemmgen import __version__
+from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import Baseline, cublas
-from gemmgen.bench.contest import contest_of, dtypes_of
 from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
 from gemmgen.bench.suite import Rounds
+from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import comment_text
 from gemmgen.plan.rule import counted

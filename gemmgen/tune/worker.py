@@ -19,9 +19,11 @@ from typing import Final
 import torch
 
 from gemmgen import triton_api
+from gemmgen.bench.arena import Running, Sample, TimingSession
+from gemmgen.bench.arms import first_line, wrong
 from gemmgen.bench.baseline import bound, cublas
-from gemmgen.bench.contest import Arena, Running, Sample, first_line, primed, wrong
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
+from gemmgen.bench.prepare import primed
 from gemmgen.bench.record import Environment, GpuState
 from gemmgen.bench.suite import BASELINE, Rounds
 from gemmgen.device import require_gpu
@@ -96,7 +98,7 @@ class Worker:
         self._protocol = protocol
         self._stack = ExitStack()  # left open: the process ends with it
         self._machine: SuiteMachine | None = None
-        self._arena: Arena | None = None
+        self._arena: TimingSession | None = None
         self._baseline: tuple[Sample, int] | None = None
         self._modules: dict[str, ModuleType] = {}
         self._against: tuple[str, Sample] | None = None
@@ -168,7 +170,7 @@ class Worker:
             machine=asdict(state) if state else {},
         )
 
-    def _arena_of(self, machine: SuiteMachine, comparison: Comparison) -> Arena:
+    def _arena_of(self, machine: SuiteMachine, comparison: Comparison) -> TimingSession:
         """Return the tensors, drawn anew for another problem or shape."""
         arena = self._arena
         if arena is None or (arena.source, arena.shape) != (comparison.source, comparison.shape):
@@ -178,11 +180,12 @@ class Worker:
             if comparison.source.problem.block_scaled:
                 packing = pack_scales_of(self._module(comparison, comparison.against))
             l2_bytes = machine.environment().l2_bytes
-            arena = Arena.of(comparison.source, comparison.shape, self._protocol, machine, l2_bytes, packing)
+            source, shape = comparison.source, comparison.shape
+            arena = TimingSession.of(source, shape, self._protocol, machine, l2_bytes, packing)
             self._arena = arena
         return arena
 
-    def _other(self, arena: Arena, comparison: Comparison, passes: int) -> Sample:
+    def _other(self, arena: TimingSession, comparison: Comparison, passes: int) -> Sample:
         """Return a sample of the kernel that is measured against, captured once."""
         if self._against is None or self._against[0] != comparison.against:
             self._against = None
@@ -190,7 +193,7 @@ class Worker:
             self._against = comparison.against, arena.sample(running, passes)
         return self._against[1]
 
-    def _right(self, arena: Arena, comparison: Comparison, kernel: str) -> Running:
+    def _right(self, arena: TimingSession, comparison: Comparison, kernel: str) -> Running:
         """Return a kernel that has run and is right."""
         running = arena.running(kernel, partial(bound, matmul_of(self._module(comparison, kernel))))
         if faults := tuple(wrong(arena.tolerance, running.deviation)):

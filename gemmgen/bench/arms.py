@@ -1,0 +1,121 @@
+"""The tensors that kernels are timed on, one call of a kernel on each, and whether its numbers are right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gemmgen.bench.baseline import Call
+from gemmgen.bench.record import Protocol
+from gemmgen.bench.suite import Rounds
+from gemmgen.literals import visible
+from gemmgen.numerics.encoding import poison
+from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs
+from gemmgen.numerics.reference import Deviation, Tolerance, deviation
+from gemmgen.problem import Matmul, Shape
+from gemmgen.problem.dtypes import Dtypes
+
+Progress = Callable[[str], None]
+"""Takes in words what is being done."""
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """What one call takes, and d [M, N] for its result."""
+
+    inputs: Inputs
+    """As the spec has them, for the reference."""
+    timed: Inputs
+    """What the calls get: the same, but scales of blocks are packed already, as those of weights would be."""
+    d: Tensor
+
+
+def dtypes_of(problem: Matmul) -> Dtypes:
+    """Return the names of the element types of a problem, and of the formats of its blocks' scales."""
+    a, b = problem.a, problem.b
+    return Dtypes(
+        a=a.dtype.name,
+        b=b.dtype.name,
+        d=problem.d.name,
+        c=problem.c.name if problem.c else None,
+        a_scale=a.scale.format.name if a.scale else None,
+        b_scale=b.scale.format.name if b.scale else None,
+    )
+
+
+def input_sets(
+    shape: Shape,
+    problem: Matmul,
+    l2_bytes: int,
+    generator: torch.Generator,
+    protocol: Protocol | Rounds,
+    pack_scales: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[InputSet, ...]:
+    """Return the sets that calls are rotated over: random and normalized inputs, and poisoned results."""
+    set_bytes = dtypes_of(problem).moved_bytes(shape)
+    count = min(protocol.max_input_sets, math.ceil(protocol.l2_multiple * l2_bytes / set_bytes))
+    return tuple(input_set(shape, problem, generator, pack_scales) for _ in range(count))
+
+
+def input_set(
+    shape: Shape,
+    problem: Matmul,
+    generator: torch.Generator,
+    pack_scales: Callable[[Tensor], Tensor] | None,
+) -> InputSet:
+    """Return one set for a shape [M, N, K]: random and normalized inputs, and a poisoned result."""
+    d = Matrix.poisoned(*shape[:2], problem.d.name, generator.device).view
+    misaligned = problem.copies_misaligned
+    inputs = random_inputs(shape, problem, generator, normalized=True, misaligned=misaligned)
+    return InputSet(inputs, inputs.packed(pack_scales) if pack_scales else inputs, d)
+
+
+def judged(
+    bind: Call,
+    inputs_and_d: InputSet,
+    problem: Matmul,
+    exact: Iterable[tuple[slice, Tensor]] | None = None,
+    finish: Callable[[], None] = lambda: None,
+) -> Deviation:
+    """Call an arm once into poison, wait for it with ``finish``, and compare what it makes."""
+    inputs, d = inputs_and_d.inputs, inputs_and_d.d
+    call = bind(inputs_and_d.timed, d)
+    d.fill_(poison(d.dtype))
+    # Freed at once: on a GPU a result that the call allocates gets this block, and is poisoned as d is.
+    Matrix.poisoned(d.shape[0], d.shape[1], problem.d.name, d.device)
+    result = call()
+    finish()
+    return deviation(result, inputs, problem, exact)
+
+
+def wrong(allowed: Tolerance, found: Deviation) -> Iterator[str]:
+    """Yield what is wrong with a result."""
+    limits = (
+        ("relative error", found.relative, allowed.relative),
+        ("worst element", found.worst_element, allowed.worst_element),
+    )
+    for what, measured, limit in limits:
+        if not measured <= limit:  # NaN is not
+            yield f"{what} {measured:.3g}, the limit is {limit:.3g}; a wrong kernel is not timed"
+
+
+class Calls:
+    """An arm: a call for each input set, which keeps its result."""
+
+    def __init__(self, bind: Call, sets: tuple[InputSet, ...]) -> None:
+        self._calls = tuple(bind(each.timed, each.d) for each in sets)
+        self.results = [each.d for each in sets]
+
+    def __call__(self, index: int) -> None:
+        """Call it on the input set of this number."""
+        # Kept until the set's next turn: results that a call allocates are then rotated like the sets.
+        self.results[index] = self._calls[index]()
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error is and the first line of its text, with escapes for what is not printed."""
+    return visible(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}")

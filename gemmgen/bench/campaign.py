@@ -1,0 +1,337 @@
+"""Kernels of many specs by turns on the shapes of a suite; a run that was ended goes on."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Literal
+
+from torch import Tensor
+
+from gemmgen.bench.arena import Running, Sample, TimingSession, rounded
+from gemmgen.bench.arms import Progress, dtypes_of, first_line, wrong
+from gemmgen.bench.baseline import Baseline, bound
+from gemmgen.bench.machine import CudaMachine, Machine, SuiteMachine, UnfinishedError
+from gemmgen.bench.prepare import Prepared, prepare_in_children
+from gemmgen.bench.record import Environment, GpuState, measured_of, path_from_here, peaks_of, utc_now
+from gemmgen.bench.suite import (
+    BASELINE,
+    LARGEST,
+    Book,
+    Choice,
+    ContestOf,
+    Playoff,
+    Refused,
+    Result,
+    Rounds,
+    Session,
+    Suite,
+    Timed,
+    ratios,
+)
+from gemmgen.bench.suite import SCHEMA as SUITE_SCHEMA
+from gemmgen.bench.tasks import (
+    KernelUnderTest,
+    ShapeRun,
+    Task,
+    baselines_of,
+    kernels_of,
+    of_one,
+    open_tasks,
+    ranked_runs,
+    shape_runs,
+)
+from gemmgen.device import require_gpu
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.literals import visible
+from gemmgen.module import import_generated, matmul_of, pack_scales_of
+from gemmgen.numerics.reference import tolerance
+from gemmgen.problem import Shape, shape_text
+from gemmgen.scratch import scratch
+
+PLAYOFF_SECONDS: Final = 0.25
+"""In pairs of the winner and the baseline: where power limits, the clock swings for tens of milliseconds, and
+seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03 (``benchmarks/fit/h200_orders.json``).
+"""
+
+
+def time_suite(
+    specs: Sequence[Path],
+    suite: Suite,
+    book: Book,
+    *,
+    extents: range = range(1, LARGEST + 1),
+    candidates: int | None = None,
+    chosen: Callable[[Shape], str] | None = None,
+    protocol: Rounds | None = None,
+    machine: SuiteMachine | None = None,
+    prepare: Callable[[Sequence[Task], Progress], Prepared] | None = None,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Time the kernels of specs on the shapes of a suite whose M is in a range, and write it into a book.
+
+    With ``candidates``, a spec that leaves something open takes part on each shape with so many kernels:
+    those that its planner ranks first for that shape. With ``chosen``, which returns the name of one of the
+    specs, only that one takes part on a shape, as in a library.
+
+    What the book has already is not timed again. All kernels that compute the same from the same types are
+    timed by turns with one baseline, cuBLAS. A kernel that does not take a shape, is wrong or fails is noted
+    as such and not timed there. Modules are compiled in processes of their own before anything is timed.
+
+    Raises GemmgenError: a spec is rejected; no spec is of the suite's types (``no-shapes``); ``no-gpu``;
+    ``no-baseline``; ``other-machine`` for a book of another GPU or other versions; ``device-lost`` after a
+    kernel that leaves the GPU unusable: the same call in a new process goes on behind it.
+    """
+    protocol = protocol or Rounds(playoff_seconds=PLAYOFF_SECONDS)
+    with scratch() as directory:
+        entrants = kernels_of(specs, Path(directory))
+        baselines = baselines_of(entrants)
+        if not any(suite.shapes(entrant.source.problem.a.dtype.name, extents) for entrant in entrants):
+            message = "has no shapes for the types of these specs"
+            raise GemmgenError([Diagnostic(suite.path, "no-shapes", message)])
+        runs = shape_runs(entrants, suite, extents)
+        if chosen:
+            runs = [of_one(found, chosen(found.shape)) for found in runs]
+        if candidates:
+            runs = ranked_runs(runs, candidates, Path(directory), progress)
+            entrants = tuple({each.entry.name: each for found in runs for each in found.entrants}.values())
+        tasks = open_tasks(runs, baselines, _book_with(book, entrants).done())
+        if not tasks:
+            return
+        prepared = (prepare or prepare_in_children)(tasks, progress)
+        gpu = tasks[0].source.request.gpu
+        machine = machine or CudaMachine(require_gpu(gpu.architecture))
+        session = _session(entrants, baselines, suite, protocol, machine)
+        _refuse_other_machine(book, session)
+        book.write(session)
+        _write_choices(book, runs)
+        with machine.quiet(), machine.watched() as state_since:
+            suite_run = SuiteRun(book, protocol, machine, session.environment, prepared, state_since)
+            for number, task in enumerate(tasks, 1):
+                progress(f"{task.contest} {shape_text(task.shape)}, {number} of {len(tasks)}")
+                suite_run.settle_seconds = (
+                    protocol.warm_up_seconds if number == 1 else protocol.settle_seconds
+                )
+                suite_run.run(task)
+
+
+def _write_choices(book: Book, runs: Iterable[ShapeRun]) -> None:
+    """Write down what the planner ranks first where the book does not say so yet."""
+    latest = book.choices
+    for found in runs:
+        for spec, kernels in found.choices.items():
+            choice = Choice("choice", found.shape, found.contest, spec, kernels)
+            if latest.get((found.contest, found.shape, spec)) != choice:
+                book.write(choice)
+
+
+def _book_with(book: Book, entrants: Sequence[KernelUnderTest]) -> Book:
+    """Return the book as it will be once these kernels take part: what others of their names did is stale."""
+    if not book.sessions:
+        return book
+    kernels = tuple(entrant.entry for entrant in entrants)
+    return Book(None, [*book.lines, replace(book.sessions[-1], kernels=kernels)])
+
+
+def _session(
+    entrants: Sequence[KernelUnderTest],
+    baselines: Mapping[str, Baseline],
+    suite: Suite,
+    protocol: Rounds,
+    machine: Machine,
+) -> Session:
+    environment = machine.environment()
+    contests: dict[str, ContestOf] = {}
+    for entrant in entrants:
+        name, problem = entrant.entry.contest, entrant.source.problem
+        bits = max(problem.a.smem_bits, problem.b.smem_bits)
+        contests[name] = ContestOf(
+            name=name,
+            dtypes=dtypes_of(problem),
+            baseline=baselines[name].text,
+            peak=peaks_of(environment.gpu, bits),
+            measured=measured_of(environment.gpu, problem.a.dtype.name),
+        )
+    return Session(
+        line="session",
+        schema=SUITE_SCHEMA,
+        date=utc_now(),
+        suite=path_from_here(Path(suite.path)),
+        suite_sha256=suite.sha256,
+        environment=environment,
+        protocol=protocol,
+        contests=tuple(contests.values()),
+        kernels=tuple(entrant.entry for entrant in entrants),
+    )
+
+
+def _refuse_other_machine(book: Book, session: Session) -> None:
+    """One record is of one GPU, one set of versions, one protocol."""
+    if not book.sessions:
+        return
+    before = book.sessions[-1]
+    pairs = [("protocol", before.protocol, session.protocol)]
+    for member in fields(Environment):
+        if member.name != "gemmgen":
+            old, new = (getattr(each.environment, member.name) for each in (before, session))
+            pairs.append((member.name, old, new))
+    for name, old, new in pairs:
+        if old != new:
+            message = f"was measured with another {name}, {old}, here it is {new}: record into another file"
+            raise GemmgenError([Diagnostic(str(book.path), "other-machine", message)])
+
+
+@dataclass
+class SuiteRun:
+    """The rounds on one shape after the other."""
+
+    book: Book
+    protocol: Rounds
+    machine: SuiteMachine
+    environment: Environment
+    prepared: Prepared
+    state_since: Callable[[float], GpuState | None]
+    settle_seconds: float = 0.0
+    matmuls: dict[str, ModuleType] = field(default_factory=dict[str, ModuleType])
+    """The modules by their kernels' names, imported once: each compiles or loads its kernel once."""
+
+    def run(self, task: Task) -> None:
+        """Time the kernels of a task that are right, by turns, and write down what happened to each."""
+        gc.collect()  # of the shape before; in a quiet context nothing else does
+        l2_bytes = self.environment.l2_bytes
+        with task.baseline.settings():
+            try:
+                packing = self._packing(task)
+                timing = TimingSession.of(
+                    task.source, task.shape, self.protocol, self.machine, l2_bytes, packing
+                )
+                baseline = timing.running(BASELINE, task.baseline.bind)
+            except Exception as error:
+                self._note(task, BASELINE, "cannot", error)
+                return
+            kernels = tuple(self._right(task, timing))
+            if kernels:
+                self._take_turns(task, timing, baseline, kernels)
+
+    def _packing(self, task: Task) -> Callable[[Tensor], Tensor] | None:
+        if not task.source.problem.block_scaled:
+            return None
+        return pack_scales_of(self._module(task.entrants[0]))
+
+    def _module(self, entrant: KernelUnderTest) -> ModuleType:
+        name = entrant.entry.name
+        if name not in self.matmuls:
+            self.matmuls[name] = import_generated(entrant.module_path)
+        return self.matmuls[name]
+
+    def _right(self, task: Task, timing: TimingSession) -> Iterator[Running]:
+        """Yield the kernels that compute the right numbers; note why others do not."""
+        for entrant in task.entrants:
+            name = entrant.entry.name
+            if name in self.prepared.failures:
+                self._note(task, name, "failed", self.prepared.failures[name])
+                continue
+            try:
+                running = timing.running(name, partial(bound, matmul_of(self._module(entrant))))
+            except (ValueError, TypeError) as error:
+                self._note(task, name, "cannot", error)
+            except Exception as error:
+                self._note(task, name, "failed", error)
+            else:
+                allowed = tolerance(entrant.source.problem, task.shape, entrant.source.promote_k)
+                faults = tuple(wrong(allowed, running.deviation))
+                if faults:
+                    self._note(task, name, "wrong", "; ".join(faults))
+                else:
+                    yield running
+
+    def _note(
+        self, task: Task, kernel: str, why: Literal["cannot", "wrong", "failed"], error: Exception | str
+    ) -> None:
+        """Write down that a kernel is not timed; raise where it has lost the GPU."""
+        text = visible(error) if isinstance(error, str) else first_line(error)
+        self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
+        if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
+            message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
+            where = f"{task.contest} {shape_text(task.shape)}"
+            raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=where)])
+
+    def _take_turns(
+        self, task: Task, timing: TimingSession, baseline: Running, kernels: tuple[Running, ...]
+    ) -> None:
+        """Capture the arms and time them; note why there is no sample of one, or no round at all."""
+        try:
+            pass_seconds = timing.pass_seconds(baseline)
+            passes = timing.passes(pass_seconds)
+            samples = [timing.sample(baseline, passes)]
+        except Exception as error:
+            self._note(task, BASELINE, "cannot", error)
+            return
+        for running in kernels:
+            try:
+                samples.append(timing.sample(running, passes))
+            except Exception as error:
+                self._note(task, running.name, "failed", error)
+        if len(samples) == 1:
+            return
+        try:
+            result = self._rounds(task, timing, samples, pass_seconds)
+        except GemmgenError:
+            raise
+        except Exception as error:  # nobody knows whose fault it is
+            for sample in samples[1:-1]:
+                self._note(task, sample.running.name, "failed", f"rounds with it: {first_line(error)}")
+            self._note(task, samples[-1].running.name, "failed", error)
+        else:
+            if result:
+                self.book.write(result)
+
+    def _rounds(
+        self, task: Task, timing: TimingSession, samples: list[Sample], pass_seconds: float
+    ) -> Result | None:
+        """Let the GPU settle, take turns, and then time the best once more beside the baseline.
+
+        Kernels that are wrong after so many replays are noted as that: they leave something behind.
+        """
+        timing.settle(samples, self.settle_seconds)
+        start = self.machine.now()
+        by_arm = timing.rounds(samples, self.protocol.rounds)
+        right = [arm for arm in range(1, len(samples)) if self._still_right(task, timing, samples[arm])]
+        if not right:
+            return None
+        best = max(right, key=lambda arm: ratios(by_arm[0], by_arm[arm]).median)
+        pairs = timing.turns(samples, [0, best] * timing.playoff_pairs(samples, by_arm, best))
+        state = self.state_since(start)
+        timed = [
+            Timed(
+                kernel=sample.running.name,
+                seconds=by_arm[arm],
+                calls=sample.calls,
+                relative_error=rounded(sample.running.deviation.relative),
+                host_seconds=rounded(timing.host_seconds(sample.running.arm, pass_seconds)),
+            )
+            for arm, sample in enumerate(samples)
+            if arm in (0, *right)
+        ]
+        return Result(
+            line="result",
+            shape=task.shape,
+            contest=task.contest,
+            families=task.families,
+            input_sets=len(timing.sets),
+            baseline=timed[0],
+            baseline_kernels=self.prepared.launched.get((task.contest, task.shape), ()),
+            kernels=tuple(timed[1:]),
+            playoff=Playoff(samples[best].running.name, pairs[best], pairs[0]),
+            state=state,
+        )
+
+    def _still_right(self, task: Task, timing: TimingSession, sample: Sample) -> bool:
+        """Judge what one more replay makes of the first set."""
+        if faults := timing.faults_after(sample):
+            self._note(task, sample.running.name, "wrong", f"after many replays: {'; '.join(faults)}")
+        return not faults

@@ -1,0 +1,122 @@
+"""Before anything is timed: kernels compiled and run once, in processes that may be lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from gemmgen.bench.arms import Progress, dtypes_of, first_line, input_set
+from gemmgen.bench.baseline import bound
+from gemmgen.bench.machine import CudaMachine
+from gemmgen.bench.tasks import KernelUnderTest, Task
+from gemmgen.device import require_gpu
+from gemmgen.errors import GemmgenError
+from gemmgen.module import import_generated, matmul_of, pack_scales_of
+from gemmgen.problem import Request, Shape
+from gemmgen.scratch import LostError, forked, usable_cores
+
+PRIMING_SECONDS: Final = 300
+"""A kernel compiles in a few seconds: a process that takes longer than this is ended."""
+NAMING_SECONDS: Final = 60
+"""The process that asks the profiler has so long, and a second for each shape."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is known before anything is timed, from processes of their own."""
+
+    launched: Mapping[tuple[str, Shape], tuple[str, ...]]
+    """The kernels of the baseline, by contest and shape."""
+    failures: Mapping[str, str]
+    """Why a kernel, by its name, cannot be compiled and run at all."""
+
+
+def prepare_in_children(tasks: Sequence[Task], progress: Progress) -> Prepared:
+    """Compile every kernel and run it once, and read the names of the baseline's kernels.
+
+    Triton keeps what it compiles on the disk, where this process finds it. The profiler, which takes part in
+    every launch, stays out of this process too. It must not have used the GPU yet, for it is forked.
+
+    Raises GemmgenError (``no-gpu``).
+    """
+    smallest: dict[str, tuple[KernelUnderTest, Shape]] = {}
+    for task in sorted(tasks, key=lambda task: dtypes_of(task.source.problem).moved_bytes(task.shape)):
+        for entrant in task.entrants:
+            smallest.setdefault(entrant.entry.name, (entrant, task.shape))
+    progress(f"compiling {len(smallest)} kernels, and naming the baseline's on {len(tasks)} shapes")
+    with forked(partial(_launched, tasks)) as launched, ThreadPoolExecutor(usable_cores()) as pool:
+        priming = [
+            pool.submit(primed, each.source.request, shape, each.module_path)
+            for each, shape in smallest.values()
+        ]
+        found = dict(zip(smallest, (each.result() for each in priming), strict=True))
+        try:
+            names = launched()
+        except LostError:
+            names = {}
+    for outcome in found.values():
+        if isinstance(outcome, GemmgenError):
+            raise outcome
+    failures = {name: outcome for name, outcome in found.items() if isinstance(outcome, str)}
+    return Prepared(names, failures)
+
+
+def primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+    """Compile a kernel by running it once, in a process of its own; return what is wrong with it."""
+    try:
+        with forked(partial(_primed, request, shape, module_path)) as result:
+            return result()
+    except LostError as error:
+        return f"compiling and running it ended its process: {error}"
+
+
+def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError | str | None:
+    signal.alarm(PRIMING_SECONDS)
+    try:
+        machine = CudaMachine(require_gpu(request.gpu.architecture))
+    except GemmgenError as error:
+        return error
+    try:
+        module = import_generated(module_path)
+        pack_scales = pack_scales_of(module) if request.matmul.block_scaled else None
+        made = input_set(shape, request.matmul, torch.Generator(machine.device).manual_seed(0), pack_scales)
+        bound(matmul_of(module), made.timed, made.d)()
+        machine.finish()
+    except (ValueError, TypeError):
+        return None  # it does not take this shape; another one may do
+    except Exception as error:
+        return first_line(error)
+    return None
+
+
+def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]:
+    """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
+    from torch.profiler import ProfilerActivity, profile
+
+    signal.alarm(NAMING_SECONDS + len(tasks))
+    found: dict[tuple[str, Shape], tuple[str, ...]] = {}
+    generator = torch.Generator(torch.device("cuda")).manual_seed(0)
+    for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
+        with suppress(Exception), task.baseline.settings():
+            made = input_set(task.shape, task.source.problem, generator, None)
+            call = task.baseline.bind(made.timed, made.d)
+            call()
+            torch.cuda.synchronize()
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                call()
+                torch.cuda.synchronize()
+            events: list[Any] = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
+            found[task.contest, task.shape] = tuple(
+                event.name
+                for event in events
+                if str(event.device_type).endswith("CUDA") and not event.name.startswith(("Mem", "cuda"))
+            )
+    return found

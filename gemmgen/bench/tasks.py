@@ -1,0 +1,230 @@
+"""Which kernels are timed on which shapes of a suite, and what they have in common."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from gemmgen.bench.arms import Progress
+from gemmgen.bench.baseline import Baseline, cublas, formats_text
+from gemmgen.bench.record import Subject
+from gemmgen.bench.suite import BASELINE, Entry, Suite
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import DTYPES
+from gemmgen.plan.decisions import frozen, spec_text
+from gemmgen.plan.planner import rank
+from gemmgen.problem import Shape
+from gemmgen.product import make
+from gemmgen.render import render
+from gemmgen.scratch import forked, usable_cores
+from gemmgen.spec import SpecFile
+from gemmgen.spec.model import Runs
+from gemmgen.verify.shapes import fitting, single_tile
+
+
+@dataclass(frozen=True)
+class KernelUnderTest:
+    """A kernel that takes part, with its module in a file."""
+
+    entry: Entry
+    source: SpecFile
+    module_path: Path
+    most: Shape | None
+    """The largest problem [M, N, K] that it computes; None where there is no limit."""
+
+    def takes(self, shape: Shape) -> bool:
+        """Whether the spec says that its kernel computes such a problem; its wrapper may still refuse it."""
+        return bool(fitting([shape], self.most)) and shape[2] % self.source.problem.k_multiple == 0
+
+
+@dataclass(frozen=True)
+class Task:
+    """A shape on which kernels of one contest have not been timed yet."""
+
+    contest: str
+    shape: Shape
+    families: tuple[str, ...]
+    entrants: tuple[KernelUnderTest, ...]
+    baseline: Baseline
+
+    @property
+    def source(self) -> SpecFile:
+        """A spec that says what all of them compute."""
+        return self.entrants[0].source
+
+
+@dataclass(frozen=True)
+class ShapeRun:
+    """Who takes part in a contest on one shape."""
+
+    contest: str
+    shape: Shape
+    families: tuple[str, ...]
+    entrants: tuple[KernelUnderTest, ...]
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """By the names of specs: the names of kernels in the order of the planner's ranking."""
+
+
+def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest, ...]:
+    """Plan and render the specs, and write their modules into a directory."""
+    found: list[KernelUnderTest] = []
+    errors: list[Diagnostic] = []
+    for path in specs:
+        try:
+            product = make(path)
+            source, name = product.source, product.source.stem
+            module_path = directory / f"{name}.py"
+            if module_path.exists():
+                message = "another spec of this name takes part: rename one of the two"
+                raise GemmgenError([Diagnostic(source.path, "module-name", message)])
+            cublas(source)
+        except GemmgenError as error:
+            errors += error.diagnostics
+            continue
+        module_path.write_text(product.module, encoding="utf-8", newline="\n")
+        entry = Entry(name, Subject.of(path, module_path), contest_of(source))
+        found.append(KernelUnderTest(entry, source, module_path, single_tile(source)))
+    if errors:
+        raise GemmgenError(errors)
+    generations = {entrant.source.request.gpu.architecture.generation for entrant in found}
+    if len(generations) > 1:
+        message = f"these specs are for {' and '.join(sorted(generations))}: one GPU runs one of them"
+        raise GemmgenError([Diagnostic(found[0].entry.subject.spec_path, "no-gpu", message)])
+    return tuple(found)
+
+
+def contest_of(source: SpecFile) -> str:
+    """Return what kernels have in common that are timed together, in the fewest words that say so."""
+    problem = source.problem
+    a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
+    words = [a if a == b else f"{a} x {b}"]
+    if problem.block_scaled:
+        words = [formats_text(problem)]
+    usual = {"tf32": "fp32", "int8": "int32"}.get(a, a if DTYPES[a].bits == 16 else "bf16")
+    if d != usual:
+        words.append(f"to {d}")
+    if problem.accumulator.name not in ("fp32", "int32"):
+        words.append(f"summed in {problem.accumulator.name}")
+    majors = [operand.major for operand in (problem.a, problem.b)]
+    words += [f"{name} {major}-major" for name, major in zip("AB", majors, strict=True) if major != "k"]
+    if problem.copies_misaligned:
+        words.append("rows of any length")
+    if source.promote_k:
+        words.append("promoted")
+    terms = [f"{problem.alpha:g} alpha"] if problem.alpha != 1 else []
+    if problem.c is not None and not problem.residual:
+        terms.append(f"{problem.beta:g} c" if problem.beta != 1 else "c")
+    terms += [op + "".join(f" {p.value:g}" for p in problem.parameters if p.op == op) for op in problem.ops]
+    if problem.c is not None and problem.c != problem.d:
+        terms.append(f"c {problem.c.name}")
+    return " + ".join((" ".join(words), *terms))
+
+
+def baselines_of(entrants: Iterable[KernelUnderTest]) -> dict[str, Baseline]:
+    """Return the baseline of each contest."""
+    sources = {entrant.entry.contest: entrant.source for entrant in entrants}
+    return {name: cublas(source) for name, source in sources.items()}
+
+
+def shape_runs(entrants: Sequence[KernelUnderTest], suite: Suite, extents: range) -> list[ShapeRun]:
+    """Return the runs contest by contest, in the order of the suite's file."""
+    found: list[ShapeRun] = []
+    for contest in dict.fromkeys(entrant.entry.contest for entrant in entrants):
+        members = [entrant for entrant in entrants if entrant.entry.contest == contest]
+        shapes = suite.shapes(members[0].source.problem.a.dtype.name, extents)
+        for shape, families in shapes.items():
+            able = tuple(entrant for entrant in members if entrant.takes(shape))
+            found.append(ShapeRun(contest, shape, families, able))
+    return found
+
+
+def of_one(found: ShapeRun, name: str) -> ShapeRun:
+    """Return a run with the kernel of a name alone."""
+    return replace(found, entrants=tuple(each for each in found.entrants if each.entry.name == name))
+
+
+def open_tasks(
+    runs: Iterable[ShapeRun], baselines: Mapping[str, Baseline], done: set[tuple[str, Shape, str]]
+) -> tuple[Task, ...]:
+    """Return what is not done."""
+    tasks: list[Task] = []
+    for found in runs:
+        place = found.contest, found.shape
+        left = tuple(entrant for entrant in found.entrants if (*place, entrant.entry.name) not in done)
+        if left and (*place, BASELINE) not in done:
+            tasks.append(Task(*place, found.families, left, baselines[found.contest]))
+    return tuple(tasks)
+
+
+def ranked_runs(
+    runs: Sequence[ShapeRun], candidates: int, directory: Path, progress: Progress
+) -> list[ShapeRun]:
+    """Return the runs with what the planner ranks first for each shape in place of each open spec.
+
+    A ranking takes a second or more: they are made in processes beside each other.
+    """
+    jobs = [(found, entrant) for found in runs for entrant in found.entrants]
+    progress(f"ranking the kernels of {len(jobs)} specs and shapes")
+
+    def ranked(job: tuple[ShapeRun, KernelUnderTest]) -> list[_Ranked]:
+        with forked(partial(_ranked, job[1], job[0].shape, candidates)) as result:
+            return result()
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        rankings = list(pool.map(ranked, jobs))
+    members: dict[tuple[str, Shape], dict[str, tuple[KernelUnderTest, ...]]] = {}
+    for (found, entrant), ranking in zip(jobs, rankings, strict=True):
+        pinned = len(ranking) == 1 and ranking[0].module == entrant.module_path.read_text(encoding="utf-8")
+        kernels = (entrant,) if pinned else tuple(_candidate(entrant, each, directory) for each in ranking)
+        members.setdefault((found.contest, found.shape), {})[entrant.entry.name] = kernels
+    return [
+        replace(
+            found,
+            entrants=tuple({each.entry.name: each for each in chain(*kernels.values())}.values()),
+            choices={name: tuple(each.entry.name for each in those) for name, those in kernels.items()},
+        )
+        for found in runs
+        for kernels in [members.get((found.contest, found.shape), {})]
+    ]
+
+
+class _Ranked(NamedTuple):
+    """A kernel that the planner chose."""
+
+    label: str
+    module: str
+    spec: str
+    """One that states every decision, and no shapes."""
+
+
+def _ranked(entrant: KernelUnderTest, shape: Shape, candidates: int) -> list[_Ranked]:
+    """Return what a spec's planner ranks first for a shape."""
+    without = entrant.source.spec.model_copy(update={"bench": None, "check": None, "problem": None})
+    source = SpecFile.of(without.model_copy(update={"bench": Runs(shapes=(shape,))}))
+    subject = entrant.entry.subject
+    return [
+        _Ranked(
+            candidate.label,
+            render(candidate.plan, spec_name=Path(subject.spec_path).name, spec_sha256=subject.spec_sha256),
+            spec_text(frozen(SpecFile.of(without), candidate.plan)),
+        )
+        for candidate in rank(source).to_measure(candidates)
+    ]
+
+
+def _candidate(entrant: KernelUnderTest, ranked: _Ranked, directory: Path) -> KernelUnderTest:
+    """Return a kernel of a spec by its module, whose name has the beginning of the module's hash."""
+    digest = hashlib.sha256(ranked.module.encode()).hexdigest()
+    path = directory / f"{entrant.entry.name}_{digest[:8]}.py"
+    if not path.exists():
+        path.write_text(ranked.module, encoding="utf-8", newline="\n")
+    subject = replace(entrant.entry.subject, module_sha256=digest)
+    name = f"{entrant.entry.name}: {ranked.label} ({digest[:8]})"
+    entry = Entry(name, subject, entrant.entry.contest, ranked.spec)
+    return replace(entrant, entry=entry, module_path=path)
