@@ -38,8 +38,8 @@ from typing import Any
 
 from gemmgen import pictures
 from gemmgen.bench import (
-    Book,
     Record,
+    ResultLog,
     markdown_table,
     plot,
     ratio_picture,
@@ -48,7 +48,8 @@ from gemmgen.bench import (
     suite_markdown,
 )
 from gemmgen.bench.record import Environment
-from gemmgen.bench.suite import BEST, Figures, Peer, Point, Result, points_of, ratios, winners_of
+from gemmgen.bench.result_log import Peer, Result, ratios
+from gemmgen.bench.suite_figures import BEST, Figures, Point, points_of, winners_of
 from gemmgen.problem import Shape, shape_text
 from gemmgen.product import make
 
@@ -218,12 +219,12 @@ def _module_of(record: Record) -> Path:
     return ROOT / "generated" / f"{record.subject.name}.py"
 
 
-def _quoted(block: Callable[[Book, str], str], record: str, word: str | None) -> str:
+def _quoted(block: Callable[[ResultLog, str], str], record: str, word: str | None) -> str:
     """Return a block of a suite's record; the word behind the record is the block's own."""
-    return block(Book.opened(ROOT / record), (word or "").strip())
+    return block(ResultLog.opened(ROOT / record), (word or "").strip())
 
 
-def _suite(book: Book, _: str) -> str:
+def _suite(book: ResultLog, _: str) -> str:
     return f"{_on([session.environment for session in book.sessions])}\n\n{suite_markdown(book)}"
 
 
@@ -233,7 +234,7 @@ def _table(header: Sequence[str], rows: Iterator[Sequence[str]], words: int = 1)
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
 
 
-def _chosen(book: Book, contest: str) -> dict[str, dict[Shape, tuple[Point, Point]]]:
+def _chosen(book: ResultLog, contest: str) -> dict[str, dict[Shape, tuple[Point, Point]]]:
     """Return by spec and shape the kernel that was the fastest in the rounds, and the first choice."""
     points = {(p.contest, p.shape, p.kernel): p for p in points_of(book)}
     found: dict[str, dict[Shape, tuple[Point, Point]]] = {}
@@ -245,14 +246,14 @@ def _chosen(book: Book, contest: str) -> dict[str, dict[Shape, tuple[Point, Poin
     return found
 
 
-def _all_k(book: Book) -> set[Shape]:
+def _all_k(book: ResultLog) -> set[Shape]:
     """Return the shapes of SPLIT_FAMILY."""
     return {
         line.shape for line in book.current() if isinstance(line, Result) and SPLIT_FAMILY in line.families
     }
 
 
-def _layers(book: Book) -> set[Shape]:
+def _layers(book: ResultLog) -> set[Shape]:
     """Return the shapes of weights: N and K that are timed at the most M, without those of SPLIT_FAMILY."""
     rows: dict[tuple[int, int], set[int]] = {}
     apart = _all_k(book)
@@ -263,11 +264,11 @@ def _layers(book: Book) -> set[Shape]:
     return {(m, *pair) for pair, extents in rows.items() if len(extents) == most for m in extents}
 
 
-def _specs(book: Book, _: str) -> str:
+def _specs(book: ResultLog, _: str) -> str:
     return "\n".join(_specs_of(book, contest) for contest in book.contests)
 
 
-def _specs_of(book: Book, contest: str) -> str:
+def _specs_of(book: ResultLog, contest: str) -> str:
     """Return what each spec reaches by M: of its best kernels, and of the first choice alone."""
     chosen, apart = _chosen(book, contest), _all_k(book)
     header = ["M", "shapes"]
@@ -294,7 +295,7 @@ def _figures(points: Sequence[Point]) -> str:
     return f"{found.geomean:.3f} [{found.minimum:.3f}]" if found else "-"
 
 
-def _luck(book: Book, contest: str) -> str:
+def _luck(book: ResultLog, contest: str) -> str:
     """Say what the best kernels of all specs had in the rounds, and when they were timed once more."""
     points, winners = points_of(book), winners_of(book)
     own = {(p.contest, p.shape, p.kernel): p for p in points}
@@ -331,7 +332,7 @@ def _short(kernel: str) -> str:
     )
 
 
-def _winners(book: Book, spec: str) -> str:
+def _winners(book: ResultLog, spec: str) -> str:
     """Return by N x K, small weights first, and M the fastest kernel of a spec and its ratio.
 
     These are the layers of the suite: what is timed at every M of its own.
@@ -349,7 +350,7 @@ def _winners(book: Book, spec: str) -> str:
     return _table(["N x K", "tiles of 64", *(f"M = {m}" for m in extents)], rows())
 
 
-def _shapes(book: Book, _: str) -> str:
+def _shapes(book: ResultLog, _: str) -> str:
     """Return each shape's times, with the fastest kernel of each spec and the first choice."""
     chosen = next(found for name in book.contests if (found := _chosen(book, name)))
     header = ["M x N x K", "cuBLAS us"]
@@ -371,7 +372,7 @@ def _shapes(book: Book, _: str) -> str:
     return _table(header, rows())
 
 
-def _last_wave(book: Book, words: str) -> str:
+def _last_wave(book: ResultLog, words: str) -> str:
     """Return by shape the times of tiles, by pairs of specs: taken whole, and their last wave divided."""
     sides, other = words.split()[:-1], words.split()[-1]
     by_spec = next(found for name in book.contests if (found := _chosen(book, name)))
@@ -395,7 +396,7 @@ def _last_wave(book: Book, words: str) -> str:
     return _table([*header, f"{other}, us"], rows())
 
 
-def _change(book: Book, words: str) -> str:
+def _change(book: ResultLog, words: str) -> str:
     """Return by how much of the GPU a kernel's programs fill: its time in one spec over that in the other."""
     before, after = words.split()
     points = {(p.shape, p.kernel): p for p in points_of(book)}
@@ -426,7 +427,7 @@ def _change(book: Book, words: str) -> str:
     return _table(header, rows())
 
 
-def _gains(book: Book, words: str) -> str:
+def _gains(book: ResultLog, words: str) -> str:
     """Return by shape the fastest kernel of the first spec, and its time there over that in each other spec.
 
     The range is of all kernels of the shape that all specs have.
@@ -476,7 +477,7 @@ def _fill(shape: Shape, label: str, sm_count: int) -> float:
     return programs / (sm_count * numbers.get("·", 1))
 
 
-def _peers(book: Book, _: str) -> str:
+def _peers(book: ResultLog, _: str) -> str:
     """Return what the templates reach over cuBLAS, and each spec's best kernel over cuBLAS and over them."""
     lines = [line for line in book.lines if isinstance(line, Peer) and line.seconds]
     chosen = _chosen(book, lines[0].contest)
@@ -493,7 +494,7 @@ def _peers(book: Book, _: str) -> str:
 
 def _few_rows() -> str:
     """Return the README's sentences: geometric means over cuBLAS, and the lowest ratio."""
-    books = Book.opened(FEW_ROWS), Book.opened(FEW_ROWS_8BIT)
+    books = ResultLog.opened(FEW_ROWS), ResultLog.opened(FEW_ROWS_8BIT)
     plain, dependent = _chosen(books[0], "bf16").values()
     (scaled,) = _chosen(books[1], "e4m3 + tensor_scale").values()
     apart = _all_k(books[0])
@@ -501,8 +502,8 @@ def _few_rows() -> str:
     def best(found: Mapping[Shape, tuple[Point, Point]], least: int, most: int) -> str:
         return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
 
-    many = next(iter(_chosen(Book.opened(MANY_ROWS), "bf16").values()))
-    divided = next(iter(_chosen(Book.opened(LONG_K), "bf16").values()))
+    many = next(iter(_chosen(ResultLog.opened(MANY_ROWS), "bf16").values()))
+    divided = next(iter(_chosen(ResultLog.opened(LONG_K), "bf16").values()))
     of_long_k = ", ".join(
         f"{divided[shape][0].ratio.median:.3f} at {shape_text(shape)}" for shape in LONGEST_K
     )
@@ -671,7 +672,7 @@ def _chain() -> str:
     return _table(heads, map(row, json.loads(CHAIN.read_text())["rows"]))
 
 
-BLOCKS: Mapping[str, Callable[[Book, str], str]] = {
+BLOCKS: Mapping[str, Callable[[ResultLog, str], str]] = {
     "suite": _suite,
     "specs": _specs,
     "winners": _winners,
@@ -731,8 +732,8 @@ if __name__ == "__main__":
         page.write_text(refreshed(page.read_text()))
     plot(shown(), PICTURE)
     for record, (ratio, roofline) in suite_records().items():
-        ratio_picture(Book.opened(record), ratio)
-        roofline_picture(Book.opened(record), roofline)
+        ratio_picture(ResultLog.opened(record), ratio)
+        roofline_picture(ResultLog.opened(record), roofline)
     for picture, text in drawn().items():
         picture.write_text(text, encoding="utf-8")
     PIPELINE.write_text(pipeline(), encoding="utf-8")

@@ -19,19 +19,8 @@ from gemmgen.bench.record import (
     peaks_of,
     read_record,
 )
-from gemmgen.bench.suite import (
-    BEST,
-    FIRST,
-    Book,
-    Figures,
-    Peer,
-    Point,
-    Refused,
-    errors_of,
-    points_of,
-    ratios,
-    winners_of,
-)
+from gemmgen.bench.result_log import Peer, Refused, ResultLog, ratios
+from gemmgen.bench.suite_figures import BEST, FIRST, Figures, Point, errors_of, points_of, winners_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
@@ -326,7 +315,7 @@ class Source:
     protocol: Mapping[str, object]
 
 
-def _sections_of_book(book: Book) -> Iterator[Section]:
+def _sections_of_book(book: ResultLog) -> Iterator[Section]:
     """Yield a section for each contest of a suite's record."""
     points, winners = points_of(book), winners_of(book)
     refused = [line for line in book.current() if isinstance(line, Refused)]
@@ -512,7 +501,7 @@ def report(paths: Sequence[Path]) -> str:
     """
     lines = [_existing(path) for path in paths if path.suffix == ".jsonl"]
     tables = {path: tune.read_table(path) for path in lines if _is_table(path)}
-    books = [Book.opened(path) for path in lines if path not in tables]
+    books = [ResultLog.opened(path) for path in lines if path not in tables]
     records = [read_record(path) for path in paths if path.suffix != ".jsonl"]
     sections = [section for book in books if book.sessions for section in _sections_of_book(book)]
     sections += _sections_of_records(records)

@@ -20,7 +20,6 @@ LONG_FILES = {
     "gemmgen/bench/baseline.py": 510,
     "gemmgen/bench/figures.py": 630,
     "gemmgen/bench/machine.py": 470,
-    "gemmgen/bench/suite.py": 830,
     "gemmgen/cache.py": 460,
     "gemmgen/library/package.py": 1050,
     "gemmgen/library/sources.py": 500,

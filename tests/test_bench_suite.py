@@ -26,7 +26,7 @@ from rich.console import Console
 from torch import Tensor
 
 from gemmgen.bench import (
-    Book,
+    ResultLog,
     errors_of,
     load_suite,
     ratio_picture,
@@ -42,23 +42,9 @@ from gemmgen.bench.figures import IN_THE_DARK, ratio_limits, short_name
 from gemmgen.bench.machine import CudaMachine, UnfinishedError
 from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import GpuState
-from gemmgen.bench.suite import (
-    BASELINE,
-    BEST,
-    FIRST,
-    GROUPS,
-    Choice,
-    Figures,
-    Line,
-    Peer,
-    Refused,
-    Result,
-    Rounds,
-    Suite,
-    group_of,
-    grouped,
-    points_of,
-)
+from gemmgen.bench.result_log import BASELINE, Choice, Line, Peer, Refused, Result, Rounds
+from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, Figures, group_of, grouped, points_of
+from gemmgen.bench.suite_file import Suite
 from gemmgen.bench.tasks import Task, contest_of
 from gemmgen.cli import main
 from gemmgen.cli.options import range_of
@@ -140,13 +126,13 @@ def suite_in(directory: Path, text: str = TWO_SHAPES) -> Suite:
 def run(
     directory: Path,
     arms: Arms,
-    book: Book,
+    book: ResultLog,
     *names: str,
     suite: str = TWO_SHAPES,
     protocol: Rounds = PROTOCOL,
     progress: Progress = lambda _: None,
     **more: Any,
-) -> Book:
+) -> ResultLog:
     time_suite(
         specs_in(directory, *names),
         suite_in(directory, suite),
@@ -160,11 +146,11 @@ def run(
     return book
 
 
-def results(book: Book) -> list[Result]:
+def results(book: ResultLog) -> list[Result]:
     return [line for line in book.lines if isinstance(line, Result)]
 
 
-def refusals(book: Book) -> list[Refused]:
+def refusals(book: ResultLog) -> list[Refused]:
     return [line for line in book.lines if isinstance(line, Refused)]
 
 
@@ -172,7 +158,7 @@ def refusals(book: Book) -> list[Refused]:
 
 
 def test_kernels_take_turns_with_the_baseline(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     first, second = results(book)
     assert (first.shape, second.shape) == ((8, 16, 32), (64, 16, 32))
     # 8 * 32 + 16 * 32 operand and 8 * 16 result elements of 2 bytes are 1792 bytes: 2.5 * 4096 of L2 take 6.
@@ -192,7 +178,7 @@ def test_kernels_take_turns_with_the_baseline(tmp_path: Path, arms: Arms) -> Non
 def test_who_comes_after_whom_changes_and_the_best_is_timed_once_more(tmp_path: Path, arms: Arms) -> None:
     one_shape = TWO_SHAPES.replace(", [64, 16, 32]", "")
     protocol = replace(PROTOCOL, rounds=7)
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", suite=one_shape, protocol=protocol)
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", suite=one_shape, protocol=protocol)
     # A sample is one replay of 102 calls; the last ones are 7 rounds of three, and 7 pairs with the best.
     samples = "".join(calls[0] for _, calls in arms.machine.timed if set(calls) <= set("XAB"))
     rounds = [samples[-35:-14][first : first + 3] for first in range(0, 21, 3)]
@@ -208,7 +194,7 @@ def test_who_comes_after_whom_changes_and_the_best_is_timed_once_more(tmp_path: 
 
 def test_the_best_is_timed_once_more_for_as_long_as_the_clock_swings(tmp_path: Path, arms: Arms) -> None:
     protocol = replace(PROTOCOL, playoff_seconds=0.1)
-    (result, _) = results(run(tmp_path, arms, Book(), "kernel_a", "kernel_b", protocol=protocol))
+    (result, _) = results(run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", protocol=protocol))
     # A sample is 102 calls: 2.04 ms of the baseline, and half as much of the best. 33 pairs take 0.1 s.
     assert result.playoff is not None
     assert len(result.playoff.seconds) == len(result.playoff.baseline_seconds) == 33
@@ -216,7 +202,7 @@ def test_the_best_is_timed_once_more_for_as_long_as_the_clock_swings(tmp_path: P
 
 def test_a_kernel_that_is_much_slower_gets_shorter_samples(tmp_path: Path, arms: Arms) -> None:
     arms.seconds["kernel_b"] = 400e-6
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     # 102 calls of 400 us are 40.8 ms, 17 passes * 2 / 40.8 is one pass.
     assert [arm.calls for arm in results(book)[0].kernels] == [102, 6]
     assert results(book)[0].kernels[1].seconds == pytest.approx((400e-6,) * 3)
@@ -228,7 +214,7 @@ def test_the_gpu_settles_before_each_shape_and_longer_before_the_first(tmp_path:
     run(
         tmp_path,
         arms,
-        Book(),
+        ResultLog(),
         "kernel_a",
         protocol=protocol,
         progress=lambda _: begins.append(arms.machine.now()),
@@ -238,7 +224,7 @@ def test_the_gpu_settles_before_each_shape_and_longer_before_the_first(tmp_path:
 
 
 def test_only_shapes_of_the_range_are_timed(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, Book(), "kernel_a", extents=range(9, 65))
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", extents=range(9, 65))
     assert [result.shape for result in results(book)] == [(64, 16, 32)]
 
 
@@ -357,7 +343,7 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
         seen.append((tasks, found))
         return replace(found, failures=dict.fromkeys(names[1:], "left out"))
 
-    run(tmp_path, arms, Book(), *names, prepare=watched)
+    run(tmp_path, arms, ResultLog(), *names, prepare=watched)
     ((tasks, found),) = seen
     assert [(task.shape, len(task.entrants)) for task in tasks] == [((8, 16, 32), 5), ((64, 16, 32), 5)]
     assert found.failures == {
@@ -372,7 +358,7 @@ def test_each_kernel_runs_once_in_a_process_of_its_own_before_any_is_timed(
 def test_without_a_gpu_nothing_is_timed_and_nothing_recorded(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
     with pytest.raises(GemmgenError, match=r"^cuda: error\[no-gpu\]: torch finds no CUDA GPU"):
-        run(tmp_path, arms, Book.opened(path), "kernel_a", prepare=prepare_in_children)
+        run(tmp_path, arms, ResultLog.opened(path), "kernel_a", prepare=prepare_in_children)
     assert not path.exists()
 
 
@@ -398,7 +384,7 @@ def test_a_spec_takes_part_with_what_its_planner_ranks_first_for_each_shape(
     small, large = (8, 16, 32), (4096, 4096, 64)
     labels = {shape: [candidate.label for candidate in ranked(open_, shape)[:2]] for shape in (small, large)}
     assert labels[small] != labels[large]
-    book = Book.opened(path)
+    book = ResultLog.opened(path)
 
     def chosen(shapes: range) -> None:
         time_suite(
@@ -442,7 +428,7 @@ def ranked(path: Path, shape: Shape) -> Sequence[Candidate]:
 
 def test_a_kernel_that_is_wrong_is_not_timed_and_the_others_are(tmp_path: Path, arms: Arms) -> None:
     arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     assert [[arm.kernel for arm in result.kernels] for result in results(book)] == [["kernel_a"]] * 2
     assert [(line.kernel, line.why) for line in refusals(book)] == [("kernel_b", "wrong")] * 2
     assert re.match(r"relative error 0\.0\d+, the limit is 0\.004; a wrong kernel", refusals(book)[0].message)
@@ -458,7 +444,7 @@ def test_a_kernel_that_leaves_something_behind_is_seen_after_the_rounds(tmp_path
             d[0, 0] += 1
 
     arms.spoil["kernel_a"] = spoil_later
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     first, _ = results(book)
     assert [arm.kernel for arm in first.kernels] == ["kernel_b"]
     assert first.playoff is not None
@@ -473,7 +459,7 @@ def test_a_kernel_that_does_not_take_a_shape_is_no_error(tmp_path: Path, arms: A
             raise ValueError("m must be 64\nor more")
 
     arms.spoil["kernel_b"] = refuse_few
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     assert refusals(book) == [
         Refused("refused", (8, 16, 32), CONTEST, "kernel_b", "cannot", "ValueError: m must be 64")
     ]
@@ -495,7 +481,7 @@ def test_a_shape_that_the_baseline_cannot_compute_is_left_out(
         return Baseline("b", bind)
 
     monkeypatch.setattr("gemmgen.bench.tasks.cublas", cublas)
-    book = run(tmp_path, arms, Book(), "kernel_a")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a")
     assert [line.kernel for line in refusals(book)] == [BASELINE]
     assert [result.shape for result in results(book)] == [(64, 16, 32)]
     lines = len(book.lines)
@@ -507,7 +493,7 @@ def test_a_kernel_that_cannot_be_compiled_is_an_error_on_each_shape(tmp_path: Pa
     def failing(tasks: Sequence[Task], progress: Progress) -> Prepared:
         return Prepared({}, {"kernel_b": "compiling and running it ended its process: signal 6"})
 
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", prepare=failing)
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", prepare=failing)
     assert len(errors_of(book)) == 2
     assert errors_of(book)[0] == (
         "bf16 8x16x32: kernel_b failed: compiling and running it ended its process: signal 6"
@@ -524,10 +510,10 @@ def test_after_a_kernel_that_hangs_the_next_run_goes_on_behind_it(tmp_path: Path
     with pytest.raises(
         GemmgenError, match=r"^kernel_a: error\[device-lost\] bf16 8x16x32: UnfinishedError: did"
     ):
-        run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+        run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
     with pytest.raises(GemmgenError, match=r"error\[device-lost\] bf16 64x16x32"):
-        run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
-    book = run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+        run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
     assert [(result.shape, result.kernels[0].kernel) for result in results(book)] == [
         ((8, 16, 32), "kernel_b"),
         ((64, 16, 32), "kernel_b"),
@@ -548,7 +534,7 @@ def test_rounds_that_fail_are_not_begun_again(
 
     monkeypatch.setattr(arms.machine, "times", fail)
     monkeypatch.setattr(arms.machine, "lost", lambda: True)
-    book = Book()
+    book = ResultLog()
     for _ in range(2):
         with pytest.raises(GemmgenError, match=r"error\[device-lost\]"):
             run(tmp_path, arms, book, "kernel_a", "kernel_b")
@@ -565,15 +551,15 @@ def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path
     good, bad = specs_in(tmp_path, "kernel_a", "bad")
     bad.write_text("title: 5\n")
     with pytest.raises(GemmgenError, match=r"bad\.yaml:1:8: error\[wrong-type\] title"):
-        time_suite([good, bad], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+        time_suite([good, bad], suite_in(tmp_path), ResultLog(), machine=arms.machine, prepare=prepared)
     with pytest.raises(GemmgenError, match=r"error\[module-name\]: another spec of this name takes part"):
-        time_suite([good, good], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+        time_suite([good, good], suite_in(tmp_path), ResultLog(), machine=arms.machine, prepare=prepared)
     other = ROOT / "specs" / "b200_bf16.yaml"
     with pytest.raises(GemmgenError, match=r"\[no-gpu\]: these specs are for Blackwell and Hopper: one GPU"):
-        time_suite([good, other], suite_in(tmp_path), Book(), machine=arms.machine, prepare=prepared)
+        time_suite([good, other], suite_in(tmp_path), ResultLog(), machine=arms.machine, prepare=prepared)
     fp16 = suite_in(tmp_path, TWO_SHAPES.replace("bf16", "fp16"))
     with pytest.raises(GemmgenError, match=r"error\[no-shapes\]: has no shapes for the types of these specs"):
-        time_suite([good], fp16, Book(), machine=arms.machine, prepare=prepared)
+        time_suite([good], fp16, ResultLog(), machine=arms.machine, prepare=prepared)
     assert arms.machine.timed == []
 
 
@@ -582,11 +568,11 @@ def test_a_spec_that_is_rejected_stops_all_before_the_gpu_is_used(tmp_path: Path
 
 def test_what_is_in_the_record_is_not_timed_again_and_another_kernel_is(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     before = path.read_text()
-    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     assert path.read_text() == before
-    book = run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
     assert [[arm.kernel for arm in result.kernels] for result in results(book)] == [
         ["kernel_a"],
         ["kernel_a"],
@@ -601,18 +587,18 @@ def test_of_a_library_only_the_kernel_that_it_takes_is_timed_on_a_shape(tmp_path
     def chosen(shape: Shape) -> str:
         return "kernel_a" if shape[0] == 8 else "kernel_b"
 
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b", chosen=chosen)
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b", chosen=chosen)
     timed = {line.shape: [arm.kernel for arm in line.kernels] for line in results(book)}
     assert timed == {(8, 16, 32): ["kernel_a"], (64, 16, 32): ["kernel_b"]}
 
 
 def test_a_kernel_whose_module_has_changed_is_timed_anew(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
     changed = SPEC.replace("stages: 4", "stages: 3")
     specs = [*specs_in(tmp_path, "kernel_a", text=changed), *specs_in(tmp_path, "kernel_b")]
     arms.seconds["kernel_a"] = 40e-6
-    book = Book.opened(path)
+    book = ResultLog.opened(path)
     time_suite(
         specs,
         suite_in(tmp_path),
@@ -630,14 +616,14 @@ def test_a_kernel_whose_module_has_changed_is_timed_anew(tmp_path: Path, arms: A
 
 def test_a_record_is_of_one_machine(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     path.write_text(path.read_text().replace("Fake H200", "Fake H100"))
     message = "was measured with another gpu, Fake H100, here it is Fake H200: record into another file"
     with pytest.raises(GemmgenError, match=rf"error\[other-machine\]: {message}"):
-        run(tmp_path, arms, Book.opened(path), "kernel_b")
+        run(tmp_path, arms, ResultLog.opened(path), "kernel_b")
     path.write_text(path.read_text().replace("Fake H100", "Fake H200"))
     with pytest.raises(GemmgenError, match="another protocol"):
-        run(tmp_path, arms, Book.opened(path), "kernel_b", protocol=Rounds())
+        run(tmp_path, arms, ResultLog.opened(path), "kernel_b", protocol=Rounds())
 
 
 KILLED = """
@@ -653,7 +639,7 @@ with MonkeyPatch.context() as patch:
     def progress(step):
         if "64x16x32" in step:
             os.kill(os.getpid(), signal.SIGKILL)
-    run(directory, arms, Book.opened(directory / "record.jsonl"), "kernel_a", progress=progress)
+    run(directory, arms, ResultLog.opened(directory / "record.jsonl"), "kernel_a", progress=progress)
 """
 
 
@@ -663,17 +649,17 @@ def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path, arms: Ar
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
     whole = path.read_bytes()
-    assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
+    assert [result.shape for result in results(ResultLog.opened(path))] == [(8, 16, 32)]
     path.write_bytes(whole + whole.splitlines()[1][:100])  # killed while it wrote
     halved = path.read_bytes()
-    assert [result.shape for result in results(Book.opened(path))] == [(8, 16, 32)]
+    assert [result.shape for result in results(ResultLog.opened(path))] == [(8, 16, 32)]
     assert path.read_bytes() == halved  # who only reads changes nothing
     told: list[str] = []
-    book = run(tmp_path, arms, Book.opened(path), "kernel_a", progress=told.append)
+    book = run(tmp_path, arms, ResultLog.opened(path), "kernel_a", progress=told.append)
     assert told == ["bf16 64x16x32, 1 of 1"]
     assert [result.shape for result in results(book)] == [(8, 16, 32), (64, 16, 32)]
     assert path.read_bytes().startswith(whole)
-    assert Book.opened(path).lines == book.lines
+    assert ResultLog.opened(path).lines == book.lines
     assert len(book.sessions) == 2
 
 
@@ -684,7 +670,7 @@ def put(lines: list[str], number: int, **members: Any) -> bytes:
 
 def test_a_record_that_was_tampered_with_is_refused_with_its_line(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     lines = path.read_text().splitlines()
     for content, message in (
         (b"{}\n", ":1: error[bad-record]: no line of a suite's record"),
@@ -697,11 +683,11 @@ def test_a_record_that_was_tampered_with_is_refused_with_its_line(tmp_path: Path
     ):
         path.write_bytes(content)
         with pytest.raises(GemmgenError, match=f"^{re.escape(path.as_posix() + message)}"):
-            Book.opened(path)
+            ResultLog.opened(path)
     with pytest.raises(GemmgenError, match=r"error\[bad-record\]: cannot read the record: Is a directory"):
-        Book.opened(tmp_path)
+        ResultLog.opened(tmp_path)
     with pytest.raises(GemmgenError, match=r"error\[cannot-write\]: cannot write the record: No such file"):
-        Book(tmp_path / "missing" / "r.jsonl").write(refused((1, 1, 1), "cannot"))
+        ResultLog(tmp_path / "missing" / "r.jsonl").write(refused((1, 1, 1), "cannot"))
 
 
 def refused(shape: Shape, why: Any) -> Refused:
@@ -717,9 +703,9 @@ def test_groups_are_by_m() -> None:
     assert GROUPS[-3:] == ("2049-", "split K", "all")
 
 
-def hand_made(arms: Arms, tmp_path: Path) -> Book:
+def hand_made(arms: Arms, tmp_path: Path) -> ResultLog:
     """Ratios 2, 0.5, 0.5, 1 of one kernel, 0.8 of the other, at M of 1, 16, 16 and 4096; K is split twice."""
-    book = run(tmp_path, arms, Book(), "kernel_a", "kernel_b")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a", "kernel_b")
     first = results(book)[0]
     session = book.sessions[0]
     a, b = first.kernels
@@ -738,7 +724,7 @@ def hand_made(arms: Arms, tmp_path: Path) -> Book:
         result((16, 8, 16), 40e-6, "nvjet_TNT"),
         result((4096, 8, 8), 20e-6),
     ]
-    return Book(None, lines)
+    return ResultLog(None, lines)
 
 
 def test_figures_are_those_computed_by_hand(tmp_path: Path, arms: Arms) -> None:
@@ -796,7 +782,7 @@ def test_the_names_of_cublas_kernels_are_shortened() -> None:
     assert short_name("triton_tem_fused_mm_0") == "triton_tem_fused_mm_0"
 
 
-def text_of(book: Book) -> str:
+def text_of(book: ResultLog) -> str:
     console = Console(width=200, file=io.StringIO())
     with console.capture() as captured:
         for table in suite_tables(book):
@@ -818,7 +804,7 @@ def test_faster_than_the_datasheet_is_an_error(tmp_path: Path, arms: Arms) -> No
 # --- pictures
 
 
-def pictured(tmp_path: Path, arms: Arms) -> Book:
+def pictured(tmp_path: Path, arms: Arms) -> ResultLog:
     """Two contests; of one three shapes of an M, one of them far off, one that splits K, and a peer."""
     book = hand_made(arms, tmp_path)
     session = book.sessions[0]
@@ -831,7 +817,7 @@ def pictured(tmp_path: Path, arms: Arms) -> Book:
     more[0] = replace(more[0], kernels=(timed,), playoff=far)
     peer = Peer("peer", (16, 8, 8), CONTEST, "A peer, version 1", (1.0,) * 3, (1.1,) * 3, 2.0, ("triton_x",))
     contests = (*session.contests, other)
-    return Book(None, [replace(session, contests=contests), *book.lines[1:], *more, peer])
+    return ResultLog(None, [replace(session, contests=contests), *book.lines[1:], *more, peer])
 
 
 def texts_of(path: Path) -> list[str]:
@@ -892,7 +878,7 @@ def assert_follows_a_dark_scheme(path: Path) -> None:
 @pytest.mark.parametrize("draw", [ratio_picture, roofline_picture])
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_picture_has_the_same_bytes_each_time(
-    tmp_path: Path, arms: Arms, draw: Callable[[Book, Path], None], suffix: str
+    tmp_path: Path, arms: Arms, draw: Callable[[ResultLog, Path], None], suffix: str
 ) -> None:
     pytest.importorskip("matplotlib")
     book = pictured(tmp_path, arms)
@@ -903,7 +889,7 @@ def test_a_picture_has_the_same_bytes_each_time(
     with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: the name must end in \.svg or \.png"):
         draw(book, tmp_path / "x.jpg")
     with pytest.raises(GemmgenError, match=r"error\[bad-plot\]: there is no measurement to plot"):
-        draw(Book(None, book.lines[:1]), paths[0])
+        draw(ResultLog(None, book.lines[:1]), paths[0])
 
 
 def test_the_axis_of_ratios_ends_at_ticks() -> None:
@@ -928,7 +914,7 @@ def refresh() -> ModuleType:
 def test_a_page_quotes_the_record_of_a_suite(tmp_path: Path, arms: Arms, refresh: ModuleType) -> None:
     path = tmp_path / "record.jsonl"
     for line in hand_made(arms, tmp_path).lines:
-        Book(path).write(line)
+        ResultLog(path).write(line)
     block = f"a\n<!-- suite: {path} -->\nold\n<!-- end -->\nb\n"
     page = refresh.refreshed(block)
     assert page == (
@@ -957,7 +943,7 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
     """A record of two specs, each first choice not the fastest, at a layer and at a shape that is all K."""
     made = hand_made(arms, tmp_path)
     path = tmp_path / "chosen.jsonl"
-    book, (first, *_) = Book(path), results(made)
+    book, (first, *_) = ResultLog(path), results(made)
     book.write(replace(made.sessions[0], environment=replace(made.sessions[0].environment, sm_count=132)))
     seconds = {PLAIN: 10e-6, PLAIN_FIRST: 16e-6, EARLY: 8e-6, EARLY_FIRST: 20e-6}
     for shape, family, slower in (((1, 4224, 512), "layers", 1), ((64, 64, 512), "split_k", 4)):
@@ -1024,7 +1010,7 @@ def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleTy
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     for record, pictures in refresh.suite_records().items():
         assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
-        book = Book.opened(record)
+        book = ResultLog.opened(record)
         assert errors_of(book) == []
         for name in book.contests:
             best = Figures.of(p for p in points_of(book) if p.contest == name and p.kernel == BEST)
@@ -1057,7 +1043,7 @@ for job in request["jobs"]:
 PEERS = "title: t\ndtypes: [bf16]\nfamilies: {x: {m: [8, 64, 128], nk: [[16, 32]]}}\npeers: {draw: 9}\n"
 
 
-def peers_of(tmp_path: Path, book: Book, ends_at: object = None, late_at: object = None) -> list[Peer]:
+def peers_of(tmp_path: Path, book: ResultLog, ends_at: object = None, late_at: object = None) -> list[Peer]:
     script = tmp_path / "answers.py"
     script.write_text(ANSWERS.format(ends_at=ends_at, late_at=late_at))
     command = [sys.executable, str(script)]
@@ -1067,13 +1053,13 @@ def peers_of(tmp_path: Path, book: Book, ends_at: object = None, late_at: object
 
 def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> None:
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a")
-    first, second, third = peers_of(tmp_path, Book.opened(path))
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
+    first, second, third = peers_of(tmp_path, ResultLog.opened(path))
     name = "Inductor's Triton templates, torch 1, Triton 2"
     assert (first.name, first.why_not) == (name, "NoValidChoicesError: none")
     assert second == Peer("peer", (64, 16, 32), CONTEST, name, (2e-6,) * 3, (3e-6,) * 3, 4.5, ("bf16",), 1e-3)
     assert third.shape == (128, 16, 32)
-    book = Book.opened(path)
+    book = ResultLog.opened(path)
     assert peers_of(tmp_path, book) == [first, second, third]  # none is asked for again
     shown = text_of(book)
     assert "peers: Inductor's Triton templates, torch 1, Triton 2" in shown
@@ -1090,7 +1076,7 @@ def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> 
 
 
 def test_a_peer_that_ends_is_started_again_behind_its_fault(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, Book(), "kernel_a")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a")
     _, second, third = peers_of(tmp_path, book, ends_at=[64, 16, 32])
     assert second.why_not == "its process ended without an answer: a fault"
     assert third.seconds == (2e-6,) * 3
@@ -1100,14 +1086,14 @@ def test_a_peer_that_is_too_late_is_ended(
     tmp_path: Path, arms: Arms, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gemmgen.bench.peers.ANSWER_SECONDS", 0.5)
-    book = run(tmp_path, arms, Book(), "kernel_a")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a")
     _, second, third = peers_of(tmp_path, book, late_at=[64, 16, 32])
     assert second.why_not == "its process ended without an answer"
     assert third.seconds == (2e-6,) * 3
 
 
 def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, Book(), "kernel_a")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a")
     suite = suite_in(tmp_path, PEERS)
     time_peers(suite, book, range(8, 9), [str(tmp_path / "missing")], lambda _: None)
     time_peers(suite, book, range(64, 65), ["sh", "-c", "echo no such python >&2"], lambda _: None)
@@ -1120,7 +1106,7 @@ def test_where_a_peer_cannot_run_the_record_says_why(tmp_path: Path, arms: Arms)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_peer_itself_says_so(tmp_path: Path, arms: Arms) -> None:
-    book = run(tmp_path, arms, Book(), "kernel_a")
+    book = run(tmp_path, arms, ResultLog(), "kernel_a")
     time_peers(suite_in(tmp_path, PEERS), book, range(8, 9), [sys.executable], lambda _: None)
     (found,) = (line for line in book.lines if isinstance(line, Peer))
     assert found.why_not == "torch finds no CUDA GPU"
@@ -1315,7 +1301,7 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     def timed(
         paths: Sequence[Path],
         suite: Suite,
-        book: Book,
+        book: ResultLog,
         *,
         extents: range,
         candidates: int | None,
@@ -1341,7 +1327,7 @@ def test_the_command_times_specs_tells_figures_and_draws_pictures(
     code, again, told = gemmgen("bench", out / "record.jsonl")
     assert (code, again, told) == (0, shown, "")
     code, report, _ = gemmgen("bench", out / "record.jsonl", "--json")
-    told = json.loads(json.dumps(report_of(Book.opened(out / "record.jsonl"))))
+    told = json.loads(json.dumps(report_of(ResultLog.opened(out / "record.jsonl"))))
     assert json.loads(report) == {"diagnostics": [], "results": told}
 
 
@@ -1350,7 +1336,7 @@ def test_without_matplotlib_there_are_figures_and_a_warning(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a")
     code, out, err = gemmgen("bench", path, "--out", tmp_path)
     assert code == 0
     assert "bf16: one kernel, over an invented baseline" in out
@@ -1366,7 +1352,7 @@ def test_the_command_asks_for_peers_after_the_kernels(
     suite = Path(suite_in(tmp_path).path)
     asked: list[list[str]] = []
 
-    def peers(suite: Suite, book: Book, extents: range, command: list[str], progress: Progress) -> None:
+    def peers(suite: Suite, book: ResultLog, extents: range, command: list[str], progress: Progress) -> None:
         asked.append(command)
 
     def no_kernels(*_: object, **__: object) -> None:
@@ -1382,7 +1368,7 @@ def test_the_command_asks_for_peers_after_the_kernels(
 def test_a_record_with_errors_is_a_failure(tmp_path: Path, arms: Arms, gemmgen: Command) -> None:
     arms.spoil["kernel_b"] = lambda d: d.mul_(1.05)
     path = tmp_path / "record.jsonl"
-    run(tmp_path, arms, Book.opened(path), "kernel_a", "kernel_b")
+    run(tmp_path, arms, ResultLog.opened(path), "kernel_a", "kernel_b")
     code, out, err = gemmgen("bench", path)
     assert code == 1
     assert "the best of 1" not in out
@@ -1436,7 +1422,7 @@ def test_a_suite_can_be_timed(tmp_path: Path) -> None:
     command += ["--suite", str(tmp_path / "suite.yaml"), "--out", str(tmp_path), "--peers"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    book = Book.opened(tmp_path / "record.jsonl")
+    book = ResultLog.opened(tmp_path / "record.jsonl")
     first, second = results(book)
     assert [arm.kernel for arm in first.kernels] == ["h100_bf16", "h100_bf16_128x128"]
     for result in (first, second):

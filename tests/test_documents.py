@@ -28,14 +28,14 @@ from modules import ROOT
 
 from gemmgen import literals
 from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line
-from gemmgen.bench.suite import (
+from gemmgen.bench.result_log import (
     BASELINE,
     SCHEMA,
     Choice,
     ContestOf,
     Entry,
+    FinalPair,
     Peer,
-    Playoff,
     Refused,
     Result,
     Rounds,
@@ -483,7 +483,7 @@ def suite_record() -> list[Json]:
     times = (1.2e-5, 1.1e-5, 1.3e-5)
     arms = tuple(Timed(name, times, 10, 0.001, 1e-6) for name in ("one", "two"))
     theirs = Timed(BASELINE, times, 10, 0.001, 1e-6)
-    playoff, state = Playoff("one", times, times), GpuState(1400.0, 600.0, 60.0)
+    playoff, state = FinalPair("one", times, times), GpuState(1400.0, 600.0, 60.0)
     lines = (
         Session(
             "session", SCHEMA, "2026-01-01", "s.yaml", "0" * 64, ENVIRONMENT, Rounds(), (contest,), entries

@@ -17,7 +17,7 @@ from benchmarks.fit import __main__ as command
 from benchmarks.fit.figures import Agreement, agreement, by_group, spearman, summary, table
 from benchmarks.fit.model import EARLY, MANY_ROWS, constants, fit, left_out, streamed, using
 from benchmarks.fit.observations import Observation, by_candidates, observations, planned
-from gemmgen.bench.suite import Book, Result
+from gemmgen.bench.result_log import Result, ResultLog
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.search import geometric_mean
 from gemmgen.plan.wgmma import cost
@@ -241,7 +241,7 @@ def test_of_the_kernels_that_were_measured_as_first_choices_the_first_is_nearly_
 def over_baseline(chosen: Sequence[Observation]) -> list[float]:
     baseline = {
         line.shape: median(line.baseline.seconds)
-        for line in Book.opened(FEW).current()
+        for line in ResultLog.opened(FEW).current()
         if isinstance(line, Result)
     }
     return [baseline[each.shape] / each.seconds for each in chosen]
@@ -314,7 +314,7 @@ def test_spearman_is_the_correlation_of_ranks() -> None:
 
 @pytest.mark.parametrize("record", command.RECORDS, ids=lambda path: path.stem)
 def test_every_kernel_of_a_record_is_the_one_that_its_name_says(record: Path) -> None:
-    book = Book.opened(record)
+    book = ResultLog.opened(record)
     for name, entry in book.kernels.items():
         kernel = planned(entry)
         if ": " in name:
@@ -322,7 +322,7 @@ def test_every_kernel_of_a_record_is_the_one_that_its_name_says(record: Path) ->
 
 
 def test_an_entry_of_a_spec_that_is_not_there_is_refused() -> None:
-    entry = next(iter(Book.opened(MANY).kernels.values()))
+    entry = next(iter(ResultLog.opened(MANY).kernels.values()))
     gone = replace(entry, subject=replace(entry.subject, spec_path="no_such_spec.yaml"))
     with pytest.raises(KeyError, match="no_such_spec"):
         planned(gone)

@@ -29,7 +29,8 @@ from modules import ROOT
 from pace import slowness
 
 from gemmgen import library
-from gemmgen.bench.suite import Book, load_suite
+from gemmgen.bench.result_log import ResultLog
+from gemmgen.bench.suite_file import load_suite
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.library import Report, package, sources
@@ -710,7 +711,7 @@ def test_the_command_writes_checks_and_refreshes_a_library(gemmgen: Run, tuned: 
 def test_a_record_says_every_decision_of_its_kernels(record: str) -> None:
     """What is recorded is pinned again: as a spec that leaves nothing open."""
     open_spec = sources.load_spec(RECORDS / "suites" / "specs" / "h200_bf16.yaml")
-    book = Book.opened(RECORDS / "suites" / f"{record}.jsonl")
+    book = ResultLog.opened(RECORDS / "suites" / f"{record}.jsonl")
     names = [name for name in book.kernels if name.startswith("h200_bf16: ")]
     assert len(names) >= 40 or record == "h200_few_rows"
     for name in names[::7]:

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from gemmgen import tune
 from gemmgen.bench.record import flops, read_record
-from gemmgen.bench.suite import BEST, Book, Figures, Result, points_of
+from gemmgen.bench.result_log import Result, ResultLog
+from gemmgen.bench.suite_figures import BEST, Figures, points_of
 from gemmgen.cli import app
 from gemmgen.errors import GemmgenError
 from gemmgen.problem.dtypes import Dtypes
@@ -66,7 +67,7 @@ class Tables(HTMLParser):
 
 
 def test_every_measurement_of_a_suite_is_on_the_page() -> None:
-    book = Book.opened(SUITE)
+    book = ResultLog.opened(SUITE)
     page = report([SUITE])
     rows = Tables(page).rows
     timed = {
@@ -98,7 +99,7 @@ def test_every_measurement_of_a_suite_is_on_the_page() -> None:
 
 def test_a_shape_has_a_point_in_both_drawings() -> None:
     page = report([SUITE])
-    shapes = len({line.shape for line in Book.opened(SUITE).current()})
+    shapes = len({line.shape for line in ResultLog.opened(SUITE).current()})
     for kind, count in (("faster|slower", shapes), ("ours", shapes), ("baseline", shapes)):
         assert len(re.findall(rf'<circle class="(?:{kind})"', page)) == count
     for x, y in re.findall(r'<circle class="\w+" cx="([\d.]+)" cy="([\d.]+)"', page):
@@ -139,7 +140,7 @@ def test_records_of_kernels_share_a_section_where_they_compute_the_same() -> Non
 
 def test_two_contests_are_two_sections_and_each_says_its_baseline() -> None:
     page = report([TWO_CONTESTS])
-    contests = Book.opened(TWO_CONTESTS).contests
+    contests = ResultLog.opened(TWO_CONTESTS).contests
     assert len(contests) == 2
     for name, contest in contests.items():
         assert f"<h2>{html.escape(name)}</h2>" in page
@@ -148,7 +149,7 @@ def test_two_contests_are_two_sections_and_each_says_its_baseline() -> None:
 
 def test_the_environment_and_the_ceilings_are_told() -> None:
     page = report([SUITE])
-    session = Book.opened(SUITE).sessions[-1]
+    session = ResultLog.opened(SUITE).sessions[-1]
     for value in (session.environment.gpu, session.environment.driver, session.date, SUITE.name):
         assert value in page
     ceilings = session.contests[0].peak

@@ -24,7 +24,7 @@ from modules import ROOT
 from rich.console import Console
 
 from gemmgen.bench.figures import suite_tables
-from gemmgen.bench.suite import Book, Refused
+from gemmgen.bench.result_log import Refused, ResultLog
 from gemmgen.cli import excerpt, explanations, main, reporting, running
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
@@ -454,7 +454,7 @@ def test_progress_without_a_terminal_is_a_line_for_each_step(capsys: pytest.Capt
 def test_a_table_of_a_suite_shows_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     name = "\x1b[31m[red]x[/red] :warning:"
     refused = Refused("refused", (1, 2, 3), name, name, "cannot", name)
-    book = Book(lines=[refused])
+    book = ResultLog(lines=[refused])
     reporting.say_tables(suite_tables(book), 400)
     told = capsys.readouterr().out
     assert told.count(visible(name)) == 3

@@ -33,7 +33,7 @@ from gemmgen.__main__ import run
 from gemmgen.bench.baseline import Baseline
 from gemmgen.bench.machine import CudaMachine
 from gemmgen.bench.record import Environment
-from gemmgen.bench.suite import Rounds
+from gemmgen.bench.result_log import Rounds
 from gemmgen.cli import main
 from gemmgen.cli.running import tuning_progress
 from gemmgen.device import require_gpu

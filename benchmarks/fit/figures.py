@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.fit.observations import Candidates, Observation
-from gemmgen.bench.suite import group_of
+from gemmgen.bench.suite_figures import group_of
 
 NEAR = 1.05
 """How much longer than the fastest a first choice may take to be as good."""

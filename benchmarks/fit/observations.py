@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from gemmgen.bench.suite import Book, Entry, Result
+from gemmgen.bench.result_log import Entry, Result, ResultLog
 from gemmgen.library.sources import kernel_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
@@ -47,7 +47,7 @@ def observations(record: Path) -> Iterator[Observation]:
 
     Raises KeyError for a kernel whose spec is not among ``SPECS``.
     """
-    book = Book.opened(record)
+    book = ResultLog.opened(record)
     for line in book.current():
         if isinstance(line, Result):
             for arm in line.kernels:

@@ -21,15 +21,17 @@ from gemmgen.bench.record import (
     to_json,
     write_record,
 )
+from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.single import bench, time_spec
-from gemmgen.bench.suite import Book, Suite, errors_of, load_suite, report_of
+from gemmgen.bench.suite_figures import errors_of, report_of
+from gemmgen.bench.suite_file import Suite, load_suite
 from gemmgen.verify.shapes import parse_shapes
 
 __all__ = [
-    "Book",
     "Ceilings",
     "Protocol",
     "Record",
+    "ResultLog",
     "Subject",
     "Suite",
     "bench",

@@ -15,7 +15,7 @@ from torch import Tensor
 from gemmgen.bench.arms import Calls, InputSet, input_sets, judged, wrong
 from gemmgen.bench.baseline import Call
 from gemmgen.bench.machine import Arm, SuiteMachine, Work, call_times, each_set, estimate
-from gemmgen.bench.suite import Rounds
+from gemmgen.bench.result_log import Rounds
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.reference import Deviation, Tolerance, deviation, references, tolerance
 from gemmgen.problem import Shape

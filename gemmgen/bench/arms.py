@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gemmgen.bench.baseline import Call
 from gemmgen.bench.record import Protocol
-from gemmgen.bench.suite import Rounds
+from gemmgen.bench.result_log import Rounds
 from gemmgen.literals import visible
 from gemmgen.numerics.encoding import poison
 from gemmgen.numerics.inputs import Inputs, Matrix, random_inputs

@@ -18,22 +18,21 @@ from gemmgen.bench.baseline import Baseline, bound
 from gemmgen.bench.machine import CudaMachine, Machine, SuiteMachine, UnfinishedError
 from gemmgen.bench.prepare import Prepared, prepare_in_children
 from gemmgen.bench.record import Environment, GpuState, measured_of, path_from_here, peaks_of, utc_now
-from gemmgen.bench.suite import (
+from gemmgen.bench.result_log import (
     BASELINE,
-    LARGEST,
-    Book,
     Choice,
     ContestOf,
-    Playoff,
+    FinalPair,
     Refused,
     Result,
+    ResultLog,
     Rounds,
     Session,
-    Suite,
     Timed,
     ratios,
 )
-from gemmgen.bench.suite import SCHEMA as SUITE_SCHEMA
+from gemmgen.bench.result_log import SCHEMA as SUITE_SCHEMA
+from gemmgen.bench.suite_file import LARGEST, Suite
 from gemmgen.bench.tasks import (
     KernelUnderTest,
     ShapeRun,
@@ -62,7 +61,7 @@ seven pairs at 8192 x 8192 x 8192 had medians of 0.93 and 1.03 (``benchmarks/fit
 def time_suite(
     specs: Sequence[Path],
     suite: Suite,
-    book: Book,
+    book: ResultLog,
     *,
     extents: range = range(1, LARGEST + 1),
     candidates: int | None = None,
@@ -119,7 +118,7 @@ def time_suite(
                 suite_run.run(task)
 
 
-def _write_choices(book: Book, runs: Iterable[ShapeRun]) -> None:
+def _write_choices(book: ResultLog, runs: Iterable[ShapeRun]) -> None:
     """Write down what the planner ranks first where the book does not say so yet."""
     latest = book.choices
     for found in runs:
@@ -129,12 +128,12 @@ def _write_choices(book: Book, runs: Iterable[ShapeRun]) -> None:
                 book.write(choice)
 
 
-def _book_with(book: Book, entrants: Sequence[KernelUnderTest]) -> Book:
+def _book_with(book: ResultLog, entrants: Sequence[KernelUnderTest]) -> ResultLog:
     """Return the book as it will be once these kernels take part: what others of their names did is stale."""
     if not book.sessions:
         return book
     kernels = tuple(entrant.entry for entrant in entrants)
-    return Book(None, [*book.lines, replace(book.sessions[-1], kernels=kernels)])
+    return ResultLog(None, [*book.lines, replace(book.sessions[-1], kernels=kernels)])
 
 
 def _session(
@@ -169,7 +168,7 @@ def _session(
     )
 
 
-def _refuse_other_machine(book: Book, session: Session) -> None:
+def _refuse_other_machine(book: ResultLog, session: Session) -> None:
     """One record is of one GPU, one set of versions, one protocol."""
     if not book.sessions:
         return
@@ -189,7 +188,7 @@ def _refuse_other_machine(book: Book, session: Session) -> None:
 class SuiteRun:
     """The rounds on one shape after the other."""
 
-    book: Book
+    book: ResultLog
     protocol: Rounds
     machine: SuiteMachine
     environment: Environment
@@ -326,7 +325,7 @@ class SuiteRun:
             baseline=timed[0],
             baseline_kernels=self.prepared.launched.get((task.contest, task.shape), ()),
             kernels=tuple(timed[1:]),
-            playoff=Playoff(samples[best].running.name, pairs[best], pairs[0]),
+            playoff=FinalPair(samples[best].running.name, pairs[best], pairs[0]),
             state=state,
         )
 

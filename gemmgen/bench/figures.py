@@ -18,19 +18,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from gemmgen.bench.record import Ceilings, Measurement, Record, Spread, flops
-from gemmgen.bench.suite import (
+from gemmgen.bench.result_log import Peer, Refused, ResultLog, ratios
+from gemmgen.bench.suite_figures import (
     ALL,
     BEST,
     FIRST,
     GROUPS,
-    Book,
     Figures,
-    Peer,
     Point,
-    Refused,
     grouped,
     points_of,
-    ratios,
     winners_of,
 )
 from gemmgen.errors import Diagnostic, GemmgenError
@@ -115,7 +112,7 @@ def plot(records: Sequence[Record], path: Path) -> None:
     _save(partial(_figure, rows), path)
 
 
-def ratio_picture(book: Book, path: Path) -> None:
+def ratio_picture(book: ResultLog, path: Path) -> None:
     """Draw over M how the best kernel of each shape of a suite compares, a panel for each contest.
 
     The line is the median over the shapes of an M, the band goes from quartile to quartile. What lies beyond
@@ -127,7 +124,7 @@ def ratio_picture(book: Book, path: Path) -> None:
     _save(partial(_ratio_figure, book, panels, peers), path)
 
 
-def roofline_picture(book: Book, path: Path) -> None:
+def roofline_picture(book: ResultLog, path: Path) -> None:
     """Draw the rates of the best kernel and of the baseline over FLOPs per byte, under the GPU's ceilings.
 
     The same bytes and errors as those of ``plot``.
@@ -136,7 +133,7 @@ def roofline_picture(book: Book, path: Path) -> None:
     _save(partial(_roofline_figure, book, _panels(book, path)), path)
 
 
-def _panels(book: Book, path: Path) -> dict[str, list[Point]]:
+def _panels(book: ResultLog, path: Path) -> dict[str, list[Point]]:
     """Return the points of the best kernels by contest, in the order of their shapes."""
     points = sorted((p for p in points_of(book) if p.kernel == BEST), key=lambda p: p.shape)
     panels = {name: [p for p in points if p.contest == name] for name in book.contests}
@@ -193,7 +190,7 @@ MOST_KERNELS: Final = 30
 """In a table; a planner that chooses for each shape has hundreds."""
 
 
-def suite_tables(book: Book) -> Iterator[Table]:
+def suite_tables(book: ResultLog) -> Iterator[Table]:
     """Yield for each contest the best kernel's figures by groups of M, and the geometric means of every one.
 
     The figures of the best are of pairs of its own with the baseline, shape by shape; those of the others
@@ -218,7 +215,7 @@ def suite_tables(book: Book) -> Iterator[Table]:
         yield _peer_table(peers, best)
 
 
-def suite_markdown(book: Book) -> str:
+def suite_markdown(book: ResultLog) -> str:
     """Return the figures of the best kernels by groups of M as a Markdown table for each contest."""
     points, lines = points_of(book), list[str]()
     for name, contest in book.contests.items():
@@ -469,7 +466,7 @@ def _subplots(count: int) -> tuple[Any, list[Any]]:
     return figure, panels
 
 
-def _finished(figure: Any, panels: list[Any], book: Book, note: str) -> Any:
+def _finished(figure: Any, panels: list[Any], book: ResultLog, note: str) -> Any:
     """Add what all panels share: the legend of the first one, and where the figures are from."""
     handles, labels = panels[0].get_legend_handles_labels()
     place: dict[str, Any] = {"loc": "outside upper left", "frameon": False, "ncols": 3, "labelcolor": INK}
@@ -480,7 +477,7 @@ def _finished(figure: Any, panels: list[Any], book: Book, note: str) -> Any:
     return figure
 
 
-def _ratio_figure(book: Book, panels: Mapping[str, list[Point]], peers: Sequence[Peer]) -> Any:
+def _ratio_figure(book: ResultLog, panels: Mapping[str, list[Point]], peers: Sequence[Peer]) -> Any:
     figure, drawn = _subplots(len(panels))
     for axes, (name, points) in zip(drawn, panels.items(), strict=True):
         limits = ratio_limits(point.ratio.median for point in points)
@@ -571,7 +568,7 @@ def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -
         axes.plot(xs, ys, "D", zorder=5, label=f"a shape, by {peers[0].name.partition(',')[0]}", **style)
 
 
-def _roofline_figure(book: Book, panels: Mapping[str, list[Point]]) -> Any:
+def _roofline_figure(book: ResultLog, panels: Mapping[str, list[Point]]) -> Any:
     figure, drawn = _subplots(len(panels))
     sources: list[str] = []
     for axes, (name, points) in zip(drawn, panels.items(), strict=True):

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 if TYPE_CHECKING:
-    from gemmgen.bench.suite import Book, Peer, Suite
+    from gemmgen.bench.result_log import Peer, ResultLog
+    from gemmgen.bench.suite_file import Suite
     from gemmgen.problem import Shape
 
 KINDS: Final = {
@@ -49,7 +50,7 @@ NO_ANSWER: Final = "its process ended without an answer"
 
 
 def time_peers(
-    suite: Suite, book: Book, extents: range, command: Sequence[str], progress: Callable[[str], None]
+    suite: Suite, book: ResultLog, extents: range, command: Sequence[str], progress: Callable[[str], None]
 ) -> None:
     """Time the peer on the shapes that the suite names and draws for it, and write it into the book.
 
@@ -70,7 +71,10 @@ def time_peers(
 
 
 def _answered(
-    book: Book, jobs: Sequence[tuple[str, Shape]], command: Sequence[str], progress: Callable[[str], None]
+    book: ResultLog,
+    jobs: Sequence[tuple[str, Shape]],
+    command: Sequence[str],
+    progress: Callable[[str], None],
 ) -> int:
     """Start a process for these jobs and write down its answers; return how many jobs are done with."""
     from gemmgen.scratch import scratch, started
@@ -98,7 +102,7 @@ def _answered(
 
 
 def _written(
-    book: Book,
+    book: ResultLog,
     jobs: Sequence[tuple[str, Shape]],
     process: subprocess.Popen[str],
     printed: Path,
@@ -128,7 +132,7 @@ def _written(
 
 
 def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
-    from gemmgen.bench.suite import Peer
+    from gemmgen.bench.result_log import Peer
     from gemmgen.literals import visible
 
     said: dict[str, Any] = {
@@ -137,12 +141,12 @@ def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
     return Peer("peer", job[1], job[0], visible(name), **said)
 
 
-def _note(book: Book, jobs: Sequence[tuple[str, Shape]], name: str, why_not: str) -> None:
+def _note(book: ResultLog, jobs: Sequence[tuple[str, Shape]], name: str, why_not: str) -> None:
     for job in jobs:
         book.write(_peer(job, name, why_not=why_not))
 
 
-def _request(book: Book, jobs: Sequence[tuple[str, Shape]]) -> dict[str, Any]:
+def _request(book: ResultLog, jobs: Sequence[tuple[str, Shape]]) -> dict[str, Any]:
     protocol = book.sessions[-1].protocol
     names = ("rounds", "graph_seconds", "warm_up_seconds", "settle_seconds", "l2_multiple")
     numbers = {name: getattr(protocol, name) for name in (*names, "max_input_sets", "seed")}

@@ -14,7 +14,8 @@ from typing import NamedTuple
 from gemmgen.bench.arms import Progress
 from gemmgen.bench.baseline import Baseline, cublas, formats_text
 from gemmgen.bench.record import Subject
-from gemmgen.bench.suite import BASELINE, Entry, Suite
+from gemmgen.bench.result_log import BASELINE, Entry
+from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.plan.decisions import frozen, spec_text

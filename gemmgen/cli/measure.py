@@ -33,7 +33,7 @@ from gemmgen.library import package
 from gemmgen.product import make
 
 if TYPE_CHECKING:
-    from gemmgen.bench import Book
+    from gemmgen.bench import ResultLog
 
 
 def bench_command(
@@ -160,14 +160,14 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
     if options.suite is None:
         if len(subjects) > 1:
             raise typer.BadParameter("show one record of a suite at a time", param_hint="RECORD…")
-        book = bench.Book.opened(subjects[0])
+        book = bench.ResultLog.opened(subjects[0])
     else:
         loaded, chosen, choose = bench.load_suite(options.suite), range_of(options.extents), None
         if len(subjects) == 1 and subjects[0].is_dir():
             subjects, choose = package.contestants(subjects[0])
         if out := options.out:
             out.mkdir(parents=True, exist_ok=True)
-        book = bench.Book.opened(out / RECORD_NAME) if out else bench.Book()
+        book = bench.ResultLog.opened(out / RECORD_NAME) if out else bench.ResultLog()
         with progressing("benchmarking") as progress:
             bench.time_suite(
                 subjects,
@@ -192,7 +192,7 @@ def _bench_suite(subjects: list[Path], options: SuiteOptions) -> None:
     end(bool(errors))
 
 
-def _draw_suite(book: Book, out: Path) -> None:
+def _draw_suite(book: ResultLog, out: Path) -> None:
     """Draw a suite's pictures; where they cannot be drawn, the record is still whole."""
     from gemmgen import bench
 

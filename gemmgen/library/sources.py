@@ -30,7 +30,7 @@ from gemmgen.tune import TABLE, Row, read_table
 from gemmgen.tune.candidates import kernel_sha256, spec_text
 
 if TYPE_CHECKING:
-    from gemmgen.bench.suite import Entry
+    from gemmgen.bench.result_log import Entry
 
 
 @dataclass(frozen=True)
@@ -356,9 +356,9 @@ def _other_generation(gpu: str, planned: Gpu) -> str | None:
 
 def _record_parts(path: Path) -> Iterator[_Part]:
     """Yield what a record has of each contest."""
-    from gemmgen.bench.suite import Book, Result  # needs torch
+    from gemmgen.bench.result_log import Result, ResultLog  # needs torch
 
-    book = Book.opened(path)
+    book = ResultLog.opened(path)
     gpus = dict.fromkeys(session.environment.gpu for session in book.sessions)
     if len(gpus) > 1:
         message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"

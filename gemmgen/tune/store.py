@@ -33,7 +33,7 @@ from sqlalchemy.pool import NullPool
 
 from gemmgen import __version__
 from gemmgen.bench.record import Environment, Spread
-from gemmgen.bench.suite import ratios
+from gemmgen.bench.result_log import ratios
 from gemmgen.documents.decode import BadFieldError, decode, shown
 from gemmgen.documents.kinds import Extents, GpuName, Kind, Seconds, Share
 from gemmgen.errors import Diagnostic, GemmgenError

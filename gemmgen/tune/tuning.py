@@ -22,7 +22,7 @@ from gemmgen import __version__
 from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
-from gemmgen.bench.suite import Rounds
+from gemmgen.bench.result_log import Rounds
 from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import comment_text

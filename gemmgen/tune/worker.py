@@ -25,7 +25,7 @@ from gemmgen.bench.baseline import bound, cublas
 from gemmgen.bench.machine import CudaMachine, SuiteMachine, UnfinishedError
 from gemmgen.bench.prepare import primed
 from gemmgen.bench.record import Environment, GpuState
-from gemmgen.bench.suite import BASELINE, Rounds
+from gemmgen.bench.result_log import BASELINE, Rounds
 from gemmgen.device import require_gpu
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import Architecture

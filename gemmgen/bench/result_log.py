@@ -1,0 +1,364 @@
+"""The record of a suite, line by line: a session, and then what was found in it, shape by shape.
+
+A record is JSON Lines. A line is written whole or not at all, so that a run which ended anywhere is gone on
+with.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+from gemmgen.bench.record import Ceilings, Environment, GpuState, Spread, Subject, encoded_line, from_line
+from gemmgen.documents.files import read_bytes
+from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.problem import Shape
+from gemmgen.problem.dtypes import Dtypes
+from gemmgen.spec.diagnostics import quoted
+
+SCHEMA: Final = 2
+BASELINE: Final = "baseline"
+"""Stands for the baseline where a kernel is named."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How often, how long and over how much memory; every number but the seed must be positive.
+
+    All kernels of a shape are timed by turns with the baseline on the same tensors, each once a round, with
+    no pause between them. Who comes after whom is drawn anew for each round: where power limits, a kernel
+    runs at the clock that the one before it leaves behind.
+    """
+
+    rounds: int = 7
+    graph_seconds: float = 2e-3
+    """Least device time of a sample, the replay of one CUDA graph of calls."""
+    warm_up_seconds: float = 1.5
+    """Of work before the first shape."""
+    settle_seconds: float = 0.25
+    """Of the same work as is timed, before the first round of each shape: the clock and the power settle."""
+    l2_multiple: float = 2.5
+    max_input_sets: int = 1024
+    host_calls: int = 20
+    """Eager calls, of which the median is the host's cost."""
+    seed: int = 0
+    playoff_seconds: float | None = None
+    """Of the winner and the baseline in pairs, as many as rounds at least; in older records no more."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name != "seed" and value is not None and value <= 0:
+                raise ValueError(f"{each.name} must be positive")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel that takes part."""
+
+    name: str
+    subject: Subject
+    contest: str
+    """Which it takes part in."""
+    spec: Lines | None = None
+    """One that states every decision of a kernel that the planner chose: another planner may choose
+    another one for the open spec. None where the spec's file is that of the kernel.
+    """
+
+
+@dataclass(frozen=True)
+class ContestOf:
+    """What kernels are compared in: one problem, one baseline."""
+
+    name: str
+    dtypes: Dtypes
+    baseline: str
+    """What they are compared with, exactly."""
+    peak: Ceilings | None
+    """Of the datasheet: what is faster is an error. None for a GPU that no spec can name."""
+    measured: Ceilings | None
+    """What was measured on such a GPU, where it was."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """The beginning of a run: what the lines behind it were measured with."""
+
+    line: Literal["session"]
+    schema: int
+    date: str
+    suite: str
+    """The path of its file."""
+    suite_sha256: Sha256
+    environment: Environment
+    protocol: Rounds
+    contests: tuple[ContestOf, ...]
+    kernels: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The samples of one arm."""
+
+    kernel: str
+    seconds: tuple[Seconds, ...]
+    """Per call, by rounds."""
+    calls: Count
+    """In a sample."""
+    relative_error: Share
+    host_seconds: Seconds
+    """What an eager call costs the host."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds or min(self.seconds) <= 0 or self.calls <= 0:
+            raise ValueError("an arm needs samples, all positive")
+
+
+@dataclass(frozen=True)
+class FinalPair:
+    """The kernel that won the rounds and the baseline once more, in pairs of their own.
+
+    The fastest of many in the rounds owes some of that to luck; what it reads here it does not.
+    """
+
+    kernel: str
+    seconds: tuple[Seconds, ...]
+    baseline_seconds: tuple[Seconds, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.seconds) != len(self.baseline_seconds) or not self.seconds:
+            raise ValueError("both arms need the same number of samples, at least one")
+        if min(*self.seconds, *self.baseline_seconds) <= 0:
+            raise ValueError("a sample must be positive")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rounds on one shape: the baseline, and the kernels that were timed beside it."""
+
+    line: Literal["result"]
+    shape: Extents
+    contest: str
+    families: tuple[str, ...]
+    input_sets: Count
+    baseline: Timed
+    baseline_kernels: tuple[str, ...]
+    """What the baseline launched, by the profiler's names; none where that is not known."""
+    kernels: tuple[Timed, ...]
+    playoff: FinalPair | None
+    state: GpuState | None
+    """While the rounds lasted."""
+
+    def __post_init__(self) -> None:
+        if min(*self.shape, self.input_sets) <= 0:
+            raise ValueError("extents and the number of input sets must be positive")
+        if any(len(arm.seconds) != len(self.baseline.seconds) for arm in self.kernels):
+            raise ValueError("all arms need the same number of samples")
+
+    def ratio(self, arm: Timed) -> Spread:
+        """Return the baseline's time over that of an arm, round by round."""
+        return ratios(self.baseline.seconds, arm.seconds)
+
+    @property
+    def splits_k(self) -> bool:
+        """Whether the baseline split K: it says so, or a second kernel followed."""
+        named = any("splitk" in name.lower() for name in self.baseline_kernels)
+        return named or len(self.baseline_kernels) > 1
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A kernel that was not timed on a shape."""
+
+    line: Literal["refused"]
+    shape: Extents
+    contest: str
+    kernel: str
+    """``BASELINE`` where that cannot compute the shape: then nothing is timed."""
+    why: Literal["cannot", "wrong", "failed"]
+    """It does not take such a problem, its numbers are wrong, or it raised or never ended."""
+    message: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the planner ranks first of a spec's kernels for a shape."""
+
+    line: Literal["choice"]
+    shape: Extents
+    contest: str
+    spec: str
+    kernels: tuple[str, ...]
+    """In the order of the ranking."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What another generator makes of a shape, against the baseline in a process of its own."""
+
+    line: Literal["peer"]
+    shape: Extents
+    contest: str
+    name: str
+    """What it is, with the versions that it ran with."""
+    seconds: tuple[Seconds, ...] = ()
+    baseline_seconds: tuple[Seconds, ...] = ()
+    tuning_seconds: Share = 0.0
+    kernels: tuple[str, ...] = ()
+    relative_error: Share = 0.0
+    why_not: str | None = None
+    """Why there is no figure, None where there is one."""
+
+    def __post_init__(self) -> None:
+        if len(self.seconds) != len(self.baseline_seconds) or bool(self.seconds) == bool(self.why_not):
+            raise ValueError("a peer has as many samples as the baseline, or a reason why there are none")
+
+
+Line: TypeAlias = Session | Result | Refused | Choice | Peer
+LINES: Final[Mapping[str, type[Line]]] = MappingProxyType(
+    {"session": Session, "result": Result, "refused": Refused, "choice": Choice, "peer": Peer}
+)
+
+
+def ratios(baseline: Sequence[float], ours: Sequence[float]) -> Spread:
+    """Return the baseline's time over ours of each pair of samples: above 1, we are faster."""
+    return Spread.of((tuple(theirs / own for theirs, own in zip(baseline, ours, strict=True)),))
+
+
+@dataclass
+class ResultLog:
+    """The record of a suite, in memory and, where it has a path, in a file that grows line by line."""
+
+    path: Path | None = None
+    lines: list[Line] = field(default_factory=list[Line])
+    half_a_line_from: int | None = None
+    """Where in the file a line begins that is not whole, for a run was ended while it wrote; None without."""
+
+    @classmethod
+    def opened(cls, path: Path) -> ResultLog:
+        """Return the book in a file, empty where there is none; a last line that is not whole is left out.
+
+        Raises GemmgenError (``bad-record``) for what is no line of such a record.
+        """
+        try:
+            data = read_bytes(path)
+        except FileNotFoundError:
+            return cls(path)
+        except OSError as error:
+            raise _bad_record(path, f"cannot read the record: {error.strerror or error}") from error
+        whole = data[: data.rfind(b"\n") + 1]
+        return cls(path, list(_lines(whole, path)), len(whole) if len(whole) < len(data) else None)
+
+    def write(self, line: Line) -> None:
+        """Append a line; it is on the disk when this returns.
+
+        Raises GemmgenError (``cannot-write``).
+        """
+        self.lines.append(line)
+        if self.path is None:
+            return
+        try:
+            if self.half_a_line_from is not None:
+                os.truncate(self.path, self.half_a_line_from)
+                self.half_a_line_from = None
+            with self.path.open("ab") as file:
+                file.write(f"{encoded_line(line)}\n".encode())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            message = f"cannot write the record: {error.strerror or error}"
+            raise GemmgenError([Diagnostic(self.path.as_posix(), "cannot-write", message)]) from error
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """All of them, the latest last."""
+        return tuple(line for line in self.lines if isinstance(line, Session))
+
+    @property
+    def contests(self) -> dict[str, ContestOf]:
+        """Each by its name."""
+        return {contest.name: contest for session in self.sessions for contest in session.contests}
+
+    @property
+    def kernels(self) -> dict[str, Entry]:
+        """Each by its name, as it was in the latest session that had it."""
+        return {entry.name: entry for session in self.sessions for entry in session.kernels}
+
+    @property
+    def choices(self) -> dict[tuple[str, Shape, str], Choice]:
+        """The planner's latest ranking, by contest, shape and spec."""
+        found = (line for line in self.lines if isinstance(line, Choice))
+        return {(line.contest, line.shape, line.spec): line for line in found}
+
+    def current(self) -> Iterator[Result | Refused]:
+        """Yield what was found, less what was found of kernels whose modules have changed since."""
+        latest = self.kernels
+        own: dict[str, Entry] = {}
+        for line in self.lines:
+            if isinstance(line, Session):
+                own = {entry.name: entry for entry in line.kernels}
+                continue
+            stale = {name for name, entry in own.items() if entry != latest[name]}
+            if isinstance(line, Result):
+                kept = tuple(arm for arm in line.kernels if arm.kernel not in stale)
+                playoff = line.playoff if line.playoff and line.playoff.kernel not in stale else None
+                if kept:
+                    yield replace(line, kernels=kept, playoff=playoff)
+            elif isinstance(line, Refused) and line.kernel not in stale:
+                yield line
+
+    def done(self) -> set[tuple[str, Shape, str]]:
+        """Return what needs no timing any more: contest, shape, and kernel; ``BASELINE`` stands for all."""
+        found: set[tuple[str, Shape, str]] = set()
+        for line in self.current():
+            if isinstance(line, Result):
+                found |= {(line.contest, line.shape, arm.kernel) for arm in line.kernels}
+            else:
+                found.add((line.contest, line.shape, line.kernel))
+        return found
+
+    def peers_done(self) -> set[tuple[str, Shape]]:
+        """Return where a peer has a figure, or a reason why not."""
+        return {(line.contest, line.shape) for line in self.lines if isinstance(line, Peer)}
+
+
+def _lines(data: bytes, path: Path) -> Iterator[Line]:
+    contests: dict[str, ContestOf] = {}
+    begun = False
+    for number, text in enumerate(data.splitlines(), 1):
+        try:
+            kind = json.loads(text)["line"]
+            known = LINES[kind]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise _bad_record(path, "no line of a suite's record", number) from error
+        line = from_line(known, text.decode(), path.as_posix(), number)
+        if isinstance(line, Session):
+            if line.schema != SCHEMA:
+                message = f"schema is {line.schema}; this gemmgen reads version {SCHEMA}"
+                raise _bad_record(path, message, number)
+            begun = True
+            contests |= {contest.name: contest for contest in line.contests}
+        if not begun:
+            raise _bad_record(path, "a record begins with its session", number)
+        for where, name in _contests_of(line):
+            if name not in contests:
+                raise _bad_record(path, f"is {quoted(name)}, which no session above has", number, where)
+        yield line
+
+
+def _contests_of(line: Line) -> Iterator[tuple[str, str]]:
+    """Yield the contests that a line names, each behind the member that names it."""
+    if isinstance(line, Session):
+        yield from ((f"kernels.{index}.contest", entry.contest) for index, entry in enumerate(line.kernels))
+    else:
+        yield "contest", line.contest
+
+
+def _bad_record(path: Path, message: str, line: int | None = None, field: str | None = None) -> GemmgenError:
+    return GemmgenError([Diagnostic(path.as_posix(), "bad-record", message, field=field, line=line)])

@@ -1,0 +1,213 @@
+"""The figures of a suite's record: by kernel, by group of M, and the errors that cannot be true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from statistics import median
+from types import MappingProxyType
+from typing import Final
+
+from gemmgen.bench.record import Spread, flops
+from gemmgen.bench.result_log import Peer, Refused, Result, ResultLog, ratios
+from gemmgen.problem import Shape, shape_text
+
+BOUNDS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
+"""The largest M of each group; a last group has what is larger."""
+SPLIT_K: Final = "split K"
+"""The group of shapes, of any M, for which the baseline splits K."""
+ALL: Final = "all"
+BEST: Final = "best"
+"""Stands for the kernel that won the rounds on each shape, by its pairs with the baseline."""
+FIRST: Final = ": the planner's first choice"
+"""Behind the name of a spec: stands for the kernel that is ranked first for each shape, nothing measured."""
+
+
+def group_of(m: int) -> str:
+    """Return the group of an M: ``17-32``."""
+    lower = 1
+    for upper in BOUNDS:
+        if m <= upper:
+            return f"{lower}-{upper}"
+        lower = upper + 1
+    return f"{lower}-"
+
+
+GROUPS: Final = (*(group_of(bound) for bound in BOUNDS), group_of(BOUNDS[-1] + 1), SPLIT_K, ALL)
+
+
+@dataclass(frozen=True)
+class Point:
+    """How one kernel compares on one shape."""
+
+    contest: str
+    shape: Shape
+    kernel: str
+    ratio: Spread
+    seconds: float
+    """Median, per call; and that of the baseline beside it."""
+    baseline_seconds: float
+    splits_k: bool
+    baseline_kernels: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Those that it counts in."""
+        return (group_of(self.shape[0]), *((SPLIT_K,) if self.splits_k else ()), ALL)
+
+    @property
+    def tflops(self) -> float:
+        """The rate at the median time."""
+        return flops(self.shape) / self.seconds / 1e12
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How a kernel compares on several shapes."""
+
+    count: int
+    geomean: float
+    minimum: float
+    worst: Shape
+    share: float
+    """Of the shapes on which it is at least as fast as the baseline."""
+
+    @classmethod
+    def of(cls, points: Iterable[Point]) -> Figures | None:
+        """Summarize the median ratios of points; None without any."""
+        found = sorted((point.ratio.median, point.shape) for point in points)
+        if not found:
+            return None
+        values = [ratio for ratio, _ in found]
+        geomean = math.exp(math.fsum(map(math.log, values)) / len(values))
+        share = sum(ratio >= 1 for ratio in values) / len(values)
+        return cls(len(values), geomean, values[0], found[0][1], share)
+
+
+def points_of(book: ResultLog) -> list[Point]:
+    """Return every kernel's figures in the rounds, shape by shape.
+
+    So, too, those of ``BEST``, and of the kernel that the planner ranks first of a spec's (``FIRST``).
+    """
+    own: dict[tuple[str, Shape, str], Point] = {}
+    best: dict[tuple[str, Shape], tuple[Point, str]] = {}
+    for line in book.current():
+        if not isinstance(line, Result):
+            continue
+        shared = (line.splits_k, line.baseline_kernels)
+        theirs = median(line.baseline.seconds)
+        for arm in line.kernels:
+            place = (line.contest, line.shape, arm.kernel)
+            own[place] = Point(*place, line.ratio(arm), median(arm.seconds), theirs, *shared)
+        if line.playoff:
+            pairs = line.playoff
+            ratio = ratios(pairs.baseline_seconds, pairs.seconds)
+            times = median(pairs.seconds), median(pairs.baseline_seconds)
+            point = Point(line.contest, line.shape, BEST, ratio, *times, *shared)
+            before = best.get(place := (line.contest, line.shape))
+            if before is None or before[0].ratio.median < ratio.median:
+                best[place] = point, pairs.kernel
+    first = (
+        replace(own[contest, shape, choice.kernels[0]], kernel=f"{spec}{FIRST}")
+        for (contest, shape, spec), choice in book.choices.items()
+        if choice.kernels and (contest, shape, choice.kernels[0]) in own
+    )
+    return [*(point for point, _ in best.values()), *first, *own.values()]
+
+
+def winners_of(book: ResultLog) -> dict[tuple[str, Shape], str]:
+    """Return which kernel the figures of ``BEST`` are of."""
+    found: dict[tuple[str, Shape], tuple[float, str]] = {}
+    for line in book.current():
+        if isinstance(line, Result) and line.playoff:
+            ratio = ratios(line.playoff.baseline_seconds, line.playoff.seconds).median
+            place = (line.contest, line.shape)
+            found[place] = max(found.get(place, (0.0, "")), (ratio, line.playoff.kernel))
+    return {place: kernel for place, (_, kernel) in found.items()}
+
+
+def errors_of(book: ResultLog) -> list[str]:
+    """Return what cannot be true or must not be: faster than the datasheet, wrong, failed."""
+    found: list[str] = []
+    contests = book.contests
+    for point in points_of(book):
+        contest = contests[point.contest]
+        if contest.peak is None:
+            continue
+        least = contest.peak.seconds(point.shape, contest.dtypes.moved_bytes(point.shape))
+        for arm, seconds in ((point.kernel, point.seconds), ("the baseline", point.baseline_seconds)):
+            if seconds < least:
+                place = f"{point.contest} {shape_text(point.shape)}"
+                found.append(f"{place}: {arm} at {least / seconds:.2f} of the datasheet: do not believe it")
+    for line in book.current():
+        if isinstance(line, Refused) and line.why != "cannot":
+            place = f"{line.contest} {shape_text(line.shape)}"
+            found.append(f"{place}: {line.kernel} {WHY[line.why]}: {line.message}")
+    return list(dict.fromkeys(found))
+
+
+WHY: Final = MappingProxyType({"cannot": "cannot", "wrong": "is wrong", "failed": "failed"})
+
+
+def report_of(book: ResultLog) -> dict[str, object]:
+    """Return the figures as plain data for JSON."""
+    points, winners = points_of(book), winners_of(book)
+    return {
+        "contests": {
+            name: {
+                "baseline": contest.baseline,
+                "groups": {
+                    kernel: {group: _plain(found) for group, found in groups.items()}
+                    for kernel, groups in grouped(points, name).items()
+                },
+                "shapes": [
+                    {
+                        "shape": list(point.shape),
+                        "ratio": point.ratio.median,
+                        "quartiles": list(point.ratio.quartiles),
+                        "kernel": winners[name, point.shape],
+                        "microseconds": point.seconds * 1e6,
+                        "baseline_microseconds": point.baseline_seconds * 1e6,
+                        "baseline_kernels": list(point.baseline_kernels),
+                    }
+                    for point in points
+                    if point.contest == name and point.kernel == BEST
+                ],
+            }
+            for name, contest in book.contests.items()
+        },
+        "peers": [_peer(line) for line in book.lines if isinstance(line, Peer)],
+        "errors": errors_of(book),
+    }
+
+
+def _plain(found: Figures) -> dict[str, object]:
+    return {each.name: getattr(found, each.name) for each in fields(found)}
+
+
+def _peer(line: Peer) -> dict[str, object]:
+    known: dict[str, object] = {"contest": line.contest, "shape": list(line.shape), "name": line.name}
+    if line.why_not:
+        return known | {"why_not": line.why_not}
+    return known | {
+        "ratio": ratios(line.baseline_seconds, line.seconds).median,
+        "tuning_seconds": line.tuning_seconds,
+        "kernels": list(line.kernels),
+    }
+
+
+def grouped(points: Iterable[Point], contest: str) -> dict[str, dict[str, Figures]]:
+    """Return the figures of a contest by kernel, ``BEST`` first, and by group; those that have any."""
+    of_kernel: dict[str, list[Point]] = {}
+    for point in points:
+        if point.contest == contest:
+            of_kernel.setdefault(point.kernel, []).append(point)
+    return {
+        kernel: {
+            group: found
+            for group in GROUPS
+            if (found := Figures.of(point for point in of_kernel[kernel] if group in point.groups))
+        }
+        for kernel in sorted(of_kernel, key=lambda name: (name != BEST, not name.endswith(FIRST), name))
+    }

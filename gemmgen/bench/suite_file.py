@@ -1,0 +1,254 @@
+"""The file of a suite: families of shapes to time kernels on, in YAML as specs have it."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+from gemmgen.documents.files import read_bytes
+from gemmgen.hardware import DTYPES
+from gemmgen.problem import Shape
+from gemmgen.spec.diagnostics import (
+    Code,
+    Node,
+    Place,
+    Report,
+    compose,
+    describe,
+    did_you_mean,
+    listing,
+    quoted,
+)
+
+MAX_BYTES: Final = 64 * 1024
+LARGEST: Final = 2**31 - 1
+"""Of an extent."""
+KEYS: Final = ("title", "source", "dtypes", "m", "families", "peers")
+FAMILY_KEYS: Final = ("dtypes", "m", "nk", "shapes")
+PEER_KEYS: Final = ("shapes", "draw", "seed")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Shapes [M, N, K] that belong together, and the types of A that they are timed with."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+
+
+@dataclass(frozen=True)
+class PeerShapes:
+    """On which shapes peers are timed as well: some that are named, and some that a seed draws."""
+
+    shapes: tuple[Shape, ...] = ()
+    draw: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What is in the file of a suite."""
+
+    path: str
+    """As the user gave it."""
+    sha256: str
+    """Of the file's bytes."""
+    title: str
+    families: tuple[Family, ...]
+    peers: PeerShapes = PeerShapes()
+
+    def shapes(self, dtype: str, extents: range) -> dict[Shape, tuple[str, ...]]:
+        """Return the shapes for operands of a type whose M is in a range, with the families of each."""
+        found: dict[Shape, tuple[str, ...]] = {}
+        for family in self.families:
+            for shape in family.shapes if dtype in family.dtypes else ():
+                if shape[0] in extents:
+                    found[shape] = (*found.get(shape, ()), family.name)
+        return found
+
+    def peer_shapes(self, dtype: str, extents: range) -> tuple[Shape, ...]:
+        """Return the shapes that peers are timed on: those that are named, and so many more of the others."""
+        all_shapes = self.shapes(dtype, extents)
+        named = [shape for shape in self.peers.shapes if shape in all_shapes]
+        others = sorted(all_shapes.keys() - set(named))
+        drawn = random.Random(self.peers.seed).sample(others, min(self.peers.draw, len(others)))
+        return (*named, *sorted(drawn))
+
+
+class _SuiteReport(Report):
+    """The diagnostics of a suite; what reads YAML words its messages for specs."""
+
+    def add(self, code: Code, message: str, place: Place | None = None, field: str | None = None) -> None:
+        """Note a problem, and go on."""
+        message = message.replace("a spec starts with its title and target", "a suite has `families`")
+        super().add(code, re.sub(r"\b(a|of a) spec\b", r"\1 suite", message), place, field)
+
+
+def load_suite(path: Path) -> Suite:
+    """Return the suite in a YAML file.
+
+    Raises GemmgenError with a diagnostic for each thing that is wrong, at its line.
+    """
+    report = _SuiteReport(path.as_posix())
+    try:
+        data = read_bytes(path)
+        text = data.decode("utf-8-sig")
+    except FileNotFoundError:
+        report.stop("file-missing", "there is no such file")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        report.stop("file-unreadable", f"cannot be read: {reason}")
+    if len(data) > MAX_BYTES:
+        report.stop("file-size", f"{len(data):,} bytes, the limit for a suite is {MAX_BYTES:,}")
+    if not text.strip():
+        report.stop("file-empty", "the file is empty; a suite has `families`")
+    reader = _Reader(report)
+    suite = reader.suite(compose(text, report), path.as_posix(), hashlib.sha256(data).hexdigest())
+    if report:
+        raise report.error()
+    return suite
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads the tree of a suite, and reports what is wrong in it."""
+
+    report: Report
+
+    def suite(self, root: Node, path: str, sha256: str) -> Suite:
+        members = self._members(root, "", KEYS, required=("title", "families"))
+        dtypes = self._dtypes(members.get("dtypes"), "dtypes")
+        extents = self._extents(members.get("m"), "m")
+        families: list[Family] = []
+        node = members.get("families")
+        if node and self._is(node, dict, "families", "a mapping of names to families"):
+            named = cast("dict[str, Node]", node.value)
+            if not named:
+                self.report.add("wrong-length", "there is no family in it", node.place, "families")
+            families = [self._family(each, name, dtypes, extents) for name, each in named.items()]
+        peers = self._peers(members.get("peers"))
+        self._text(members.get("source"), "source")
+        title = self._text(members.get("title"), "title")
+        return Suite(path, sha256, title, tuple(families), peers)
+
+    def _family(self, node: Node, name: str, dtypes: tuple[str, ...], extents: tuple[int, ...]) -> Family:
+        where = f"families.{name}"
+        members = self._members(node, where, FAMILY_KEYS)
+        dtypes = self._dtypes(members.get("dtypes"), f"{where}.dtypes") or dtypes
+        extents = self._extents(members.get("m"), f"{where}.m") or extents
+        shapes = [cast("Shape", tuple(row)) for row in self._rows(members, where, "shapes", "MNK")]
+        layers = self._rows(members, where, "nk", "NK")
+        shapes += [(m, n, k) for n, k in layers for m in extents]
+        if members.keys() <= {"dtypes", "m"} and isinstance(node.value, dict):
+            self.report.add("missing-field", "has neither `shapes` nor `nk`", node.key_place, where)
+        if "nk" in members and not extents:
+            message = "needs `m`, a list of M, here or at the top of the file"
+            self.report.add("missing-field", message, members["nk"].key_place, f"{where}.nk")
+        if isinstance(node.value, dict) and not dtypes and "dtypes" not in members:
+            message = "needs `dtypes`, a list of types of A and B, here or at the top of the file"
+            self.report.add("missing-field", message, node.key_place, where)
+        return Family(name, dtypes, tuple(dict.fromkeys(shapes)))
+
+    def _peers(self, node: Node | None) -> PeerShapes:
+        if node is None:
+            return PeerShapes()
+        members = self._members(node, "peers", PEER_KEYS)
+        shapes = [cast("Shape", tuple(row)) for row in self._rows(members, "peers", "shapes", "MNK")]
+        numbers = {name: self._number(members.get(name), f"peers.{name}") for name in ("draw", "seed")}
+        return PeerShapes(tuple(shapes), **numbers)
+
+    def _members(
+        self, node: Node, where: str, keys: Sequence[str], required: Sequence[str] = ()
+    ) -> dict[str, Node]:
+        """Return the members of a mapping that has these keys and no others."""
+        if not self._is(node, dict, where, f"a mapping with the keys {listing(keys, 'and')}"):
+            return {}
+        members = cast("dict[str, Node]", node.value)
+        for name, member in members.items():
+            if name not in keys:
+                known = f"the keys here are {listing(keys, 'and')}{did_you_mean(name, keys)}"
+                self.report.add(
+                    "unknown-key", f"unknown key {quoted(name)}, {known}", member.key_place, where or None
+                )
+        for name in required:
+            if name not in members:
+                self.report.add("missing-field", f"has no `{name}`", node.key_place, where or None)
+        return members
+
+    def _is(self, node: Node, kind: type, where: str, expected: str) -> bool:
+        right = isinstance(node.value, kind) and not (kind is int and isinstance(node.value, bool))
+        if not right and not node.refused:
+            message = f"expected {expected}, found {describe(node)}"
+            self.report.add("wrong-type", message, node.place, where or None)
+        return right
+
+    def _items(self, node: Node | None, where: str, expected: str) -> list[Node]:
+        if node is None or not self._is(node, list, where, expected):
+            return []
+        if not node.value:
+            self.report.add("wrong-length", f"expected {expected}, found none", node.place, where)
+        return cast("list[Node]", node.value)
+
+    def _dtypes(self, node: Node | None, where: str) -> tuple[str, ...]:
+        found: list[str] = []
+        for index, item in enumerate(self._items(node, where, "a list of element types")):
+            if item.value in DTYPES:
+                found.append(cast("str", item.value))
+            elif not item.refused:
+                known = f"expected {listing(list(DTYPES), 'or')}, found {describe(item)}"
+                self.report.add("not-a-choice", known, item.place, f"{where}.{index}")
+        return tuple(found)
+
+    def _extents(self, node: Node | None, where: str) -> tuple[int, ...]:
+        items = self._items(node, where, "a list of whole numbers")
+        return tuple(
+            extent
+            for index, item in enumerate(items)
+            if (extent := self._extent(item, f"{where}.{index}")) is not None
+        )
+
+    def _rows(self, members: Mapping[str, Node], where: str, name: str, extents: str) -> list[list[int]]:
+        """Return lists of extents, one for each letter."""
+        row = f"[{', '.join(extents)}]"
+        found: list[list[int]] = []
+        for index, item in enumerate(self._items(members.get(name), f"{where}.{name}", f"a list of {row}")):
+            place = f"{where}.{name}.{index}"
+            if not self._is(item, list, place, row):
+                continue
+            parts = cast("list[Node]", item.value)
+            numbers = [self._extent(part, f"{place}.{number}") for number, part in enumerate(parts)]
+            if len(parts) != len(extents):
+                self.report.add("wrong-length", f"expected {row}, found {describe(item)}", item.place, place)
+            elif None not in numbers:
+                found.append(cast("list[int]", numbers))
+        return found
+
+    def _extent(self, node: Node, where: str) -> int | None:
+        if not self._is(node, int, where, "a whole number"):
+            return None
+        extent = cast("int", node.value)
+        if not 1 <= extent <= LARGEST:
+            message = f"expected 1 to {LARGEST:,}, found {describe(node)}"
+            self.report.add("out-of-range", message, node.place, where)
+            return None
+        return extent
+
+    def _number(self, node: Node | None, where: str) -> int:
+        """Return a number from 0, or 0 without one."""
+        if node is None or not self._is(node, int, where, "a whole number"):
+            return 0
+        number = cast("int", node.value)
+        if number < 0:
+            self.report.add("out-of-range", f"expected at least 0, found {describe(node)}", node.place, where)
+        return number
+
+    def _text(self, node: Node | None, where: str) -> str:
+        if node is None or not self._is(node, str, where, "text"):
+            return ""
+        return cast("str", node.value)
