@@ -14,8 +14,15 @@ Plan = TypeVar("Plan", bound=Kernel)
 
 
 def computing(plan: Plan, **changes: Any) -> Plan:
-    """Return a plan of the same decisions for another matmul."""
-    return replace(plan, request=replace(plan.request, matmul=replace(plan.problem, **changes)))
+    """Return a plan of the same decisions for another matmul; its epilogue is what a spec would list."""
+    listed = plan.request.listed
+    assert listed is not None
+    for name in ("alpha", "beta", "ops"):
+        if name in changes:
+            listed = replace(listed, **{name: changes.pop(name)})
+    matmul = replace(plan.problem, **changes)
+    matmul = replace(matmul, epilogue=listed.lowered(c=matmul.c is not None))
+    return replace(plan, request=replace(plan.request, matmul=matmul, listed=listed))
 
 
 def hopper(plan: Kernel) -> WgmmaKernel:

@@ -308,7 +308,7 @@ def on_the_cpu(
         return multiply
 
     for operand, module in modules.of.items():
-        alpha = make(Path(module.__file__ or "").with_suffix(".yaml")).plan.problem.alpha
+        alpha = make(Path(module.__file__ or "").with_suffix(".yaml")).plan.problem.epilogue.alpha
         monkeypatch.setattr(module, "matmul", product(operand, alpha))
     modules.forward.call.run = run
     return called

@@ -12,20 +12,19 @@ from modules import ROOT
 from gemmgen.hardware import DTYPES, SCALE_FORMATS
 from gemmgen.problem import BlockScale, Matmul, Operand
 from gemmgen.problem.canonical import digest
+from gemmgen.problem.epilogue import PLAIN, Acc, Call, Listed, d_is
 from gemmgen.problem.operations import OpParameter
 from gemmgen.spec import load_spec
 
 SCALED = BlockScale(SCALE_FORMATS["mxfp8"], DTYPES["ue8m0"], 32)
+SLOPED = Listed(0.5, 2.0, ("column_bias", "leaky_relu"), (OpParameter("leaky_relu", "slope", 0.1),))
 RICH = Matmul(
     a=Operand(DTYPES["e4m3"], "k", SCALED),
     b=Operand(DTYPES["e2m1"], "mn", SCALED, padded=True),
     c=DTYPES["fp32"],
     d=DTYPES["bf16"],
     accumulator=DTYPES["fp32"],
-    alpha=0.5,
-    beta=2.0,
-    ops=("column_bias", "leaky_relu"),
-    parameters=(OpParameter("leaky_relu", "slope", 0.1),),
+    epilogue=SLOPED.lowered(c=True),
 )
 
 CHANGES: dict[str, Any] = {
@@ -34,14 +33,18 @@ CHANGES: dict[str, Any] = {
     "c": None,
     "d": DTYPES["fp16"],
     "accumulator": DTYPES["fp16"],
-    "alpha": 0.25,
-    "beta": 1.0,
-    "ops": ("leaky_relu", "column_bias"),
-    "parameters": (OpParameter("leaky_relu", "slope", 0.2),),
+    "epilogue": PLAIN,
     "deterministic": True,
     "batch_invariant": True,
     "copies_misaligned": True,
     "backward": True,
+}
+SLOPED_ALONE = Call("leaky_relu", (Acc(),), SLOPED.parameters)
+LISTED_CHANGES: dict[str, Any] = {
+    "alpha": 0.25,
+    "beta": 1.0,
+    "ops": ("leaky_relu", "column_bias"),
+    "parameters": (OpParameter("leaky_relu", "slope", 0.2),),
 }
 OPERAND_CHANGES: dict[str, Any] = {
     "dtype": DTYPES["e5m2"],
@@ -60,9 +63,9 @@ PARAMETER_CHANGES: dict[str, Any] = {"op": "relu", "name": "limit", "value": 0.2
 @pytest.mark.parametrize(
     ("stem", "key"),
     [
-        ("h100_bf16", "e3319464cad8b2a02805f902f04b754503a4c73d8f4349122684128a547ce112"),
-        ("b200_fp16_leaky_relu", "3cf6ed69290586e2499345d514667f92937ae7a885eb5195492ebe9ffaa851e4"),
-        ("b200_mxfp8", "9fae744c8c824ff40ff8d6881f385587d8db4e732dd51c4b3925de6be1ce3331"),
+        ("h100_bf16", "12300451ef37969fe38790542e6eecacc596127d831df1f72f76653a6beae116"),
+        ("b200_fp16_leaky_relu", "c77f13a2e4d0b6015a9d8fc3b9eeb7a2df8def8b6f61ef6cb6fadf392fdbb144"),
+        ("b200_mxfp8", "a8b2bc9aa7d075de921531cc5b75c379f9f9422155836fe750041c480b362a36"),
     ],
 )
 def test_the_key_of_a_spec_is_always_the_same(stem: str, key: str) -> None:
@@ -86,10 +89,17 @@ def test_each_member_of_a_scale_changes_the_key(name: str) -> None:
     assert replace(RICH, a=replace(RICH.a, scale=scale)).key != RICH.key
 
 
+@pytest.mark.parametrize("name", [each.name for each in fields(Listed)])
+def test_each_member_of_a_list_of_operations_changes_the_key(name: str) -> None:
+    changed = replace(SLOPED, **{name: LISTED_CHANGES[name]}).lowered(c=True)
+    assert replace(RICH, epilogue=changed).key != RICH.key
+
+
 @pytest.mark.parametrize("name", [each.name for each in fields(OpParameter)])
 def test_each_member_of_a_parameter_changes_the_key(name: str) -> None:
-    changed = replace(RICH.parameters[0], **{name: PARAMETER_CHANGES[name]})
-    assert replace(RICH, parameters=(changed,)).key != RICH.key
+    changed = replace(SLOPED.parameters[0], **{name: PARAMETER_CHANGES[name]})
+    epilogue = d_is(Call("leaky_relu", (Acc(),), (changed,)))
+    assert replace(RICH, epilogue=epilogue).key != replace(RICH, epilogue=d_is(SLOPED_ALONE)).key
 
 
 def test_the_operands_of_a_matmul_cannot_be_mistaken_for_each_other() -> None:
@@ -97,8 +107,8 @@ def test_the_operands_of_a_matmul_cannot_be_mistaken_for_each_other() -> None:
 
 
 def test_equal_matmuls_have_one_key_and_one_hash() -> None:
-    whole = replace(RICH, alpha=1, beta=-0.0)
-    other = replace(RICH, alpha=1.0, beta=0.0)
+    whole = replace(RICH, epilogue=replace(SLOPED, alpha=2, beta=-0.0).lowered(c=True))
+    other = replace(RICH, epilogue=replace(SLOPED, alpha=2.0, beta=0.0).lowered(c=True))
     assert whole == other
     assert (whole.key, hash(whole)) == (other.key, hash(other))
 
@@ -115,6 +125,6 @@ def test_a_title_a_gpu_and_sizes_are_not_in_the_key(tmp_path: Path) -> None:
 
 def test_what_has_no_canonical_form_has_no_digest() -> None:
     with pytest.raises(TypeError, match="no canonical JSON"):
-        digest(replace(RICH, ops={"relu"}))
+        digest(replace(RICH, c={"fp32"}))
     with pytest.raises(ValueError, match="not JSON compliant"):
-        digest(replace(RICH, alpha=float("inf")))
+        digest(replace(RICH, epilogue=replace(SLOPED, alpha=float("inf")).lowered(c=True)))

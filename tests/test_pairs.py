@@ -145,7 +145,7 @@ ROWS: dict[str, tuple[str, Callable[[WgmmaKernel], bool]]] = {
     ),
     "H12 alpha and beta": (
         "h100_fp16_axpby",
-        lambda plan: plan.problem.c is not None and {plan.problem.alpha, plan.problem.beta} != {1},
+        lambda plan: plan.problem.epilogue.alpha != 1 != plan.problem.epilogue.beta,
     ),
     "H13 column bias and GELU": (
         "h100_bf16_bias_gelu",
@@ -156,7 +156,7 @@ ROWS: dict[str, tuple[str, Callable[[WgmmaKernel], bool]]] = {
         "h100_bf16_row_bias_relu",
         lambda plan: plan.problem.ops == ("row_bias", "relu"),
     ),
-    "H13 residual": ("h100_bf16_residual", lambda plan: plan.problem.residual),
+    "H13 residual": ("h100_bf16_residual", lambda plan: plan.request.lists_c),
     "H13 scales": ("h100_e4m3_scaled", lambda plan: plan.problem.scalar or bool(plan.problem.vectors)),
     "H14 fast": ("h100_e4m3", lambda plan: plan.fp8 and not plan.promote_k),
     "H14 promoted": ("h100_e4m3_promoted128", lambda plan: plan.promote_k == 128),

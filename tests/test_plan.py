@@ -30,9 +30,6 @@ PRODUCT = Matmul(
     c=None,
     d=BF16,
     accumulator=DTYPES["fp32"],
-    alpha=1.0,
-    beta=1.0,
-    ops=(),
 )
 REQUEST = Request(
     PRODUCT, GPUS["h100"], "128 x 256 tiles for two consumers", bench_shapes=((8192, 8192, 8192),)

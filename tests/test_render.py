@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 import jinja2
 import pytest
-from hopper import hopper, judge
+from hopper import computing, hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from modules import PLACES, SPECS, made
@@ -399,14 +399,14 @@ def legal_plans(base: WgmmaKernel) -> Iterator[WgmmaKernel]:
         if number % 5 in (1, 2, 3):
             continue  # two in five: the length of a cycle is prime to those of the choices above
         bf16 = DTYPES["bf16"]
-        problem = replace(base.problem, a=Operand(bf16, a), b=Operand(bf16, b), **epilogue)
+        chosen = computing(base, a=Operand(bf16, a), b=Operand(bf16, b), **epilogue)
         decisions: dict[str, Any] = {
             "cta_tile_n": 128,
             "mma_n": 128,
             "stages": 2,
             "producer_registers": 32,
             **kind,
-            "request": replace(base.request, matmul=problem),
+            "request": chosen.request,
             "cluster_m": m,
             "cluster_n": n,
             "outstanding_mmas": outstanding,
@@ -469,13 +469,8 @@ def test_a_module_with_a_backward_is_formatted_and_lint_clean(base: WgmmaKernel,
             "copies_misaligned": copies,
             "backward": True,
         }
-        decisions: dict[str, Any] = {
-            **kind,
-            "request": replace(
-                base.request, matmul=replace(base.problem, **of, **cast("dict[str, Any]", added))
-            ),
-        }
-        plan = replace(base, **decisions)
+        decisions: dict[str, Any] = kind
+        plan = replace(computing(base, **of, **cast("dict[str, Any]", added)), **decisions)
         (modules / f"m{number}.py").write_text(render(plan, spec_name=f"{stem}.yaml", spec_sha256="0" * 64))
     assert number == 64
     assert_clean(modules)

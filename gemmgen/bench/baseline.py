@@ -8,7 +8,7 @@ shapes accept the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -24,11 +24,26 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.elements import FP8
 from gemmgen.module import MatmulFunction, import_generated, make_workspace_of, matmul_of
 from gemmgen.numerics.encoding import TORCH_DTYPES, DType, saturated
+from gemmgen.numerics.evaluation import activated, evaluated, evaluated_operand
+from gemmgen.numerics.evaluation import operand as loaded
 from gemmgen.numerics.inputs import Inputs, dtype_of, takes_out
-from gemmgen.numerics.reference import activated
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul
-from gemmgen.problem.operations import ACTIVATIONS, ROW_VECTORS, SCALES, torch_call
+from gemmgen.problem.epilogue import (
+    ACCUMULATOR,
+    ATOM_RANK,
+    TIMES,
+    Epilogue,
+    Load,
+    Number,
+    Spelled,
+    Spelling,
+    Value,
+    fold,
+)
+from gemmgen.problem.epilogue import Call as EpilogueCall
+from gemmgen.problem.epilogue import Step as EpilogueStep
+from gemmgen.problem.operations import torch_call
 from gemmgen.product import Product, make, staged
 from gemmgen.scratch import scratch
 from gemmgen.spec import SpecFile
@@ -59,10 +74,11 @@ class Head:
 
 
 def terms_of(problem: Matmul) -> tuple[str, ...]:
-    """Return what happens to A @ B, in order: ``alpha`` unless it is 1, ``c``, and the ops."""
-    alpha = ("alpha",) if problem.alpha != 1 else ()
-    c = ("c",) if problem.added_beta else ()
-    return (*alpha, *c, *problem.ops)
+    """Return the names of what happens to A @ B, in order; nothing where steps do not follow one another.
+
+    Only a chain of steps begins with what a call of torch can take in.
+    """
+    return problem.steps if problem.epilogue.is_chain else ()
 
 
 def head_of(source: SpecFile) -> Head:
@@ -111,11 +127,11 @@ def _addmm_terms(problem: Matmul, product: DType, *, into_d: bool) -> tuple[str,
 
     Where only alpha is to be taken in, it adds 0 * d, which it does not read.
     """
-    terms, alpha = terms_of(problem), problem.alpha
-    factors = {"alpha": alpha} if alpha != 1 else {}
-    for term, addend in (("c", "c"), ("residual", "c"), ("column_bias", "column_bias")):
+    terms, alpha = terms_of(problem), problem.epilogue.alpha
+    factors = {"alpha": alpha} if terms[:1] == ("alpha",) else {}
+    for term, addend in (("c", "c"), ("column_bias", "column_bias")):
         if terms[len(factors) :][:1] == (term,) and dtype_of(problem, addend) == product:
-            beta = problem.added_beta if term == "c" else 1.0
+            beta = problem.epilogue.beta if term == "c" else 1.0
             return addend, ({"beta": beta} if beta != 1 else {}) | factors, len(factors) + 1
     return ("d", {"beta": 0, **factors}, 1) if factors and into_d else ("", {}, 0)
 
@@ -149,8 +165,8 @@ class _Scaled:
     """What of a spec the call takes in."""
 
     alpha: float
-    vectors: bool
-    """Whether it scales by a vector for the rows and one for the columns, of ones where the spec has none."""
+    vectors: tuple[str, ...]
+    """By what it scales rows and columns, by ones where only the others have a vector."""
     tensor_scale: bool
     bias: bool
     product: DType
@@ -166,7 +182,7 @@ def scaled_mm(problem: Matmul, promote_k: int | None) -> Head:
     into_d = scaled.product == problem.d.name
     scale_a, scale_b = f"{scaled.alpha:g}", "tensor_scale" if scaled.tensor_scale else "1"
     if scaled.vectors:
-        rows, columns = (name if name in problem.ops else "ones" for name in VECTORS)
+        rows, columns = (name if name in scaled.vectors else "ones" for name in VECTORS)
         scale_a, scale_b = f"{rows}[:, None]", f"{columns}[None]"
     scales = {"scale_a": scale_a, "scale_b": scale_b, **({"bias": "column_bias"} if scaled.bias else {})}
     keywords = {
@@ -182,7 +198,8 @@ def _scaled(problem: Matmul) -> _Scaled:
 
     Measured on an H200: cuBLAS writes no e5m2, no e4m3 with vectors of scales, and adds no bias of fp32.
     """
-    terms, d, alpha = terms_of(problem), problem.d.name, problem.alpha
+    terms, d = terms_of(problem), problem.d.name
+    alpha = problem.epilogue.alpha if terms[:1] == ("alpha",) else 1.0
     leading = 0
     while alpha == 1 and leading < len(terms) and terms[leading] in VECTORS:
         leading += 1
@@ -193,7 +210,7 @@ def _scaled(problem: Matmul) -> _Scaled:
     product: DType = "bf16" if d == "e5m2" or (d == "e4m3" and (more or leading)) else d
     bias = terms[taken : taken + 1] == ("column_bias",) and dtype_of(problem, "column_bias") == product
     bias = bias and product != "fp32"
-    return _Scaled(alpha, bool(leading), tensor_scale, bias, product, taken + bias)
+    return _Scaled(alpha, terms[:leading], tensor_scale, bias, product, taken + bias)
 
 
 def _bind_scaled(
@@ -202,8 +219,9 @@ def _bind_scaled(
     """Bind the call to its tensors; scales of 1 are made here."""
     extras, (m, n, _), device = inputs.extras, inputs.shape, inputs.a.device
     if scaled.vectors:
-        scale_a = extras.get("row_scale", torch.ones(m, device=device))[:, None]
-        scale_b = extras.get("column_scale", torch.ones(n, device=device))[None]
+        ones = {"row_scale": torch.ones(m, device=device), "column_scale": torch.ones(n, device=device)}
+        scale_a, scale_b = (extras[name] if name in scaled.vectors else ones[name] for name in VECTORS)
+        scale_a, scale_b = scale_a[:, None], scale_b[None]
     else:
         one = torch.ones((), device=device)
         scale_a, scale_b = one * scaled.alpha, extras["tensor_scale"][0] if scaled.tensor_scale else one
@@ -311,7 +329,7 @@ def cublas(source: SpecFile) -> Baseline:
     Raises GemmgenError (``no-baseline``) for dtypes and formats that torch has no cuBLAS call for.
     """
     problem, head = source.problem, head_of(source)
-    rest = tuple(steps(problem, terms_of(problem)[head.taken :], head.product))
+    rest = tuple(steps(problem, head.taken, head.product))
     words, settings = _settings(problem)
     text = ", then ".join((f"{head.text}, {words}", *(step.text for step in rest)))
     return Baseline(f"cuBLAS's default choice: {text}", partial(_bind, head, rest), settings)
@@ -373,46 +391,82 @@ class Step:
     """Returns the operation for these inputs; it may change its argument."""
 
 
-def steps(problem: Matmul, terms: Sequence[str], product: DType) -> Iterator[Step]:
-    """Yield what is left to do to a product of this type: the terms, and the conversion to D's type."""
-    d = problem.d.name
-    held = product
-    if terms and product == "int32":
+def steps(problem: Matmul, taken: int, product: DType) -> Iterator[Step]:
+    """Yield what is left to do to a product of this type: steps that are not taken, and the conversion."""
+    d, epilogue = problem.d.name, problem.epilogue
+    held, left = product, epilogue.steps[taken:]
+    if left and product == "int32":
         held = d if d in ("bf16", "fp32") else "fp32"  # fp16 ends at 65,504
         yield _conversion(held)
-    for term in terms:
-        yield _step(problem, term)
+    if left and not epilogue.is_chain:
+        yield _expression(epilogue)
+    else:
+        for step in left:
+            yield _step(step)
     if TORCH_DTYPES[held] != TORCH_DTYPES[d]:
         yield _conversion(d)
 
 
-def _step(problem: Matmul, term: str) -> Step:
-    if term in ACTIVATIONS:
-        parameters = problem.parameters
-        return Step(torch_call(term, "d", parameters), lambda _: lambda x: activated(term, x, parameters))
-    if term == "alpha":
-        alpha = problem.alpha
-        return Step(f"d.mul_({alpha:g})", lambda _: lambda x: x.mul_(alpha))
-    if term in ("c", "residual"):
-        beta = problem.added_beta if term == "c" else 1.0
-        return Step(_with("d.add_(c", "alpha", beta), lambda inputs: _adding(inputs.extras["c"], beta))
-    name = f"{term}[:, None]" if term in ROW_VECTORS else term
+def _expression(epilogue: Epilogue) -> Step:
+    """Return a whole epilogue as one step, each operation of which is a kernel of torch."""
 
-    def operand(inputs: Inputs) -> Tensor:
-        vector = inputs.extras[term]
-        return vector[:, None] if term in ROW_VECTORS else vector
+    def bind(inputs: Inputs) -> Callable[[Tensor], Tensor]:
+        return lambda d: evaluated(epilogue, {ACCUMULATOR: d}, inputs.extras)["d"]
 
-    if term in SCALES:
-        return Step(f"d.mul_({name})", lambda inputs: _multiplying(operand(inputs)))
-    return Step(f"d.add_({name})", lambda inputs: _adding(operand(inputs), 1.0))
+    return Step(f"d = {_torch_text(epilogue.value)}", bind)
 
 
-def _multiplying(factor: Tensor) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.mul_(factor)
+def _step(step: EpilogueStep) -> Step:
+    """Return one step of a chain, in place where torch has a method for that."""
+    call, value = step.call, step.operand
+    if value is None:
+        text = torch_call(call.op, "d", call.parameters)
+        return Step(text, lambda _: lambda x: activated(call.op, x, call.parameters))
+    if call.op == TIMES:
+        if isinstance(value, Number):
+            factor = value.value
+            return Step(f"d.mul_({factor:g})", lambda _: lambda x: x.mul_(factor))
+        return Step(f"d.mul_({_torch_text(value)})", lambda inputs: _multiplying(value, inputs))
+    factor, addend = 1.0, value
+    match value:
+        case EpilogueCall("times", (Number(number), other)):
+            factor, addend = number, other
+        case _:
+            pass
+    text = _with(f"d.add_({_torch_text(addend)}", "alpha", factor)
+    return Step(text, lambda inputs: _adding(addend, factor, inputs))
 
 
-def _adding(addend: Tensor, factor: float) -> Callable[[Tensor], Tensor]:
-    return lambda x: x.add_(addend, alpha=factor)
+class _Torch(Spelling):
+    """How an epilogue is written in torch: d for the result so far."""
+
+    def accumulator(self, name: str) -> Spelled:  # noqa: ARG002
+        return "d", ATOM_RANK
+
+    def load(self, load: Load) -> Spelled:
+        return f"{load.tensor}{'[:, None]' * (load.operand == 'row')}", ATOM_RANK
+
+    def activation(self, call: EpilogueCall, argument: Spelled) -> Spelled:
+        return torch_call(call.op, argument[0], call.parameters), ATOM_RANK
+
+
+def _torch_text(value: Value) -> str:
+    return fold(value, _Torch())[0]
+
+
+def _operand(value: Value, x: Tensor, inputs: Inputs) -> Tensor:
+    """Return what a step takes besides x: a tensor as it is passed, and an expression in the type of x."""
+    if isinstance(value, Load):
+        return loaded(value, inputs.extras)
+    return evaluated_operand(value, x, inputs.extras)
+
+
+def _multiplying(factor: Value, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.mul_(_operand(factor, x, inputs))
+
+
+def _adding(addend: Value, factor: float, inputs: Inputs) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.add_(_operand(addend, x, inputs), alpha=factor)
 
 
 def _conversion(dtype: DType) -> Step:

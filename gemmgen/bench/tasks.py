@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,6 +21,7 @@ from gemmgen.hardware import DTYPES
 from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.planner import rank
 from gemmgen.problem import Shape
+from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written
 from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.scratch import forked, usable_cores
@@ -118,13 +119,24 @@ def contest_of(source: SpecFile) -> str:
         words.append("rows of any length")
     if source.promote_k:
         words.append("promoted")
-    terms = [f"{problem.alpha:g} alpha"] if problem.alpha != 1 else []
-    if problem.c is not None and not problem.residual:
-        terms.append(f"{problem.beta:g} c" if problem.beta != 1 else "c")
-    terms += [op + "".join(f" {p.value:g}" for p in problem.parameters if p.op == op) for op in problem.ops]
+    terms = list(_terms(problem.epilogue, lists_c=source.request.lists_c))
     if problem.c is not None and problem.c != problem.d:
         terms.append(f"c {problem.c.name}")
     return " + ".join((" ".join(words), *terms))
+
+
+def _terms(epilogue: Epilogue, *, lists_c: bool) -> Iterator[str]:
+    """Yield the steps of an epilogue, a word or two each; the expression if it is no chain."""
+    if not epilogue.is_chain:
+        yield written(epilogue.value)
+        return
+    if epilogue.alpha != 1:
+        yield f"{epilogue.alpha:g} alpha"
+    if epilogue.beta and not lists_c:
+        yield f"{epilogue.beta:g} c" if epilogue.beta != 1 else "c"
+    for step in listed_steps(epilogue, lists_c=lists_c):
+        stated = "".join(f" {each.value:g}" for each in step.call.parameters)
+        yield f"{step.name}{stated}" if step.operation else described(step)
 
 
 def baselines_of(entrants: Iterable[KernelUnderTest]) -> dict[str, Baseline]:

@@ -494,16 +494,12 @@ class LibraryView:
     @property
     def formula(self) -> str:
         """What is computed, from which types."""
-        from gemmgen.render.overview import formula
+        from gemmgen.render.overview import epilogue_sentence, formula
 
         problem = self.plan.problem
-        product = formula(problem, "A[M, K]", "B[K, N]", "C[M, N]")
+        product = formula(self.plan.request, "A[M, K]", "B[K, N]", "C[M, N]")
         text = f"D[M, N] = {product}: A {problem.a.dtype.name}, B {problem.b.dtype.name}, D {problem.d.name}."
-        if ops := problem.operations:
-            text += (
-                f" The epilogue{', in order' if len(ops) > 1 else ''}: {', '.join(op.text for op in ops)}."
-            )
-        return textwrap.fill(text, width=LINE_LENGTH - 5)
+        return textwrap.fill(text + epilogue_sentence(self.plan.request), width=LINE_LENGTH - 5)
 
     @property
     def what(self) -> str:

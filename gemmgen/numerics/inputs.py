@@ -25,8 +25,19 @@ from gemmgen.numerics.encoding import (
     poison,
 )
 from gemmgen.problem import Matmul, Shape
+from gemmgen.problem.epilogue import (
+    TIMES,
+    Algebra,
+    Call,
+    Cast,
+    Epilogue,
+    Load,
+    Step,
+    fold,
+    is_computed,
+    loads_of,
+)
 from gemmgen.problem.operations import (
-    ACTIVATIONS,
     BLOCK_SCALES,
     KEYWORDS,
     OPERATIONS,
@@ -121,7 +132,7 @@ def keywords_of(problem: Matmul) -> Iterator[str]:
     """Yield what ``matmul`` takes besides A and B, in the order of its signature."""
     for keyword in KEYWORDS:
         scaled = keyword in BLOCK_SCALES and problem.operand(keyword[0]).scale is not None
-        if scaled or keyword in problem.ops or (keyword == "c" and problem.c is not None):
+        if scaled or keyword in problem.epilogue.loads:
             yield keyword
 
 
@@ -256,12 +267,16 @@ def integer_inputs(shape: Shape, problem: Matmul, generator: torch.Generator) ->
 def is_exact(problem: Matmul) -> bool:
     """Whether fp32 computes D from small integers without rounding, but for the last step to D's type.
 
-    Factors must be few bits above 1/16, and activations of no more than comparisons and products. Products of
+    Numbers must be few bits above 1/16, and activations of no more than comparisons and products; two values
+    that both depend on the sums are not multiplied. Products of
     scaled blocks are exact up to a K of 2048 at least: with e2m1 on both sides they are at most (6 * 2)**2 =
     144 and multiples of (0.5 * 0.5)**2 = 1/16, and 144 * 2048 * 16 is 4.7 million, below 2**24.
     """
-    factors = (problem.alpha, problem.added_beta, *(found.value for found in problem.parameters))
-    return all(map(few_bits, factors)) and all(op.exact for op in problem.operations if op.function)
+    epilogue = problem.epilogue
+    numbers = (*epilogue.numbers, *(found.value for found in problem.parameters))
+    exact = all(OPERATIONS[call.op].exact for call in epilogue.activations)
+    squares = any(all(map(is_computed, step.call.args)) for step in epilogue.steps if step.call.op == TIMES)
+    return all(map(few_bits, numbers)) and exact and not squares
 
 
 def _inputs(
@@ -308,21 +323,66 @@ def _inputs(
 
 def _sizes(shape: Shape, problem: Matmul, *, normalized: bool) -> dict[str, float]:
     """Return the root mean square of each input; of scales, the middle of their range."""
-    ops, k = problem.ops, shape[2]
-    operand = _operand_size(problem)
+    k, operand = shape[2], _operand_size(problem)
     sizes = {"a": operand, "b": operand}
-    bare = _first(ops, SCALES) > _first(ops, ACTIVATIONS) < len(ops)
-    if (normalized or bare) and problem.a.dtype.bits > 8:
+    if (normalized or _is_bare(problem.epilogue)) and problem.a.dtype.bits > 8:
         sizes["a"] = k**-0.5
-    size = abs(problem.alpha) * sizes["a"] * sizes["b"] * math.sqrt(k) or 1.0
-    for term in _terms(problem):
-        if term in SCALES:
-            sizes[term] = 1.0 / size
-            size = 1.0
-        elif term not in ACTIVATIONS:
-            matrix = term == "c" or OPERATIONS[term].operand == "matrix"
-            sizes["c" if matrix else term] = min(size, LARGEST_ADDEND)
+    measured = _Sized(sizes["a"] * sizes["b"] * math.sqrt(k), sizes)
+    fold(problem.epilogue.value, measured)
     return sizes
+
+
+def _is_bare(epilogue: Epilogue) -> bool:
+    """Whether an activation is computed of sums that no loaded factor has scaled."""
+    for step in epilogue.steps:
+        if step.call.op in OPERATIONS:
+            return True
+        if _scaled_by(step):
+            return False
+    return False
+
+
+def _scaled_by(step: Step) -> tuple[Load, ...]:
+    """Return what is loaded of the factor of a step, nothing where that is a number or depends on sums."""
+    factor = step.operand if step.call.op == TIMES else None
+    return () if factor is None else loads_of(factor)
+
+
+@dataclass(frozen=True)
+class _Sized(Algebra[float]):
+    """The root mean square of values that depend on sums; that of what is loaded follows from its use."""
+
+    sums: float
+    loaded: dict[str, float]
+    """Of each tensor so far."""
+
+    def accumulator(self, name: str) -> float:  # noqa: ARG002
+        return self.sums or 1.0
+
+    def load(self, load: Load) -> float:
+        return self.loaded.get(load.tensor, 1.0)
+
+    def number(self, value: float) -> float:
+        return abs(value)
+
+    def call(self, call: Call, arguments: tuple[float, ...]) -> float:
+        if call.op in OPERATIONS:
+            return arguments[0]
+        size, other = arguments
+        value, operand = call.args
+        tensors = loads_of(operand) if is_computed(value) and not is_computed(operand) else ()
+        if call.op == TIMES:
+            if not tensors:
+                return size * other or 1.0
+            first, *_ = tensors
+            self.loaded[first.tensor] = 1.0 / size
+            return 1.0
+        for load in tensors:
+            self.loaded[load.tensor] = min(size, LARGEST_ADDEND)
+        return size if tensors else math.hypot(size, other)
+
+    def cast(self, cast: Cast, argument: float) -> float:  # noqa: ARG002
+        return argument
 
 
 def _any_e2m1(extents: tuple[int, int], generator: torch.Generator) -> Tensor:
@@ -345,17 +405,5 @@ def _operand_size(problem: Matmul) -> float:
     """Return the root mean square of A and of B, scaled by block where they are."""
     if not problem.a.dtype.integer:
         return 1.0
-    narrow = problem.d.largest < NARROW and not set(SCALES) & set(problem.ops)
+    narrow = problem.d.largest < NARROW and not any(map(_scaled_by, problem.epilogue.steps))
     return 2.0 if narrow else INT8_RMS
-
-
-def _terms(problem: Matmul) -> Iterator[str]:
-    """Yield what happens to alpha * A @ B, in order."""
-    if problem.c is not None and not problem.residual:
-        yield "c"
-    yield from problem.ops
-
-
-def _first(ops: tuple[str, ...], wanted: Sequence[str]) -> int:
-    """Return the position of the first op that is wanted; their number if none is."""
-    return next((position for position, op in enumerate(ops) if op in wanted), len(ops))

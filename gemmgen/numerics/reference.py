@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,9 +13,10 @@ from torch import Tensor
 from gemmgen.hardware import DTYPES, WGMMA
 from gemmgen.hardware.elements import Column
 from gemmgen.numerics.encoding import TORCH_DTYPES, decoded, dequantized, rounded_to_tf32, saturated
+from gemmgen.numerics.evaluation import evaluated
 from gemmgen.numerics.inputs import Inputs, dtype_of
 from gemmgen.problem import Matmul, Shape, shape_text
-from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
+from gemmgen.problem.epilogue import ACCUMULATOR
 
 HALF_ULP: Final[Column[float]] = Column(DTYPES, lambda dtype: dtype.half_ulp)
 """The most that rounding to an element type costs a number, relative to it. Below the least normal number
@@ -42,19 +43,14 @@ def references(inputs: Inputs, problem: Matmul) -> Iterator[tuple[slice, Tensor]
     are those of 8- and 4-bit floats and their scales, of 16 bits together at most; a sum of K of them loses
     at most K * 2**-53 of the sum of their magnitudes: nothing, here; integers lose nothing at all. A D of
     8-bit floats saturates. Rows are computed in chunks, so that besides B in float64 only one chunk, and
-    what the ops make of it, needs memory.
+    what the epilogue makes of it, needs memory.
     """
     b_exact = _exact(inputs, problem, "b").T
     count = max(1, CHUNK_BYTES // (8 * inputs.b.shape[1]))
     for first in range(0, inputs.a.shape[0], count):
         rows = slice(first, first + count)
-        d = _exact(inputs, problem, "a", rows) @ b_exact
-        if problem.alpha != 1:
-            d = problem.alpha * d
-        if problem.added_beta:
-            d = d + problem.added_beta * inputs.extras["c"][rows].double()
-        for op in problem.ops:
-            d = apply(op, d, inputs.extras, rows, problem.parameters)
+        sums = {ACCUMULATOR: _exact(inputs, problem, "a", rows) @ b_exact}
+        d = evaluated(problem.epilogue, sums, inputs.extras, rows)["d"]
         yield rows, saturated(d, TORCH_DTYPES[problem.d.name])
 
 
@@ -80,36 +76,6 @@ def deviation(
         relative=_ratio(math.sqrt(square_error.item()), math.sqrt(square_reference.item())),
         worst_element=_ratio(worst.item(), math.sqrt(mean_square.item())),
     )
-
-
-def apply(
-    op: str, x: Tensor, extras: Mapping[str, Tensor], rows: slice, parameters: Iterable[OpParameter] = ()
-) -> Tensor:
-    """Return an operation's result for some rows x [rows, N] of the result, in x's own precision."""
-    operation = OPERATIONS[op]
-    if operation.function:
-        return activated(op, x, parameters)
-    other = extras["c" if operation.operand == "matrix" else op].to(x.dtype)
-    match operation.operand:
-        case "scalar":
-            other = other.reshape(())
-        case "matrix":
-            other = other[rows]
-        case "row":
-            other = other[rows, None]
-        case _:  # that of the columns is added to each row
-            pass
-    return x * other if operation.effect == "times" else x + other
-
-
-def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Tensor:
-    """Return what an activation's function of ``torch.nn.functional`` makes of x.
-
-    Raises KeyError for what is no activation.
-    """
-    keywords = torch_keywords(op, parameters)
-    function: Callable[..., Tensor] = getattr(torch.nn.functional, OPERATIONS[op].torch)
-    return function(x, **keywords)
 
 
 def _exact(inputs: Inputs, problem: Matmul, name: str, rows: slice = slice(None)) -> Tensor:

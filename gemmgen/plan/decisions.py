@@ -156,8 +156,8 @@ def _gradient_text(gradient: Gradient, source: SpecFile) -> str:
     transposed = ", transposed" * gradient.transposed[2]
     title = f"gradient of {gradient.operand.upper()}{transposed}: {gradient.formula} of {stem}"
     data: dict[str, Any] = {"title": title[:TITLE_LIMIT].strip(), "target": spec.target, "operands": operands}
-    if problem.alpha != 1:
-        data["epilogue"] = {"alpha": problem.alpha}
+    if (alpha := problem.epilogue.alpha) != 1:
+        data["epilogue"] = {"alpha": alpha}
     if problem.deterministic:
         data["deterministic"] = True
     said, unit = stated(spec), source.request.gpu.architecture.tma_alignment_bytes // problem.d.bytes

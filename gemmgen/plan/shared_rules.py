@@ -76,13 +76,15 @@ def unequal_types(problem: Matmul, mma: str) -> Iterator[Finding]:
 @rule("epilogue-ops", subject="problem")
 def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
     """Operations occur once, but for a ReLU behind what scales or adds; one that adds C has a C to add."""
-    problem = plan.problem
-    for i, op in enumerate(problem.ops):
-        if op in problem.ops[:i] and (limit := _unrepeatable(problem.ops[:i], op)):
+    problem, listed = plan.problem, plan.request.listed
+    if listed is None:
+        return
+    for i, op in enumerate(listed.ops):
+        if op in listed.ops[:i] and (limit := _unrepeatable(listed.ops[:i], op)):
             yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, leave_out())
-    if problem.residual and problem.c is None:
+    if listed.lists_c and problem.c is None:
         yield Finding(
-            f"epilogue.ops.{problem.ops.index('residual')}",
+            f"epilogue.ops.{listed.ops.index('residual')}",
             "residual without a C",
             "it adds the matrix operands.c",
             leave_out() | hint("it with an operands.c"),
@@ -109,19 +111,21 @@ def _unrepeatable(ops: tuple[str, ...], op: str) -> str:
 @rule("epilogue-factors", subject="problem")
 def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
     """A factor is that of a matrix, and a number with which fp32 computes: Gluon takes others as fp64."""
-    problem = plan.problem
-    if problem.beta != 1 and (problem.c is None or problem.residual):
+    problem, listed = plan.problem, plan.request.listed
+    if listed is None:
+        return
+    if listed.beta != 1 and (problem.c is None or listed.lists_c):
         why = "without a C" if problem.c is None else "for a C that residual adds"
         limit = "it is the factor of operands.c" if problem.c is None else "residual adds C as it is"
         yield Finding(
             "epilogue.beta",
-            f"a factor of {problem.beta:g} {why}",
+            f"a factor of {listed.beta:g} {why}",
             limit,
             leave_out() | hint("it with a C that is added to the product"),
         )
-    yield from _unusable_factor("alpha", problem.alpha, "A @ B")
+    yield from _unusable_factor("alpha", listed.alpha, "A @ B")
     if problem.c:
-        yield from _unusable_factor("beta", problem.beta, "C")
+        yield from _unusable_factor("beta", listed.beta, "C")
 
 
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:

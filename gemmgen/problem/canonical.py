@@ -15,7 +15,8 @@ def digest(value: object) -> str:
 
     The value is a dataclass of numbers, truths, texts, element types, formats of scales, None, tuples and
     further such dataclasses. A member that has its default is left out, so a new member with a default
-    leaves the digests of known values as they are.
+    leaves the digests of known values as they are. A class whose values can stand where those of another
+    class do has a `kind`, which is in the digest.
 
     Raises TypeError for a member of another type, ValueError for a number that is not finite.
     """
@@ -36,7 +37,8 @@ def _plain(value: object) -> object:
             return [_plain(each) for each in cast("tuple[object, ...]", value)]
         case _ if is_dataclass(value) and not isinstance(value, type):
             members = ((each, getattr(value, each.name)) for each in fields(value))
-            return {
+            kind: object = getattr(type(value), "kind", None)
+            return ({"kind": kind} if isinstance(kind, str) else {}) | {
                 each.name: _plain(member)
                 for each, member in members
                 if each.default is MISSING or member != each.default

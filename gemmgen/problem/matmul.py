@@ -8,6 +8,7 @@ from typing import Literal
 
 from gemmgen.hardware import DTYPES, PADDED_K, DType, ScaleFormat
 from gemmgen.problem.canonical import digest
+from gemmgen.problem.epilogue import PLAIN, Epilogue, Load, Value
 from gemmgen.problem.operations import OPERATIONS, Operation, OpParameter
 
 
@@ -45,7 +46,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Matmul:
-    """What is computed: D = ops(alpha * A @ B + beta * C), its types, and what is promised of the result.
+    """What is computed: D = epilogue(A @ B, C), its types, and what is promised of the result.
 
     It says nothing of sizes, of the GPU, or of the kernel that computes it.
     """
@@ -55,13 +56,8 @@ class Matmul:
     c: DType | None
     d: DType
     accumulator: DType
-    alpha: float
-    beta: float
-    """Of C; it has no meaning where C is added by the operation ``residual``."""
-    ops: tuple[str, ...]
-    """What the epilogue does to alpha * A @ B + beta * C, in order."""
-    parameters: tuple[OpParameter, ...] = ()
-    """Of the operations, every one with a value."""
+    epilogue: Epilogue = PLAIN
+    """What becomes of the sums, and of C."""
     deterministic: bool = False
     """Whether D must have the same bits in every run."""
     batch_invariant: bool = False
@@ -83,11 +79,6 @@ class Matmul:
         """Return the operand ``a`` or ``b``."""
         return self.a if name == "a" else self.b
 
-    @property
-    def added_beta(self) -> float:
-        """The factor of the C that is added before the ops; 0 if C is not added there."""
-        return 0.0 if self.c is None or self.residual else self.beta
-
     @cached_property
     def k_multiple(self) -> int:
         """What K is a multiple of."""
@@ -98,25 +89,41 @@ class Matmul:
         """Whether A or B has a scale for each block of elements."""
         return self.a.scale is not None or self.b.scale is not None
 
+    # --- what its epilogue does
+
+    @cached_property
+    def steps(self) -> tuple[str, ...]:
+        """The names of what is done to a sum before it is converted, in order."""
+        return tuple(step.name for step in self.epilogue.steps)
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """The names of what is done to alpha * A @ B + beta * C, in order."""
+        return tuple(name for name in self.steps if name not in ("alpha", "c"))
+
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """What the table has of the operations, in order."""
-        return tuple(OPERATIONS[op] for op in self.ops)
+        """What the table has of all operations, activations of what is loaded among them, in order."""
+        rows: dict[Value, Operation] = {call: OPERATIONS[call.op] for call in self.epilogue.activations}
+        rows.update((step.call, step.operation) for step in self.epilogue.steps if step.operation)
+        return tuple(rows[node] for node in self.epilogue.nodes if node in rows)
+
+    @cached_property
+    def parameters(self) -> tuple[OpParameter, ...]:
+        """The parameters of the operations, each once: those of the first operation of a name."""
+        each = [parameter for call in self.epilogue.activations for parameter in call.parameters]
+        first = {(found.op, found.name): found for found in reversed(each)}
+        return tuple(first[key] for key in dict.fromkeys((found.op, found.name) for found in each))
 
     @cached_property
     def vectors(self) -> tuple[str, ...]:
-        """The row and column operands of the epilogue, in the order of its operations."""
-        return tuple(op.name for op in self.operations if op.vector)
+        """The row and column operands of the epilogue, in the order of their use."""
+        return tuple(name for name in self.epilogue.loads if Load(name).operand in ("row", "column"))
 
     @cached_property
     def scalar(self) -> bool:
-        """Whether the epilogue multiplies with a number in global memory."""
-        return any(op.operand == "scalar" for op in self.operations)
-
-    @cached_property
-    def residual(self) -> bool:
-        """Whether C is added by an operation, and not to the product."""
-        return any(op.operand == "matrix" for op in self.operations)
+        """Whether the epilogue reads a number in global memory."""
+        return any(Load(name).operand == "scalar" for name in self.epilogue.loads)
 
     def vector_dtype(self, name: str) -> DType:
         """Return the type of a row or column operand: scales are fp32, a bias is what D is where it can."""
@@ -124,16 +131,9 @@ class Matmul:
         return self.d if as_d else DTYPES["fp32"]
 
     @cached_property
-    def steps(self) -> tuple[str, ...]:
-        """What is done to a sum before it is converted, in order."""
-        scaled = ("alpha",) if self.alpha != 1 else ()
-        added = ("c",) if self.c is not None and not self.residual else ()
-        return (*scaled, *added, *self.ops)
-
-    @cached_property
     def transforms(self) -> bool:
         """Whether the epilogue does more than convert the accumulator."""
-        return self.alpha != 1 or self.c is not None or bool(self.ops)
+        return self.epilogue != PLAIN
 
     @property
     def applies_erf(self) -> bool:

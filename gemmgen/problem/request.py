@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gemmgen.hardware import Gpu
+from gemmgen.problem.epilogue import NOTHING_LISTED, Listed
 from gemmgen.problem.extents import DEFAULT_SHAPE, Ranges, Shape
 from gemmgen.problem.matmul import Matmul
 
@@ -22,6 +23,8 @@ class Request:
     """The sizes on which ``gemmgen test`` checks the kernel."""
     bench_shapes: tuple[Shape, ...] = ()
     """The sizes on which ``gemmgen bench`` times the kernel."""
+    listed: Listed | None = NOTHING_LISTED
+    """The epilogue as the list of operations that the spec has; None if the spec has an expression."""
     ranges: Ranges | None = None
     """The sizes that the kernel is for, if the spec says it."""
 
@@ -31,6 +34,11 @@ class Request:
         if self.ranges:
             return self.ranges.representatives
         return self.bench_shapes[:1] or (DEFAULT_SHAPE,)
+
+    @property
+    def lists_c(self) -> bool:
+        """Whether the spec has C in its list of operations, where words have it too."""
+        return self.listed is not None and self.listed.lists_c
 
     def stated_extents(self) -> Iterator[tuple[str, int, int]]:
         """Yield each extent of a listed problem, and the ends of ranges: its field, its axis, and the number.

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from gemmgen.plan.kernel import Kernel
+from gemmgen.problem.epilogue import (
+    ATOM_RANK,
+    TIMES,
+    Acc,
+    Call,
+    Epilogue,
+    Load,
+    Number,
+    Spelled,
+    Spelling,
+)
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, fit, fit_sum
+from gemmgen.render.statements import Statement, statements
 
 
 @dataclass(frozen=True)
-class Step:
-    """An operation of the epilogue."""
+class Part:
+    """Some lines of the epilogue's function."""
 
-    part: str
-    """The template that holds its statements."""
-    operation: str = ""
-    """The function that it calls, or the assignment that it makes."""
+    template: str
+    statement: str = ""
+    """What it does, if that is one statement."""
+    load: Load | None = None
+    """What it loads, if it does."""
     widened: str = ""
-    """What converts its operand to fp32, if anything has to."""
-    name: str = ""
-    """The operand, of what is read by address."""
+    """What converts that to fp32, if anything has to."""
+
+    @property
+    def name(self) -> str:
+        """The tensor that it loads."""
+        return self.load.tensor if self.load else ""
 
     @property
     def along(self) -> str:
-        """The indices of its elements."""
+        """The indices of a vector's elements."""
         return "rows" if OPERATIONS[self.name].along == "m" else "columns"
 
     @property
@@ -34,10 +50,56 @@ class Step:
         """Which of them it has."""
         return f"{self.along} < args.{OPERATIONS[self.name].along}"
 
-    @property
-    def across(self) -> str:
-        """What makes it as wide, or as high, as a tile."""
-        return "[:, None]" if self.along == "rows" else "[None, :]"
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of the epilogue, as a constant of the module."""
+
+    name: str
+    value: float
+    meaning: str
+
+
+def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
+    """Return the constant of each product and sum with a number, of which -1 and 1 need none."""
+    found: dict[Call, Constant] = {}
+    for node in epilogue.nodes:
+        match node:
+            case Call("times", (Number(value), Acc())):
+                kind, meaning = "ALPHA", "factor of A @ B"
+            case Call("times", (Number(value), Load("c"))):
+                kind, meaning = "BETA", "factor of C"
+            case Call("times", (Number(value), _)):
+                kind, meaning = "FACTOR", "factor in the epilogue"
+            case Call("plus", (_, Number(value))):
+                kind, meaning = "SUMMAND", "summand in the epilogue"
+            case _:
+                continue
+        if node.op == TIMES and abs(value) == 1:
+            continue
+        count = sum(constant.meaning == meaning for constant in found.values())
+        found[node] = Constant(f"{kind}_{count + 1}" if count else kind, value, meaning)
+    return found
+
+
+@dataclass(frozen=True)
+class Device(Spelling):
+    """How values are written in a kernel, where what is loaded has a variable of its name."""
+
+    constants: Mapping[Call, Constant]
+    loads: Mapping[Load, str]
+
+    def load(self, load: Load) -> Spelled:
+        """Return what is loaded, as it broadcasts to a tile."""
+        return self.loads[load], ATOM_RANK
+
+    def stated(self, call: Call) -> Spelled:
+        """Return the constant of a number."""
+        return self.constants[call].name, ATOM_RANK
+
+    def activation(self, call: Call, argument: Spelled) -> Spelled:
+        """Return the call of its function, which has its parameters as constants."""
+        return f"{call.op}({argument[0]})", ATOM_RANK
 
 
 @dataclass(frozen=True)
@@ -50,12 +112,10 @@ class EpilogueView:
 
     @property
     def constants(self) -> tuple[tuple[str, str, str], ...]:
-        """The name, value and meaning of each factor, of which -1 and 1 need none, and of each parameter."""
+        """The name, value and meaning of each number that has a constant, and of each parameter."""
         problem = self.plan.problem
-        factors = [("ALPHA", problem.alpha, "factor of A @ B")]
-        if problem.c and not problem.residual:
-            factors.append(("BETA", problem.beta, "factor of C"))
-        stated = tuple((name, repr(value), meaning) for name, value, meaning in factors if abs(value) != 1)
+        numbers = constants_of(problem.epilogue).values()
+        stated = tuple((each.name, repr(each.value), each.meaning) for each in numbers)
         parameters = tuple(
             (OPERATIONS[found.op].constant(found.name), repr(found.value), found.parameter.meaning)
             for found in problem.parameters
@@ -88,7 +148,7 @@ class EpilogueView:
     @property
     def activations(self) -> tuple[str, ...]:
         """The activation functions, each once."""
-        return tuple(dict.fromkeys(op.name for op in self.plan.problem.operations if op.function))
+        return tuple(dict.fromkeys(call.op for call in self.plan.problem.epilogue.activations))
 
     @property
     def divides(self) -> bool:
@@ -116,37 +176,51 @@ class EpilogueView:
     # --- the steps
 
     @property
-    def steps(self) -> tuple[Step, ...]:
-        """What lies between accumulator and conversion, in order; the last one returns the tile."""
-        *steps, last = self._steps
-        if last.part in ("activation", "negate"):
-            return (*steps, replace(last, part=f"return_{last.part}"))
-        return (*steps, last, Step("return"))
-
-    @property
-    def _steps(self) -> Iterator[Step]:
+    def parts(self) -> Iterator[Part]:
+        """What lies between accumulator and conversion, in order; the last part returns the tile."""
         problem = self.plan.problem
         if problem.accumulator.name != "fp32":
-            yield Step("widen")
-        if problem.alpha != 1:
-            yield Step("negate" if problem.alpha == -1 else "scale")
-        if problem.c and not problem.residual:
-            yield self._add_c(problem.beta)
-        for op in problem.operations:
-            match op.operand:
-                case "matrix":
-                    yield self._add_c(1.0)
-                case "scalar":
-                    yield Step(op.name)
-                case "none":
-                    yield Step("activation", operation=op.name)
-                case "row" | "column":
-                    yield Step(op.name, widened=_widened(problem.vector_dtype(op.name).name))
+            yield Part("statement", "tile = tile.to(gl.float32)")
+        *others, last = self._statements
+        for statement in others:
+            yield from self._loads_of(statement)
+            yield Part("statement", str(statement))
+        yield from self._loads_of(last)
+        if last.operator == "=":
+            yield Part("statement", f"return {last.value}")
+        else:
+            yield Part("statement", str(last))
+            yield Part("statement", "return tile")
 
-    def _add_c(self, beta: float) -> Step:
-        c = self.plan.problem.c
-        operation = {1.0: "+=", -1.0: "-="}.get(beta, "+= BETA *")
-        return Step("c", operation, _widened(c.name if c else "fp32"))
+    def _loads_of(self, statement: Statement) -> Iterator[Part]:
+        return (self._load(load) for load in statement.loads if load.operand != "scalar")
+
+    @property
+    def _statements(self) -> tuple[Statement, ...]:
+        epilogue = self.plan.problem.epilogue
+        loads = {Load(tensor): self._loaded(Load(tensor)) for tensor in epilogue.loads}
+        return statements(epilogue, Device(constants_of(epilogue), loads), "tile")
+
+    def _widened(self, load: Load) -> str:
+        """Return what converts what is loaded to fp32."""
+        problem = self.plan.problem
+        dtype = problem.c if load.operand == "matrix" else problem.vector_dtype(load.tensor)
+        return "" if dtype is None or dtype.name == "fp32" else ".to(gl.float32)"
+
+    def _load(self, load: Load) -> Part:
+        """Return the lines that load an operand, or find it in shared memory."""
+        return Part("c" if load.operand == "matrix" else load.operand, load=load, widened=self._widened(load))
+
+    def _loaded(self, load: Load) -> str:
+        """Return what is loaded as it broadcasts to a tile."""
+        match load.operand:
+            case "row":
+                return f"{load.tensor}[:, None]"
+            case "column":
+                values = f"{load.tensor}.load(gl.SliceLayout(0, tile.type.layout))"
+                return f"{values}{self._widened(load)}[None, :]"
+            case _:
+                return load.tensor
 
     @property
     def columns(self) -> str:
@@ -427,17 +501,14 @@ class ReadingEpilogueView(EpilogueView):
         """Whether it awaits barriers."""
         return False
 
-    @property
-    def _steps(self) -> Iterator[Step]:
-        signs = {"times": "*=", "plus": "+="}
-        for step in super()._steps:
-            if step.part == "c":
-                yield replace(step, part="c_read")
-            elif step.part in self.plan.problem.vectors:
-                sign = signs[OPERATIONS[step.part].effect]
-                yield replace(step, part="vector_read", operation=sign, name=step.part)
-            else:
-                yield step
+    def _load(self, load: Load) -> Part:
+        """Return the lines that read an operand by address."""
+        return replace(super()._load(load), template="c_read" if load.operand == "matrix" else "vector_read")
+
+    def _loaded(self, load: Load) -> str:
+        """Return what is loaded as it broadcasts to a tile."""
+        across = {"row": "[:, None]", "column": "[None, :]"}
+        return load.tensor + across.get(load.operand, "")
 
     @property
     def _places(self) -> tuple[str, ...]:
@@ -456,10 +527,6 @@ class ReadingEpilogueView(EpilogueView):
     def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  a tile is whole here
         """Return the call on a piece of a tile."""
         return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"
-
-
-def _widened(dtype: str) -> str:
-    return "" if dtype == "fp32" else ".to(gl.float32)"
 
 
 def _sum_of(statement: str, parts: list[str]) -> str:

@@ -11,8 +11,10 @@ from gemmgen.literals import c_comment_text
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem.epilogue import ATOM_RANK, OPEN_RANK, Call, Load, Spelled, Spelling, bracketed
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import HopperOverview
+from gemmgen.render.statements import statements
 from gemmgen.render.wrapper import Wrapper
 
 TENSOR_MAP_BYTES = 128  # [cuda] sizeof(CUtensorMap)
@@ -43,13 +45,15 @@ FLOAT_BITS = {
 """Bits of exponent and significand of floats as they lie in memory."""
 C_TYPES = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t"}
 ACTIVATIONS = {
-    "relu": "value <= 0 ? 0 : value",
-    "leaky_relu": "value >= 0 ? value : {slope} * value",
-    "gelu_tanh": "0.5 * value * (1 + tanh(0.7978845608028654 * (value + 0.044715 * value * value * value)))",
-    "gelu_erf": "0.5 * value * (1 + erf(0.7071067811865476 * value))",
-    "silu": "value / (1 + exp(-value))",
+    "relu": "{x} <= 0 ? 0 : {x}",
+    "leaky_relu": "{x} >= 0 ? {x} : {slope} * {x}",
+    "gelu_tanh": "0.5 * {x} * (1 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))",
+    "gelu_erf": "0.5 * {x} * (1 + erf(0.7071067811865476 * {x}))",
+    "silu": "{x} / (1 + exp(-{x}))",
 }
-"""The functions of an epilogue, of ``value`` in double precision."""
+"""The functions of an epilogue, of x in double precision."""
+PLACES = {"scalar": "0", "row": "row", "column": "column", "matrix": "row * p->n + column"}
+"""Where the number of a tensor that an element of D takes is among its numbers."""
 STATUSES = (
     ("OK", "done, or launched"),
     ("NO_DRIVER", "libcuda.so.1 cannot be loaded, or is too old"),
@@ -64,6 +68,23 @@ STATUSES = (
 )
 """What a function of the launcher can return; their numbers are their places."""
 WIDTH = 110
+
+
+class DoublePrecision(Spelling):
+    """How the test program writes an epilogue, for one element of D."""
+
+    def load(self, load: Load) -> Spelled:
+        """Return the number of a tensor."""
+        return f"p->{load.tensor}.numbers[{PLACES[load.operand]}]", ATOM_RANK
+
+    def number(self, value: float) -> Spelled:
+        """Return a number of type double."""
+        return repr(value), super().number(value)[1]
+
+    def activation(self, call: Call, argument: Spelled) -> Spelled:
+        """Return the formula of an activation."""
+        parameters = {each.name: repr(each.value) for each in call.parameters}
+        return ACTIVATIONS[call.op].format(x=bracketed(argument, ATOM_RANK), **parameters), OPEN_RANK
 
 
 @dataclass(frozen=True)
@@ -648,21 +669,11 @@ class Launcher:
 
     @property
     def steps(self) -> Iterator[str]:
-        """The statements of the epilogue, on ``value``."""
-        problem = self.plan.problem
-        places = {"scalar": "0", "row": "row", "column": "column", "matrix": "row * p->n + column"}
-        for step in problem.steps:
-            if step == "alpha":
-                yield f"value *= {problem.alpha!r};"
-            elif step == "c":
-                yield f"value += {problem.beta!r} * p->c.numbers[{places['matrix']}];"
-            elif (operation := OPERATIONS[step]).function:
-                values = {row.name: repr(row.value) for row in problem.parameters if row.op == step}
-                yield f"value = {ACTIVATIONS[step].format(**values)};"
-            else:
-                sign = {"times": "*=", "plus": "+="}[operation.effect]
-                name = "c" if operation.operand == "matrix" else step
-                yield f"value {sign} p->{name}.numbers[{places[operation.operand]}];"
+        """The statements of the epilogue, whose sums are in ``value``."""
+        declared = {"value"}
+        for statement in statements(self.plan.problem.epilogue, DoublePrecision(), "value"):
+            yield f"{'double ' * (statement.variable not in declared)}{statement};"
+            declared.add(statement.variable)
 
     @property
     def tiles(self) -> str:

@@ -13,7 +13,8 @@ from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import Barrier, Extent, Measure, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem import Matmul, Operand
+from gemmgen.problem import Operand, Request
+from gemmgen.problem.epilogue import described, listed_steps, written
 from gemmgen.problem.operations import OPERATIONS
 
 LINE_LENGTH = 110  # of pyproject.toml, section [tool.ruff]
@@ -110,14 +111,27 @@ def counted(count: int) -> str:
     return COUNTS.get(count, str(count))
 
 
-def formula(problem: Matmul, a: str, b: str, c: str) -> str:
+def formula(request: Request, a: str, b: str, c: str) -> str:
     """Return what D is in terms of these operands."""
-    factor = {1.0: "", -1.0: "-"}.get(problem.alpha, f"{problem.alpha:g} * ")
+    epilogue = request.matmul.epilogue
+    if not epilogue.is_chain:
+        return f"epilogue({a} @ {b})"
+    factor = {1.0: "", -1.0: "-"}.get(epilogue.alpha, f"{epilogue.alpha:g} * ")
     text = f"{factor}{a} @ {b}"
-    if problem.c and not problem.residual:
-        sign, factor = ("-" if problem.beta < 0 else "+"), abs(problem.beta)
+    if epilogue.beta and not request.lists_c:
+        sign, factor = ("-" if epilogue.beta < 0 else "+"), abs(epilogue.beta)
         text += f" {sign} {'' if factor == 1 else f'{factor:g} * '}{c}"
-    return f"epilogue({text})" if problem.ops else text
+    return f"epilogue({text})" if listed_steps(epilogue, lists_c=request.lists_c) else text
+
+
+def epilogue_sentence(request: Request) -> str:
+    """Return what the formula calls the epilogue, as a sentence behind a space; nothing where it has none."""
+    epilogue = request.matmul.epilogue
+    if not epilogue.is_chain:
+        return f" The epilogue, of the sums acc: {written(epilogue.value)}."
+    steps = listed_steps(epilogue, lists_c=request.lists_c)
+    order = ", in order" if len(steps) > 1 else ""
+    return f" The epilogue{order}: {', '.join(map(described, steps))}." if steps else ""
 
 
 @dataclass(frozen=True)
@@ -188,12 +202,9 @@ class KernelOverview(ABC):
     def formula_paragraph(self) -> str:
         """Formula, place and types, wrapped."""
         architecture = self.plan.architecture.name
-        product = formula(self.plan.problem, *self.factors, "C[M, N]")
+        product = formula(self.plan.request, *self.factors, "C[M, N]")
         text = f"D[M, N] = {product} on {self.generation} ({architecture}): {self.dtypes}."
-        if ops := self.plan.problem.operations:
-            order = ", in order" if len(ops) > 1 else ""
-            text += f" The epilogue{order}: {', '.join(op.text for op in ops)}."
-        return textwrap.fill(text, width=105)
+        return textwrap.fill(text + epilogue_sentence(self.plan.request), width=105)
 
     @property
     def kernel(self) -> str:
@@ -206,7 +217,7 @@ class KernelOverview(ABC):
             *(["C [M, N]"] if problem.c else []),
             *(f"{name} [{OPERATIONS[name].along.upper()}]" for name in problem.vectors),
         ]
-        product = f"D = {formula(problem, *self.short_factors, 'C')}"
+        product = f"D = {formula(self.plan.request, *self.short_factors, 'C')}"
         descriptors = f"the descriptors are over {', '.join(stored)}, and D [M, N]."
         if self.plan.reduces_apart:
             product = "Multiply parts of K, and leave the sums of each for the kernel that adds them up"

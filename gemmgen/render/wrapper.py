@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from gemmgen import triton_api
 from gemmgen.hardware import DType
+from gemmgen.literals import python_literal
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.problem import Gradient, Operand, gradients_of
+from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.overview import LINE_LENGTH, extent_name, fit, formula, layout_name
+from gemmgen.render.overview import LINE_LENGTH, epilogue_sentence, extent_name, fit, formula, layout_name
 
 TMA_UNIT_BYTES = 16
 """TMA writes rows in units of these; addresses and row strides are multiples of it."""
@@ -73,8 +75,8 @@ class Wrapper:
 
     def _summed_gradients(self) -> Iterator[str]:
         """Yield the gradients of what is added to A @ B."""
-        problem = self.plan.problem
-        beta = f" * {problem.beta!r}" * (problem.beta != 1 and not problem.residual)
+        factor = self.plan.problem.epilogue.beta
+        beta = f" * {factor!r}" * (factor not in (0.0, 1.0))
         sums = {"row": "grad.sum(1)", "column": "grad.sum(0)"}
         for number, name in enumerate(self.extras, start=2):
             summed = f"grad{beta}" if name == "c" else sums[OPERATIONS[name].operand]
@@ -86,11 +88,7 @@ class Wrapper:
 
         A block-scaled kernel takes no K of 0, of which there are no scales: a finite factor keeps its zeros.
         """
-        problem = self.plan.problem
-        return problem.c is None and all(
-            (op.function and op.keeps_zero) or (self.scales and op.operand == "scalar")
-            for op in problem.operations
-        )
+        return keeps_zeros(self.plan.problem.epilogue, finite_scalars=bool(self.scales))
 
     @property
     def multiplies_zeros(self) -> bool:
@@ -341,9 +339,9 @@ class Wrapper:
     @property
     def summary(self) -> str:
         """What `matmul` returns."""
-        steps = ", as the module's docstring has it" if self.plan.problem.ops else ""
+        steps = ", as the module's docstring has it" if epilogue_sentence(self.plan.request) else ""
         a, b = ("(a * a_scale)", "(b * b_scale)") if self.scales else ("a", "b")
-        return f"Return {formula(self.plan.problem, a, b, 'c')}{steps}."
+        return f"Return {formula(self.plan.request, a, b, 'c')}{steps}."
 
     @property
     def limits(self) -> str:
@@ -561,12 +559,15 @@ class Wrapper:
     @property
     def epilogue(self) -> str:
         """The steps between A @ B and D, as a tuple."""
-        problem = self.plan.problem
-        scaled = ["alpha"] * (problem.alpha != 1) + ["c"] * (problem.c is not None)
-        steps = (*scaled, *problem.ops)
+        request, epilogue = self.plan.request, self.plan.problem.epilogue
+        scaled = ["alpha"] * (epilogue.alpha != 1) + ["c"] * (bool(epilogue.beta) and not request.lists_c)
+        found = listed_steps(epilogue, lists_c=request.lists_c)
+        steps = [*scaled, *(step.name if step.operation else described(step) for step in found)]
         if len(steps) < 2:
             return _literal(steps)
-        return fit("(", [f'"{step}"' for step in steps], ")", indent=len('    "epilogue": '), margin=4)
+        return fit(
+            "(", [python_literal(step) for step in steps], ")", indent=len('    "epilogue": '), margin=4
+        )
 
     @property
     def facts(self) -> Iterator[str]:
@@ -666,4 +667,4 @@ def passed_as(name: str) -> str:
 
 def _literal(names: Sequence[str]) -> str:
     """Return the text of a tuple of names."""
-    return "(" + ", ".join(f'"{name}"' for name in names) + ("," if len(names) == 1 else "") + ")"
+    return "(" + ", ".join(map(python_literal, names)) + ("," if len(names) == 1 else "") + ")"

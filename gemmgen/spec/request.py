@@ -5,8 +5,9 @@ from __future__ import annotations
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Matmul, Operand, Ranges, Request
+from gemmgen.problem.epilogue import Listed
 from gemmgen.problem.operations import stated_parameters
-from gemmgen.spec.model import InputB, Spec
+from gemmgen.spec.model import Epilogue, InputB, Spec
 
 
 def request_of(spec: Spec) -> Request:
@@ -17,6 +18,7 @@ def request_of(spec: Spec) -> Request:
         title=spec.title,
         check_shapes=spec.check.shapes if spec.check else (),
         bench_shapes=spec.bench.shapes if spec.bench else (),
+        listed=_listed(spec.epilogue),
         ranges=Ranges(spec.problem.m, spec.problem.n, spec.problem.k) if spec.problem else None,
     )
 
@@ -31,14 +33,21 @@ def _matmul(spec: Spec) -> Matmul:
         c=DTYPES[c.dtype] if c else None,
         d=DTYPES[d.dtype],
         accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
-        alpha=1.0 if spec.epilogue.alpha is None else spec.epilogue.alpha,
-        beta=1.0 if spec.epilogue.beta is None else spec.epilogue.beta,
-        ops=tuple(op for op, _ in spec.epilogue.steps),
-        parameters=tuple(stated_parameters(spec.epilogue.steps)),
+        epilogue=_listed(spec.epilogue).lowered(c=c is not None),
         deterministic=spec.deterministic,
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
         backward=spec.backward,
+    )
+
+
+def _listed(epilogue: Epilogue) -> Listed:
+    """Return the list of operations that a spec has."""
+    return Listed(
+        alpha=1.0 if epilogue.alpha is None else epilogue.alpha,
+        beta=1.0 if epilogue.beta is None else epilogue.beta,
+        ops=tuple(op for op, _ in epilogue.steps),
+        parameters=tuple(stated_parameters(epilogue.steps)),
     )
 
 

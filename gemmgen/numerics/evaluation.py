@@ -1,0 +1,87 @@
+"""What torch makes of an epilogue's expression, in the precision of the sums that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gemmgen.numerics.encoding import TORCH_DTYPES, rounded
+from gemmgen.problem.epilogue import TIMES, Algebra, Call, Cast, Epilogue, Load, Value, fold
+from gemmgen.problem.operations import OPERATIONS, OpParameter, torch_keywords
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class _Torch(Algebra[Tensor]):
+    """Tensors [rows, N], or what broadcasts to that."""
+
+    sums: Mapping[str, Tensor]
+    extras: Mapping[str, Tensor]
+    rows: slice
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the type and on the device in which everything is computed."""
+        return next(iter(self.sums.values()))
+
+    def accumulator(self, name: str) -> Tensor:
+        return self.sums[name]
+
+    def load(self, load: Load) -> Tensor:
+        return operand(load, self.extras, self.rows).to(self.like.dtype)
+
+    def number(self, value: float) -> Tensor:
+        return torch.tensor(value, dtype=self.like.dtype, device=self.like.device)
+
+    def call(self, call: Call, arguments: tuple[Tensor, ...]) -> Tensor:
+        if call.op in OPERATIONS:
+            return activated(call.op, arguments[0], call.parameters)
+        left, right = arguments
+        return left * right if call.op == TIMES else left + right
+
+    def cast(self, cast: Cast, argument: Tensor) -> Tensor:
+        return rounded(argument, TORCH_DTYPES[cast.dtype.name]).to(argument.dtype)
+
+
+def evaluated(
+    epilogue: Epilogue, sums: Mapping[str, Tensor], extras: Mapping[str, Tensor], rows: slice = ALL
+) -> dict[str, Tensor]:
+    """Return the outputs of an epilogue, by name, for some rows of each accumulator's sums [rows, N].
+
+    The extras are whole: C [M, N], vectors [M] or [N], a scale [1]. Computed is in the sums' own precision.
+    """
+    algebra, known = _Torch(sums, extras, rows), dict[Value, Tensor]()
+    return {output.name: fold(output.value, algebra, known) for output in epilogue.outputs}
+
+
+def evaluated_operand(value: Value, like: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+    """Return a value that depends on no accumulator, in the type of a tensor and on its device."""
+    return fold(value, _Torch({"": like}, extras, ALL))
+
+
+def operand(load: Load, extras: Mapping[str, Tensor], rows: slice = ALL) -> Tensor:
+    """Return what is loaded for some rows of D, as it broadcasts to [rows, N], in its own type."""
+    tensor = extras[load.tensor]
+    match load.operand:
+        case "scalar":
+            return tensor.reshape(())
+        case "matrix":
+            return tensor[rows]
+        case "row":
+            return tensor[rows, None]
+        case _:  # one element for each column, for all rows
+            return tensor
+
+
+def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Tensor:
+    """Return what an activation's function of ``torch.nn.functional`` makes of x.
+
+    Raises KeyError for what is no activation.
+    """
+    keywords = torch_keywords(op, parameters)
+    function: Callable[..., Tensor] = getattr(torch.nn.functional, OPERATIONS[op].torch)
+    return function(x, **keywords)

@@ -1,0 +1,102 @@
+"""The statements that compute an epilogue's expression, one a step, in any language that spells values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gemmgen.problem.epilogue import (
+    ATOM_RANK,
+    PLUS,
+    TIMES,
+    Acc,
+    Call,
+    Epilogue,
+    Load,
+    Number,
+    Spelled,
+    Spelling,
+    Value,
+    fold,
+    loads_of,
+)
+from gemmgen.problem.operations import OPERATIONS
+
+SIGNS = {TIMES: "*", PLUS: "+"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An assignment of one step."""
+
+    variable: str
+    operator: str
+    """``=``, or an operator that changes the variable."""
+    value: str
+    loads: tuple[Load, ...]
+    """What it reads that no statement before it has read."""
+
+    def __str__(self) -> str:
+        return f"{self.variable} {self.operator} {self.value}"
+
+
+def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[Statement, ...]:
+    """Return the statements of an epilogue of one accumulator, whose sums are in a variable.
+
+    A value is in the variable of an argument that is not needed any more, or in a new one; the last value
+    is in the variable of the sums. What is loaded, and a multiple of it, stands where it is used.
+    """
+    return tuple(_statements(epilogue, spelling, variable))
+
+
+def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterator[Statement]:
+    calls = [node for node in epilogue.nodes if isinstance(node, Call) and not _is_term(node)]
+    last_uses = {argument: call for call in calls for argument in call.args}
+    spelled: dict[Value, Spelled] = {Acc(epilogue.accumulators[0]): (variable, ATOM_RANK)}
+    names, read = [variable], set[Load]()
+    for call in calls:
+        held = [each for each in call.args if each in spelled]
+        free = [spelled[each][0] for each in held if last_uses[each] == call]
+        if call == epilogue.value or variable in free:
+            target = variable
+        elif free:
+            target = free[0]
+        else:
+            names.append(f"{variable}_{len(names) + 1}")
+            target = names[-1]
+        loads = [load for each in call.args if each not in held for load in loads_of(each)]
+        operator, text = _assigned(call, target, spelling, spelled)
+        yield Statement(target, operator, text, tuple(load for load in loads if load not in read))
+        read.update(loads)
+        spelled[call] = (target, ATOM_RANK)
+
+
+def _is_term(value: Value) -> bool:
+    """Whether a value is what is loaded, or a multiple of it."""
+    match value:
+        case Load() | Call("times", (Number(), Load())):
+            return True
+        case _:
+            return False
+
+
+def _assigned(
+    call: Call, target: str, spelling: Spelling, spelled: Mapping[Value, Spelled]
+) -> tuple[str, str]:
+    """Return the operator and the value of an assignment, which changes the target where one operator can."""
+    known = dict(spelled)
+    whole, _ = fold(call, spelling, known)
+    if call.op in OPERATIONS or call.args[0] == Number(-1.0):
+        return "=", whole
+    changed = next((each for each in call.args if each in spelled and spelled[each][0] == target), None)
+    if changed is None:
+        return "=", whole
+    left, right = call.args
+    other = left if right is changed else right
+    if isinstance(other, Number):
+        return f"{SIGNS[call.op]}=", spelling.stated(call)[0]
+    match call.op, other:
+        case "plus", Call("times", (Number(-1.0), Load() as subtracted)):
+            return "-=", known[subtracted][0]
+        case _:
+            return f"{SIGNS[call.op]}=", known[other][0]
