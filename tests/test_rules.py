@@ -225,10 +225,10 @@ def test_a_text_points_at_the_value_and_quotes_it(stem: str) -> None:
     for found in diagnosed(stem):
         assert found.line is not None
         assert found.column is not None
-        value = re.match(r"[\w.+-]+", lines[found.line - 1][found.column - 1 :])
-        assert value, "the place is not a scalar's"
         named = value_at(path, found.field or "")
-        assert value[0] == (json.dumps(named) if isinstance(named, bool) else str(named))
+        said = json.dumps(named) if isinstance(named, bool) else str(named)
+        value = re.match(rf"{re.escape(said)}(?![\w.+-])", lines[found.line - 1][found.column - 1 :])
+        assert value, "the place is not that of the value"
         if value[0].isdecimal() and found.code not in SPEAKS_OF_SOMETHING_ELSE:
             assert re.search(rf"\b{int(value[0]):,}\b", found.message)
 

@@ -12,8 +12,9 @@ from gemmgen.plan.fix import at_least, clause, either, leave_out, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Finding, Rule, Violation, counted, judge, rule
 from gemmgen.plan.search import Family
+from gemmgen.problem.epilogue import Epilogue, Step, written
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.spec import Spec
+from gemmgen.spec import Spec, SpecFile
 from gemmgen.spec.model import (
     SIZE_LIMIT,
     EarlyOperand,
@@ -52,6 +53,8 @@ class Statement:
     """What a spec states, and to which family of kernels."""
 
     spec: Spec
+    epilogue: Epilogue
+    """As an expression, in whatever form the spec has it."""
     decisions: frozenset[str]
     """Those that the family's plans have."""
 
@@ -207,6 +210,19 @@ def misaligned_copy(statement: Statement) -> Iterator[Finding]:
         )
 
 
+@rule("epilogue-form")
+def epilogue_form(statement: Statement) -> Iterator[Finding]:
+    """D is an expression, or alpha, beta and a list of operations, not both."""
+    epilogue = statement.spec.epilogue
+    if epilogue.d is None:
+        return
+    for name, said in (("alpha", epilogue.alpha), ("beta", epilogue.beta), ("ops", epilogue.ops or None)):
+        if said is not None:
+            limit = "the expression says all that becomes of the sums"
+            fix = leave_out() | leave_out("epilogue.d")
+            yield Finding(f"epilogue.{name}", f"{name} beside an expression of D", limit, fix)
+
+
 @rule("backward", after=[target_choice])
 def backward(statement: Statement) -> Iterator[Finding]:
     """A backward is of 16-bit operands, of whose type C and D are, and of an epilogue that only adds."""
@@ -235,6 +251,16 @@ def backward(statement: Statement) -> Iterator[Finding]:
                 "its derivative reads what it was applied to, which no kernel keeps",
                 leave_out() | leave_out("backward"),
             )
+    epilogue = statement.epilogue
+    if spec.epilogue.d is not None and not all(map(_adds, epilogue.steps)):
+        limit = "the derivative of anything but sums, of A @ B, C and biases, reads what no kernel keeps"
+        fix = leave_out() | leave_out("backward")
+        yield Finding("epilogue.d", f"{written(epilogue.value)} with a backward", limit, fix)
+
+
+def _adds(step: Step) -> bool:
+    """Whether a step has a gradient that only D's is needed for: alpha, C, and biases."""
+    return step.name in ("alpha", "c") or (step.operation is not None and step.operation.effect == "plus")
 
 
 CHOICE_RULES: tuple[Rule[Statement], ...] = (
@@ -242,10 +268,12 @@ CHOICE_RULES: tuple[Rule[Statement], ...] = (
     search_values,
     batch_invariance,
     misaligned_copy,
+    epilogue_form,
     backward,
 )
 
 
-def foreign_choices(spec: Spec, family: Family[Kernel]) -> tuple[Violation, ...]:
+def foreign_choices(source: SpecFile, family: Family[Kernel]) -> tuple[Violation, ...]:
     """Return what a spec states and its target does not have."""
-    return judge(Statement(spec, family.decisions), CHOICE_RULES)
+    statement = Statement(source.spec, source.problem.epilogue, family.decisions)
+    return judge(statement, CHOICE_RULES)

@@ -77,7 +77,7 @@ def attempted(source: SpecFile, tick: Tick = _unheard) -> Kernel | Sequence[Viol
     That is in the order of the file, and each rule's advice is its own: what it advises may break another.
     """
     family = family_of(source)
-    if foreign := foreign_choices(source.spec, family):
+    if foreign := foreign_choices(source, family):
         return _in_order(foreign, source)
     if (best := _best(source, family, tick)) is not None:
         return best
@@ -458,7 +458,7 @@ def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kern
     The plan is None where none is among them.
     """
     family = family_of(source)
-    if foreign_choices(source.spec, family):
+    if foreign_choices(source, family):
         return None, 0
     refuted = Refuted(family, pinned(source.spec))
     for configuration in family.space.configurations(source, most_tried):
@@ -477,7 +477,7 @@ def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kern
 def _violations(source: SpecFile) -> tuple[Violation, ...]:
     """Return what is wrong with a spec of which no field is more to blame than another."""
     family = family_of(source)
-    if foreign := foreign_choices(source.spec, family):
+    if foreign := foreign_choices(source, family):
         return foreign
     kernel = next(iter(family.space.configurations(source))).lower_bound
     return judge(kernel, family.problem_rules) or family.judge(kernel)

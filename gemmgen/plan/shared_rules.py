@@ -14,6 +14,7 @@ from gemmgen.plan.fix import Fix, at_most, hint, leave_out, nearest, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import AnyPlan, Finding, altered, counted, rule
 from gemmgen.problem import OPERATIONS, Matmul, Request
+from gemmgen.problem.epilogue import MATRIX, Epilogue, written
 from gemmgen.spec.model import SIZE_LIMIT
 
 # --- the problem
@@ -21,6 +22,7 @@ from gemmgen.spec.model import SIZE_LIMIT
 FP32_MIN = 2.0**-126
 """The smallest normal number of fp32."""
 FP32_MAX = (2 - 2.0**-23) * 2.0**127
+FP32_NUMBERS = f"the epilogue computes in fp32, with numbers from {FP32_MIN:.1e} to {FP32_MAX:.1e}"
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,11 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
     """Operations occur once, but for a ReLU behind what scales or adds; one that adds C has a C to add."""
     problem, listed = plan.problem, plan.request.listed
     if listed is None:
+        for op, limit in _repeated(tuple(step.name for step in problem.epilogue.steps)).values():
+            yield Finding("epilogue.d", f"{op} a second time", limit, leave_out() | hint("it once"))
         return
-    for i, op in enumerate(listed.ops):
-        if op in listed.ops[:i] and (limit := _unrepeatable(listed.ops[:i], op)):
-            yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, leave_out())
+    for i, (op, limit) in _repeated(listed.ops).items():
+        yield Finding(f"epilogue.ops.{i}", f"{op} a second time", limit, leave_out())
     if listed.lists_c and problem.c is None:
         yield Finding(
             f"epilogue.ops.{listed.ops.index('residual')}",
@@ -89,6 +92,19 @@ def epilogue_ops(plan: Kernel) -> Iterator[Finding]:
             "it adds the matrix operands.c",
             leave_out() | hint("it with an operands.c"),
         )
+
+
+def _repeated(names: tuple[str, ...]) -> dict[int, tuple[str, str]]:
+    """Return the operations of a list that cannot follow those before them, with the reason, by their places.
+
+    Of steps that the table does not have, a product with a number is one, nothing says that they repeat.
+    """
+    found = {
+        i: (name, _unrepeatable(names[:i], name))
+        for i, name in enumerate(names)
+        if name in names[:i] and name in OPERATIONS
+    }
+    return {i: (name, limit) for i, (name, limit) in found.items() if limit}
 
 
 def _unrepeatable(ops: tuple[str, ...], op: str) -> str:
@@ -103,7 +119,7 @@ def _unrepeatable(ops: tuple[str, ...], op: str) -> str:
     if OPERATIONS[op].register_class != "linear":
         return "the registers that a thread computes it in were measured for one, and some kernels spill two"
     last = len(ops) - 1 - ops[::-1].index(op)
-    if all(OPERATIONS[between].effect == "function" for between in ops[last:]):
+    if all(between in OPERATIONS and OPERATIONS[between].function for between in ops[last:]):
         return "an activation again, with nothing but activations in between, is most likely a slip"
     return ""
 
@@ -113,6 +129,7 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
     """A factor is that of a matrix, and a number with which fp32 computes: Gluon takes others as fp64."""
     problem, listed = plan.problem, plan.request.listed
     if listed is None:
+        yield from _unusable_numbers(problem.epilogue)
         return
     if listed.beta != 1 and (problem.c is None or listed.lists_c):
         why = "without a C" if problem.c is None else "for a C that residual adds"
@@ -126,6 +143,43 @@ def epilogue_factors(plan: Kernel) -> Iterator[Finding]:
     yield from _unusable_factor("alpha", listed.alpha, "A @ B")
     if problem.c:
         yield from _unusable_factor("beta", listed.beta, "C")
+
+
+def _unusable_numbers(epilogue: Epilogue) -> Iterator[Finding]:
+    """Yield what is wrong with the numbers of an expression, for an epilogue in fp32."""
+    for number in epilogue.numbers:
+        if number == 0:
+            limit = "D would not depend on what it multiplies"
+            yield Finding("epilogue.d", "a factor of 0", limit, leave_out() | hint("another factor"))
+        elif not FP32_MIN <= abs(number) <= FP32_MAX:
+            fix = leave_out() | hint("one of those")
+            yield Finding("epilogue.d", f"the number {number:g}", FP32_NUMBERS, fix)
+
+
+@rule("epilogue-expression", subject="problem")
+def epilogue_expression(plan: Kernel) -> Iterator[Finding]:
+    """An expression is a chain of steps on one value, with a number or a tensor each, and C is read."""
+    if plan.request.listed is not None:
+        return
+    epilogue, c = plan.problem.epilogue, plan.problem.c
+    if MATRIX in epilogue.loads and c is None:
+        fix = leave_out() | hint("an expression without it, or an operands.c")
+        yield Finding("epilogue.d", "c without a C", "it is the matrix operands.c", fix)
+    if MATRIX not in epilogue.loads and c is not None:
+        fix = leave_out() | leave_out("operands.c") | hint("it as c in the expression")
+        yield Finding("epilogue.d", "an expression without c", "nothing reads the matrix operands.c", fix)
+    if (other := epilogue.beside_the_chain) is not None:
+        yield Finding(
+            "epilogue.d",
+            f"{written(other)} beside another value",
+            "kernels keep one value at a time, to which each step applies an operation, a number, or a tensor"
+            " with or without a factor: no others are generated yet",
+            leave_out() | hint("a chain of steps, as silu(acc * row_scale) + c"),
+        )
+    for name, count in epilogue.uses.items():
+        if count > 1:
+            limit = "kernels read what is loaded once, and keep it for no other step"
+            yield Finding("epilogue.d", f"{name} {count} times", limit, leave_out() | hint("it once"))
 
 
 def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]:
@@ -142,7 +196,7 @@ def _unusable_factor(name: str, factor: float, matrix: str) -> Iterator[Finding]
         yield Finding(
             f"epilogue.{name}",
             f"a factor of {factor:g} for {matrix}",
-            f"the epilogue computes in fp32, with numbers from {FP32_MIN:.1e} to {FP32_MAX:.1e}",
+            FP32_NUMBERS,
             leave_out() | hint("one of those"),
         )
 

@@ -6,7 +6,8 @@ statements, its words, says what each kind of node is to it and leaves the walk 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -354,17 +355,48 @@ class Epilogue:
     def _step(self, name: StepName) -> Step | None:
         return next((step for step in self.steps if step.name == name), None)
 
-    @cached_property
+    @property
     def is_chain(self) -> bool:
-        """Whether each step is done to what the step before has made, so that one value is kept at a time."""
+        """Whether one value is kept at a time, to which each step applies a term or an activation."""
+        return self.beside_the_chain is None
+
+    @cached_property
+    def beside_the_chain(self) -> Value | None:
+        """The first value that has to be kept beside the one that steps change; None if there is none."""
         if len(self.accumulators) != 1 or len(self.outputs) != 1:
-            return False
+            return Acc(self.accumulators[-1])
         kept: Value = Acc(self.accumulators[0])
-        for step in self.steps:
-            if [each for each in step.call.args if is_computed(each)] != [kept]:
-                return False
-            kept = step.call
-        return kept == self.value
+        for node in self.nodes:
+            match node:
+                case Cast():
+                    return node
+                case Call() if not is_term(node):
+                    others = [each for each in node.args if not is_term(each)]
+                    if kept not in others:
+                        return node
+                    others.remove(kept)
+                    if others:
+                        return others[0]
+                    kept = node
+                case _:
+                    pass
+        return None
+
+    @cached_property
+    def uses(self) -> Mapping[str, int]:
+        """In how many steps each tensor is read."""
+        steps = (node for node in self.nodes if isinstance(node, Call) and not is_term(node))
+        terms = (each for step in steps for each in step.args if is_term(each))
+        return Counter(load.tensor for term in terms for load in loads_of(term))
+
+
+def is_term(value: Value) -> bool:
+    """Whether a value is a number, a tensor, or a multiple of one: what a step takes as it stands."""
+    match value:
+        case Number() | Load() | Call("times", (Number(), Load())):
+            return True
+        case _:
+            return False
 
 
 def _name(call: Call) -> StepName:
@@ -409,6 +441,16 @@ PLAIN = Epilogue()
 def d_is(value: Value) -> Epilogue:
     """Return the epilogue whose only result is D."""
     return replace(PLAIN, outputs=(Output("d", value),))
+
+
+EACH = {"scalar": "all of D", "row": "each row", "column": "each column", "matrix": "each element"}
+
+
+def meaning_of(epilogue: Epilogue, tensor: str) -> str:
+    """Return what a tensor is in an epilogue, in words: ``a factor for each row``."""
+    named = any(step.name == tensor for step in epilogue.steps)
+    said = OPERATIONS[tensor].meaning if named else ""
+    return said or f"{'a factor' if named else 'a number'} for {EACH[Load(tensor).operand]}"
 
 
 # --- a list of operations

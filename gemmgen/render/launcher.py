@@ -11,8 +11,16 @@ from gemmgen.literals import c_comment_text
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import SharedBuffer
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.epilogue import ATOM_RANK, OPEN_RANK, Call, Load, Spelled, Spelling, bracketed
-from gemmgen.problem.operations import OPERATIONS
+from gemmgen.problem.epilogue import (
+    ATOM_RANK,
+    OPEN_RANK,
+    Call,
+    Load,
+    Spelled,
+    Spelling,
+    bracketed,
+    meaning_of,
+)
 from gemmgen.render.overview import HopperOverview
 from gemmgen.render.statements import statements
 from gemmgen.render.wrapper import Wrapper
@@ -339,11 +347,12 @@ class Launcher:
                 elements = f"{rows} rows of {columns} {argument.dtype.name}"
                 yield f"{self.stem}_matrix {name}; /* {elements}{lies} */"
             elif argument.kind == "vector":
-                meaning = OPERATIONS[name].meaning
+                meaning = meaning_of(self.plan.problem.epilogue, name)
                 extent = self._extents(argument)[0].upper()
                 yield f"CUdeviceptr {name}; /* {extent} {argument.dtype.name}: {meaning} */"
             elif argument.kind == "scalar":
-                yield f"CUdeviceptr {name}; /* one {argument.dtype.name}: a factor for all of D */"
+                meaning = meaning_of(self.plan.problem.epilogue, name)
+                yield f"CUdeviceptr {name}; /* one {argument.dtype.name}: {meaning} */"
         if self.plan.shares_tiles:
             yield f"{self.stem}_workspace workspace;"
 

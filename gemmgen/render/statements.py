@@ -18,6 +18,7 @@ from gemmgen.problem.epilogue import (
     Spelling,
     Value,
     fold,
+    is_term,
     loads_of,
 )
 from gemmgen.problem.operations import OPERATIONS
@@ -50,7 +51,7 @@ def statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> tuple[S
 
 
 def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterator[Statement]:
-    calls = [node for node in epilogue.nodes if isinstance(node, Call) and not _is_term(node)]
+    calls = [node for node in epilogue.nodes if isinstance(node, Call) and not is_term(node)]
     last_uses = {argument: call for call in calls for argument in call.args}
     spelled: dict[Value, Spelled] = {Acc(epilogue.accumulators[0]): (variable, ATOM_RANK)}
     names, read = [variable], set[Load]()
@@ -64,20 +65,12 @@ def _statements(epilogue: Epilogue, spelling: Spelling, variable: str) -> Iterat
         else:
             names.append(f"{variable}_{len(names) + 1}")
             target = names[-1]
-        loads = [load for each in call.args if each not in held for load in loads_of(each)]
+        terms = (each for each in call.args if each not in held)
+        loads = dict.fromkeys(load for term in terms for load in loads_of(term))
         operator, text = _assigned(call, target, spelling, spelled)
         yield Statement(target, operator, text, tuple(load for load in loads if load not in read))
         read.update(loads)
         spelled[call] = (target, ATOM_RANK)
-
-
-def _is_term(value: Value) -> bool:
-    """Whether a value is what is loaded, or a multiple of it."""
-    match value:
-        case Load() | Call("times", (Number(), Load())):
-            return True
-        case _:
-            return False
 
 
 def _assigned(

@@ -13,7 +13,7 @@ from gemmgen.plan.decisions import gradient_stem
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.problem import Gradient, Operand, gradients_of
-from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps
+from gemmgen.problem.epilogue import described, keeps_zeros, listed_steps, meaning_of
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import LINE_LENGTH, epilogue_sentence, extent_name, fit, formula, layout_name
 
@@ -315,10 +315,11 @@ class Wrapper:
             docs.append(f"c: [M, N], {problem.c.torch}, N contiguous.")
         for name in self.vectors:
             extent = self._axes(self.plan.argument(name))
-            meaning = OPERATIONS[name].meaning
+            meaning = meaning_of(problem.epilogue, name)
             docs.append(f"{name}: [{extent}], {self.dtype(name).torch}, contiguous: {meaning}.")
         if problem.scalar:
-            docs.append("tensor_scale: one element, torch.float32: a factor for all of D.")
+            meaning = meaning_of(problem.epilogue, "tensor_scale")
+            docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
         own = f"in memory of its own{', or c' * bool(problem.c)}; else a view of padded rows"
         if self.workspace:
             docs.append(

@@ -35,6 +35,7 @@ Place: TypeAlias = tuple[int, int]
 """Line and column, both 1-based."""
 Code = Literal[
     "duplicate-key",
+    "expression",
     "file-empty",
     "file-encoding",
     "file-missing",
@@ -158,6 +159,8 @@ class Node:
     value: str | float | list[Node] | dict[str, Node] | None
     text: str = ""
     """A scalar as it is written, without its quotes."""
+    letters: Place | None = None
+    """Where the first character of a scalar is whose text is written as it is, in one line."""
     refused: bool = False
     """Already reported: what the model says about this value would be an echo."""
 
@@ -297,7 +300,7 @@ class _Composer:
         refusal = _refusal(event)
         if refusal:
             self._report.add(*refusal, place)
-        text = ""
+        text, letters = "", None
         match event:
             case MappingStartEvent():
                 value = self._mapping(depth + 1)
@@ -306,9 +309,10 @@ class _Composer:
             case ScalarEvent():
                 text = str(event.value)
                 value = _resolve(text) if event.implicit[0] else text
+                letters = _letters(event)
             case _:  # an alias
                 value = None
-        return Node(place, key_place or place, value, text, refused=refusal is not None)
+        return Node(place, key_place or place, value, text, letters, refused=refusal is not None)
 
     def _sequence(self, depth: int) -> list[Node]:
         items: list[Node] = []
@@ -337,6 +341,17 @@ class _Composer:
             else:
                 members[name] = replace(member, refused=True) if key.refused else member
         return members
+
+
+def _letters(event: ScalarEvent) -> Place | None:
+    """Return where the text of a scalar begins behind its quote; None where it is written otherwise.
+
+    Then it has as many characters as stand in the file: no escape, no doubled quote and no break of a line.
+    """
+    quote, block = int(event.style in ("'", '"')), event.style in ("|", ">")
+    letters = int(event.end_mark.index) - int(event.start_mark.index) - 2 * quote
+    line, column = _place(event.start_mark)
+    return None if block or letters != len(str(event.value)) else (line, column + quote)
 
 
 def _refusal(event: Event) -> tuple[Code, str] | None:

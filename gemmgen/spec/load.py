@@ -299,6 +299,9 @@ def _report_field(detail: ErrorDetails, root: Node, report: Report) -> None:
         place = path[-1].key_place
     else:
         place = path[-1].place if present else path[-1].key_place
+    if detail["type"] == "expression" and path[-1].letters:
+        line, column = path[-1].letters
+        place = line, column + detail.get("ctx", {})["offset"]
     code, message = _translate(detail, path[-1] if present else None)
     report.add(code, message, place, dotted(location) or None)
 
@@ -344,7 +347,7 @@ def _translate(detail: ErrorDetails, node: Node | None) -> tuple[Code, str]:
         case "less_than_equal":
             return "out-of-range", f"expected at most {limits['le']:,}, found {found}"
         case (
-            "title" | "wrong-length" | "wrong-type" | "out-of-range" as code
+            "title" | "expression" | "wrong-length" | "wrong-type" | "out-of-range" as code
         ):  # raised by the model, text and all
             return code, detail["msg"]
         case unknown:

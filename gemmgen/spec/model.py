@@ -34,6 +34,7 @@ from gemmgen.hardware.elements import (
 )
 from gemmgen.hardware.gpus import GPUS
 from gemmgen.problem.operations import OPERATIONS, OPS, Operation, Parameter
+from gemmgen.spec.expression import ExpressionError, parsed
 
 Major = Literal["k", "mn"]
 """The dimension of an operand that is contiguous in memory."""
@@ -545,8 +546,28 @@ class DependentLaunch(Model):
     )
 
 
+def _check_expression(text: str) -> str:
+    """Refuse text that is no expression of D; the error says where in the text."""
+    try:
+        parsed(text)
+    except ExpressionError as error:
+        context = {"said": error.message, "offset": error.offset}
+        raise PydanticCustomError("expression", "{said}", context) from None
+    return text
+
+
+Expression = Annotated[str, AfterValidator(_check_expression)]
+"""What D is, in terms of the sums, tensors, numbers, ``+``, ``-``, ``*`` and operations."""
+
+
 class Epilogue(Model):
     """How an accumulator becomes D."""
+
+    d: Expression | None = Field(
+        default=None,
+        description="D as an expression of the sums, acc, in place of alpha, beta and ops: "
+        "silu(acc * row_scale) + c",
+    )
 
     alpha: Factor | None = Field(default=None, description="factor of A @ B, 1 if left out")
     beta: Factor | None = Field(default=None, description="factor of C, 1 if left out")

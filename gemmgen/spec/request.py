@@ -5,8 +5,10 @@ from __future__ import annotations
 from gemmgen.hardware import GPUS, SCALE_FORMATS
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.problem import BlockScale, Matmul, Operand, Ranges, Request
-from gemmgen.problem.epilogue import Listed
+from gemmgen.problem import epilogue as problem
+from gemmgen.problem.epilogue import Listed, d_is
 from gemmgen.problem.operations import stated_parameters
+from gemmgen.spec.expression import parsed
 from gemmgen.spec.model import Epilogue, InputB, Spec
 
 
@@ -33,7 +35,7 @@ def _matmul(spec: Spec) -> Matmul:
         c=DTYPES[c.dtype] if c else None,
         d=DTYPES[d.dtype],
         accumulator=DTYPES[spec.accumulator or ("int32" if exact else "fp32")],
-        epilogue=_listed(spec.epilogue).lowered(c=c is not None),
+        epilogue=_epilogue(spec.epilogue, c=c is not None),
         deterministic=spec.deterministic,
         batch_invariant=spec.batch_invariant,
         copies_misaligned=spec.operands.misaligned == "copy",
@@ -41,8 +43,19 @@ def _matmul(spec: Spec) -> Matmul:
     )
 
 
-def _listed(epilogue: Epilogue) -> Listed:
-    """Return the list of operations that a spec has."""
+def _epilogue(stated: Epilogue, *, c: bool) -> problem.Epilogue:
+    """Return what a spec says in either form; ``c`` says whether it has a C."""
+    if stated.d is not None:
+        return d_is(parsed(stated.d))
+    listed = _listed(stated)
+    assert listed is not None
+    return listed.lowered(c=c)
+
+
+def _listed(epilogue: Epilogue) -> Listed | None:
+    """Return the list of operations that a spec has; None if it has an expression."""
+    if epilogue.d is not None:
+        return None
     return Listed(
         alpha=1.0 if epilogue.alpha is None else epilogue.alpha,
         beta=1.0 if epilogue.beta is None else epilogue.beta,

@@ -12,6 +12,7 @@ from gemmgen.plan.rule import Consulted, Finding, Rule, counted, rule
 from gemmgen.plan.shared_rules import (
     Rows,
     cluster_shapes,
+    epilogue_expression,
     epilogue_factors,
     epilogue_ops,
     group_width,
@@ -250,6 +251,7 @@ PROBLEM_RULES: tuple[Rule[Tcgen05Kernel], ...] = (
     shape_alignment,
     epilogue_ops,
     epilogue_factors,
+    epilogue_expression,
 )
 
 

@@ -13,6 +13,7 @@ from gemmgen.plan.rule import Consulted, Finding, Part, Rule, altered, counted, 
 from gemmgen.plan.shared_rules import (
     Rows,
     cluster_shapes,
+    epilogue_expression,
     epilogue_factors,
     epilogue_ops,
     group_width,
@@ -136,7 +137,7 @@ TYPE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     shape_alignment,
     single_tile_shapes,
 )
-OPERATION_RULES: tuple[Rule[WgmmaKernel], ...] = (epilogue_ops, epilogue_factors)
+OPERATION_RULES: tuple[Rule[WgmmaKernel], ...] = (epilogue_ops, epilogue_factors, epilogue_expression)
 
 
 MAX_CLUSTER = 4
