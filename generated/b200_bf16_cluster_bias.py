@@ -373,7 +373,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 TRANSPOSED = ("b",)  # passed as views of matrices that lie in memory with these axes exchanged
 COMPUTES = {
     "inputs": ("a", "b", "c", "column_bias"),
-    "epilogue": ("c", "column_bias", "relu", "residual"),
+    "epilogue": ("column_bias", "relu", "residual"),
     "capability": (10, 0),
     "max_extent": 2**31 - 256,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros

@@ -345,7 +345,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 TRANSPOSED = ("b",)  # passed as views of matrices that lie in memory with these axes exchanged
 COMPUTES = {
     "inputs": ("a", "b", "c"),
-    "epilogue": ("c", "residual"),
+    "epilogue": ("residual",),
     "capability": (9, 0),
     "max_extent": 2**31 - 128,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros

@@ -265,7 +265,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 TRANSPOSED = ("a",)  # passed as views of matrices that lie in memory with these axes exchanged
 COMPUTES = {
     "inputs": ("a", "b", "c", "row_scale", "column_scale", "tensor_scale"),
-    "epilogue": ("alpha", "c", "tensor_scale", "row_scale", "residual", "column_scale", "relu", "gelu_tanh"),
+    "epilogue": ("alpha", "tensor_scale", "row_scale", "residual", "column_scale", "relu", "gelu_tanh"),
     "capability": (9, 0),
     "max_extent": 2**31 - 128,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "single_tile": (128, 64, 64),

@@ -486,7 +486,6 @@ COMPUTES = {
     "inputs": ("a", "b", "c", "row_scale", "column_scale", "row_bias", "column_bias"),
     "epilogue": (
         "alpha",
-        "c",
         "row_scale",
         "column_scale",
         "row_bias",

@@ -478,7 +478,6 @@ COMPUTES = {
     "inputs": ("a", "b", "c", "row_scale", "column_scale", "row_bias", "column_bias", "tensor_scale"),
     "epilogue": (
         "alpha",
-        "c",
         "tensor_scale",
         "row_scale",
         "column_scale",

@@ -323,7 +323,7 @@ ARGUMENTS = {  # dtype, axes, TMA box, and the box's layout in shared memory
 TRANSPOSED = ("b",)  # passed as views of matrices that lie in memory with these axes exchanged
 COMPUTES = {
     "inputs": ("a", "b", "c", "column_scale", "column_bias", "tensor_scale"),
-    "epilogue": ("c", "tensor_scale", "residual", "column_scale", "column_bias"),
+    "epilogue": ("tensor_scale", "residual", "column_scale", "column_bias"),
     "capability": (9, 0),
     "max_extent": 2**31 - 128,  # TMA coordinates are 32-bit, and a tile may overhang the matrix
     "vanishes": False,  # with a K of 0, D is what the epilogue makes of zeros
