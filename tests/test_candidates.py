@@ -21,8 +21,9 @@ from gemmgen import cli
 from gemmgen.plan import plan_spec
 from gemmgen.plan.planner import Ranking, rank
 from gemmgen.plan.search import Estimate
+from gemmgen.plan.timing import STEP_CAUSES, Tiles, step
 from gemmgen.plan.wgmma import WgmmaKernel, cost
-from gemmgen.plan.wgmma.cost import estimate, smem_cycles, step_ns
+from gemmgen.plan.wgmma.cost import POWER_CYCLES_PER_NS, estimate, row_of, smem_cycles
 from gemmgen.plan.wgmma.family import CHOICES, WgmmaSpace
 from gemmgen.spec import Spec, SpecFile, load_spec
 
@@ -30,6 +31,13 @@ ROOT = Path(__file__).parent.parent
 Shape = tuple[int, int, int]
 SQUARE, SMALLER, SHORT = (8192, 8192, 8192), (4096, 4096, 4096), (8192, 8192, 1024)
 OUTPUTS = {"bf16": "bf16", "fp16": "fp16", "e4m3": "bf16", "int8": "int32", "tf32": "fp32"}
+
+
+def step_ns(plan: WgmmaKernel, ctas: int = 1, rate: float = POWER_CYCLES_PER_NS) -> dict[str, float]:
+    """What a K step cannot be shorter than, by cause, where all SMs work."""
+    row = row_of(plan)
+    assert isinstance(row, Tiles)
+    return dict(zip(STEP_CAUSES, step(row, ctas, rate, 1.0), strict=True))
 
 
 def source(dtype: str = "bf16", shape: Shape = SQUARE, **sections: object) -> SpecFile:

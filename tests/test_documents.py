@@ -320,7 +320,7 @@ def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmge
         ({"name": "other"}, 'name: is other, and the folder is "mylib": give both one name'),
         ({"name": "torch"}, 'name: must be a name that a module can have, not "torch"'),
         ({"kernels": ["../../outside/victim"]}, "kernels.0: must be a name that a module can have"),
-        ({"kernels": ["rule"]}, "kernels: must be names of modules, each once, and no name that the"),
+        ({"kernels": ["timing"]}, "kernels: must be names of modules, each once, and no name that the"),
         ({"kernels": []}, "kernels: must be names of modules"),
         ({"kernels": ["other"]}, "sha256: "),
         ({"gpu": 'x"'}, "gpu: must be the name of a GPU"),
@@ -362,11 +362,11 @@ def test_a_package_that_is_a_link_is_neither_written_nor_read(made: Path, gemmge
 
 def test_a_file_that_is_a_link_is_replaced_and_not_written_through(made: Path, gemmgen: Run) -> None:
     victim = made.parent.parent.parent / "outside" / "victim.py"
-    (made / "rule.py").unlink()
-    (made / "rule.py").symlink_to(victim)
+    (made / "timing.py").unlink()
+    (made / "timing.py").symlink_to(victim)
     assert gemmgen("library", made, "--refresh", "--no-lower")[0] == 0
     assert victim.read_text() == "mine"
-    assert not (made / "rule.py").is_symlink()
+    assert not (made / "timing.py").is_symlink()
 
 
 def test_a_library_in_the_current_directory_is_refreshed_where_it_lies(
@@ -409,7 +409,7 @@ def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(made: Pa
     (made.parent.parent / "suite.yaml").write_text(
         "title: one\nfamilies: {one: {dtypes: [bf16], shapes: [[128, 4096, 4096]]}}\n"
     )
-    for name in ("__init__.py", "rule.py"):
+    for name in ("__init__.py", "timing.py"):
         before = (made / name).read_text()
         (made / name).write_text(f"{before}\n{RUNS}\n")
         assert refusal(lambda: package.contestants(made)).startswith(f"{name}: error[hand-edited]: edited by")
@@ -417,12 +417,12 @@ def test_a_package_that_was_edited_is_refused_and_not_imported_by_bench(made: Pa
         assert (code, f"{name}: error[hand-edited]" in err) == (1, True)
         (made / name).write_text(before)
     # As if somebody had written the hash too: it is not what this gemmgen makes.
-    edited = (made / "rule.py").read_text() + f"\n{RUNS}\n"
+    edited = (made / "timing.py").read_text() + f"\n{RUNS}\n"
     manifest = json.loads((made / MANIFEST).read_text())
-    (made / "rule.py").write_text(edited)
+    (made / "timing.py").write_text(edited)
     digest = hashlib.sha256(edited.encode()).hexdigest()
-    changed(made / MANIFEST, sha256={**manifest["sha256"], "rule.py": digest})
-    assert refusal(lambda: package.contestants(made)).startswith("rule.py: error[stale]")
+    changed(made / MANIFEST, sha256={**manifest["sha256"], "timing.py": digest})
+    assert refusal(lambda: package.contestants(made)).startswith("timing.py: error[stale]")
 
 
 def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(made: Path) -> None:
@@ -438,9 +438,9 @@ def test_what_python_would_import_in_place_of_a_package_s_files_is_not_imported(
         if path.parent != made:
             path.parent.rmdir()
     # The bytecode of another source, which Python would take for that of the file.
-    cached = Path(importlib.util.cache_from_source(str(made / "rule.py")))
+    cached = Path(importlib.util.cache_from_source(str(made / "timing.py")))
     cached.parent.mkdir(exist_ok=True)
-    source, status = compile(RUNS, "rule.py", "exec"), (made / "rule.py").stat()
+    source, status = compile(RUNS, "timing.py", "exec"), (made / "timing.py").stat()
     stamp = int(status.st_mtime).to_bytes(4, "little") + status.st_size.to_bytes(4, "little")
     cached.write_bytes(importlib.util.MAGIC_NUMBER + bytes(4) + stamp + marshal.dumps(source))
     specs, choose = package.contestants(made)
@@ -666,7 +666,7 @@ class Fuzz:
 def fuzz(made: Path, world: Path, gemmgen: Run) -> Fuzz:
     """Commands, and a good library to compare with."""
     base = {path.name: shape_of(path.read_text()) for path in made.glob("*.py")}
-    (kernel,) = [tree for name, tree in base.items() if name not in ("__init__.py", "rule.py", "measured.py")]
+    (kernel,) = [tree for name, tree in base.items() if name not in package.PARTS]
     shutil.copytree(made, world / "made" / "mylib")
     (world / "lib_a.yaml").write_text(SPEC)
     return Fuzz(world, gemmgen, {**base, "kernel": kernel})

@@ -60,7 +60,7 @@ def test_two_specs_of_one_name_are_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["rule", "measured"])
+@pytest.mark.parametrize("name", ["timing", "measured"])
 def test_a_kernel_of_the_name_of_a_part_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.yaml"
     shutil.copy(spec(SECOND), path)
@@ -171,7 +171,7 @@ def test_bytecode_that_python_does_not_check_is_named_and_goes(found: Path) -> N
     """Python runs it in place of the module, however the module reads."""
     foreign = found.parent / "foreign.py"
     foreign.write_text("raise SystemExit('foreign code')\n")
-    stem = "rule"
+    stem = "timing"
     kept = found / "__pycache__" / f"{stem}.cpython-311.pyc"
     py_compile.compile(
         str(foreign), cfile=str(kept), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
@@ -184,7 +184,7 @@ def test_bytecode_that_python_does_not_check_is_named_and_goes(found: Path) -> N
 
 
 def test_bytecode_that_python_wrote_is_left_alone_by_a_check(found: Path) -> None:
-    py_compile.compile(str(found / "rule.py"), doraise=True)
+    py_compile.compile(str(found / "timing.py"), doraise=True)
     other = found / "__pycache__" / "other.cpython-311.pyc"
     other.write_bytes(b"")
     assert package.check(found) == ()

@@ -10,16 +10,17 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from operator import itemgetter
-from typing import Final
+from typing import Final, cast
 
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.library.sources import Measurement, Sources
-from gemmgen.plan.decisions import LINES
+from gemmgen.plan.forecast import Forecast
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.planner import family_for
-from gemmgen.plan.wgmma.family import tried_rows
+from gemmgen.plan.search import traffic_of
+from gemmgen.plan.timing import Stream, Tiles
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem import Shape, shape_text
 
 KERNELS: Final = 48
@@ -45,89 +46,28 @@ SAMPLES: Final = 24
 
 # --- the rule: the planner's time, corrected by what was measured nearby
 
-NEARBY_EXPONENT: Final = 4
-"""How fast the weight of a measurement falls with its distance d: as (1 + d) to this power, d in octaves."""
-PRIOR: Final = 1.0
-"""The weight of no correction at all: as of a measurement at the very shape."""
 
+def forecast_of(kernels: Iterable[Kernel], measurements: Iterable[Measurement] = ()) -> Forecast[Kernel]:
+    """Return the times that are expected of kernels of one problem on one GPU.
 
-def octaves(left: Shape, right: Shape) -> float:
-    """Return how far two shapes are from each other: the distance of the logarithms of M, N and K."""
-    return math.sqrt(sum(math.log2(one / other) ** 2 for one, other in zip(left, right, strict=True)))
-
-
-def predicted(kernel: Kernel, shape: Shape) -> float:
-    """Return the planner's time for a shape, in seconds."""
-    return family_for(kernel).estimate(kernel, shape).seconds
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """The rule by which an untuned shape gets its kernel: the least time that is expected.
-
-    That is the planner's, times what was measured over what it predicts, of the same kernel at shapes nearby
-    (a mean of logarithms, by weights that fall with the distance), as far as that differs from all kernels'.
+    Raises GemmgenError (``library-rule``) for kernels that are not of Hopper.
     """
-
-    measurements: tuple[Measurement, ...]
-
-    @cached_property
-    def corrections(self) -> dict[Kernel, tuple[tuple[Shape, float], ...]]:
-        """By kernel, the logarithms of what was measured over what is predicted, shape by shape."""
-        found: dict[Kernel, list[tuple[Shape, float]]] = {}
-        for one in self.measurements:
-            correction = math.log(one.seconds / predicted(one.kernel, one.shape))
-            found.setdefault(one.kernel, []).append((one.shape, correction))
-        return {kernel: tuple(rows) for kernel, rows in found.items()}
-
-    @cached_property
-    def mean(self) -> float:
-        """The correction of a kernel of which nothing is known: the mean of all."""
-        every = [correction for rows in self.corrections.values() for _, correction in rows]
-        return math.fsum(every) / len(every) if every else 0.0
-
-    def seconds(self, kernel: Kernel, shape: Shape) -> float:
-        """Return the time that is expected of a kernel on a shape."""
-        weights, weighted = PRIOR, 0.0
-        for place, correction in self.corrections.get(kernel, ()):
-            weight = (1 + octaves(place, shape)) ** -NEARBY_EXPONENT
-            weights += weight
-            weighted += weight * (correction - self.mean)
-        return predicted(kernel, shape) * math.exp(self.mean + weighted / weights)
-
-    def best(self, kernels: Iterable[Kernel], shape: Shape) -> Kernel:
-        """Return the candidate of which the least time is expected, the first of equals."""
-        return min(candidates(kernels, shape), key=lambda kernel: self.seconds(kernel, shape))
+    rows: dict[Kernel, Tiles | Stream] = {kernel: row_of(kernel) for kernel in predictable("--from", kernels)}
+    measured = ((one.kernel, one.shape, one.seconds) for one in measurements)
+    first = next(iter(rows))
+    return Forecast(rows, card_of(first.gpu), traffic_of(first.problem), measured)
 
 
-LONGEST_LINE: Final = 32
-"""Tiles of a line that several waves walk without losing L2: as many were measured at 4096 x 4096 x 4096."""
+def predictable(place: str, kernels: Iterable[Kernel]) -> list[WgmmaKernel]:
+    """Return kernels whose times ``gemmgen.plan.timing`` predicts.
 
-
-def candidates(kernels: Iterable[Kernel], shape: Shape) -> list[Kernel]:
-    """Return the kernels that the planner would consider for a shape, or all where it would none.
-
-    Operands are exchanged for few rows; tiles that are walked line by line all run at the same time, or their
-    lines are short. Of what it does not consider, its times are no guide.
+    Raises GemmgenError (``library-rule``), at this place, for one that it does not predict.
     """
-    every = list(kernels)
-    kinds = tried_rows(shape)
-    considered = [kernel for kernel in every if getattr(kernel, "mma_rows", kinds[0]) in kinds] or every
-    return [kernel for kernel in considered if _walks_well(kernel, shape)] or considered
-
-
-def _walks_well(kernel: Kernel, shape: Shape) -> bool:
-    """Whether a kernel's order is one that the planner takes for a shape."""
-    tiles = kernel.tiles(shape)
-    line = tiles[0] if kernel.minor == "m" else tiles[1]
-    most = most_tiles(kernel)
-    return not most or math.prod(tiles) <= most or line <= LONGEST_LINE
-
-
-def most_tiles(kernel: Kernel) -> int:
-    """Return how many tiles run at once of a kernel that walks them line by line; 0 of other orders."""
-    by_lines = kernel.order in LINES and not getattr(kernel, "exchanged", False)
-    return kernel.resident_programs // kernel.splits_per_tile if by_lines else 0
+    found = list(kernels)
+    if not all(isinstance(kernel, WgmmaKernel) for kernel in found):
+        message = "has a kernel without a rule for shapes that were not tuned: those of Hopper have one"
+        raise GemmgenError([Diagnostic(place, "library-rule", message)])
+    return cast("list[WgmmaKernel]", found)
 
 
 # --- the kernels
@@ -263,7 +203,9 @@ def _table(
     kernels: Sequence[Kernel], measurements: tuple[Measurement, ...]
 ) -> dict[tuple[int, int], tuple[Range, ...]]:
     """Return the ranges of M of every N and K."""
-    forecast, ratios = Forecast(measurements), ratios_of(measurements)
+    if not measurements:
+        return {}
+    forecast, ratios = forecast_of(kernels, measurements), ratios_of(measurements)
     layers: dict[tuple[int, int], list[int]] = {}
     for m, n, k in sorted(ratios):
         layers.setdefault((n, k), []).append(m)
@@ -304,13 +246,13 @@ def _cheapest(kernels: Sequence[Kernel], ratios: Sequence[Mapping[Kernel, float]
     return min(ways.values(), key=lambda each: each[0])[1]
 
 
-def _until(forecast: Forecast, last: Range, kernel: Kernel, shape: Shape) -> int:
+def _until(forecast: Forecast[Kernel], last: Range, kernel: Kernel, shape: Shape) -> int:
     """Return the last M that a range's kernel is still expected to be the faster one at, of two tuned M."""
     low, high = last.tuned[-1], shape[0]
     between = sorted({round(low * (high / low) ** (step / SAMPLES)) for step in range(1, SAMPLES)})
     sampled = [m for m in between if low < m < high]
     gains = [
-        math.log(forecast.seconds(kernel, (m, *shape[1:])) / forecast.seconds(last.kernel, (m, *shape[1:])))
+        math.log(forecast.expected(kernel, (m, *shape[1:])) / forecast.expected(last.kernel, (m, *shape[1:])))
         for m in sampled
     ]
     sums = [math.fsum(gains[:count]) for count in range(len(sampled) + 1)]
@@ -395,12 +337,12 @@ def left_out(sources: Sources, limit: int = KERNELS, *, share: float = 0.1, seed
         held = set(layers[part::parts])
         known = tuple(one for one in sources.measurements if one.shape[1:] not in held)
         kernels = select(ratios_of(known), limit)
-        forecast = Forecast(_of(kernels, known))
+        forecast = forecast_of(kernels, _of(kernels, known)) if kernels else None
         for shape in (shape for shape in ratios if shape[1:] in held):
             measured = [kernel for kernel in kernels if kernel in ratios[shape]]
             able.append(len(measured))
-            if measured:
-                chosen[shape] = forecast.best(measured, shape)
+            if forecast and measured:
+                chosen[shape] = forecast.best(forecast.candidates(shape, measured), shape)
     found = figures(ratios, chosen)
     return found and LeftOut(found, len(able), sum(able) / len(able))
 

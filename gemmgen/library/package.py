@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import math
 import re
 import sys
 import textwrap
@@ -27,7 +26,7 @@ from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.launcher_file import LAUNCHER, launcher_text
-from gemmgen.library import LONGEST_LINE, NEARBY_EXPONENT, PRIOR, Choice, most_tiles
+from gemmgen.library import Choice, predictable
 from gemmgen.library.manifest import (
     LIBRARY_FORMAT,
     MANIFEST,
@@ -45,9 +44,11 @@ from gemmgen.library.manifest import (
 from gemmgen.library.sources import Sources, family_label, pinned_text, refuse_library
 from gemmgen.literals import python_literal
 from gemmgen.lower import lower
+from gemmgen.plan import forecast, timing
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.search import dram_bytes
-from gemmgen.plan.wgmma import WgmmaKernel, cost, family
+from gemmgen.plan.search import traffic_of
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem import Shape
 from gemmgen.product import Finding, Product, make, write_files
 from gemmgen.render import render_template
@@ -126,7 +127,9 @@ class Library:
         }
         found = {
             "__init__.py": render_template("library/init.py.j2", **values),
-            "rule.py": render_template("library/rule.py.j2", **values),
+            "forecast.py": _source(forecast),
+            "timing.py": _source(timing),
+            "coefficients.py": render_template("library/coefficients.py.j2", **values),
             "measured.py": render_template("library/measured.py.j2", **values),
             LAUNCHER: launcher_text(),
         }
@@ -150,6 +153,11 @@ class Library:
         }
         lines = [f"  {json.dumps(name)}: {_rows(value)}" for name, value in sections.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _source(module: ModuleType) -> str:
+    """Return the text of a module of gemmgen's, of which a library has a copy."""
+    return read_text(Path(str(module.__file__)))
 
 
 def _rows(value: object) -> str:
@@ -207,11 +215,7 @@ def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = F
         TableRow(n, k, tuple(TableRange(r.least, r.most, stems[r.kernel]) for r in ranges))
         for (n, k), ranges in choice.table.items()
     )
-    if not any(formula_of(kernel) for kernel in choice.kernels):
-        message = (
-            "has no kernel with a rule for shapes that were not tuned: those of Hopper with whole waves do"
-        )
-        raise GemmgenError([Diagnostic(name, "library-rule", message)])
+    predictable(name, choice.kernels)
     return Library(
         name,
         sources.problem,
@@ -288,144 +292,6 @@ def launched_early(kernel: Kernel, spec: Spec, title: str) -> str | None:
         return None
 
 
-# --- the rule's numbers
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """What the generated ``rule.Tiles`` has; there the fields are explained."""
-
-    exchanged: bool
-    most_tiles: int
-    minor: str
-    rows: int
-    columns: int
-    by_twos: bool
-    depth: int
-    ctas: int
-    programs: int
-    occupancy: int
-    tensor_cycles: float
-    smem_cycles: float
-    exposed: float
-    exposed_of_all: float
-    refill: float
-    refill_cover: float
-    shares: int
-    held: float
-    short: float
-    latency: float
-    loading: float
-    stages: int
-    outstanding: int
-    cluster_share: float
-    epilogue: float
-    ping_pong: bool
-    stage_bytes: int
-    start: float
-    round: float
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What the generated ``rule.Stream`` has; there the fields are explained."""
-
-    exchanged: bool
-    most_tiles: int
-    minor: str
-    rows: int
-    columns: int
-    depth: int
-    ctas: int
-    programs: int
-    occupancy: int
-    splits: int
-    steps: tuple[float, ...]
-    neighbours: float
-    loaded: float
-    start: float
-    round: float
-    sums: float
-    sums_of_program: float
-
-
-def formula_of(kernel: Kernel) -> Tiles | Stream | None:
-    """Return the numbers by which a library predicts a kernel's time as the planner does.
-
-    None of a kernel that it does not predict: of Blackwell, and one that divides its last wave.
-    """
-    if not isinstance(kernel, WgmmaKernel) or kernel.divides_last_wave:
-        return None
-    if kernel.splits > 1 or (kernel.exchanged and kernel.schedule_kind == "tiled"):
-        return _stream(kernel)
-    return _tiles(kernel)
-
-
-def _tiles(kernel: WgmmaKernel) -> Tiles:
-    covered = math.inf if kernel.outstanding_mmas else 0.0
-    idle, busy = (cost.exposed_ns(kernel, covered, share) for share in (0.0, 1.0))
-    # Without an MMA in flight the refill is among what is exposed already.
-    fills = bool(kernel.outstanding_mmas) and not (kernel.specialized or kernel.synchronous)
-    through = kernel.specialized and kernel.a_source == "registers" and not kernel.outstanding_mmas
-    apart = kernel.row_shares > 1 and not (kernel.outstanding_mmas or kernel.ping_pong)
-    written = kernel.stage_bytes / kernel.architecture.smem_bytes_per_cycle
-    clusters = kernel.cluster_size > 1
-    return Tiles(
-        exchanged=kernel.exchanged,
-        most_tiles=most_tiles(kernel),
-        minor=kernel.minor,
-        rows=kernel.program_tile_m,
-        columns=kernel.program_tile_n,
-        by_twos=kernel.staggered,
-        depth=kernel.cta_tile_k,
-        ctas=kernel.cluster_size,
-        programs=kernel.gpu.clusters(kernel.cluster_size),
-        occupancy=kernel.occupancy,
-        tensor_cycles=cost.mma_cycles(kernel),
-        smem_cycles=cost.smem_cycles(kernel) + cost.SMEM_WRITE_SHARE * written,
-        exposed=idle,
-        exposed_of_all=busy - idle,
-        refill=cost.REFILL_NS[kernel.schedule_kind] if fills else 0,
-        refill_cover=cost.refill_cover(kernel) if fills else 0,
-        shares=kernel.row_shares,
-        held=cost.held_a_ns(kernel) if through else 0,
-        short=cost.SHORT_STEP_NS if cost.row_share(kernel) < 1 else 0,
-        latency=cost.load_latency_ns(kernel),
-        loading=cost.loading_ns(kernel),
-        stages=kernel.stages,
-        outstanding=kernel.outstanding_mmas,
-        cluster_share=cost.CLUSTER_SHARE * clusters,
-        epilogue=cost.epilogue_ns(kernel) * (cost.EPILOGUE_SHARE_OF_CONSUMERS_APART if apart else 1),
-        ping_pong=kernel.ping_pong,
-        stage_bytes=kernel.stage_bytes,
-        start=cost.start_ns(kernel),
-        round=0 if kernel.persistent else cost.ROUND_NS,
-    )
-
-
-def _stream(kernel: WgmmaKernel) -> Stream:
-    alone = kernel.occupancy == 1
-    return Stream(
-        exchanged=kernel.exchanged,
-        most_tiles=most_tiles(kernel),
-        minor=kernel.minor,
-        rows=kernel.program_tile_m,
-        columns=kernel.program_tile_n,
-        depth=kernel.cta_tile_k,
-        ctas=kernel.cluster_size,
-        programs=kernel.gpu.clusters(kernel.cluster_size),
-        occupancy=kernel.occupancy,
-        splits=kernel.splits,
-        steps=tuple(cost.streamed_step_ns(kernel, ctas) for ctas in range(1, kernel.occupancy + 1)),
-        neighbours=cost.bytes_of_neighbours(kernel) / 2 / cost.TPC_BYTES_PER_NS if alone else 0,
-        loaded=cost.sent_bytes(kernel) / cost.ALL_SMS_BYTES_PER_NS,
-        start=cost.STREAM_START_NS + (cost.ROLES_START_NS if kernel.specialized else 0),
-        round=cost.STREAM_ROUND_NS,
-        sums=cost.splits_ns(kernel, 0),
-        sums_of_program=cost.splits_ns(kernel, 1) - cost.splits_ns(kernel, 0),
-    )
-
-
 # --- what the templates see
 
 
@@ -434,12 +300,6 @@ class LibraryView:
     """A library as its templates see it."""
 
     library: Library
-
-    cost = cost
-    family = family
-    prior = PRIOR
-    nearby_exponent = NEARBY_EXPONENT
-    longest_line = LONGEST_LINE
 
     @property
     def plan(self) -> Kernel:
@@ -450,11 +310,6 @@ class LibraryView:
     def wrapper(self) -> Wrapper:
         """The public function of its module."""
         return Wrapper(self.plan)
-
-    @property
-    def gpu(self) -> object:
-        """The GPU that its kernels are planned for."""
-        return self.plan.gpu
 
     @cached_property
     def unordered(self) -> tuple[str, ...]:
@@ -484,7 +339,7 @@ class LibraryView:
     @property
     def candidates(self) -> str:
         """The expression of the kernels that the rule chooses from."""
-        return f"{'_' if self.unordered else 'rule.'}candidates(m, n, k)"
+        return "_candidates(forecast, shape)" if self.unordered else "forecast.candidates(shape)"
 
     @property
     def title(self) -> str:
@@ -601,76 +456,28 @@ class LibraryView:
     # --- the rule
 
     @property
-    def formulas(self) -> Iterator[tuple[str, str]]:
-        """Yield what the rule knows of each kernel, as a call."""
+    def coefficients(self) -> Iterator[str]:
+        """Yield each kernel with its row, as an item of a dict."""
         for member in self.library.members:
-            found = formula_of(member.product.plan)
-            if found:
-                head = f"{type(found).__name__}("
-                items = [f"{name}={_number(value)}" for name, value in asdict(found).items()]
-                place = f"    {python_literal(member.stem)}: {head}"
-                yield member.stem, fit(head, items, ")", indent=len(place) - len(head), margin=4)
+            (kernel,) = predictable(member.stem, [member.product.plan])
+            yield f"{python_literal(member.stem)}: {_call(row_of(kernel))}"
 
     @property
-    def most_of_few_tiles(self) -> int:
-        """The elements of a D of few tiles."""
-        return family.FEW_TILES * family.FEW_ROWS**2
+    def fields(self) -> Iterator[str]:
+        """Yield comments that name the numbers of a row."""
+        for kind in (timing.Tiles, timing.Stream):
+            text = f"{kind.__name__}({', '.join(kind._fields)})"
+            yield textwrap.fill(text, LINE_LENGTH, initial_indent="# ", subsequent_indent="#   ")
 
     @property
-    def a_bytes(self) -> str:
-        """Of an element of A."""
-        return _number(self.plan.problem.a.dtype.bits / 8)
+    def card(self) -> Iterator[str]:
+        """Yield what the GPU delivers that its kernels are planned for, as keywords."""
+        return _keywords(card_of(self.plan.gpu))
 
     @property
-    def b_bytes(self) -> str:
-        """Of an element of B."""
-        return _number(self.plan.problem.b.dtype.bits / 8)
-
-    @property
-    def plain_d_bytes(self) -> int:
-        """Of an element of D."""
-        return self.plan.problem.d.bytes
-
-    @property
-    def d_bytes(self) -> int:
-        """The same, and of one of C."""
-        return self.plan.problem.d.bytes + (self.plan.problem.c.bytes if self.plan.problem.c else 0)
-
-    @property
-    def with_c(self) -> str:
-        """What D_BYTES has besides."""
-        return ", with C's" if self.plan.problem.c else ""
-
-    @property
-    def row_bytes(self) -> int:
-        """Of all vectors along M, an element each."""
-        return self._vector_bytes((2, 1, 1), (1, 1, 1)) - self._matrix_bytes((2, 1, 1), (1, 1, 1))
-
-    @property
-    def column_bytes(self) -> int:
-        """Of all vectors along N, an element each."""
-        return self._vector_bytes((1, 2, 1), (1, 1, 1)) - self._matrix_bytes((1, 2, 1), (1, 1, 1))
-
-    def _vector_bytes(self, more: tuple[int, int, int], less: tuple[int, int, int]) -> int:
-        problem = self.plan.problem
-        return dram_bytes(problem, more) - dram_bytes(problem, less)
-
-    def _matrix_bytes(self, more: tuple[int, int, int], less: tuple[int, int, int]) -> int:
-        def total(m: int, n: int, k: int) -> int:
-            problem = self.plan.problem
-            return m * n * self.d_bytes + m * k * problem.a.dtype.bytes + n * k * problem.b.dtype.bytes
-
-        return total(*more) - total(*less)
-
-    @property
-    def dram_bytes_per_ns(self) -> str:
-        """What DRAM delivers to kernels of tiles."""
-        return _number(cost.DRAM_BYTES_SHARE * self.plan.gpu.dram_bytes_per_second / 1e9)
-
-    @property
-    def stream_bytes_per_ns(self) -> str:
-        """What DRAM delivers to kernels that stream."""
-        return _number(cost.DRAM_SHARE * self.plan.gpu.dram_bytes_per_second / 1e9)
+    def traffic(self) -> Iterator[str]:
+        """Yield the bits of elements in DRAM, as keywords."""
+        return _keywords(traffic_of(self.plan.problem))
 
     # --- what was measured
 
@@ -697,6 +504,18 @@ def _entry(key: str, items: Sequence[str]) -> str:
     if len(items) == 1 and len(line) <= LINE_LENGTH:
         return line
     return f"    {key}: (\n" + "".join(f"        {item},\n" for item in items) + "    ),"
+
+
+def _call(row: timing.Tiles | timing.Stream) -> str:
+    """Return a row of a kernel as a call in a line: its numbers without loss, the last ones if they count."""
+    values = list(zip(row, row._fields, strict=True))
+    while values and row._field_defaults.get(values[-1][1]) == values[-1][0]:
+        values.pop()
+    return f"{type(row).__name__}({', '.join(python_literal(value) for value, _ in values)})"
+
+
+def _keywords(row: timing.Card | timing.Traffic) -> Iterator[str]:
+    return (f"{name}={value!r}" for name, value in row._asdict().items())
 
 
 def _number(value: object) -> str:
@@ -895,7 +714,7 @@ def check(package: Path) -> tuple[Finding, ...]:
     stale = [
         name
         for name, text in expected.items()
-        if name != MANIFEST and read_bytes(package / name) != text.encode()
+        if name != MANIFEST and (name not in manifest.sha256 or read_bytes(package / name) != text.encode())
     ]
     remedy = f"`gemmgen library {package.as_posix()} --refresh` rewrites it"
     return tuple(

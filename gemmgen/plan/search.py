@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from gemmgen.plan.decisions import pinned, searched
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.rule import Rule, Violation, decisions_read, first_broken, judge
+from gemmgen.plan.timing import Traffic, moved_bytes
 from gemmgen.problem import Matmul, Request, Shape
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.spec import SpecFile
@@ -76,13 +77,27 @@ def l2_bytes(kernel: Kernel, shape: Shape, step_bytes: float) -> int:
 def dram_bytes(problem: Matmul, shape: Shape) -> int:
     """Return the fewest bytes from and to DRAM: all that is read, and D written, once."""
     m, n, k = shape
-    total = m * n * (problem.d.bytes + (problem.c.bytes if problem.c else 0))
-    for operand, rows in ((problem.a, m), (problem.b, n)):
-        total += rows * k * operand.dtype.bits // 8
-        total += rows * math.ceil(k / operand.scale.vector) if operand.scale else 0
-    lengths = {"m": m, "n": n}
-    vectors = (lengths[OPERATIONS[name].along] * problem.vector_dtype(name).bytes for name in problem.vectors)
-    return total + sum(vectors)
+    scales = sum(
+        rows * math.ceil(k / operand.scale.vector)
+        for operand, rows in ((problem.a, m), (problem.b, n))
+        if operand.scale
+    )
+    return moved_bytes(traffic_of(problem), *shape).every + scales
+
+
+def traffic_of(problem: Matmul) -> Traffic:
+    """Return the bits of elements in DRAM, without block scales."""
+    bits = {"m": 0, "n": 0}
+    for name in problem.vectors:
+        bits[OPERATIONS[name].along] += problem.vector_dtype(name).bits
+    return Traffic(
+        a=problem.a.dtype.bits,
+        b=problem.b.dtype.bits,
+        c=problem.c.bits if problem.c else 0,
+        d=problem.d.bits,
+        row_vectors=bits["m"],
+        column_vectors=bits["n"],
+    )
 
 
 def whole_cycles(terms: dict[str, float]) -> float:

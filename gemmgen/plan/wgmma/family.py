@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.plan.decisions import LINES
+from gemmgen.plan.forecast import FEW_ROWS, FEW_TILES, has_few_tiles, tried_exchanged
 from gemmgen.plan.rule import altered
 from gemmgen.plan.search import (
     Branch,
@@ -140,22 +141,9 @@ place, but 192 columns 2 % more; of 16 bits up to 8 % less, but 96, 160 and 192 
 NARROWEST_BESIDE_REGISTERS = 144
 """Columns of a composed tile of two consumers from which on an A of 16 bits passes through registers."""
 
-FEW_ROWS = 64
-"""Rows of A up to which the operands are exchanged, unless a spec decides otherwise: the time is then that of
-reading B, for which the ring may be as deep as shared memory is, and tiles as many as keep all SMs reading.
-"""
-
-FEW_TILES = 64
-"""Tiles of as many rows and columns up to which programs have to divide a long K: operands are then tried
-exchanged as for few rows, and as they are, with roles and in clusters that share tiles.
-"""
-
-LONG_K = 8192
-"""From where on it is: shorter ones of many rows were not measured."""
-
 LONGEST_K = 16_384
-"""From where on programs divide it so often that a second kernel may add up their sums; shorter ones were not
-measured.
+"""K from which on programs divide it so often that a second kernel may add up their sums; shorter ones were
+not measured.
 """
 
 PARALLEL_CHOICES: Choices = {"splits": (4, 7, 8, 15, 16, 30, 32, 64), "cta_tile_n": (64, 128, 256)}
@@ -513,26 +501,20 @@ def _widths(request: Request, rows: int, *, tried: Collection[int], together: in
     return tuple(dict.fromkeys(columns for columns in fewest if columns and columns not in tried))
 
 
-def _has_few_tiles(shape: Shape) -> bool:
-    """Whether programs have to divide K to fill the GPU: there are few tiles, of more than few rows."""
-    rows, columns, depth = shape
-    return rows > FEW_ROWS and rows * columns <= FEW_TILES * FEW_ROWS**2 and depth >= LONG_K
-
-
 def _is_of_a_wave(request: Request, decided: Collection[str]) -> bool:
     """Whether kernels without roles are tried too: all tiles of a problem may run at the same time."""
     if OF_ROLES & {*decided}:
         return False
     most = WAVE_TILE * request.gpu.sm_count
     return any(
-        rows > FEW_ROWS and rows * columns <= most and not _has_few_tiles((rows, columns, depth))
+        rows > FEW_ROWS and rows * columns <= most and not has_few_tiles(rows, columns, depth)
         for rows, columns, depth in request.planned_shapes
     )
 
 
 def _is_of_long_k(request: Request) -> bool:
     """Whether any of the problems that a kernel is chosen for is of a long K and few tiles."""
-    return any(map(_has_few_tiles, request.planned_shapes))
+    return any(has_few_tiles(*shape) for shape in request.planned_shapes)
 
 
 def _reduces_apart(request: Request, decided: Collection[str], tried: Collection[str]) -> bool:
@@ -580,9 +562,7 @@ def _mma_rows(request: Request, stated: Values, wanted: Choices) -> tuple[object
 
 def tried_rows(shape: Shape) -> tuple[str, ...]:
     """Return the dimensions to try along the instruction's rows for a problem [M, N, K]."""
-    if shape[0] <= FEW_ROWS:
-        return ("n",)
-    return ("n", "m") if _has_few_tiles(shape) else ("m",)
+    return tuple("n" if exchanged else "m" for exchanged in tried_exchanged(*shape))
 
 
 def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Literal
 from gemmgen.hardware import WGMMA
 from gemmgen.plan.decisions import Decisions
 from gemmgen.plan.kernel import Geometry
+from gemmgen.plan.timing import chunks
 from gemmgen.spec.model import (
     EarlyOperand,
     LastWave,
@@ -125,13 +126,7 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         A module's ``divide`` says why. Programs without a chunk share what is behind them. Where all waves
         are whole, a tile is a chunk.
         """
-        divided = tiles % programs
-        steps = max(-(-divided * k_steps // programs), min(self.least_steps, k_steps)) if divided else k_steps
-        count = k_steps // steps
-        longer = -(-k_steps // count)
-        if 2 * (k_steps - count * steps) < steps or longer - steps < self.least_saved_steps:
-            count, steps = -(-k_steps // longer), longer
-        return count, steps
+        return chunks(tiles, k_steps, programs, self.least_steps, self.least_saved_steps)
 
     @property
     def deterministic(self) -> bool:

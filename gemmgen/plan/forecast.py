@@ -1,0 +1,132 @@
+"""Which of several kernels a problem [M, N, K] gets: the one of which the least time is expected.
+
+That is the time that ``timing`` predicts, corrected by what the same kernel took at the shapes nearby on
+which it was measured. gemmgen fills the tables of libraries by this file. Each library has a copy of it, by
+which it chooses for shapes that were not tuned.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+from .timing import Card, Moved, Stream, Tiles, Traffic, grid, moved_bytes, predicted
+
+Shape = tuple[int, int, int]
+"""M, N and K."""
+Logarithms = tuple[float, float, float]
+"""Of M, N and K, to the base of 2: their differences are octaves."""
+Name = TypeVar("Name", bound=Hashable)
+
+NEARBY_EXPONENT = 4
+"""How fast the weight of a measurement falls with its distance d: as (1 + d) to this power, d in octaves."""
+PRIOR = 1.0
+"""The weight of no correction at all: as of a measurement at the very shape."""
+FEW_ROWS = 64
+"""Rows of A up to which the operands are exchanged: the time is then that of reading B, for which the ring
+may be as deep as shared memory is, and tiles as many as keep all SMs reading.
+"""
+FEW_TILES = 64
+"""Tiles of as many rows and columns up to which programs have to divide a long K: operands are then tried
+exchanged as for few rows, and as they are, with roles and in clusters that share tiles.
+"""
+LONG_K = 8192
+"""K from which on that is tried: shorter ones of many rows were not measured."""
+LONGEST_LINE = 32
+"""Tiles of a line that several waves walk without losing L2: as many were measured at 4096 x 4096 x 4096."""
+
+
+def has_few_tiles(m: int, n: int, k: int) -> bool:
+    """Whether programs have to divide K to fill the GPU: there are few tiles, of more than few rows."""
+    return m > FEW_ROWS and m * n <= FEW_TILES * FEW_ROWS**2 and k >= LONG_K
+
+
+def tried_exchanged(m: int, n: int, k: int) -> tuple[bool, ...]:
+    """Return for a problem whether the planner tries exchanged operands, others, or both, the first first."""
+    if m <= FEW_ROWS:
+        return (True,)
+    return (True, False) if has_few_tiles(m, n, k) else (False,)
+
+
+def walks_well(kernel: Tiles | Stream, m: int, n: int) -> bool:
+    """Whether a kernel's order of tiles suits a problem: one wave in any order, several by short lines."""
+    if not kernel.line:
+        return True
+    tiles_m, tiles_n = grid(kernel, m, n)
+    splits = kernel.splits if isinstance(kernel, Stream) else 1
+    line = tiles_m if kernel.line == "m" else tiles_n
+    return tiles_m * tiles_n <= kernel.programs * kernel.occupancy // splits or line <= LONGEST_LINE
+
+
+class Forecast(Generic[Name]):
+    """The times that are expected of kernels on one GPU."""
+
+    def __init__(
+        self,
+        kernels: Mapping[Name, Tiles | Stream],
+        card: Card,
+        traffic: Traffic,
+        measured: Iterable[tuple[Name, Shape, float]] = (),
+    ) -> None:
+        """Take the rows of kernels by their names, and the seconds that they took on shapes.
+
+        A correction is the logarithm of measured over predicted time. A kernel that was not measured has the
+        mean of all corrections.
+        """
+        self.kernels, self.card, self.traffic = kernels, card, traffic
+        self.corrections: dict[Name, list[tuple[Shape, Logarithms, float]]] = {}
+        for name, shape, seconds in measured:
+            correction = math.log(seconds / self.predicted(name, shape))
+            self.corrections.setdefault(name, []).append((shape, _logarithms(shape), correction))
+        every = [correction for rows in self.corrections.values() for *_, correction in rows]
+        self.mean = math.fsum(every) / len(every) if every else 0.0
+
+    def candidates(self, shape: Shape, names: Iterable[Name] | None = None) -> list[Name]:
+        """Return the kernels that the planner would consider for a shape, or all where it would none.
+
+        Operands are exchanged for few rows; tiles that are walked line by line all run at the same time, or
+        their lines are short. Of what the planner does not consider, its times are no guide.
+        """
+        every = list(self.kernels if names is None else names)
+        kinds = tried_exchanged(*shape)
+        considered = [name for name in every if self.kernels[name].exchanged in kinds] or every
+        return [name for name in considered if walks_well(self.kernels[name], *shape[:2])] or considered
+
+    def predicted(self, name: Name, shape: Shape) -> float:
+        """Return the seconds that a kernel is predicted to take on a shape."""
+        return predicted(self.kernels[name], self.card, moved_bytes(self.traffic, *shape), *shape)
+
+    def expected(self, name: Name, shape: Shape) -> float:
+        """Return the seconds that are expected: those predicted, corrected by what was measured nearby."""
+        return self._expected(name, shape, _logarithms(shape), moved_bytes(self.traffic, *shape))
+
+    def best(self, names: Iterable[Name], shape: Shape) -> Name:
+        """Return the kernel of which the least time is expected, the first of equals."""
+        place, moved = _logarithms(shape), moved_bytes(self.traffic, *shape)
+        return min(names, key=lambda name: self._expected(name, shape, place, moved))
+
+    def nearest(self, name: Name, shape: Shape) -> Shape | None:
+        """Return the shape nearest to this one on which a kernel was measured, None without any."""
+        place = _logarithms(shape)
+        rows = self.corrections.get(name, ())
+        return min(rows, key=lambda row: math.dist(row[1], place))[0] if rows else None
+
+    def _expected(self, name: Name, shape: Shape, place: Logarithms, moved: Moved) -> float:
+        """Return the seconds that are expected.
+
+        The correction is a mean, by weights that fall with the distance in octaves, of how far the kernel's
+        own corrections are from the mean of all kernels.
+        """
+        seconds = predicted(self.kernels[name], self.card, moved, *shape)
+        if not self.corrections:
+            return seconds
+        weights, weighted = PRIOR, 0.0
+        for _, known, correction in self.corrections.get(name, ()):
+            weight = (1 + math.dist(known, place)) ** -NEARBY_EXPONENT
+            weights += weight
+            weighted += weight * (correction - self.mean)
+        return seconds * math.exp(self.mean + weighted / weights)
+
+
+def _logarithms(shape: Shape) -> Logarithms:
+    m, n, k = shape
+    return math.log2(m), math.log2(n), math.log2(k)

@@ -1,0 +1,309 @@
+"""How long a Hopper kernel takes on a problem [M, N, K]: a formula of a row of numbers for the kernel.
+
+``docs/planner.md`` of gemmgen explains the terms. gemmgen's planner makes the rows and ranks kernels by this
+file; each library has a copy of it beside its rows. All times are in nanoseconds; "CTA" is a thread block,
+"stage" is one slot of the ring in shared memory that holds a K step of A and B.
+"""
+
+import math
+from typing import NamedTuple
+
+
+class Card(NamedTuple):
+    """What one GPU delivers."""
+
+    sm_count: int
+    dram_bytes_per_second: float  # by the datasheet
+    tensor_cycles_per_ns: float  # clock of the SMs while few of them multiply
+    power_cycles_per_ns: float  # clock at the power limit, while all of them multiply
+    power_exponent: float  # by which the clock rises from there while tensor cores idle
+    l2_bytes_per_ns: float  # to all SMs, for kernels of `Tiles`
+    l2_overlap: float  # exponent by which the times of L2 and of an SM add up
+    dram_share: float  # of the datasheet's bandwidth, for kernels of `Tiles`
+    dram_overlap: float  # exponent by which the time of DRAM adds to these
+    stream_l2_bytes_per_ns: float  # the same three for kernels of `Stream`
+    stream_dram_share: float
+    stream_overlap: float
+
+
+class Traffic(NamedTuple):
+    """Bits in DRAM of one element of each matrix, and of one element of all vectors together."""
+
+    a: int
+    b: int
+    c: int  # 0 without C
+    d: int
+    row_vectors: int  # with one element for each row of D
+    column_vectors: int
+
+
+class Moved(NamedTuple):
+    """Bytes from and to DRAM for a problem."""
+
+    every: int  # each matrix and vector once
+    operands_and_d: int  # the same without C and vectors
+
+
+class Tiles(NamedTuple):
+    """A kernel whose SMs compute tiles of D in rounds, each a main loop over K and an epilogue."""
+
+    exchanged: bool  # B's columns are the rows of the MMA instruction
+    line: str  # "m" or "n": tiles are walked line by line along it; "" in other orders
+    rows: int  # of D, that a program computes at a time
+    columns: int
+    together: int  # tiles along N that come together: 2 where they are staggered
+    depth: int  # of K, in a step
+    ctas: int  # of a program
+    programs: int  # that the GPU holds, one on each SM or cluster of SMs
+    occupancy: int  # programs that share an SM
+    tensor_cycles: float  # of the tensor cores, for a CTA's K step
+    smem_cycles: float  # of shared memory, for a CTA's K step
+    exposed: float  # time of a K step without an MMA in flight
+    exposed_of_all: float  # more of that where all SMs work
+    refill: float  # time to ask for the next stage, where no producer warp does
+    refill_cover: float  # share of a step's MMA behind which that is hidden
+    shares: int  # consumers that divide a tile
+    held: float  # time of a K step in which a consumer brings A to registers; 0 where it does not
+    short_step: float  # added to a step of less than 128 bytes
+    latency: float  # from asking for a stage to its first bytes
+    loading: float  # from a stage's first bytes to its last
+    stages: int
+    outstanding: int  # MMAs in flight when the next one is issued
+    stage_bytes: int
+    epilogue: float  # of a tile, with its start
+    turn: float  # from one ping-pong consumer's MMA to the other's; 0 without ping-pong
+    cluster_share: float  # of the main loop, in which CTAs of a cluster wait for each other
+    occupancy_share: float  # of the main loop, in which CTAs on one SM wait for each other
+    start: float  # from launch to the first MMA, and from the last store to the next launch
+    next_round: float  # from one program's end to the first MMA of the next in its place
+    delivery: float = 1.0  # share of L2 and DRAM that is left by the kernel ahead, which still runs
+    least_steps: int = 0  # of a chunk, where stream-K divides the last wave; 0 where it does not
+    least_saved_steps: int = 0  # for which programs share what is behind the chunks
+    leave_sums: float = 0.0  # for a chunk to leave its sums in memory
+    sums_of_chunk: float = 0.0  # to add up those of one chunk
+
+
+class Stream(NamedTuple):
+    """A kernel that streams B past few rows of A, or whose programs divide K. Fields as in `Tiles`."""
+
+    exchanged: bool
+    line: str
+    rows: int
+    columns: int
+    together: int
+    depth: int
+    ctas: int
+    programs: int
+    occupancy: int
+    splits: int  # of K
+    multiply: float  # to issue the MMAs of a K step
+    issue: float  # of a K step, beside its MMAs
+    drain: float  # of a step's MMAs, and to ask for its stage again; 0 where others cover for that
+    latency: float
+    loading: float  # of a stage into one SM
+    stages: int
+    outstanding: int
+    neighbours: float  # for two SMs side by side to load a K step each; 0 where CTAs share an SM
+    sent_bytes: float  # by L2, for a program's K step
+    start: float
+    next_round: float
+    sums: float = 0.0  # to add up the splits
+    sums_of_program: float = 0.0  # the same for each program, where a second kernel adds up
+    delivery: float = 1.0
+    early: float = 0.0  # by which a kernel starts sooner that is launched before the one ahead has ended
+    early_places: float = 0.0  # share of the GPU from which on it loses nothing by that; 0: it never does
+    early_loss: float = 0.0  # of its time, for each place that is left
+    early_steps: float = 0.0  # K steps that are loaded ahead and cover for that loss
+
+
+STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "short ring")
+"""What a K step cannot be shorter than."""
+ROUND_CAUSES = ("turns", "epilogue", "cluster", "shared SM", "splits")
+"""What an SM does beside its main loops."""
+
+
+def grid(kernel: Tiles | Stream, m: int, n: int) -> tuple[int, int]:
+    """Return the tiles along M and along N."""
+    return -(-m // kernel.rows), -(-n // (kernel.together * kernel.columns)) * kernel.together
+
+
+def moved_bytes(traffic: Traffic, m: int, n: int, k: int) -> Moved:
+    """Return the bytes from and to DRAM: each matrix and vector once."""
+    a, b, d = m * k * traffic.a // 8, n * k * traffic.b // 8, m * n * traffic.d // 8
+    others = (m * n * traffic.c + m * traffic.row_vectors + n * traffic.column_vectors) // 8
+    return Moved(a + b + d + others, a + b + d)
+
+
+def predicted(kernel: Tiles | Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> float:
+    """Return the seconds that a kernel takes, no less than DRAM does."""
+    sms = sum(causes(kernel, card, moved, m, n, k).values()) / 1e9
+    dram = moved.every / card.dram_bytes_per_second
+    return sms if sms > dram else dram
+
+
+def causes(kernel: Tiles | Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:
+    """Return the time by cause: the ideal one, and what is lost on top of it."""
+    if not kernel.programs:
+        return {"tensor cores": math.inf}  # a cluster of more CTAs than the GPU has SMs
+    if isinstance(kernel, Tiles):
+        return _of_tiles(kernel, card, moved, m, n, k)
+    return _of_stream(kernel, card, moved, m, n, k)
+
+
+def together(exponent: float, one: float, other: float, third: float = 0.0) -> float:
+    """Return the time of what overlaps, but not wholly: longer than each where they are near each other."""
+    return (one**exponent + other**exponent + third**exponent) ** (1 / exponent)
+
+
+# --- tiles in rounds
+
+
+def step(kernel: Tiles, ctas: int, rate: float, share: float) -> tuple[float, ...]:
+    """Return by ``STEP_CAUSES`` the time that a K step of as many CTAs on an SM cannot be shorter than.
+
+    CTAs share the cycles of an SM, `rate` of them in a nanosecond; what one of them waits for passes while
+    another multiplies. A stage is free again when its MMA has retired, or, with one in flight, when the next
+    one is issued. `share` is that of the SMs which are at work.
+    """
+    mma, smem = kernel.tensor_cycles / rate, kernel.smem_cycles / rate
+    busy = mma if mma > smem else smem
+    busy += kernel.exposed + kernel.exposed_of_all * share
+    refill = kernel.refill - kernel.refill_cover * mma
+    if refill > 0:
+        busy += refill
+    if kernel.held:
+        busy = max(busy, mma / kernel.shares + kernel.held)
+    busy += kernel.short_step
+    lap = kernel.latency + ctas * kernel.loading + (0.0 if kernel.outstanding else busy)
+    return ctas * mma, ctas * smem, busy, lap / max(1, kernel.stages - kernel.outstanding)
+
+
+def chunks(tiles: int, k_steps: int, programs: int, least: int, least_saved: int) -> tuple[int, int]:
+    """Return the chunks of a tile of stream-K's last wave, and the K steps of each.
+
+    Programs without a chunk share what is behind them. Where all waves are whole, a tile is a chunk.
+    """
+    divided = tiles % programs
+    steps = max(-(-divided * k_steps // programs), min(least, k_steps)) if divided else k_steps
+    count = k_steps // steps
+    longer = -(-k_steps // count)
+    if 2 * (k_steps - count * steps) < steps or longer - steps < least_saved:
+        count, steps = -(-k_steps // longer), longer
+    return count, steps
+
+
+def _last_wave(kernel: Tiles, tiles: int, k_steps: int) -> tuple[float, float]:
+    """Return the main loops of the busiest program under stream-K, and the time to add up a tile's chunks."""
+    programs = kernel.programs * kernel.occupancy
+    waves, divided = divmod(tiles, programs)
+    count, steps = chunks(tiles, k_steps, programs, kernel.least_steps, kernel.least_saved_steps)
+    if not divided or steps == k_steps:
+        return waves + bool(divided), 0.0
+    behind = max(0, k_steps - count * steps)
+    if not behind:
+        return waves + steps / k_steps, kernel.leave_sums + count * kernel.sums_of_chunk
+    # A program without a chunk has a piece of each tile that its share meets, and leaves the sums of all.
+    pieces = -(-steps // behind)
+    sums = pieces * (kernel.leave_sums + kernel.sums_of_chunk)
+    return waves + steps / k_steps, sums + kernel.leave_sums + (count + 2) * kernel.sums_of_chunk
+
+
+def _of_tiles(kernel: Tiles, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:
+    tiles_m, tiles_n = grid(kernel, m, n)
+    tiles = tiles_m * tiles_n
+    per_sm = -(-tiles // kernel.programs)
+    ctas = min(kernel.occupancy, per_sm)
+    rounds = -(-per_sm // ctas)
+    k_steps = -(-k // kernel.depth)
+    loops, sums = _last_wave(kernel, tiles, k_steps) if kernel.least_steps else (rounds, 0.0)
+    tiles *= kernel.ctas
+    share = min(1.0, tiles / (loops * ctas * card.sm_count))
+    dram = moved.every / (card.dram_share * kernel.delivery * card.dram_bytes_per_second / 1e9)
+    l2 = tiles * k_steps * kernel.stage_bytes / (card.l2_bytes_per_ns * kernel.delivery)
+    tile_fma = kernel.rows * kernel.columns * kernel.depth // kernel.ctas
+    ideal = m * n * k / tile_fma * kernel.tensor_cycles / card.sm_count
+    fastest = ideal / card.tensor_cycles_per_ns
+
+    def busiest_sm(main_loop: float) -> tuple[tuple[float, ...], float, float]:
+        """Return an SM's time beside its main loops, by cause, all its time, and that with L2 and DRAM."""
+        beside = (*_beside_main_loops(kernel, main_loop, rounds, ctas), sums)
+        alone = loops * main_loop + sum(beside)
+        return beside, alone, together(card.dram_overlap, together(card.l2_overlap, alone, l2), dram)
+
+    # Power limits the clock by how busy the tensor cores are, however deep the ring is.
+    *unhindered, _ = step(kernel, ctas, card.tensor_cycles_per_ns, share)
+    used = min(1.0, fastest / busiest_sm(k_steps * max(unhindered))[-1])
+    rate = min(card.tensor_cycles_per_ns, card.power_cycles_per_ns * used**-card.power_exponent)
+
+    steps = step(kernel, ctas, rate, share)
+    slowest = max(steps)
+    beside, alone, total = busiest_sm(k_steps * slowest)
+    found = {
+        "tensor cores": fastest,
+        "power": ideal / rate - fastest,
+        "idle SMs": loops * k_steps * steps[0] - ideal / rate,
+    }
+    if slowest > steps[0]:
+        found[STEP_CAUSES[steps.index(slowest)]] = loops * k_steps * (slowest - steps[0])
+    found.update(zip(ROUND_CAUSES, beside, strict=True))
+    found["DRAM" if dram > l2 else "L2"] = total - alone
+    found["start"] = kernel.start + (rounds - 1) * kernel.next_round
+    return found
+
+
+def _beside_main_loops(kernel: Tiles, main_loop: float, rounds: int, ctas: int) -> tuple[float, ...]:
+    """Return by ``ROUND_CAUSES`` the time of all rounds of an SM that no main loop covers, without splits."""
+    epilogues = rounds * kernel.epilogue
+    if kernel.turn:
+        # One consumer stores while the other multiplies, except the last tile; before the first nothing ran.
+        epilogues = kernel.epilogue + rounds * max(0.0, (kernel.epilogue - main_loop - kernel.turn) / 2)
+    cluster = rounds * kernel.cluster_share * main_loop
+    shared = rounds * kernel.occupancy_share * main_loop if ctas > 1 else 0.0
+    return (rounds - 1) * kernel.turn, epilogues, cluster, shared
+
+
+# --- streams
+
+
+def stream_step(kernel: Stream, ctas: int) -> float:
+    """Return the time that a K step of as many CTAs on an SM cannot be shorter than."""
+    drained = kernel.multiply + kernel.drain
+    lap = kernel.latency + ctas * kernel.loading + (0.0 if kernel.outstanding else drained)
+    ring = lap / max(1, kernel.stages - kernel.outstanding)
+    return max(ctas * kernel.loading, ctas * kernel.multiply, drained + kernel.issue, ring)
+
+
+def _of_stream(kernel: Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:
+    tiles_m, tiles_n = grid(kernel, m, n)
+    programs = tiles_m * tiles_n * kernel.splits
+    per_sm = -(-programs // kernel.programs)
+    ctas = min(kernel.occupancy, per_sm)
+    rounds = -(-per_sm // ctas)
+    k_steps = -(-k // (kernel.depth * kernel.splits))
+    busiest = rounds * stream_step(kernel, ctas)
+    if kernel.neighbours:
+        busiest = max(busiest, -(-2 * programs * kernel.ctas // card.sm_count) * kernel.neighbours)
+    dram = moved.operands_and_d / (
+        card.stream_dram_share * kernel.delivery * card.dram_bytes_per_second / 1e9
+    )
+    sent = programs * k_steps * kernel.sent_bytes / card.stream_l2_bytes_per_ns / kernel.delivery
+    found = {
+        "DRAM": dram,
+        "busiest SM": together(card.stream_overlap, dram, k_steps * busiest, sent) - dram,
+        "start": kernel.start + (rounds - 1) * kernel.next_round,
+        "splits": kernel.sums + programs * kernel.sums_of_program,
+    }
+    if kernel.early:
+        _start_early(found, kernel, programs * kernel.ctas / (card.sm_count * kernel.occupancy), k_steps)
+    return found
+
+
+def _start_early(found: dict[str, float], kernel: Stream, taken: float, k_steps: int) -> None:
+    """Change a kernel's times by cause for its early launch; `taken` is its share of the GPU's places."""
+    if kernel.early_places:
+        if taken <= 0.5:
+            return  # the kernel behind has places of its own
+        exposed = max(0.0, 1 - kernel.early_steps / k_steps)
+        left = max(0.0, kernel.early_places - taken)
+        found["places left"] = kernel.early_loss * left * exposed * sum(found.values())
+    found["start"] -= kernel.early
