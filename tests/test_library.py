@@ -7,6 +7,7 @@ import importlib
 import itertools
 import json
 import math
+import os
 import random
 import re
 import shutil
@@ -33,9 +34,11 @@ from gemmgen.bench.result_log import ResultLog
 from gemmgen.bench.suite_file import load_suite
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
+from gemmgen.hardware.gpus import GPUS
 from gemmgen.library import Report, package, sources
 from gemmgen.library.sources import Measurement, Sources, anonymous, read
 from gemmgen.plan.planner import family_for
+from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.tune.candidates import kernel_sha256
@@ -199,7 +202,9 @@ def test_a_table_of_another_card_is_not_used_and_that_is_said_once(made: ModuleT
         "tiny: the table of kernels was made on NVIDIA H200, this is NVIDIA H100 80GB HBM3: the planner's"
         " rule chooses; accept_table() or GEMMGEN_ACCEPT_TABLE=1 takes the table all the same"
     )
-    assert re.search(r": not tuned: by the planner's rule, [\d.]+ us predicted$", found)
+    assert re.search(
+        r": not tuned: by the planner's rule, [\d.]+ us predicted on NVIDIA H100 80GB HBM3 of 132 SMs$", found
+    )
     made.CHOSEN["before"] = None
     made.accept_table()
     assert not made.CHOSEN
@@ -446,6 +451,155 @@ def drawn_shape(draw: random.Random) -> Shape:
     return m, n, k
 
 
+# --- other cards than the one that was measured
+
+
+def bf16_on(gpu: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The committed library's times on a GPU of this name, which is not at hand."""
+    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    return importlib.import_module("h200_bf16")._forecast(False, gpu)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sms", "tb_per_s", "tflops"),
+    [
+        ("NVIDIA H20", 78, 4.0, 148),
+        ("NVIDIA H20-3e", 78, 4.8, 148),
+        ("NVIDIA H100 PCIe", 114, 2.0, 756),
+        ("NVIDIA H100 NVL", 132, 3.9, 835),
+        ("NVIDIA H100 80GB HBM3", 132, 3.35, 989.4),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, 3.35 / 8, 989.4 * 16 / 132),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.20gb", 16, 3.35 / 4, 989.4 * 16 / 132),
+        ("NVIDIA H200 MIG 2g.35gb", 32, 4.8 / 4, 989.4 * 32 / 132),
+        ("NVIDIA H100 80GB HBM3 MIG 7g.80gb", 132, 3.35, 989.4),
+        ("NVIDIA GH200 480GB", 132, 4.0, 989.4),
+    ],
+)
+def test_another_card_s_times_are_those_of_its_sms_its_bandwidth_and_its_peak(
+    gpu: str, sms: int, tb_per_s: float, tflops: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forecast = bf16_on(gpu, monkeypatch)
+    assert forecast.card.sm_count == sms
+
+    def least(shape: Shape) -> float:
+        return min(forecast.predicted(name, shape) for name in forecast.candidates(shape))
+
+    weights = (16, 16384, 16384)
+    assert 1 <= least(weights) / (2 * 16384**2 / (tb_per_s * 1e12)) < 1.3
+    square = (8192, 8192, 8192)
+    assert 1 <= least(square) / (2 * 8192**3 / (tflops * 1e12)) < 1.45
+
+
+def test_on_another_card_a_kernel_takes_what_the_planner_predicts_of_a_plan_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU with as good SMs as an H200, but 72 of them, and half the bandwidth."""
+    own = bf16_on("NVIDIA H200", monkeypatch)
+    fewer = replace(
+        GPUS["h200"],
+        sm_count=72,
+        dram_bytes_per_second=2.4e12,
+        dense_16bit_flops_per_second=GPUS["h200"].dense_16bit_flops_per_second * 72 / 132,
+        clusters_of_four=16,
+    )
+    forecast = own.on(card_of(fewer))
+    draw = random.Random(5)
+    for member in package.read_library(ROOT / "libraries" / "h200_bf16").members:
+        plan = member.product.plan
+        other = replace(plan, request=replace(plan.request, gpu=fewer))
+        for _ in range(5):
+            shape = drawn_shape(draw)
+            expected = family_for(other).estimate(other, shape).seconds
+            assert math.isclose(forecast.predicted(member.stem, shape), expected, rel_tol=1e-12)
+
+
+def test_a_device_at_hand_says_how_many_sms_it_has(made: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "NVIDIA H100 80GB HBM3 MIG 3g.40gb"
+
+    class Properties:
+        def __init__(self, device: int) -> None:
+            self.name, self.multi_processor_count = (("another", 132), (name, 60))[device]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
+    card = made._forecast(False, name).card
+    assert (card.sm_count, card.dram_bytes_per_second) == (60, 3.35e12 / 2)
+    with pytest.warns(UserWarning, match="the planner's rule chooses"):
+        assert f"us predicted on {name} of 60 SMs" in made.choose(48, 4096, 4096, gpu=name).why
+    unknown = made._forecast(False, "another").card
+    assert unknown.sm_count == 132
+
+
+def test_an_accepted_table_corrects_the_times_of_another_card(made: ModuleType) -> None:
+    gpu, name, shape = "NVIDIA H20", made.KERNELS[0], (100, 5120, 5120)
+    own, theirs = made._forecast(True), made._forecast(True, gpu)
+    ratio = own.expected(name, shape) / own.predicted(name, shape)
+    assert ratio != 1
+    assert theirs.expected(name, shape) / theirs.predicted(name, shape) == pytest.approx(ratio)
+    assert theirs.predicted(name, shape) > own.predicted(name, shape)
+
+
+# --- before the first request
+
+
+@pytest.mark.parametrize("call", ["choose", "explain", "warmup"])
+@pytest.mark.parametrize("shape", [(0, 16, 16), (-1, 2, 3), (16, 0, 16), (4, 4, -8)])
+def test_sizes_that_are_not_positive_are_refused_in_one_way(
+    made: ModuleType, call: str, shape: Shape
+) -> None:
+    m, n, k = shape
+    with pytest.raises(ValueError, match=f"m, n and k must be 1 or more, found {m}, {n} and {k}"):
+        made.warmup([shape], device="meta") if call == "warmup" else getattr(made, call)(m, n, k)
+
+
+def test_a_warmup_calls_the_kernel_of_each_shape_with_tensors_that_it_takes(
+    made: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes, ran = [(512, 4096, 4096), (48, 4096, 4096), (3, 136, 72)], list[str]()
+    found = made._matmul_of
+
+    def matmul_of(name: str) -> Callable[..., object]:
+        ran.append(name)
+        return found(name)
+
+    monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    made.warmup(shapes, device="meta")  # checks dtypes, layouts and extents, and launches nothing
+    assert ran == [made.choose(*shape).kernel for shape in shapes]
+
+
+@pytest.mark.parametrize(
+    "stem", ["h100_bf16_nn", "h100_bf16_tt", "h100_bf16_residual", "h100_e4m3_scaled", "h100_int8_scaled"]
+)
+def test_a_warmup_has_every_kind_of_input(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = read([SPECS / f"{stem}.yaml"])
+    package.write(package.assemble(f"warm_{stem}", found, library.choose(found)), tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    importlib.import_module(f"warm_{stem}").warmup([(256, 512, 1024)], device="meta")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_graph_can_be_captured_after_a_warmup(name: str) -> None:
+    """In a new process: nothing has been compiled there."""
+    code = f"""
+import torch, {name}
+shape = (100, 1024, 2048)
+{name}.warmup([shape])
+m, n, k = shape
+dtype = torch.bfloat16 if "bf16" in "{name}" else torch.float8_e4m3fn
+a, b = (torch.randn(rows, k, device="cuda").to(dtype) for rows in (m, n))
+scale = {{}} if "bf16" in "{name}" else {{"tensor_scale": torch.ones(1, device="cuda")}}
+torch.cuda.synchronize()
+with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+    d = {name}.matmul(a, b.T, **scale)
+graph.replay()
+torch.testing.assert_close(d.float(), a.float() @ b.float().T, rtol=1e-2, atol=1)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "libraries")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
 CHOICES = ROOT / "tests" / "library_choices.json"
 """What the committed libraries chose for shapes of a seed, and for all measured ones, when each had a formula
 of its own: a letter for each shape, by the measured times nearby, and by predicted times alone.
@@ -658,11 +812,14 @@ def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Pat
     )
 
 
+NEW_PARTS = {"forecast.py", "timing.py", "cards.py", "coefficients.py"}
+
+
 def test_a_library_of_the_first_format_is_stale_and_is_refreshed(made: ModuleType, tmp_path: Path) -> None:
-    """Its rule was a module of its own, in place of three."""
+    """Its rule was a module of its own, in place of four."""
     place = tmp_path / "tiny"
     after = {path: path.read_bytes() for path in place.glob("*.*")}
-    for part in ("forecast.py", "timing.py", "coefficients.py"):
+    for part in NEW_PARTS:
         (place / part).unlink()
     (place / "rule.py").write_text('"""The rule."""\n')
     manifest = json.loads((place / package.MANIFEST).read_text())
@@ -673,7 +830,7 @@ def test_a_library_of_the_first_format_is_stale_and_is_refreshed(made: ModuleTyp
     manifest |= {"gemmgen": {"library_format": 1}, "sha256": digests}
     (place / package.MANIFEST).write_text(json.dumps(manifest))
     found = [each.diagnostic for each in package.check(place)]
-    assert {Path(each.path).name for each in found} == {"forecast.py", "timing.py", "coefficients.py"}
+    assert {Path(each.path).name for each in found} == NEW_PARTS
     assert {each.code for each in found} == {"stale"}
     package.write(package.read_library(place), tmp_path)
     assert {path: path.read_bytes() for path in place.glob("*.*")} == after

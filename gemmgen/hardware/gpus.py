@@ -235,6 +235,44 @@ GPUS: Table[Gpu] = Table(
 )  # fmt: skip
 
 
+# --- cards that run the kernels of a target, which no spec names
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a card delivers: for libraries, which choose kernels for the card that they run on."""
+
+    device: str
+    """A regular expression for what the driver calls such a card."""
+    memory_gb: int
+    sm_count: int
+    dram_bytes_per_second: float
+    dense_16bit_flops_per_second: float
+    sustains_clock: bool = False
+    """Whether its peak is so low that power does not limit it."""
+
+    @classmethod
+    def of(cls, gpu: Gpu, memory_gb: int) -> Product:
+        """Return a GPU that specs can name."""
+        return cls(
+            gpu.device, memory_gb, gpu.sm_count, gpu.dram_bytes_per_second, gpu.dense_16bit_flops_per_second
+        )
+
+
+HOPPER_PRODUCTS = (  # datasheets of each; the first whose name matches counts
+    Product(r"\bH20-3e\b", 141, 78, 4.8e12, 148e12, sustains_clock=True),
+    Product(r"\bH20\b", 96, 78, 4.0e12, 148e12, sustains_clock=True),
+    Product(r"\bH[18]00 PCIe\b", 80, 114, 2.0e12, 756e12),
+    Product(r"\bH100 NVL\b", 94, 132, 3.9e12, 835e12),
+    Product(r"\bH200 NVL\b", 141, 132, 4.8e12, 835e12),
+    Product(r"\bGH200 144G\b", 144, 132, 4.9e12, 989.4e12),
+    Product(r"\bGH200\b", 96, 132, 4.0e12, 989.4e12),
+    Product(r"\bH800\b", 80, 132, 3.35e12, 989.4e12),
+    Product.of(GPUS["h100"], memory_gb=80),
+    Product.of(GPUS["h200"], memory_gb=141),
+)
+
+
 def gpu_named(name: str) -> Gpu:
     """Return the GPU of a target, ``h100``; of a compute capability, ``sm90`` or ``sm_90a``, the first one.
 

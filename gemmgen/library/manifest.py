@@ -23,13 +23,19 @@ LIBRARY_FORMAT: Final = 2
 MANIFEST: Final = "library.json"
 SPECS: Final = "specs"
 """The folder of the kernels' specs."""
-PARTS: Final = ("__init__.py", "forecast.py", "timing.py", "coefficients.py", "measured.py", LAUNCHER)
+PARTS: Final = (
+    "__init__.py",
+    "forecast.py",
+    "timing.py",
+    "cards.py",
+    "coefficients.py",
+    "measured.py",
+    LAUNCHER,
+)
 """The modules of a package that are around its kernels."""
-PARTS_OF_FORMAT: Final[Mapping[int, Sequence[str]]] = {
-    1: ("__init__.py", "rule.py", "measured.py"),
-    LIBRARY_FORMAT: PARTS,
-}
-"""The same by the formats that are read: a library of an earlier one is stale, and can be refreshed."""
+EARLIER_PARTS: Final = ("rule.py",)
+"""Modules that only packages of an earlier gemmgen have: these are stale, and can be refreshed."""
+FORMATS_READ: Final = (1, LIBRARY_FORMAT)
 
 
 def _is_module_name(name: str) -> bool:
@@ -53,9 +59,8 @@ def spec_file(stem: str) -> str:
     return f"{SPECS}/{stem}.yaml"
 
 
-def files_of(stems: Sequence[str], library_format: int) -> Iterator[str]:
-    """Yield the name of each file of a package with these kernels, except the manifest."""
-    yield from PARTS_OF_FORMAT[library_format]
+def files_of(stems: Sequence[str]) -> Iterator[str]:
+    """Yield the name of each file of these kernels in a package."""
     for stem in stems:
         yield module_file(stem)
         yield spec_file(stem)
@@ -122,8 +127,8 @@ def _refuse_other_format(document: object) -> None:
     """Refuse another format before its other members are called wrong."""
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     found = decode(Format, members.get("gemmgen"), "gemmgen").library_format
-    if found not in PARTS_OF_FORMAT:
-        formats = " and ".join(map(str, PARTS_OF_FORMAT))
+    if found not in FORMATS_READ:
+        formats = " and ".join(map(str, FORMATS_READ))
         message = f"library_format is {found}; this gemmgen reads formats {formats}"
         raise BadFieldError("", message)
 
@@ -138,11 +143,11 @@ def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:
     kernels = manifest.kernels
     if not kernels or len({*kernels}) < len(kernels) or manifest.name in kernels or {*kernels} & PART_NAMES:
         yield "kernels", "must be names of modules, each once, and no name that the library has already"
-    expected = {*files_of(kernels, manifest.gemmgen.library_format)}
-    # A library that is older than the launcher gets it by `--refresh`.
-    for name in sorted((manifest.sha256.keys() ^ expected) - {LAUNCHER}):
-        why = "is no file of such a library" if name not in expected else "is missing"
-        yield "sha256", f"{quoted(name)} {why}"
+    needed, names = {"__init__.py", *files_of(kernels)}, manifest.sha256.keys()
+    for name in sorted(names - needed - {*PARTS, *EARLIER_PARTS}):
+        yield "sha256", f"{quoted(name)} is no file of such a library"
+    for name in sorted(needed - names):
+        yield "sha256", f"{quoted(name)} is missing"
     for number, (_, _, ranges) in enumerate(manifest.table):
         if manifest.gpu is None or not ranges:
             yield f"table.{number}", "has no range of M, or there is no GPU that it was measured on"

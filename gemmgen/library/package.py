@@ -24,7 +24,7 @@ from typing import Final, cast
 from gemmgen.documents.decode import BadFieldError, decode
 from gemmgen.documents.files import read_bytes, read_text
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.hardware.gpus import is_power_of_two
+from gemmgen.hardware.gpus import HOPPER_PRODUCTS, is_power_of_two
 from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.library import Choice, predictable
 from gemmgen.library.manifest import (
@@ -44,12 +44,13 @@ from gemmgen.library.manifest import (
 from gemmgen.library.sources import Sources, family_label, pinned_text, refuse_library
 from gemmgen.literals import python_literal
 from gemmgen.lower import lower
-from gemmgen.plan import forecast, timing
+from gemmgen.plan import cards, forecast, timing
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import traffic_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.problem import Shape
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Finding, Product, make, write_files
 from gemmgen.render import render_template
 from gemmgen.render.wrapper import LINE_LENGTH, Wrapper, fit
@@ -129,6 +130,7 @@ class Library:
             "__init__.py": render_template("library/init.py.j2", **values),
             "forecast.py": _source(forecast),
             "timing.py": _source(timing),
+            "cards.py": _source(cards),
             "coefficients.py": render_template("library/coefficients.py.j2", **values),
             "measured.py": render_template("library/measured.py.j2", **values),
             LAUNCHER: launcher_text(),
@@ -417,6 +419,23 @@ class LibraryView:
         return re.sub(r"(?m)^        workspace:.*\n(            .*\n)*", "", self.wrapper.argument_docs)
 
     @property
+    def empty_inputs(self) -> Iterator[str]:
+        """Yield expressions of the inputs for a shape, which lie in memory as the kernels read them."""
+        problem = self.plan.problem
+        a, b = (
+            f"torch.empty({rows}, {columns}, dtype={operand.dtype.torch}, device=device){turn}"
+            for operand, rows, columns, turn in (
+                (problem.a, *(("m", "k", "") if problem.a.major == "k" else ("k", "m", ".T"))),
+                (problem.b, *(("n", "k", ".T") if problem.b.major == "k" else ("k", "n", ""))),
+            )
+        )
+        yield a
+        yield b
+        for name in self.wrapper.extras:
+            extent = {"c": "m, n", "tensor_scale": "1"}.get(name) or OPERATIONS[name].along
+            yield f"{name}=torch.empty({extent}, dtype={self.wrapper.dtype(name).torch}, device=device)"
+
+    @property
     def a_torch(self) -> str:
         """The element type of A."""
         return self.plan.problem.a.dtype.torch
@@ -473,6 +492,16 @@ class LibraryView:
     def card(self) -> Iterator[str]:
         """Yield what the GPU delivers that its kernels are planned for, as keywords."""
         return _keywords(card_of(self.plan.gpu))
+
+    @property
+    def products(self) -> Iterator[str]:
+        """Yield the cards that its kernels run on, each by what it differs in from that of the plans."""
+        own = card_of(self.plan.gpu)
+        for product in HOPPER_PRODUCTS:
+            theirs = card_of(product)._asdict()
+            other = [f"{name}={value!r}" for name, value in theirs.items() if value != getattr(own, name)]
+            card = f"CARD._replace({', '.join(other)})" if other else "CARD"
+            yield f"Product({python_literal(product.device)}, {product.memory_gb}, {card})"
 
     @property
     def traffic(self) -> Iterator[str]:

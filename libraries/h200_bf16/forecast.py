@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
-from .timing import Card, Moved, Stream, Tiles, Traffic, grid, moved_bytes, predicted
+from .timing import Card, Moved, Stream, Tiles, Traffic, grid, moved_bytes, moved_to, predicted
 
 Shape = tuple[int, int, int]
 """M, N and K."""
@@ -79,6 +79,16 @@ class Forecast(Generic[Name]):
             self.corrections.setdefault(name, []).append((shape, _logarithms(shape), correction))
         every = [correction for rows in self.corrections.values() for *_, correction in rows]
         self.mean = math.fsum(every) / len(every) if every else 0.0
+
+    def on(self, card: Card) -> "Forecast[Name]":
+        """Return the times on another GPU: its own predictions, corrected as they are here."""
+        found: Forecast[Name] = Forecast(
+            {name: moved_to(card, kernel, self.card) for name, kernel in self.kernels.items()},
+            card,
+            self.traffic,
+        )
+        found.corrections, found.mean = self.corrections, self.mean
+        return found
 
     def candidates(self, shape: Shape, names: Iterable[Name] | None = None) -> list[Name]:
         """Return the kernels that the planner would consider for a shape, or all where it would none.

@@ -13,7 +13,7 @@ import importlib
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -289,14 +289,18 @@ class Choice(NamedTuple):
     why: str
 
 
+def _check_sizes(m: int, n: int, k: int) -> None:
+    if min(m, n, k) < 1:
+        raise ValueError(f"m, n and k must be 1 or more, found {m}, {n} and {k}")
+
+
 def choose(m: int, n: int, k: int, *, gpu: str | None = None) -> Choice:
     """Return the kernel for a shape on a GPU, as CUDA names it; by default the one that TABLE was made on.
 
     On another GPU the table does not count, unless `accept_table` was called: the planner's rule chooses, and
     a warning says so once.
     """
-    if min(m, n, k) < 1:
-        raise ValueError(f"m, n and k must be 1 or more, found {m}, {n} and {k}")
+    _check_sizes(m, n, k)
     known = bool(TABLE) and (gpu in (None, GPU) or accepted)
     if TABLE and not known:
         _warn(gpu)
@@ -304,9 +308,11 @@ def choose(m: int, n: int, k: int, *, gpu: str | None = None) -> Choice:
         if least <= m <= most:
             why = f"tuned on {GPU} for N = {n}, K = {k}, M from {least} to {most}{_measured(name, m, n, k)}"
             return Choice(name, why)
-    shape, forecast = (m, n, k), _forecast(known)
+    shape, forecast = (m, n, k), _forecast(known, gpu)
     name = forecast.best(forecast.candidates(shape), shape)
     why = f"not tuned: by the planner's rule, {forecast.predicted(name, shape) * 1e6:.1f} us predicted"
+    if gpu not in (None, GPU):
+        why += f" on {gpu} of {forecast.card.sm_count} SMs"
     near = forecast.nearest(name, shape)
     if near:
         why += f", {forecast.expected(name, shape) * 1e6:.1f} as corrected by what was measured on {GPU}"
@@ -315,14 +321,23 @@ def choose(m: int, n: int, k: int, *, gpu: str | None = None) -> Choice:
 
 
 @functools.cache
-def _forecast(known: bool) -> "Forecast[str]":
-    """Return the times that are expected, by what was measured too where that is known of this GPU."""
-    from . import coefficients
+def _forecast(known: bool, gpu: str | None = None) -> "Forecast[str]":
+    """Return the times that are expected on a GPU, by what was measured too where that is known of it."""
+    from .cards import card_of
+    from .coefficients import CARD, KERNELS, PRODUCTS, TRAFFIC
     from .forecast import Forecast
     from .measured import MEASURED
 
     measured = ((name, row[:3], row[3] / 1e6) for name, rows in MEASURED.items() for row in rows)
-    return Forecast(coefficients.KERNELS, coefficients.CARD, coefficients.TRAFFIC, measured if known else ())
+    own = Forecast(KERNELS, CARD, TRAFFIC, measured if known else ())
+    return own if gpu in (None, GPU) else own.on(card_of(gpu, CARD, PRODUCTS, _sm_count(gpu)))
+
+
+def _sm_count(gpu: str) -> int | None:
+    """Return the SMs of the first GPU of this name on this machine; None if there is none."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = (torch.cuda.get_device_properties(device) for device in range(count))
+    return next((each.multi_processor_count for each in found if each.name == gpu), None)
 
 
 def _measured(name: str, m: int, n: int, k: int) -> str:
@@ -358,6 +373,21 @@ def explain(m: int, n: int, k: int, *, gpu: str | None = None) -> str:
         gpu = _gpu(0)
     found = choose(m, n, k, gpu=gpu)
     return f"{found.kernel}: {found.why}"
+
+
+def warmup(shapes: Iterable[tuple[int, int, int]], *, device: torch.device | str = "cuda") -> None:
+    """Compile and load the kernels of shapes (M, N, K) on a GPU, by a call of `matmul` with each.
+
+    What the tensors hold is not set. Call it before a CUDA graph is captured, or before the first request: a
+    capture cannot compile. Choices under torch's deterministic mode are warmed up where that is on.
+    """
+    for m, n, k in shapes:
+        _check_sizes(m, n, k)
+        matmul(
+            torch.empty(m, k, dtype=torch.float8_e4m3fn, device=device),
+            torch.empty(n, k, dtype=torch.float8_e4m3fn, device=device).T,
+            tensor_scale=torch.empty(1, dtype=torch.float32, device=device),
+        )
 
 
 def can_implement(

@@ -14,6 +14,7 @@ class Card(NamedTuple):
 
     sm_count: int
     dram_bytes_per_second: float  # by the datasheet
+    dense_flops_per_second: float  # of 16-bit operands, by the datasheet
     tensor_cycles_per_ns: float  # clock of the SMs while few of them multiply
     power_cycles_per_ns: float  # clock at the power limit, while all of them multiply
     power_exponent: float  # by which the clock rises from there while tensor cores idle
@@ -96,7 +97,8 @@ class Stream(NamedTuple):
     programs: int
     occupancy: int
     splits: int  # of K
-    multiply: float  # to issue the MMAs of a K step
+    multiply: float  # of the tensor cores for a K step
+    least_multiply: float  # to issue that step's MMAs, or to read what they multiply from shared memory
     issue: float  # of a K step, beside its MMAs
     drain: float  # of a step's MMAs, and to ask for its stage again; 0 where others cover for that
     latency: float
@@ -120,6 +122,30 @@ STEP_CAUSES = ("tensor cores", "shared memory", "drained MMAs", "short ring")
 """What a K step cannot be shorter than."""
 ROUND_CAUSES = ("turns", "epilogue", "cluster", "shared SM", "splits")
 """What an SM does beside its main loops."""
+
+
+def part_of(card: Card, sm_count: int, memory_share: float) -> Card:
+    """Return what so many SMs of a GPU deliver, with a share of its memory's bandwidth."""
+    share = sm_count / card.sm_count
+    return card._replace(
+        sm_count=sm_count,
+        dram_bytes_per_second=card.dram_bytes_per_second * memory_share,
+        dense_flops_per_second=card.dense_flops_per_second * share,
+        l2_bytes_per_ns=card.l2_bytes_per_ns * share,
+        stream_l2_bytes_per_ns=card.stream_l2_bytes_per_ns * share,
+    )
+
+
+def moved_to(card: Card, kernel: Tiles | Stream, own: Card) -> Tiles | Stream:
+    """Return the row of a kernel on another GPU than its own: programs by the SMs, MMAs by an SM's peak."""
+    if card == own:
+        return kernel
+    programs = kernel.programs * card.sm_count // own.sm_count
+    peaks = (each.dense_flops_per_second / each.sm_count for each in (own, card))
+    slower = next(peaks) / next(peaks)
+    if isinstance(kernel, Tiles):
+        return kernel._replace(programs=programs, tensor_cycles=kernel.tensor_cycles * slower)
+    return kernel._replace(programs=programs, multiply=kernel.multiply * slower)
 
 
 def grid(kernel: Tiles | Stream, m: int, n: int) -> tuple[int, int]:
@@ -267,10 +293,11 @@ def _beside_main_loops(kernel: Tiles, main_loop: float, rounds: int, ctas: int) 
 
 def stream_step(kernel: Stream, ctas: int) -> float:
     """Return the time that a K step of as many CTAs on an SM cannot be shorter than."""
-    drained = kernel.multiply + kernel.drain
+    multiply = max(kernel.multiply, kernel.least_multiply)
+    drained = multiply + kernel.drain
     lap = kernel.latency + ctas * kernel.loading + (0.0 if kernel.outstanding else drained)
     ring = lap / max(1, kernel.stages - kernel.outstanding)
-    return max(ctas * kernel.loading, ctas * kernel.multiply, drained + kernel.issue, ring)
+    return max(ctas * kernel.loading, ctas * multiply, drained + kernel.issue, ring)
 
 
 def _of_stream(kernel: Stream, card: Card, moved: Moved, m: int, n: int, k: int) -> dict[str, float]:

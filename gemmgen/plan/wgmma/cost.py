@@ -40,7 +40,7 @@ They order plans to within a few percent; a time that they give is not a measure
 
 from __future__ import annotations
 
-from gemmgen.hardware.gpus import Gpu
+from gemmgen.hardware.gpus import GPUS, Gpu, Product
 from gemmgen.plan.decisions import LINES
 from gemmgen.plan.rule import once
 from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, traffic_of, whole_cycles
@@ -284,19 +284,25 @@ def row_share(plan: WgmmaKernel) -> float:
     return plan.cta_tile_k * plan.problem.a.dtype.bytes / plan.architecture.tma_swizzle_bytes[0]
 
 
-def card_of(gpu: Gpu) -> Card:
-    """Return what a GPU delivers; clocks, L2 and shares of the bandwidth are those of an H200."""
+def card_of(gpu: Gpu | Product) -> Card:
+    """Return what a GPU delivers; clocks and shares of the bandwidth are those of an H200.
+
+    So is what L2 delivers to an SM.
+    """
+    sustains = isinstance(gpu, Product) and gpu.sustains_clock
+    share = gpu.sm_count / GPUS["h200"].sm_count
     return Card(
         sm_count=gpu.sm_count,
         dram_bytes_per_second=gpu.dram_bytes_per_second,
+        dense_flops_per_second=gpu.dense_16bit_flops_per_second,
         tensor_cycles_per_ns=TENSOR_CYCLES_PER_NS,
-        power_cycles_per_ns=POWER_CYCLES_PER_NS,
+        power_cycles_per_ns=TENSOR_CYCLES_PER_NS if sustains else POWER_CYCLES_PER_NS,
         power_exponent=POWER_EXPONENT,
-        l2_bytes_per_ns=L2_BYTES_PER_NS,
+        l2_bytes_per_ns=L2_BYTES_PER_NS * share,
         l2_overlap=L2_OVERLAP,
         dram_share=DRAM_BYTES_SHARE,
         dram_overlap=DRAM_OVERLAP,
-        stream_l2_bytes_per_ns=ALL_SMS_BYTES_PER_NS,
+        stream_l2_bytes_per_ns=ALL_SMS_BYTES_PER_NS * share,
         stream_dram_share=DRAM_SHARE,
         stream_overlap=OVERLAP,
     )
@@ -444,6 +450,7 @@ def _overlaps(plan: WgmmaKernel) -> bool:
 
 def _stream_row(plan: WgmmaKernel) -> Stream:
     alone = plan.occupancy == 1
+    multiply, least = _stream_mma_ns(plan)
     sums, sums_of_program = _splits_ns(plan)
     # A program without roles is launched early in a place of its own, or takes one of the kernel ahead.
     takes_places = plan.read_early is not None and not plan.specialized
@@ -458,7 +465,8 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
         programs=plan.gpu.clusters(plan.cluster_size),
         occupancy=plan.occupancy,
         splits=plan.splits,
-        multiply=_stream_mma_ns(plan),
+        multiply=multiply,
+        least_multiply=least,
         issue=STREAM_STEP_NS,
         drain=0 if plan.outstanding_mmas or plan.row_shares > 1 else STREAM_DRAIN_NS,
         latency=STREAM_LATENCY_NS,
@@ -479,18 +487,26 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
     )
 
 
-def _stream_mma_ns(plan: WgmmaKernel) -> float:
-    """Return the time to issue the MMAs of a K step, and that in which nobody covers for a lone consumer."""
+def _stream_mma_ns(plan: WgmmaKernel) -> tuple[float, float]:
+    """Return the tensor cores' time for a K step, and the least to issue its MMAs or to read shared memory.
+
+    Both have the time in which nobody covers for a lone consumer.
+    """
     if plan.exchanged:
         warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
-        instruction = max(plan.mma_n / 2, LEAST_MMA_CYCLES) / STREAM_MMA_CYCLES_PER_NS
-        return plan.mmas_per_step * warpgroups * instruction
+        instructions = plan.mmas_per_step * warpgroups
+        multiply, issue = (
+            instructions * (cycles / STREAM_MMA_CYCLES_PER_NS)
+            for cycles in (plan.mma_n / 2, LEAST_MMA_CYCLES)
+        )
+        return multiply, issue
     # [parallel] TMA's writes count, and a lone consumer with an MMA in flight loses nothing between its
     # steps: 23 kernels are known to 4.4 % with both, and to 5.6 % without.
     written = plan.reduces_apart * plan.stage_bytes / plan.architecture.smem_bytes_per_cycle
-    busy = max(mma_cycles(plan), smem_cycles(plan) + SMEM_WRITE_SHARE * written)
+    smem = smem_cycles(plan) + SMEM_WRITE_SHARE * written
     covered = plan.row_shares > 1 or (plan.reduces_apart and plan.outstanding_mmas)
-    return busy / WIDE_MMA_CYCLES_PER_NS + (0 if covered else LONE_STEP_NS)
+    lone = 0 if covered else LONE_STEP_NS
+    return mma_cycles(plan) / WIDE_MMA_CYCLES_PER_NS + lone, smem / WIDE_MMA_CYCLES_PER_NS + lone
 
 
 def _sent_bytes(plan: WgmmaKernel) -> float:
