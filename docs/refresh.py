@@ -241,7 +241,7 @@ def _chosen(book: ResultLog, contest: str) -> dict[str, dict[Shape, tuple[Point,
     for (where, shape, spec), choice in sorted(book.choices.items()):
         timed = [points[key] for kernel in choice.kernels if (key := (where, shape, kernel)) in points]
         if where == contest and timed:
-            best = max(timed, key=lambda point: point.ratio.median)
+            best = max(timed, key=lambda point: point.ratio)
             found.setdefault(spec, {})[shape] = best, points[where, shape, choice.kernels[0]]
     return found
 
@@ -345,7 +345,7 @@ def _winners(book: ResultLog, spec: str) -> str:
     def rows() -> Iterator[Sequence[str]]:
         for n, k in weights:
             best = (by_shape[m, n, k][0] for m in extents)
-            yield f"{n}x{k}", str(-(-n // 64)), *(f"{p.ratio.median:.3f} {_short(p.kernel)}" for p in best)
+            yield f"{n}x{k}", str(-(-n // 64)), *(f"{p.ratio:.3f} {_short(p.kernel)}" for p in best)
 
     return _table(["N x K", "tiles of 64", *(f"M = {m}" for m in extents)], rows())
 
@@ -363,8 +363,8 @@ def _shapes(book: ResultLog, _: str) -> str:
                 cell
                 for best, first in pairs
                 for cell in (
-                    f"{best.ratio.median:.3f} {_short(best.kernel)}, {best.seconds * 1e6:.1f}",
-                    f"{first.ratio.median:.3f} {_short(first.kernel)}",
+                    f"{best.ratio:.3f} {_short(best.kernel)}, {best.seconds * 1e6:.1f}",
+                    f"{first.ratio:.3f} {_short(first.kernel)}",
                 )
             )
             yield shape_text(shape), f"{pairs[0][0].baseline_seconds * 1e6:.1f}", *cells
@@ -485,7 +485,7 @@ def _peers(book: ResultLog, _: str) -> str:
     def rows() -> Iterator[Sequence[str]]:
         for line in sorted(lines, key=lambda line: line.shape):
             theirs = ratios(line.baseline_seconds, line.seconds).median
-            ours = [by_shape[line.shape][0].ratio.median for by_shape in chosen.values()]
+            ours = [by_shape[line.shape][0].ratio for by_shape in chosen.values()]
             yield shape_text(line.shape), f"{theirs:.3f}", *(f"{r:.3f} ({r / theirs:.3f})" for r in ours)
 
     header = ["M x N x K", "templates", *(f"{spec} (over them)" for spec in chosen)]
@@ -504,9 +504,7 @@ def _few_rows() -> str:
 
     many = next(iter(_chosen(ResultLog.opened(MANY_ROWS), "bf16").values()))
     divided = next(iter(_chosen(ResultLog.opened(LONG_K), "bf16").values()))
-    of_long_k = ", ".join(
-        f"{divided[shape][0].ratio.median:.3f} at {shape_text(shape)}" for shape in LONGEST_K
-    )
+    of_long_k = ", ".join(f"{divided[shape][0].ratio:.3f} at {shape_text(shape)}" for shape in LONGEST_K)
     beyond = [pair for shape, pair in many.items() if shape not in LONGEST_K]
     return (
         f"geometric mean [minimum] of the best of the planner's first eight, bf16: {best(plain, 1, 32)} at "
@@ -718,7 +716,7 @@ def _on(found: list[Environment]) -> str:
 def _range(found: list[Record]) -> str:
     """Say how the rows that are not shown compare, the worst of all and the best."""
     ratios = sorted(
-        (measurement.ratio.median, record.subject.name, shape_text(measurement.shape))
+        (measurement.observed().ratio, record.subject.name, shape_text(measurement.shape))
         for record in found
         for measurement in record.measurements
     )

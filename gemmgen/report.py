@@ -13,17 +13,17 @@ from gemmgen import tune
 from gemmgen.bench.record import (
     Ceilings,
     Record,
-    Spread,
     flops,
     measured_of,
     peaks_of,
     read_record,
 )
-from gemmgen.bench.result_log import Peer, Refused, ResultLog, ratios
-from gemmgen.bench.suite_figures import BEST, FIRST, Figures, Point, errors_of, points_of, winners_of
+from gemmgen.bench.result_log import Peer, Refused, ResultLog
+from gemmgen.bench.suite_figures import BEST, FIRST, Figures, errors_of, points_of, winners_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.observation import Observation, ratios
 from gemmgen.render import render_page
 
 # --- drawings
@@ -114,24 +114,17 @@ def _powers(low: float, high: float, bases: Sequence[float]) -> list[float]:
 # --- what was found
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One kernel on one shape, beside the baseline."""
+@dataclass(frozen=True, kw_only=True)
+class Trial(Observation[str]):
+    """An observation on a page: with its place beside others, and in words."""
 
-    shape: Shape
-    kernel: str
-    ratio: float
-    quartiles: tuple[float, ...]
-    """Of the ratio; none where a record has medians alone."""
-    seconds: float
-    baseline_seconds: float
     rank: int = 0
     """Its place on this shape, 1 for the fastest."""
 
     @property
-    def tflops(self) -> float:
-        """Its rate."""
-        return flops(self.shape) / self.seconds / 1e12
+    def quartiles(self) -> tuple[float, ...]:
+        """Of the ratio; none where a record has medians alone."""
+        return self.spread.quartiles if self.spread else ()
 
     @property
     def text(self) -> str:
@@ -226,7 +219,7 @@ class Section:
     @property
     def _roofline_chart(self) -> Chart:
         intensity = {shape: flops(shape) / moved for shape, moved in self.moved_bytes.items()}
-        rates = [t.tflops for t in self.best] + [_baseline_tflops(t) for t in self.best]
+        rates = [t.tflops for t in self.best] + [t.baseline_tflops for t in self.best]
         ceilings = [(c, kind) for c, kind in ((self.peak, "peak"), (self.measured, "measured")) if c]
         x = Scale(min(intensity.values()) / 1.3, max(intensity.values()) * 1.3, LEFT, WIDTH - RIGHT)
         tops = [min(c.flops_per_second, x.high * c.bytes_per_second) / 1e12 for c, _ in ceilings]
@@ -234,7 +227,7 @@ class Section:
         marks = [
             (Mark(x.at(intensity[t.shape]), y.at(rate), kind, t.text))
             for t in self.best
-            for rate, kind in ((_baseline_tflops(t), "baseline"), (t.tflops, "ours"))
+            for rate, kind in ((t.baseline_tflops, "baseline"), (t.tflops, "ours"))
         ]
         lines = tuple(Line(_roof(c, x, y), kind, c.source) for c, kind in ceilings)
         named = {"peak": "the datasheet's ceilings", "measured": "ceilings that were measured"}
@@ -261,10 +254,6 @@ def _ratio_mark(trial: Trial, x: Scale, y: Scale) -> Mark:
     return Mark(x.at(trial.shape[0]), y.at(shown), "faster" if ratio >= 1 else "slower", trial.text, label)
 
 
-def _baseline_tflops(trial: Trial) -> float:
-    return flops(trial.shape) / trial.baseline_seconds / 1e12
-
-
 def _roof(ceilings: Ceilings, x: Scale, y: Scale) -> str:
     """Return the points of the lower of what memory and what the tensor cores allow, within the axes."""
     ridge = ceilings.flops_per_second / ceilings.bytes_per_second
@@ -275,18 +264,13 @@ def _roof(ceilings: Ceilings, x: Scale, y: Scale) -> str:
 
 
 def _figures(trials: Iterable[Trial]) -> Figures:
-    ratios = ((t, Spread(t.ratio, (t.ratio, t.ratio), (t.ratio, t.ratio), (t.ratio,))) for t in trials)
-    found = Figures.of(
-        Point("", t.shape, t.kernel, ratio, t.seconds, t.baseline_seconds, False) for t, ratio in ratios
-    )
+    found = Figures.of(trials)
     assert found  # a section has trials
     return found
 
 
-def _trial(point: Point, kernel: str, rank: int = 0) -> Trial:
-    spread = point.ratio
-    times = point.seconds, point.baseline_seconds
-    return Trial(point.shape, kernel, spread.median, spread.quartiles, *times, rank)
+def _trial(found: Observation[str], kernel: str, rank: int = 0) -> Trial:
+    return Trial(found.shape, kernel, found.seconds, found.baseline_seconds, found.spread, rank=rank)
 
 
 def _ranked(trials: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -343,7 +327,7 @@ def _sections_of_book(book: ResultLog) -> Iterator[Section]:
                 "The kernel that won a shape's rounds was timed once more in pairs of its own with the "
                 "baseline, for the fastest of many owes some of that to luck; its figures are of those pairs."
             ),
-            first={p.shape: p.ratio.median for p in own if p.kernel.endswith(FIRST)},
+            first={p.shape: p.ratio for p in own if p.kernel.endswith(FIRST)},
             tried=Counter(trial.shape for trial in trials),
             refused=tuple(
                 (line.shape, line.kernel, line.message) for line in refused if line.contest == name
@@ -364,11 +348,7 @@ def _sections_of_records(records: Sequence[Record]) -> Iterator[Section]:
         record = together[0]
         types = record.dtypes
         trials = _ranked(
-            Trial(
-                m.shape, each.subject.name, m.ratio.median, m.ratio.quartiles, m.seconds, m.baseline_seconds
-            )
-            for each in together
-            for m in each.measurements
+            _trial(m.observed(), each.subject.name) for each in together for m in each.measurements
         )
         if not trials:
             continue
@@ -409,10 +389,7 @@ def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
         dtypes = {row.shape: row.dtypes for row in together}
         kinds = dtypes[together[0].shape]
         gpu, bits = together[0].gpu, max(DTYPES[kinds.a].bits, DTYPES[kinds.b].bits)
-        trials = _ranked(
-            Trial(row.shape, Path(row.spec).stem, row.ratio, (), row.seconds, row.baseline_seconds)
-            for row in together
-        )
+        trials = _ranked(_trial(row.observed, Path(row.spec).stem) for row in together)
         yield Section(
             name=name,
             baseline="cuBLAS",

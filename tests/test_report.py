@@ -86,7 +86,7 @@ def test_every_measurement_of_a_suite_is_on_the_page() -> None:
     assert len(shapes) == len(best)
     for row in shapes:
         point = best[tuple(row[:3])]
-        spread, rate = point.ratio, flops(point.shape) / point.seconds / 1e12
+        spread, rate = point.measured_spread, flops(point.shape) / point.seconds / 1e12
         assert row[3:6] == [f"{value:.3f}" for value in (spread.median, *spread.quartiles)]
         assert row[6:9] == [f"{v:.1f}" for v in (point.seconds * 1e6, point.baseline_seconds * 1e6, rate)]
         assert number(row[9]) > 0  # the planner's first choice
@@ -133,7 +133,7 @@ def test_records_of_kernels_share_a_section_where_they_compute_the_same() -> Non
     rows = [row for name in ("tried",) for row in Tables(page).rows[name] if row[0] != "M"]
     measured = [(record.subject.name, m) for record in map(read_record, RECORDS) for m in record.measurements]
     assert sorted((row[-1], row[4]) for row in rows) == sorted(
-        (name, f"{m.ratio.median:.3f}") for name, m in measured
+        (name, f"{m.observed().ratio:.3f}") for name, m in measured
     )
     assert "in a process of its own, under sustained load" in page
 

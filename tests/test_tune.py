@@ -924,7 +924,7 @@ def test_a_table_is_in_the_order_of_shapes_and_a_row_takes_the_place_of_its_spec
     faster = replace(ROW, seconds=1e-5)
     add_to_table(path, [faster])
     assert read_table(path) == (other, faster)
-    assert faster.ratio == pytest.approx(2.5)
+    assert faster.observed.ratio == pytest.approx(2.5)
     assert json.loads(path.read_text().splitlines()[0])["m"] == 4
 
 

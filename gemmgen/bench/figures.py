@@ -171,8 +171,9 @@ def label_of(record: Record, measurement: Measurement) -> str:
 
 def figures_text(measurement: Measurement) -> str:
     """Return a row's figures: the median ratio, and both rates."""
-    rates = f"{_rate_text(measurement.tflops)} vs {_rate_text(measurement.baseline_tflops)} TFLOP/s"
-    return f"{measurement.ratio.median:.3f}{GAP}{rates}"
+    found = measurement.observed()
+    rates = f"{_rate_text(found.tflops)} vs {_rate_text(found.baseline_tflops)} TFLOP/s"
+    return f"{found.ratio:.3f}{GAP}{rates}"
 
 
 def axis_limits(ratios: Iterable[float]) -> tuple[float, float]:
@@ -291,11 +292,11 @@ def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table
     """Return the shapes at which the best kernel compares worst, with what the baseline launches there."""
     columns = "M x N x K", "ratio [quartiles]", "us", "baseline's", "best kernel", "baseline's kernels"
     table = _table(f"the {SLOWEST} slowest shapes beside the baseline", *columns)
-    for point in sorted(best, key=lambda point: point.ratio.median)[:SLOWEST]:
-        ends = ", ".join(f"{quartile:.3f}" for quartile in point.ratio.quartiles)
+    for point in sorted(best, key=lambda point: point.ratio)[:SLOWEST]:
+        ends = ", ".join(f"{quartile:.3f}" for quartile in point.measured_spread.quartiles)
         times = f"{point.seconds * 1e6:.1f}", f"{point.baseline_seconds * 1e6:.1f}"
         kernels = winners[point.shape], ", ".join(map(short_name, point.baseline_kernels))
-        cells = shape_text(point.shape), f"{point.ratio.median:.3f} [{ends}]", *times, *kernels
+        cells = shape_text(point.shape), f"{point.ratio:.3f} [{ends}]", *times, *kernels
         _add(table, *cells)
     return table
 
@@ -326,12 +327,12 @@ def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) 
     for line in peers:
         place = line.contest, shape_text(line.shape)
         ours = best.get((line.contest, line.shape))
-        own = f"{ours.ratio.median:.3f}" if ours else NONE
+        own = f"{ours.ratio:.3f}" if ours else NONE
         if line.why_not:
             _add(table, *place, NONE, own, NONE, NONE, line.why_not)
             continue
         theirs = ratios(line.baseline_seconds, line.seconds).median
-        over = f"{ours.ratio.median / theirs:.3f}" if ours else NONE
+        over = f"{ours.ratio / theirs:.3f}" if ours else NONE
         _add(table, *place, f"{theirs:.3f}", own, over, f"{line.tuning_seconds:.1f}", ", ".join(line.kernels))
     return table
 
@@ -355,8 +356,8 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
             yield (
                 record.subject.name,
                 shape_text(measurement.shape),
-                _rate_text(measurement.tflops),
-                _rate_text(measurement.baseline_tflops),
+                _rate_text(measurement.observed().tflops),
+                _rate_text(measurement.observed().baseline_tflops),
                 _ratio_text(measurement),
             )
 
@@ -368,7 +369,7 @@ def _errors(records: Sequence[Record]) -> Iterator[str]:
 
 def _ratio_text(measurement: Measurement) -> str:
     """Return the median ratio with its quartiles: ``1.043 [1.038, 1.047]``."""
-    ratio = measurement.ratio
+    ratio = measurement.observed().measured_spread
     lower, upper = ratio.quartiles
     return f"{ratio.median:.3f} [{lower:.3f}, {upper:.3f}]"
 
@@ -396,7 +397,7 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
     figure = figure_module.Figure(figsize=(8, MARGIN_INCHES + ROW_INCHES * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     axes.axvline(1.0, color=INK, linewidth=0.8, zorder=1)
-    limits = axis_limits(measurement.ratio.median for _, measurement in rows)
+    limits = axis_limits(measurement.observed().ratio for _, measurement in rows)
     labels: list[str] = []
     for row, (record, measurement) in enumerate(rows):
         _draw_row(axes, row, measurement, limits)
@@ -410,7 +411,7 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
     axes.spines[["top", "right", "left"]].set_visible(False)
     baseline = _baseline_name([record for record, _ in rows])
     whose = "cuBLAS's" if baseline == "cuBLAS" else "the baseline's"
-    off_axis = any(not limits[0] <= measurement.ratio.median <= limits[1] for _, measurement in rows)
+    off_axis = any(not limits[0] <= measurement.observed().ratio <= limits[1] for _, measurement in rows)
     beyond = "; an arrow leads beyond" if off_axis else ""
     axes.set_xlabel(f"throughput over {whose} (1.00): median and quartiles of the pair ratios{beyond}")
     gpus = sorted({record.environment.gpu for record, _ in rows})
@@ -420,7 +421,7 @@ def _figure(rows: Sequence[tuple[Record, Measurement]]) -> Any:
 
 
 def _draw_row(axes: Any, row: int, measurement: Measurement, limits: tuple[float, float]) -> None:
-    ratio = measurement.ratio
+    ratio = measurement.observed().measured_spread
     color = FASTER if ratio.median >= 1 else SLOWER
     if limits[0] <= ratio.median <= limits[1]:
         axes.hlines(row, *ratio.quartiles, color=color, linewidth=3, alpha=0.45)
@@ -480,7 +481,7 @@ def _finished(figure: Any, panels: list[Any], book: ResultLog, note: str) -> Any
 def _ratio_figure(book: ResultLog, panels: Mapping[str, list[Point]], peers: Sequence[Peer]) -> Any:
     figure, drawn = _subplots(len(panels))
     for axes, (name, points) in zip(drawn, panels.items(), strict=True):
-        limits = ratio_limits(point.ratio.median for point in points)
+        limits = ratio_limits(point.ratio for point in points)
         _draw_band(axes, points)
         _draw_points(axes, points, limits)
         _draw_peers(axes, [line for line in peers if line.contest == name], limits)
@@ -507,7 +508,7 @@ def _draw_band(axes: Any, points: Sequence[Point]) -> None:
     """Draw the median over the shapes of each M, and the quartiles."""
     by_m: dict[int, list[float]] = {}
     for point in points:
-        by_m.setdefault(point.shape[0], []).append(point.ratio.median)
+        by_m.setdefault(point.shape[0], []).append(point.ratio)
     several = {m: values for m, values in sorted(by_m.items()) if len(values) >= LEAST_OF_A_BAND}
     spreads = [Spread.of((tuple(values),)) for values in several.values()]
     lower, upper = ([each.quartiles[end] for each in spreads] for end in (0, 1))
@@ -529,15 +530,15 @@ def _draw_points(axes: Any, points: Sequence[Point], limits: tuple[float, float]
         (True, SLOWER, "the same, and the baseline splits K"),
     ):
         inside = [
-            (x, point.ratio.median)
+            (x, point.ratio)
             for x, point in placed
-            if point.splits_k == splits and limits[0] <= point.ratio.median <= limits[1]
+            if point.splits_k == splits and limits[0] <= point.ratio <= limits[1]
         ]
         if inside:
             xs, ys = zip(*inside, strict=True)
             axes.plot(xs, ys, "o", color=color, alpha=0.75, markersize=3.2, zorder=4, label=label, mew=0)
     for x, point in placed:
-        ratio = point.ratio.median
+        ratio = point.ratio
         if not limits[0] <= ratio <= limits[1]:
             end, marker = (limits[1], "^") if ratio > 1 else (limits[0], "v")
             color = SLOWER if point.splits_k else FASTER
@@ -582,7 +583,7 @@ def _roofline_figure(book: ResultLog, panels: Mapping[str, list[Point]]) -> Any:
             if ceilings:
                 _draw_roof(axes, ceilings, ends, line, label)
                 sources.append(ceilings.source)
-        theirs = [flops(p.shape) / p.baseline_seconds / 1e12 for p in points]
+        theirs = [p.baseline_tflops for p in points]
         ours = [p.tflops for p in points]
         style: dict[str, Any] = {"markersize": 3.6, "alpha": 0.8}
         axes.plot(intensities, theirs, "o", color=SLOWER, mfc="none", zorder=3, label="the baseline", **style)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from gemmgen.hardware.gpus import gpu_of
 from gemmgen.numerics.encoding import DType
 from gemmgen.problem import Shape, shape_text
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.problem.observation import Observation, Spread, flops, ratios_of_repetitions
 
 T = TypeVar("T")
 
@@ -99,12 +99,6 @@ def _datasheet(gpu: Gpu, bits: int) -> Ceilings:
         source=f"datasheet of the {gpu.name}, not measured: dense MMA of {bits}-bit operands; "
         "memory bandwidth",
     )
-
-
-def flops(shape: Shape) -> int:
-    """Return the operations of the product: one multiplication and one addition for each m, n, k."""
-    m, n, k = shape
-    return 2 * m * n * k
 
 
 SCHEMA: Final = 1
@@ -218,28 +212,11 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A distribution in five numbers, and its median in each repetition."""
-
-    median: float
-    quartiles: tuple[float, float]
-    extremes: tuple[float, float]
-    repetitions: tuple[float, ...]
-
-    @classmethod
-    def of(cls, samples: Samples) -> Spread:
-        """Summarize samples; quartiles are interpolated between them (``inclusive``)."""
-        values = [value for repetition in samples for value in repetition]
-        lower, median, upper = (
-            statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
-        )
-        medians = tuple(statistics.median(repetition) for repetition in samples)
-        return cls(median, (lower, upper), (min(values), max(values)), medians)
-
-
-@dataclass(frozen=True)
 class Measurement:
-    """One shape: that the kernel is right on the tensors that were timed, and how long it takes."""
+    """What a record has of one shape: all samples, and how right the kernel was on the tensors timed.
+
+    It is no ``Observation``, which has medians: figures are those of ``observed``.
+    """
 
     shape: Extents
     input_sets: Count
@@ -251,33 +228,12 @@ class Measurement:
         if min(*self.shape, self.input_sets) <= 0:
             raise ValueError("extents and the number of input sets must be positive")
 
-    @property
-    def ratio(self) -> Spread:
-        """Baseline time over our time of each pair of samples: above 1, we are faster."""
-        pairs = zip(self.timing.baseline_seconds, self.timing.ours_seconds, strict=True)
-        return Spread.of(
-            tuple(tuple(b / o for b, o in zip(theirs, ours, strict=True)) for theirs, ours in pairs)
-        )
-
-    @property
-    def seconds(self) -> float:
-        """Our median time per call."""
-        return Spread.of(self.timing.ours_seconds).median
-
-    @property
-    def baseline_seconds(self) -> float:
-        """The baseline's median time per call."""
-        return Spread.of(self.timing.baseline_seconds).median
-
-    @property
-    def tflops(self) -> float:
-        """Our rate at the median time, TFLOP/s."""
-        return flops(self.shape) / self.seconds / 1e12
-
-    @property
-    def baseline_tflops(self) -> float:
-        """The baseline's rate at its median time, TFLOP/s."""
-        return flops(self.shape) / self.baseline_seconds / 1e12
+    def observed(self, kernel: str = "") -> Observation[str]:
+        """Return what a kernel of this name took, by the medians of all samples."""
+        ours, baseline = self.timing.ours_seconds, self.timing.baseline_seconds
+        seconds, baseline_seconds = (Spread.of(samples).median for samples in (ours, baseline))
+        spread = ratios_of_repetitions(baseline, ours)
+        return Observation(self.shape, kernel, seconds, baseline_seconds, spread)
 
 
 @dataclass(frozen=True)
@@ -303,7 +259,7 @@ class Record:
     def roofline_fraction(self, measurement: Measurement) -> float | None:
         """Return the least time that the ceilings allow over our time; None without ceilings."""
         least = self._least_seconds(measurement)
-        return None if least is None else least / measurement.seconds
+        return None if least is None else least / measurement.observed().seconds
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -313,7 +269,10 @@ class Record:
     def _impossible(self) -> Iterator[str]:
         for measurement in self.measurements:
             least = self._least_seconds(measurement)
-            arms = {"gemmgen": measurement.seconds, "the baseline": measurement.baseline_seconds}
+            arms = {
+                "gemmgen": measurement.observed().seconds,
+                "the baseline": measurement.observed().baseline_seconds,
+            }
             for arm, seconds in arms.items():
                 if least is not None and seconds < least:
                     place = f"{self.subject.name} {shape_text(measurement.shape)}"

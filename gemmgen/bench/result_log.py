@@ -11,15 +11,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from gemmgen.bench.record import Ceilings, Environment, GpuState, Spread, Subject, encoded_line, from_line
+from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line, from_line
 from gemmgen.documents.files import read_bytes
 from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.problem.observation import Observation, ratios
 from gemmgen.spec.diagnostics import quoted
 
 SCHEMA: Final = 2
@@ -104,7 +106,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Timed:
-    """The samples of one arm."""
+    """The samples of one arm, as a record has them; ``Result.observed`` is what follows from two arms."""
 
     kernel: str
     seconds: tuple[Seconds, ...]
@@ -161,9 +163,9 @@ class Result:
         if any(len(arm.seconds) != len(self.baseline.seconds) for arm in self.kernels):
             raise ValueError("all arms need the same number of samples")
 
-    def ratio(self, arm: Timed) -> Spread:
-        """Return the baseline's time over that of an arm, round by round."""
-        return ratios(self.baseline.seconds, arm.seconds)
+    def observed(self, arm: Timed) -> Observation[str]:
+        """Return what the kernel of an arm took, its ratio round by round."""
+        return observed(self.shape, arm.kernel, arm.seconds, self.baseline.seconds)
 
     @property
     def splits_k(self) -> bool:
@@ -224,11 +226,6 @@ Line: TypeAlias = Session | Result | Refused | Choice | Peer
 LINES: Final[Mapping[str, type[Line]]] = MappingProxyType(
     {"session": Session, "result": Result, "refused": Refused, "choice": Choice, "peer": Peer}
 )
-
-
-def ratios(baseline: Sequence[float], ours: Sequence[float]) -> Spread:
-    """Return the baseline's time over ours of each pair of samples: above 1, we are faster."""
-    return Spread.of((tuple(theirs / own for theirs, own in zip(baseline, ours, strict=True)),))
 
 
 @dataclass
@@ -362,3 +359,11 @@ def _contests_of(line: Line) -> Iterator[tuple[str, str]]:
 
 def _bad_record(path: Path, message: str, line: int | None = None, field: str | None = None) -> GemmgenError:
     return GemmgenError([Diagnostic(path.as_posix(), "bad-record", message, field=field, line=line)])
+
+
+def observed(
+    shape: Shape, kernel: str, seconds: Sequence[float], baseline_seconds: Sequence[float]
+) -> Observation[str]:
+    """Return what a kernel took on a shape by samples that were taken in pairs with the baseline's."""
+    medians = median(seconds), median(baseline_seconds)
+    return Observation(shape, kernel, *medians, ratios(baseline_seconds, seconds))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
-from statistics import median
 from types import MappingProxyType
 from typing import Final
 
-from gemmgen.bench.record import Spread, flops
-from gemmgen.bench.result_log import Peer, Refused, Result, ResultLog, ratios
+from gemmgen.bench.result_log import Peer, Refused, Result, ResultLog, observed
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.observation import Observation, ratios
 
 BOUNDS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
 """The largest M of each group; a last group has what is larger."""
@@ -37,17 +36,11 @@ def group_of(m: int) -> str:
 GROUPS: Final = (*(group_of(bound) for bound in BOUNDS), group_of(BOUNDS[-1] + 1), SPLIT_K, ALL)
 
 
-@dataclass(frozen=True)
-class Point:
-    """How one kernel compares on one shape."""
+@dataclass(frozen=True, kw_only=True)
+class Point(Observation[str]):
+    """An observation in a suite: what besides decides with which others it is summed up."""
 
     contest: str
-    shape: Shape
-    kernel: str
-    ratio: Spread
-    seconds: float
-    """Median, per call; and that of the baseline beside it."""
-    baseline_seconds: float
     splits_k: bool
     baseline_kernels: tuple[str, ...] = ()
 
@@ -55,11 +48,6 @@ class Point:
     def groups(self) -> tuple[str, ...]:
         """Those that it counts in."""
         return (group_of(self.shape[0]), *((SPLIT_K,) if self.splits_k else ()), ALL)
-
-    @property
-    def tflops(self) -> float:
-        """The rate at the median time."""
-        return flops(self.shape) / self.seconds / 1e12
 
 
 @dataclass(frozen=True)
@@ -74,9 +62,9 @@ class Figures:
     """Of the shapes on which it is at least as fast as the baseline."""
 
     @classmethod
-    def of(cls, points: Iterable[Point]) -> Figures | None:
-        """Summarize the median ratios of points; None without any."""
-        found = sorted((point.ratio.median, point.shape) for point in points)
+    def of(cls, observations: Iterable[Observation[str]]) -> Figures | None:
+        """Summarize the ratios of observations; None without any."""
+        found = sorted((each.ratio, each.shape) for each in observations)
         if not found:
             return None
         values = [ratio for ratio, _ in found]
@@ -95,18 +83,14 @@ def points_of(book: ResultLog) -> list[Point]:
     for line in book.current():
         if not isinstance(line, Result):
             continue
-        shared = (line.splits_k, line.baseline_kernels)
-        theirs = median(line.baseline.seconds)
         for arm in line.kernels:
-            place = (line.contest, line.shape, arm.kernel)
-            own[place] = Point(*place, line.ratio(arm), median(arm.seconds), theirs, *shared)
+            own[line.contest, line.shape, arm.kernel] = _point(line, line.observed(arm))
         if line.playoff:
             pairs = line.playoff
-            ratio = ratios(pairs.baseline_seconds, pairs.seconds)
-            times = median(pairs.seconds), median(pairs.baseline_seconds)
-            point = Point(line.contest, line.shape, BEST, ratio, *times, *shared)
+            found = observed(line.shape, BEST, pairs.seconds, pairs.baseline_seconds)
+            point = _point(line, found)
             before = best.get(place := (line.contest, line.shape))
-            if before is None or before[0].ratio.median < ratio.median:
+            if before is None or before[0].ratio < point.ratio:
                 best[place] = point, pairs.kernel
     first = (
         replace(own[contest, shape, choice.kernels[0]], kernel=f"{spec}{FIRST}")
@@ -114,6 +98,15 @@ def points_of(book: ResultLog) -> list[Point]:
         if choice.kernels and (contest, shape, choice.kernels[0]) in own
     )
     return [*(point for point, _ in best.values()), *first, *own.values()]
+
+
+def _point(line: Result, found: Observation[str]) -> Point:
+    return Point(
+        **vars(found),
+        contest=line.contest,
+        splits_k=line.splits_k,
+        baseline_kernels=line.baseline_kernels,
+    )
 
 
 def winners_of(book: ResultLog) -> dict[tuple[str, Shape], str]:
@@ -164,8 +157,8 @@ def report_of(book: ResultLog) -> dict[str, object]:
                 "shapes": [
                     {
                         "shape": list(point.shape),
-                        "ratio": point.ratio.median,
-                        "quartiles": list(point.ratio.quartiles),
+                        "ratio": point.ratio,
+                        "quartiles": list(point.measured_spread.quartiles),
                         "kernel": winners[name, point.shape],
                         "microseconds": point.seconds * 1e6,
                         "baseline_microseconds": point.baseline_seconds * 1e6,

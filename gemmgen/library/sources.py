@@ -19,8 +19,9 @@ from gemmgen.plan import plan_spec
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.problem import Request, Shape
+from gemmgen.problem import Request
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.problem.observation import Observation
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import Spec, SpecFile, load_spec, parse_spec
@@ -33,20 +34,8 @@ if TYPE_CHECKING:
     from gemmgen.bench.result_log import Entry
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What a kernel and the baseline beside it took on a shape: medians, per call."""
-
-    shape: Shape
-    kernel: Kernel
-    """Without a title and shapes, so that one kernel of two specs is one."""
-    seconds: float
-    baseline_seconds: float
-
-    @property
-    def ratio(self) -> float:
-        """The baseline's time over the kernel's: above 1, the kernel is faster."""
-        return self.baseline_seconds / self.seconds
+Measurement = Observation[Kernel]
+"""Of a kernel without a title and shapes, so that one kernel of two specs is one."""
 
 
 @dataclass(frozen=True)
@@ -318,7 +307,7 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
         gpu=row.gpu,
         baseline="cuBLAS",
         date=row.date,
-        measurements=(Measurement(row.shape, kernel, row.seconds, row.baseline_seconds),),
+        measurements=(Observation(row.shape, kernel, row.seconds, row.baseline_seconds),),
         changed=kernel_sha256(module) != row.kernel_sha256,
     )
 
@@ -394,7 +383,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                 if getattr(kernel, "early_operand", "none") == "none" and not kernel.problem.backward:
                     # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
                     baseline = median(result.baseline.seconds)
-                    seconds = baseline / result.ratio(arm).median
+                    seconds = baseline / result.observed(arm).ratio
                     found.append(Measurement(result.shape, kernel, seconds, baseline))
         if spec and found:
             yield _Part(

@@ -18,6 +18,7 @@ from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
 from gemmgen.problem.dtypes import Dtypes
+from gemmgen.problem.observation import Observation
 from gemmgen.product import write_files
 
 TABLE: Final = "gemmgen tune"
@@ -28,7 +29,10 @@ INSTALL: Final = "pip install 'gemmgen[tune]'"
 
 @dataclass(frozen=True)
 class Row:
-    """The fastest kernel for a shape; ``docs/tuning.md`` has what each member means."""
+    """The fastest kernel for a shape; ``docs/tuning.md`` has what each member means.
+
+    It is no ``Observation`` but a line of a file, with all that identifies the kernel; ``observed`` is one.
+    """
 
     gpu: GpuName
     m: Extent
@@ -54,9 +58,9 @@ class Row:
         return self.m, self.n, self.k
 
     @property
-    def ratio(self) -> float:
-        """The baseline's time over the kernel's: above 1, the kernel is faster."""
-        return self.baseline_seconds / self.seconds
+    def observed(self) -> Observation[str]:
+        """What its kernel took, by the name of its spec."""
+        return Observation(self.shape, self.spec, self.seconds, self.baseline_seconds)
 
     def as_line(self) -> str:
         """Return the row as a line of a table."""

@@ -90,7 +90,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Seconds per call of each sample: of the kernel, of the one that it took turns with, of the baseline."""
+    """Seconds per call of each sample: of the kernel, of the one that it took turns with, of the baseline.
+
+    It is no ``Observation``, which has two arms and medians: a search compares kernels with one another.
+    """
 
     seconds: tuple[Seconds, ...]
     against_seconds: tuple[Seconds, ...]
