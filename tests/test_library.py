@@ -451,6 +451,31 @@ def drawn_shape(draw: random.Random) -> Shape:
     return m, n, k
 
 
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> None:
+    """With the order of tiles, where another kernel of the library differs in that alone."""
+    for member in package.read_library(ROOT / "libraries" / name).members:
+        (plan,) = library.predictable(name, [member.product.plan])
+        words = f"{name}_{package.words_of(plan)}"
+        assert member.stem in (words, f"{words}_{plan.order}")
+
+
+@pytest.mark.parametrize(
+    ("stem", "words"),
+    [
+        ("h100_bf16_streamk", "cooperative_128x256x64_stream_K"),
+        (
+            "h100_bf16_split8_parallel",
+            "cooperative_128x128x64_cluster2x1_split8_added_up_in_parallel",
+        ),
+        ("h100_bf16_blocked", "blocked_128x128x64_occupancy3_q0"),
+    ],
+)
+def test_a_kernel_is_named_by_what_is_unusual_in_it(stem: str, words: str) -> None:
+    (plan,) = library.predictable(stem, [make(SPECS / f"{stem}.yaml").plan])
+    assert package.words_of(plan) == words
+
+
 # --- other cards than the one that was measured
 
 

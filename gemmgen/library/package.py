@@ -49,6 +49,7 @@ from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.search import traffic_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.cost import card_of, row_of
+from gemmgen.plan.wgmma.family import kind_of
 from gemmgen.problem import Shape
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Finding, Product, make, write_files
@@ -238,7 +239,8 @@ def _stems(name: str, sources: Sources, kernels: Sequence[Kernel]) -> dict[Kerne
         if kernel in sources.specs:
             found[kernel] = sources.specs[kernel].stem
         else:
-            words = f"{name}_{slug(family_label(kernel))}"
+            (predicted,) = predictable(name, [kernel])
+            words = f"{name}_{words_of(predicted)}"
             found[kernel] = next(stem for stem in _to_try(words, kernel) if stem not in taken)
         taken.add(found[kernel])
     return found
@@ -251,19 +253,34 @@ def _to_try(words: str, kernel: Kernel) -> Iterator[str]:
     yield from (f"{words}_{number}" for number in count(2))
 
 
-def slug(label: str) -> str:
-    """Return the label of a kernel as a part of a module's name: ``cooperative_128x256x64_cluster2x1``."""
-    kind, tile, *others = label.split(", ")
-    kind = {"ping-pong": "ping_pong"}.get(kind, re.sub(r"\W+", "_", kind))
-    words = [kind, tile.replace(" x ", "x").replace(" ", "_")]
-    for other in others:
-        if other == "2 consumers":
-            continue  # as cooperative ones have without a word
-        other = re.sub(r"K split by (\d+)", r"split\1", other)
-        other = re.sub(r"(\d+) outstanding", r"q\1", other).replace(" x ", "x")
-        words.append(re.sub(r"\W+", "_", re.sub(r"([a-z]) (\d)", r"\1\2", other)))
-    usual = "q0" if kind == "cooperative" and "1_consumer" not in words else "q1"
-    return "_".join(word for word in words if word != usual)
+def words_of(kernel: WgmmaKernel) -> str:
+    """Return the decisions of a kernel as a part of a module's name: ``cooperative_128x256x64_cluster2x1``.
+
+    Two consumers of cooperative kernels have no word, nor have the MMAs in flight that are usual.
+    """
+    kind = kind_of(kernel)
+    words = [
+        kind.replace("-", "_").replace(" ", "_"),
+        f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}",
+    ]
+    if kernel.staggered:
+        words.append("staggered")
+    if kernel.cluster_size > 1:
+        words.append(f"cluster{kernel.cluster_m}x{kernel.cluster_n}")
+    if kind == "cooperative" and kernel.consumers != 2:
+        words.append(f"{kernel.consumers}_consumer{'s' * (kernel.consumers > 1)}")
+    if kernel.occupancy > 1:
+        words.append(f"occupancy{kernel.occupancy}")
+    if kernel.splits > 1:
+        words.append(f"split{kernel.splits}")
+    if kernel.reduces_apart:
+        words.append("added_up_in_parallel")
+    if kernel.divides_last_wave:
+        words.append("stream_K")
+    usual = 0 if kind == "cooperative" and kernel.consumers > 1 else 1
+    if kernel.outstanding_mmas != usual:
+        words.append(f"q{kernel.outstanding_mmas}")
+    return "_".join(words)
 
 
 def _members(

@@ -775,7 +775,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
     return share if max(needed, usual) <= share else usual
 
 
-def _name(plan: WgmmaKernel) -> str:
+def kind_of(plan: WgmmaKernel) -> str:
     """Return what kind of kernel a plan is."""
     if plan.exchanged and plan.schedule_kind == "tiled":
         return "exchanged"
@@ -788,7 +788,7 @@ def _name(plan: WgmmaKernel) -> str:
 
 def _label(plan: WgmmaKernel) -> str:
     """Return the decisions of a plan's configuration in one line."""
-    parts = [_name(plan), *tile_and_cluster(plan)]
+    parts = [kind_of(plan), *tile_and_cluster(plan)]
     if plan.specialization == "cooperative":
         parts.append(f"{plan.consumers} consumer{'s' * (plan.consumers > 1)}")
     if plan.occupancy > 1:
@@ -803,7 +803,7 @@ def _label(plan: WgmmaKernel) -> str:
 def _as_dict(plan: WgmmaKernel) -> dict[str, object]:
     """Return the decisions of a Hopper plan as plain data."""
     return {
-        "kernel": _name(plan),
+        "kernel": kind_of(plan),
         "tile": [plan.cta_tile_m, plan.cta_tile_n, plan.cta_tile_k],
         "staggered": plan.staggered,
         "cluster": [plan.cluster_m, plan.cluster_n],
@@ -839,7 +839,7 @@ WGMMA_FAMILY = Family(
     estimate=estimate,
     excess=excess,
     columns=(
-        ("kernel", _name),
+        ("kernel", kind_of),
         ("tile", narrow_tile),
         ("CTAs", narrow_cluster),
         ("warps", lambda plan: str(plan.total_warps)),
