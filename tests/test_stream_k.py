@@ -21,17 +21,7 @@ from gemmgen.problem import Shape
 from gemmgen.verify.simulation import Launch, parts_launch, simulate_product
 
 STEMS = ("h100_bf16_streamk", "h100_bf16_streamk_gelu")
-DIVIDING = (
-    "Division",
-    "divide",
-    "steps_behind_chunks",
-    "share_behind_chunks",
-    "has_chunk",
-    "count_pieces",
-    "Piece",
-    "find_piece",
-    "pieces_of_tile",
-)
+DIVIDING = ("Steps", "Division", "divide", "Piece", "Tiles", "pieces_of_tile")
 """What of a module says which pieces there are, in its order."""
 LEAST_STEPS, LEAST_SAVED = 8, 40
 
@@ -69,7 +59,7 @@ class Dividing:
             num_programs=lambda _: self._at.programs,  # pyright: ignore[reportUnknownLambdaType]
         )
         gluon = SimpleNamespace(jit=lambda function: function, aggregate=dataclass)  # pyright: ignore[reportUnknownLambdaType]
-        self._names: dict[str, Any] = {"gl": gl, "gluon": gluon, "__name__": stem}
+        self._names: dict[str, Any] = {"gl": gl, "gluon": gluon, "Args": object, "__name__": __name__}
         self._names |= {"LEAST_STEPS": LEAST_STEPS, "LEAST_SAVED": LEAST_SAVED}
         exec(compile(ast.Module(list(nodes), []), stem, "exec"), self._names)
 
@@ -90,12 +80,14 @@ class Dividing:
         self._at.programs = programs
         for program in range(programs):
             self._at.program = program
-            division = self.call("divide", args)
-            for number in range(self.call("count_pieces", args, division)):
-                piece = self.call("find_piece", args, division, number)
-                steps = range(piece.first_step, piece.end)
-                divided = piece.tile - division.waves * programs
-                place = program + (0 if self.call("has_chunk", division) else divided)
+            tiles_of_program = self.call("Tiles", self.call("divide", args))
+            bounds = (tiles_of_program.first(), tiles_of_program.end(), tiles_of_program.stride())
+            for number in range(*bounds):
+                piece = tiles_of_program.piece(number)
+                steps = range(tiles_of_program.steps(piece).first, tiles_of_program.steps(piece).end)
+                assert len(steps) == tiles_of_program.steps(piece).count()
+                divided = tiles_of_program.divided(piece)
+                place = program + (0 if tiles_of_program.division.has_chunk() else divided)
                 place = place if len(steps) < k_steps else None
                 found.append(Found(program, piece.tile, steps, place))
         return found
@@ -106,7 +98,7 @@ class Dividing:
         self._at.programs = programs
         division = self.call("divide", args)
         divided = tile - division.waves * programs
-        pieces, behind = self.call("pieces_of_tile", args, division, divided)
+        pieces, behind = self.call("pieces_of_tile", division, divided)
         chunks = [i * division.tiles + divided for i in range(division.chunks)]
         return chunks + [behind + i for i in range(pieces - division.chunks)]
 

@@ -468,9 +468,9 @@ class EpilogueView:
         names = ("row" if axis == "m" else "column" for axis in self._vector_axes)
         return ", ".join(("args", "buffers", *names))
 
-    def vector_origin(self, row: str) -> str:
-        """Return where a tile's vectors begin; `row` is the consumer's."""
-        return ", ".join(row if axis == "m" else "column" for axis in self._vector_axes)
+    def vector_origin(self, row: str, column: str) -> str:
+        """Return where the vectors begin of a tile that has this first row and column."""
+        return ", ".join(row if axis == "m" else column for axis in self._vector_axes)
 
     @property
     def loads_c(self) -> Literal["", "one", "ring"]:

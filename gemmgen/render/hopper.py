@@ -36,7 +36,7 @@ class Part:
 
     number: int | None
     """None of a plain tile's only one."""
-    column_of: str = "column"
+    column_of: str = "tile.column"
     """Where the first of the parts begins that lie side by side with it."""
     first: int = 0
     """The number of that one."""
@@ -65,8 +65,8 @@ def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
     """Return the parts of a plan's tile."""
     count = len(plan.column_parts)
     if plan.staggered:
-        common = (Part(number, "common_column(column)") for number in range(count - 1))
-        return (*common, Part(count - 1, "own_column(column)", count - 1))
+        common = (Part(number, "common_column(tile.column)") for number in range(count - 1))
+        return (*common, Part(count - 1, "own_column(tile.column)", count - 1))
     return tuple(map(Part, range(count))) if plan.composed else (Part(None),)
 
 
@@ -156,19 +156,15 @@ class HopperView(KernelView):
             parts.insert(0, "shared/copy_kernel")
         if not plan.synchronous:
             parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
-        if plan.schedule_kind != "single_tile":
-            parts.append(self.order)
+        parts += self._walk
         parts += ["wgmma/staggered"] * plan.staggered
-        if plan.divides_last_wave:
-            parts.append("wgmma/pieces")
-        parts += ["wgmma/first_entry"] * plan.sorts_parts_by_gpc
         if plan.specialized:
             parts += ["wgmma/fill_stage"] * bool(plan.read_early)
             parts.append(f"wgmma/producer{self._producer}")
             parts += ["wgmma/release"] * bool(plan.multicast)
         elif not plan.synchronous:
             if not plan.persistent:
-                parts.append(f"wgmma/loads_{'bounded' if self.bounded else 'tiled'}")
+                parts.append("wgmma/loads_tiled")
             early = f"_early_{plan.read_early}" if plan.read_early else ""
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         if plan.composed and plan.a_source == "registers":
@@ -179,12 +175,39 @@ class HopperView(KernelView):
         if plan.shares_tiles:
             parts += self._sum_parts
         if plan.specialized:
-            parts.append(f"wgmma/consumer{self._consumer}")
+            parts.append(f"wgmma/consumer{'_ping_pong' * plan.ping_pong}")
         parts.append(f"wgmma/kernel_{self._kind}")
         if plan.reduces_apart:
             origin = f"wgmma/piece_origin{self._of_cluster}"
             parts += ["wgmma/reduction_args", *self.epilogue.functions, origin, "wgmma/reduction_kernel"]
         return tuple(f"{part}.py.j2" for part in parts)
+
+    @property
+    def _walk(self) -> Iterator[str]:
+        """The parts that say what a program computes, and where its tiles lie."""
+        yield "walks/tile"
+        if self.plan.schedule_kind == "single_tile":
+            return
+        yield self.order
+        if self.walks_steps:
+            yield "walks/steps"
+        yield f"walks/{self._items}"
+
+    @property
+    def _items(self) -> str:
+        """The walk: which work items a program has, and which tile and K steps are an item."""
+        plan = self.plan
+        if plan.divides_last_wave:
+            return "stream_k"
+        if plan.sorts_parts_by_gpc:
+            return "by_gpc"
+        whose = "static" if plan.persistent else "one"
+        return f"{whose}_split" if self.divides_k else whose
+
+    @property
+    def walks_steps(self) -> bool:
+        """Whether a module has the K steps of a work item as a value."""
+        return self.plan.specialized or (not self.plan.persistent and not self.plan.synchronous)
 
     @property
     def _sum_parts(self) -> Iterator[str]:
@@ -208,28 +231,12 @@ class HopperView(KernelView):
 
     @property
     def _producer(self) -> str:
-        early = "_early" * bool(self.plan.read_early)
-        if self.plan.multicast:
-            return f"{early}_multicast"
-        return early or "_shares" * (self.plan.row_shares > 1)
-
-    @property
-    def _consumer(self) -> str:
-        if self.plan.ping_pong:
-            return "_ping_pong"
-        if self.plan.divides_last_wave:
-            return "_stream_k"
-        if self.divides_k:
-            by_gpc = "_by_gpc" * self.plan.sorts_parts_by_gpc
-            return f"_parts{by_gpc}" if self.plan.reduces_apart else "_splits"
-        return "_loading" if self.epilogue.loads else ""
+        return "_early" * bool(self.plan.read_early) + "_multicast" * bool(self.plan.multicast)
 
     @property
     def _kind(self) -> str:
         if self.plan.specialized:
             return "specialized"
-        if self.plan.schedule_kind == "single_tile":
-            return "single_tile"
         return "synchronous" if self.plan.synchronous else self.plan.schedule_kind
 
     @property
@@ -431,16 +438,6 @@ class HopperView(KernelView):
         return self.plan.splits > 1
 
     @property
-    def bounded(self) -> bool:
-        """Whether a program's loads know their end: a part of K, or all of it in several functions."""
-        return self.divides_k or self.plan.read_early is not None
-
-    @property
-    def last_step(self) -> str:
-        """The K step before which a program's loads end."""
-        return "loads.end" if self.bounded else "args.k_steps"
-
-    @property
     def early_load(self) -> OperandLoad:
         """How the operand is loaded whose first loads do not wait for the kernel ahead."""
         return self.loads[self.plan.read_early == "b"]
@@ -450,20 +447,10 @@ class HopperView(KernelView):
         """How the other one is."""
         return self.loads[self.plan.read_early != "b"]
 
-    @property
-    def place_first(self) -> str:
-        """The part that finds a producer's first tile, or part of one, and what it loads early of that."""
-        return f"wgmma/place_first_{'part' if self.divides_k else 'tile'}.py.j2"
-
-    @property
-    def early_steps(self) -> str:
-        """Between which K steps it loads one operand early."""
-        return "first_step, early_end" if self.divides_k else "early_end"
-
     @staticmethod
     def call_fill(load: OperandLoad) -> str:
         """Return the call that loads a K step's tiles of an operand."""
-        return f"fill_{load.operand}(args, {load.place}, k_step, ring)"
+        return f"fill_{load.operand}(args, tile, k_step, ring)"
 
     def fill(self, load: OperandLoad) -> str:
         """Return the statements that load a K step's tiles of an operand, in a function of its own."""
@@ -489,25 +476,6 @@ class HopperView(KernelView):
         """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
         return self.epilogue.loads and not self.plan.shares_tiles
 
-    @property
-    def walk(self) -> str:
-        """The loop over a program's tiles, or parts of them, which says where each one is."""
-        splits = "parts_by_gpc" if self.plan.sorts_parts_by_gpc else "splits"
-        walked = "pieces" if self.plan.divides_last_wave else splits if self.divides_k else "tiles"
-        return f"wgmma/walk_{walked}.py.j2"
-
-    @property
-    def steps(self) -> str:
-        """Between which K steps a program loads a tile, or a part of it."""
-        if self.plan.divides_last_wave:
-            return "piece.first_step, piece.end"
-        return "first_step, first_step + args.k_steps" if self.divides_k else "args.k_steps"
-
-    @property
-    def counted(self) -> str:
-        """The number of what the parts are counted of: a tile, or a consumer's rows of it."""
-        return self.of_consumer("tile")
-
     def of_consumer(self, number: str) -> str:
         """Return the number of a consumer's part of what has this number: all of it, if it is a lone one."""
         return f"{number} * CONSUMERS + consumer" if self.plan.consumers > 1 else number
@@ -518,16 +486,79 @@ class HopperView(KernelView):
         counter = f"args.counters_ptr + {self.of_consumer('divided')}"
         return fit("arrived = gl.atomic_add(", (counter, "1", 'sem="acq_rel"', 'scope="gpu"'), ")", indent=4)
 
-    def call_is_last(self, split: str) -> str:
-        """Return the call that leaves the sums of a split, which an atomic reduction does not tell apart."""
-        splits = (split,) if self.plan.reduction == "ordered" else ()
-        return f"is_last({', '.join(('args', self.counted, *splits, 'accumulator'))})"
+    @property
+    def call_is_last(self) -> str:
+        """The call that leaves the sums of a split, which an atomic reduction does not tell apart."""
+        splits = (self.item_split,) if self.plan.reduction == "ordered" else ()
+        return f"is_last({', '.join(('args', self.of_consumer(self.item_tile), *splits, 'accumulator'))})"
 
     @property
     def place(self) -> str:
-        """The part that finds a program's tile."""
-        split = "part" if self.plan.reduces_apart else "split"
-        return f"wgmma/place_{split if self.divides_k else 'tile'}.py.j2"
+        """The part that finds the tile of a program that has one."""
+        if self.plan.schedule_kind == "single_tile":
+            return "walks/place_only.py.j2"
+        which = "part" if self.plan.reduces_apart else "split" if self.divides_k else "whole"
+        return f"walks/place_{which}.py.j2"
+
+    @property
+    def tiles(self) -> str:
+        """What makes the `Tiles` of a role that has several."""
+        if self.plan.divides_last_wave:
+            return "Tiles(divide(args))"
+        return "Tiles(args, args.tiles_m * args.tiles_n)" if self.plan.sorts_parts_by_gpc else "Tiles(args)"
+
+    @property
+    def item(self) -> str:
+        """The name of what a role has of a work item: its number, or the piece of a tile that it is."""
+        return "piece" if self.plan.divides_last_wave else "item"
+
+    @property
+    def item_steps(self) -> str:
+        """The K steps of a work item: where each has all of its tile's, they depend on no number."""
+        return f"tiles.steps({self.item})" if self.plan.shares_tiles else "tiles.steps()"
+
+    @property
+    def first_steps(self) -> str:
+        """Those of a program's first one."""
+        return "tiles.steps(tiles.first())" if self.divides_k else "tiles.steps()"
+
+    @property
+    def item_tile(self) -> str:
+        """The number of a split's tile."""
+        return "tiles.tile(item)" if self.plan.persistent else "tiles.tile"
+
+    @property
+    def item_split(self) -> str:
+        """The number of a split in its tile."""
+        return "tiles.split(item)" if self.plan.persistent else "tiles.split"
+
+    @property
+    def places_early(self) -> bool:
+        """Whether a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
+        plan = self.plan
+        if not plan.specialized or plan.ping_pong or plan.divides_last_wave:
+            return True
+        return self.loads_epilogue_first
+
+    @property
+    def loads_epilogue_early(self) -> bool:
+        """Whether a consumer starts the loads of its epilogue before the K loop."""
+        return self.epilogue.loads and (self.loads_epilogue_first or self.plan.divides_last_wave)
+
+    @property
+    def start_loads(self) -> str:
+        """The part that starts the loads of a consumer's epilogue before the K loop."""
+        return (
+            "wgmma/start_loads_of_piece.py.j2" if self.plan.divides_last_wave else "shared/start_loads.py.j2"
+        )
+
+    @property
+    def finish(self) -> str:
+        """The part that makes D of the sums of a work item, or leaves them for who does."""
+        if self.plan.divides_last_wave:
+            return "wgmma/finish/last_piece.py.j2"
+        how = "leave" if self.plan.reduces_apart else "last_split" if self.divides_k else "store"
+        return f"wgmma/finish/{how}.py.j2"
 
     @property
     def prologue(self) -> str:
@@ -541,28 +572,9 @@ class HopperView(KernelView):
         return self.plan.dependent and self.plan.trigger == "loads"
 
     @property
-    def ending(self) -> str:
-        """The part that stores its tile."""
-        kind = "_part" if self.plan.reduces_apart else "_split" * self.divides_k
-        return f"wgmma/ending{kind}.py.j2"
-
-    @property
     def reads_scalar_first(self) -> bool:
         """Whether a factor in global memory is read before anything else."""
-        return self.plan.problem.scalar and not self.plan.dependent
-
-    @property
-    def first_loads(self) -> str:
-        """The first K step that a program loads."""
-        if not self.divides_k:
-            return f"Loads(row, column, gl.to_tensor(0){', args.k_steps' * self.bounded})"
-        return "Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)"
-
-    @property
-    def next_loads(self) -> str:
-        """The K step after one that is loaded."""
-        end = ", loads.end" if self.bounded else ""
-        return f"Loads(loads.row, loads.column, loads.k_step + 1{end})"
+        return self.plan.problem.scalar and not self.plan.dependent and not self.divides_k
 
     @property
     def partial_extents(self) -> tuple[str, str]:
@@ -588,25 +600,19 @@ class HopperView(KernelView):
     @property
     def loads(self) -> tuple[OperandLoad, ...]:
         """A, then B, as one stage loads them."""
-        plan, shares = self.plan, self.plan.row_shares
-        single = plan.schedule_kind == "single_tile"
-        k, column = ("0", "0") if single else ("k", "column")
-        row = "0" if single else self.row_of("i")
+        plan, problem = self.plan, self.plan.problem
+        k = "0" if plan.schedule_kind == "single_tile" else "k"
 
         def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
             coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
-            policy = "READ_ONCE" * plan.reduces_apart
-            # A consumer's rows of a staggered tile depend on the tile's column too.
-            told = "column" if operand == "b" else "row, column" if plan.staggered else "row"
-            return OperandLoad(operand, coordinates, operand in plan.multicast, shares, told, policy)
+            return OperandLoad(
+                operand, coordinates, operand in plan.multicast, shares, "READ_ONCE" * plan.reduces_apart
+            )
 
-        problem = plan.problem
-        return (load("a", problem.a.major, row, shares), load("b", problem.b.major, column, 1))
-
-    @property
-    def load_b(self) -> str:
-        """The statements that load a K step's tiles of B."""
-        return self.load_statements(self.loads[1], margin=12)
+        return (
+            load("a", problem.a.major, self.row_of("i"), plan.row_shares),
+            load("b", problem.b.major, "tile.column", 1),
+        )
 
     def load_statements(self, load: OperandLoad, margin: int = 0) -> str:
         """Return the statements that load an operand's tile; lines but the first are indented by `margin`."""
@@ -614,7 +620,7 @@ class HopperView(KernelView):
         stage = "ring.stage" if self.plan.specialized else "stage"
         statements: list[str] = []
         for part in parts:
-            coordinates = load.coordinates.replace("column", part.column)
+            coordinates = load.coordinates.replace("tile.column", part.column)
             tile = f"{part.of(f'{load.operand}_smem')}.index({stage})"
             arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
             statements.append(fit("tma.async_load(", arguments, ")", indent=self._load_indent, margin=margin))
@@ -625,11 +631,6 @@ class HopperView(KernelView):
         load = self.loads[0]
         arguments = ["args.a_desc", load.coordinates, "ready", "a_tile", *load.options]
         return fit("tma.async_load(", arguments, ")", indent=self._load_indent + 4, margin=margin)
-
-    @property
-    def policy(self) -> str:
-        """The argument that says how long L2 keeps what a load reads, if that is not as usual."""
-        return f", cache_policy={self.loads[0].policy}" if self.loads[0].policy else ""
 
     @property
     def a_coordinates(self) -> str:
@@ -663,16 +664,6 @@ class HopperView(KernelView):
     def multiplied(self) -> str:
         """What a K loop multiplies, in words."""
         return "a piece" if self.plan.divides_last_wave else "one tile"
-
-    @property
-    def steps_parameter(self) -> str:
-        """The K steps of a piece, where they are not the same of all."""
-        return ", k_steps" if self.plan.divides_last_wave else ""
-
-    @property
-    def steps_of_piece(self) -> str:
-        """The steps of a K loop."""
-        return "k_steps" if self.plan.divides_last_wave else "args.k_steps"
 
     @property
     def mma_tiles(self) -> tuple[str, str]:
@@ -808,8 +799,13 @@ class HopperView(KernelView):
     def row_of(self, consumer: str) -> str:
         """Return where the rows begin of a consumer that has this number."""
         if self.plan.staggered:
-            return f"consumer_row(row, column, {consumer})"
-        return f"row + {consumer} * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "row"
+            return f"consumer_row(tile, {consumer})"
+        return f"tile.row + {consumer} * CONSUMER_TILE_M" if self.plan.row_shares > 1 else "tile.row"
+
+    @property
+    def first_column(self) -> str:
+        """Where the columns of its tile begin."""
+        return "tile.column"
 
     @property
     def own_value(self) -> str:
@@ -819,11 +815,15 @@ class HopperView(KernelView):
             return own
         return f"args.{own}[consumer]" if self.plan.consumers > 1 else f"args.{own}"
 
-    def call_store(self, indent: int) -> str:
-        """Return the call that stores a tile."""
+    def call_store(self) -> str:
+        """Return the call that stores a tile, as one that shares its tiles does under a condition."""
         sums = self.sums if self.plan.composed else self.accumulated
-        items = ("args", self.own_value, self.first_row, "column", sums)
-        return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent)
+        items = ("args", self.own_value, self.first_row, self.first_column, sums)
+        loops = self.plan.specialized or self.plan.persistent
+        indent, margin = 8 if loops else 4, 4
+        if self.plan.shares_tiles:
+            indent, margin = indent + 4, 8
+        return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent, margin=margin)
 
     # --- partitions
 

@@ -66,8 +66,6 @@ class OperandLoad:
     multicast: bool
     shares: int = 1
     """Tiles of it, one for each consumer's rows."""
-    place: str = ""
-    """What says where its tiles lie besides K, where a function is told that: a row, a column, or both."""
     policy: str = ""
     """The constant that says how long L2 keeps it, if it is not as long as anything else."""
 
@@ -273,6 +271,11 @@ class KernelView(ABC):
         return "row"
 
     @property
+    def first_column(self) -> str:
+        """Where its columns begin."""
+        return "column"
+
+    @property
     def own_value(self) -> str:
         """What an epilogue has of its own."""
         return f"args.{self.epilogue.own}"
@@ -280,7 +283,7 @@ class KernelView(ABC):
     @property
     def vector_origin(self) -> str:
         """Where the row and column operands of an epilogue's tile begin."""
-        return self.epilogue.vector_origin(self.first_row)
+        return self.epilogue.vector_origin(self.first_row, self.first_column)
 
     # --- allocations
 

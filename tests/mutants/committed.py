@@ -25,6 +25,7 @@ MMA = "return warpgroup_mma("
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 LAST_WAIT = "    accumulator = warpgroup_mma_wait(0, deps=[accumulator])\n"
 LOAD_A, LOAD_B = "tma.async_load(args.a_desc", "tma.async_load(args.b_desc"
+MULTICAST_LOAD = "tma.async_load("  # the line where it begins
 EXPECT = "mbarrier.expect(ready, "
 AND_B = " + args.b_desc.nbytes_per_cta)"
 TURN_WAIT = "mbarrier.wait(args.mma_turn.index(consumer), turn)"
@@ -121,10 +122,13 @@ COOPERATIVE = {
         K.DEADLOCK,
         "load_empty",
         EMPTY_WAIT,
-        ("def multiply(args, a_smem, ring):", "def multiply(args, a_smem, ring, consumer: gl.constexpr):"),
         (
-            "multiply(args, args.a_smem[consumer], ring)",
-            "multiply(args, args.a_smem[consumer], ring, consumer)",
+            "def multiply(args, a_smem, k_steps, ring):",
+            "def multiply(args, a_smem, k_steps, ring, consumer: gl.constexpr):",
+        ),
+        (
+            "multiply(args, args.a_smem[consumer], k_steps, ring)",
+            "multiply(args, args.a_smem[consumer], k_steps, ring, consumer)",
         ),
         (f"        {RELEASE}\n", f"        if consumer == 0:\n            {RELEASE}\n"),
     ),
@@ -166,8 +170,8 @@ nt, tf32, fp32out, swizzled = (
     of(f"h100_{name}") for name in ("bf16_nt", "tf32", "bf16_fp32out", "bf16_swizzle")
 )
 VECTORS_WAIT = "    mbarrier.wait(buffers.vectors_ready, phase)\n"
-PAST_THE_OTHER = "        ring = ring.ahead(args.k_steps)\n"
-MULTIPLY = "        accumulator, ring = multiply(args, args.a_smem, ring)\n"
+PAST_THE_OTHER = "        ring = ring.ahead(k_steps)\n"
+MULTIPLY = "        accumulator, ring = multiply(args, args.a_smem, k_steps, ring)\n"
 PING_PONG = {
     "bias_turn_of_the_same_parity": bias(
         K.READ_AFTER_WRITE, "a_smem|b_smem", MMA, ("        turn ^= 1\n", "")
@@ -285,7 +289,10 @@ promoted, four = of("h100_e4m3_promoted128"), of("h100_e4m3_ping_pong_cluster2x2
 pair = of("h100_int8_one_consumer_cluster2x1_grouped_fp32_out")
 A_GROUP_WAIT = "mbarrier.wait(args.a_multicast_empty.index(ring.stage), ring.phase)"
 B_GROUP_WAIT = "mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)"
-B_MULTICAST = f"            {LOAD_B}, [column, k], ready, args.b_smem.index(ring.stage), multicast=True)\n"
+B_MULTICAST = """            tma.async_load(
+                args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage), multicast=True
+            )
+"""
 STEP_WAIT = "        step = warpgroup_mma_wait(0, deps=[step])\n"
 GROUP_RELEASE = "        release(args, ring.stage)\n"
 CLUSTERS = {
@@ -298,7 +305,7 @@ CLUSTERS = {
     "promoted_group_awaited_after_the_load": promoted(
         K.WRITE_AFTER_READ,
         "b_smem",
-        LOAD_B,
+        MULTICAST_LOAD,
         (f"            {B_GROUP_WAIT}\n{B_MULTICAST}", f"{B_MULTICAST}            {B_GROUP_WAIT}\n"),
     ),
     "promoted_stage_released_to_the_group_only": promoted(
@@ -326,7 +333,7 @@ CLUSTERS = {
     "pair_multicast_into_the_first_stage": pair(
         K.WRITE_AFTER_READ,
         "b_smem",
-        LOAD_B,
+        MULTICAST_LOAD,
         changed_within(B_MULTICAST, "b_smem.index(ring.stage)", "b_smem.index(ring.stage * 0)"),
     ),
     "pair_barrier_not_initialised": pair(
@@ -354,7 +361,7 @@ WITHOUT_PRODUCER = {
         K.WORK_IN_FLIGHT,
         "a_smem|b_smem",
         "tma.async_load(",
-        ("if loads.k_step < args.k_steps:", "if loads.k_step >= 0:"),
+        ("if loads.k_step < loads.end:", "if loads.k_step >= 0:"),
     ),
     "tiled_parity_flipped": tiled(
         K.READ_AFTER_WRITE,
@@ -366,7 +373,7 @@ WITHOUT_PRODUCER = {
         K.WORK_IN_FLIGHT,
         "a_smem|b_smem",
         "tma.async_load(",
-        ("if loads.tile < args.tiles_m * args.tiles_n:", "if loads.tile >= 0:"),
+        ("if loads.item < tiles.end():", "if loads.item >= 0:"),
     ),
     "persistent_bytes_never_expected": persistent(K.DEADLOCK, "load_ready", READY_WAIT, (OWN_EXPECT, "")),
     "persistent_b_in_the_first_stage": persistent(
@@ -593,7 +600,7 @@ ANEW_WAIT, SUBTILE_LOOP = "    tma.store_wait(0)\n", "    for i in gl.static_ran
 COMPOSED = {
     "thirds_bytes_of_the_first_part": thirds(K.BYTE_COUNT, "load_ready", "mbarrier.expect(", (AND_B_1, ",")),
     "thirds_second_part_of_the_columns_of_the_first": thirds(
-        WRONG_NUMBERS, "d_desc", "", ("[k, column + PART_N_0]", "[k, column]")
+        WRONG_NUMBERS, "d_desc", "", ("[k, tile.column + PART_N_0]", "[k, tile.column]")
     ),
     "thirds_counted_as_two": thirds(
         K.WRITE_AFTER_READ,

@@ -21,20 +21,20 @@ SCALAR = "    tensor_scale = gl.load(args.tensor_scale_ptr)\n"
 CONSUMER_RING = "    ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))\n"
 PRODUCER_RING = "    ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))\n"
 READ_SCALE = "    tensor_scale = gl.load(tensor_scale_ptr)\n"
-LOAD_C = "    load_c(args, buffers, row, column, 0)\n"
+LOAD_C = "    load_c(args, buffers, tile.row, tile.column, 0)\n"
 CONSUMER_WAIT = WAIT + SCALAR
 PRODUCER_WAIT = WAIT + LAUNCH + RESTART
 LOAD_A, LOAD_B = "tma.async_load(args.a_desc", "tma.async_load(args.b_desc"
 SCALAR_LOAD = "gl.load(args.tensor_scale_ptr)"
 COLUMN_BIAS_LOAD, ROW_BIAS_LOAD = "tma.async_load(args.column_bias_desc", "tma.async_load(args.row_bias_desc"
-VECTORS = "        load_vectors(args, args.buffers[consumer], column)\n"
+VECTORS = "        load_vectors(args, args.buffers[consumer], tile.column)\n"
 STEPS = "gl.minimum(args.k_steps, STAGES)"
-EARLY_B = "        fill_b(args, column, k_step, ring)\n        ring = ring.next()\n"
-LATER_B = "                fill_b(args, column, k_step, ring)\n"
-LATE_A = "            fill_a(args, row, k_step, ring)\n"
-EARLY_A = EARLY_B.replace("fill_b(args, column", "fill_a(args, row")
-LATER_A = LATER_B.replace("fill_b(args, column", "fill_a(args, row")
-LATE_B = LATE_A.replace("fill_a(args, row", "fill_b(args, column")
+EARLY_B = "        fill_b(args, tile, k_step, ring)\n        ring = ring.next()\n"
+LATER_B = "                fill_b(args, tile, k_step, ring)\n"
+LATE_A = "            fill_a(args, tile, k_step, ring)\n"
+EARLY_A = EARLY_B.replace("fill_b", "fill_a")
+LATER_A = LATER_B.replace("fill_b", "fill_a")
+LATE_B = LATE_A.replace("fill_a", "fill_b")
 NEXT = "        early_end = gl.to_tensor(0)\n"
 EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)"
 GROUP_WAIT = "mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)"
@@ -187,7 +187,7 @@ RING = {
     ),
     "roles_stage_not_awaited": roles(K.ARRIVAL_OVERFLOW, "load_ready", EXPECTS, (EMPTY_WAIT, NOTHING)),
     "roles_first_part_begins_where_another_does": splits(
-        WRONG_NUMBERS, "d_desc", "", (EARLY_B, EARLY_B.replace("k_step,", "k_step - first_step,"))
+        WRONG_NUMBERS, "d_desc", "", (EARLY_B, EARLY_B.replace("k_step,", "k_step - steps.first,"))
     ),
     "roles_turns_group_not_awaited": turns(K.WRITE_AFTER_READ, "b_smem", LOAD_B, (GROUP_WAIT, NOTHING)),
     "roles_turns_early_operand_of_the_first_step": turns(

@@ -12,7 +12,7 @@ tiled, roles = of("h100_bf16_parallel"), of("h100_bf16_parallel_roles")
 WAIT = "    gdc_wait()\n"
 LOOP = "    for behind in gl.static_range(0, SPLITS, SPLITS_SIDE_BY_SIDE):\n"
 MASK = ", mask=(behind + split < SPLITS)[:, None], other=0"
-PLACE = "    leave(args, tile * SPLITS + split, accumulator)\n"
+PLACE = "    place = tiles.tile * SPLITS + tiles.split\n"
 FIRST = "first = gl.program_id(0) % PIECES * PIECE_SUMS"
 TILE = "tile = gl.program_id(0) // PIECES"
 OF_TILE = "partials_ptr + tile.to(gl.int64) * SPLITS * TILE_SUMS"
@@ -21,7 +21,7 @@ IN_TURN = "    for split in gl.static_range(1, SPLITS):\n"
 LEFT, READ, STORED = "gl.store(sum_addresses(", "sums += gl.load(addresses", "gl.store(addresses, d"
 FIRST_READ = "sums = gl.load(addresses)"
 ORIGIN = "return fragments * FRAGMENT_ROWS, along"
-ENTRY, ENTRY_BY_PART = "tile_origin(args, entry % tiles)", "tile_origin(args, entry // SPLITS)"
+PLACED, LOADED = "tile, steps = tiles.at(item)", "tile, steps = tiles.at(item // SPLITS)"
 D = "d_ptr"
 MUTANTS = {
     # The second kernel starts early: it must not read before the first one has ended.
@@ -36,21 +36,19 @@ MUTANTS = {
     "parallel_roles_nobody_waits": roles(K.EARLY_ACCESS, "partials_ptr", FIRST_READ, (WAIT, "")),
     # Where sums are left.
     "parallel_left_in_the_place_of_the_tile": tiled(
-        K.GLOBAL_RACE, "partials_ptr", LEFT, (PLACE, PLACE.replace(" + split", ""))
+        K.GLOBAL_RACE, "partials_ptr", LEFT, (PLACE, PLACE.replace(" + tiles.split", ""))
     ),
     "parallel_consumers_leave_in_one_place": roles(
-        K.GLOBAL_RACE, "partials_ptr", LEFT, ("part * CONSUMERS + consumer", "part * CONSUMERS")
+        K.GLOBAL_RACE, "partials_ptr", LEFT, ("place * CONSUMERS + consumer", "place * CONSUMERS")
     ),
     "parallel_consumers_change_places": roles(
-        WRONG_NUMBERS, D, "", ("part * CONSUMERS + consumer", "part * CONSUMERS + 1 - consumer")
+        WRONG_NUMBERS, D, "", ("place * CONSUMERS + consumer", "place * CONSUMERS + 1 - consumer")
     ),
     "parallel_sums_in_another_order": tiled(
         WRONG_NUMBERS, D, "", (".permute((0, 3, 2, 4, 1, 5))", ".permute((0, 3, 2, 4, 5, 1))")
     ),
     # Which parts programs take, in the order of the GPCs on which they start.
-    "parallel_roles_producer_in_another_order": roles(
-        WRONG_NUMBERS, D, "", (f"        row, column = {ENTRY}", f"        row, column = {ENTRY_BY_PART}")
-    ),
+    "parallel_roles_producer_in_another_order": roles(WRONG_NUMBERS, D, "", (PLACED, LOADED)),
     "parallel_roles_two_programs_begin_alike": roles(
         K.REDUNDANT_STORE,
         "partials_ptr",
@@ -79,7 +77,10 @@ MUTANTS = {
         WRONG_NUMBERS,
         D,
         "",
-        ("split * args.k_steps, (split + 1) * args.k_steps)", "0 * split, args.k_steps)"),
+        (
+            "Steps(self.split * self.args.k_steps, (self.split + 1) * self.args.k_steps)",
+            "Steps(0 * self.split, self.args.k_steps)",
+        ),
     ),
     # Where they go.
     "parallel_piece_of_another_place": tiled(

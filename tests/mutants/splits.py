@@ -23,11 +23,15 @@ ALL_PARTIALS = "gl.static_range(SPLITS)"
 STORES_PARTIAL, LOADS_PARTIALS = "gl.store(sum_addresses(", "gl.load(addresses"
 EITHER_PARTIAL = f"{STORES_PARTIAL}|{LOADS_PARTIALS}"
 EITHER_COUNTER = "gl.store(args.counters_ptr|gl.atomic_add(args.counters_ptr"
-BOUNDS = "split * args.k_steps, (split + 1) * args.k_steps)"
-PROGRAM = "tile = gl.program_id(0) // SPLITS\n    split = gl.program_id(0) % SPLITS\n"
+BOUNDS = "self.split * self.args.k_steps, (self.split + 1) * self.args.k_steps)"
+SHIFTED = (
+    "self.split * (self.args.k_steps {0} 1), self.split * (self.args.k_steps {0} 1) + self.args.k_steps)"
+)
+PROGRAM = "Tiles(args, gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS)\n"
 K_STEPS = "gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K)"
-IF_LAST = "    if is_last(args, tile, split, accumulator):\n"
-SUM = "        accumulator = sum_of_splits(args, tile)\n"
+IS_LAST = "is_last(args, tiles.tile, tiles.split, accumulator)"
+IF_LAST = f"    if {IS_LAST}:\n"
+SUM = "        accumulator = sum_of_splits(args, tiles.tile)\n"
 READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
 FINAL_WAIT = "        tma.store_wait(0)\n"
 TMA_STORE = "tma.async_store("
@@ -93,20 +97,20 @@ DIVIDED = {
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (IF_LAST, "    is_last(args, tile, split, accumulator)\n    if split >= 0:\n"),
+        (IF_LAST, f"    {IS_LAST}\n    if tiles.split >= 0:\n"),
     ),
     "split_part_of_the_end_adds_up": splits(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (IF_LAST, "    is_last(args, tile, split, accumulator)\n    if split == SPLITS - 1:\n"),
+        (IF_LAST, f"    {IS_LAST}\n    if tiles.split == SPLITS - 1:\n"),
     ),
     "split_sums_added_up_before_the_counter": splits(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
         (SUM, "        accumulator = total\n"),
-        (IF_LAST, f"    total = sum_of_splits(args, tile)\n{IF_LAST}"),
+        (IF_LAST, f"    total = sum_of_splits(args, tiles.tile)\n{IF_LAST}"),
     ),
     # The partial sums.
     "split_partial_stored_after_the_counter": splits(
@@ -145,7 +149,7 @@ DIVIDED = {
         K.WORK_IN_FLIGHT,
         "a_smem|b_smem",
         LOAD,
-        (BOUNDS, BOUNDS.replace("split * args.k_steps,", "split * args.k_steps - (split > 0).to(gl.int32),")),
+        (BOUNDS, BOUNDS.replace("args.k_steps,", "args.k_steps - (self.split > 0).to(gl.int32),")),
     ),
     "split_ends_a_step_late": splits(
         K.WORK_IN_FLIGHT, "a_smem|b_smem", LOAD, (BOUNDS, BOUNDS.replace("k_steps)", "k_steps + 1)"))
@@ -157,19 +161,19 @@ DIVIDED = {
         WRONG_NUMBERS,
         "d_desc",
         "",
-        (BOUNDS, "split * (args.k_steps - 1), split * (args.k_steps - 1) + args.k_steps)"),
+        (BOUNDS, SHIFTED.format("-")),
     ),
     "split_parts_leave_a_step_out": splits(
         WRONG_NUMBERS,
         "d_desc",
         "",
-        (BOUNDS, "split * (args.k_steps + 1), split * (args.k_steps + 1) + args.k_steps)"),
+        (BOUNDS, SHIFTED.format("+")),
     ),
     "split_rest_of_the_steps_left_out": splits(
         WRONG_NUMBERS, "d_desc", "", (K_STEPS, "a_desc.shape[1] // (SPLITS * PROGRAM_TILE_K)")
     ),
     "split_all_parts_are_the_first": splits(
-        WRONG_NUMBERS, "d_desc", "", (BOUNDS, "split * 0 * args.k_steps, args.k_steps)")
+        WRONG_NUMBERS, "d_desc", "", (BOUNDS, "self.split * 0, self.args.k_steps)")
     ),
     "split_last_leaves_its_store_running": splits(
         K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, f"        {NOTHING}\n")
@@ -206,12 +210,12 @@ MANY = {
 # The same where the program starts before the kernel ahead has ended.
 GDC_WAIT = "    gdc_wait()\n"
 LAUNCH = "    gdc_launch_dependents()\n"
-EARLY_PROLOGUE = "        load_b(args, Loads(row, column, loads.k_step + stage, loads.end), stage)\n"
+EARLY_PROLOGUE = "        load_b(args, Loads(tile, loads.k_step + stage, loads.end), stage)\n"
 LATE_PROLOGUE = "        loads = load_a(args, loads, stage)\n"
 EARLY_LOOP, LATE_LOOP = (
     f"    for stage in range(STAGES):\n{line}" for line in (EARLY_PROLOGUE, LATE_PROLOGUE)
 )
-VECTORS = "        load_vectors(args, buffers, column)\n"
+VECTORS = "        load_vectors(args, buffers, tile.column)\n"
 COLUMN_BIAS_LOAD = "tma.async_load(args.column_bias_desc"
 LOAD_A, LOAD_B = "tma.async_load(args.a_desc", "tma.async_load(args.b_desc"
 MMA = "return warpgroup_mma("
@@ -233,25 +237,25 @@ EARLY_SPLITS = {
         also=((K.EARLY_ACCESS, "partials_ptr", STORES_PARTIAL), (K.EARLY_ACCESS, "counters_ptr", COUNTS)),
     ),
     "early_split_only_the_first_part_waits": both(
-        K.EARLY_ACCESS, "a_desc", LOAD_A, (GDC_WAIT, f"    if split == 0:\n    {GDC_WAIT}")
+        K.EARLY_ACCESS, "a_desc", LOAD_A, (GDC_WAIT, f"    if tiles.split == 0:\n    {GDC_WAIT}")
     ),
     "early_split_partial_cleared_before_the_wait": both(
         K.EARLY_ACCESS,
         "partials_ptr",
         "gl.store(args.partials_ptr, ",
-        (GDC_WAIT, f"    if split == 0:\n        gl.store(args.partials_ptr, 0.0)\n{GDC_WAIT}"),
+        (GDC_WAIT, f"    if tiles.split == 0:\n        gl.store(args.partials_ptr, 0.0)\n{GDC_WAIT}"),
     ),
     "early_split_counter_cleared_before_the_wait": both(
         K.EARLY_ACCESS,
         "counters_ptr",
         "gl.atomic_and(args.counters_ptr",
-        (GDC_WAIT, f"    gl.atomic_and(args.counters_ptr + tile, -1)\n{GDC_WAIT}"),
+        (GDC_WAIT, f"    gl.atomic_and(args.counters_ptr + tiles.tile, -1)\n{GDC_WAIT}"),
     ),
     "early_split_counter_looked_at_before_the_wait": both(
         K.EARLY_ACCESS,
         "counters_ptr",
         "gl.atomic_load(args.counters_ptr",
-        (GDC_WAIT, f"    tile += gl.atomic_load(args.counters_ptr + tile) * 0\n{GDC_WAIT}"),
+        (GDC_WAIT, f"    gl.atomic_load(args.counters_ptr + tiles.tile)\n{GDC_WAIT}"),
     ),
     "early_split_vectors_of_everyone": both(
         K.WORK_IN_FLIGHT, "column_bias_smem", COLUMN_BIAS_LOAD, (IF_LAST + VECTORS, VECTORS[4:] + IF_LAST)
@@ -273,16 +277,22 @@ EARLY_SPLITS = {
 
 # One program for each tile, which starts early.
 early, early_a = of("h100_bf16_early"), of("h100_fp16_early_a")
-WHOLE_B = "        load_b(args, Loads(row, column, loads.k_step + stage, loads.end), stage)\n"
-BOTH_LOADS = "    load_vectors(args, buffers, column)\n    load_c(args, buffers, row, column)\n"
+WHOLE_B = "        load_b(args, Loads(tile, loads.k_step + stage, loads.end), stage)\n"
+BOTH_LOADS = (
+    "    load_vectors(args, buffers, tile.column)\n    load_c(args, buffers, tile.row, tile.column)\n"
+)
 START_VECTORS, START_C = BOTH_LOADS.splitlines(keepends=True)
 C_LOAD = "tma.async_load(args.c_desc"
 PREDICATE = "    if loads.k_step < loads.end:\n"
+PREDICATE_OF_A, PREDICATE_OF_B = (
+    f'the step after it."""\n{PREDICATE}',
+    f'into an empty stage."""\n{PREDICATE}',
+)
 STAGE_OF_A = "args.a_smem.index(stage))"
 EARLY_LAST_WAIT = "    tma.store_wait(0)\n"
-STORE = "    store(args, buffers, row, column, accumulator.permute((1, 0)))\n"
-A_PROLOGUE = "        load_a(args, Loads(row, column, loads.k_step + stage, loads.end), stage)\n"
-ROW_SCALE = "    load_vectors(args, buffers, row)\n"
+STORE = "    store(args, buffers, tile.row, tile.column, accumulator.permute((1, 0)))\n"
+A_PROLOGUE = "        load_a(args, Loads(tile, loads.k_step + stage, loads.end), stage)\n"
+ROW_SCALE = "    load_vectors(args, buffers, tile.row)\n"
 ROW_SCALE_LOAD = "tma.async_load(args.row_scale_desc"
 REFILL_IN_FLIGHT = "        loads = load_next(args, loads, stage_in_flight)\n"
 EARLY = {
@@ -322,7 +332,7 @@ EARLY = {
         "a_desc",
         LOAD_A,
         (WHOLE_B, WHOLE_B.replace("load_b", "load_next")),
-        (LATE_LOOP, "    loads = Loads(row, column, gl.to_tensor(0) + STAGES, args.k_steps)\n"),
+        (LATE_LOOP, "    loads = Loads(tile, gl.to_tensor(0) + STAGES, args.k_steps)\n"),
     ),
     "early_first_tile_does_not_wait": early(
         K.EARLY_ACCESS,
@@ -349,13 +359,13 @@ EARLY = {
         K.WORK_IN_FLIGHT,
         "b_smem",
         LOAD_B,
-        (f"{PREDICATE}        column", f"{PREDICATE.replace('< loads.end', '>= 0')}        column"),
+        (PREDICATE_OF_B, PREDICATE_OF_B.replace("< loads.end", ">= 0")),
     ),
     "early_loads_a_past_the_end": early(
         K.WORK_IN_FLIGHT,
         "a_smem",
         LOAD_A,
-        (f"{PREDICATE}        row", f"{PREDICATE.replace('< loads.end', '>= 0')}        row"),
+        (PREDICATE_OF_A, PREDICATE_OF_A.replace("< loads.end", ">= 0")),
     ),
     "early_expects_nothing": early(K.DEADLOCK, "load_ready", READY_WAIT, (EXPECT, "")),
     "early_expects_its_own_bytes": early(
@@ -439,14 +449,14 @@ EARLY = {
 
 # Programs with roles take the parts one by one: two consumers of a cluster, each of which counts for itself.
 shares = of("h100_bf16_cluster_splits")
-SHARE_OF_TILE = "tile * CONSUMERS + consumer"
-SHARE_LAST = f"        if is_last(args, {SHARE_OF_TILE}, part % SPLITS, accumulator):\n"
+SHARE_OF_TILE = "tiles.tile(item) * CONSUMERS + consumer"
+SHARE_LAST = f"        if is_last(args, {SHARE_OF_TILE}, tiles.split(item), accumulator):\n"
 SHARE_SUM = f"sum_of_splits(args, {SHARE_OF_TILE})"
-FIRST_STEP = "        first_step = part % SPLITS * args.k_steps\n"
-STEPS = "range(first_step, first_step + args.k_steps)"
-WALK = "range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0))"
-PRODUCER_WALK = f"    for part in {WALK}:\n        row, column = tile_origin(args, part // SPLITS)\n"
-CONSUMER_WALK = f"    for part in {WALK}:\n        accumulator"
+FIRST_STEP = "        first = self.split(item) * self.args.k_steps\n"
+STEPS = "range(steps.first, steps.end)"
+WALK = "    for item in range(tiles.first(), tiles.end(), tiles.stride()):\n"
+LOADED, MULTIPLIED = "        tile, steps = tiles.at(item)", "        k_steps = tiles.steps(item)"
+PRODUCER_WALK, CONSUMER_WALK = WALK + LOADED, WALK + MULTIPLIED
 STORES_OF_SHARES = "        if is_last("
 ROLES_FINAL_WAIT = "                tma.store_wait(0)\n"
 EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)"
@@ -489,34 +499,40 @@ SHARES = {
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (SHARE_LAST, f"        {SHARE_LAST.strip()[3:-1]}\n        if part >= 0:\n"),
+        (SHARE_LAST, f"        {SHARE_LAST.strip()[3:-1]}\n        if item >= 0:\n"),
     ),
     "shares_last_part_adds_up": shares(
         K.GLOBAL_RACE,
         "partials_ptr",
         EITHER_PARTIAL,
-        (SHARE_LAST, f"        {SHARE_LAST.strip()[3:-1]}\n        if part % SPLITS == SPLITS - 1:\n"),
+        (SHARE_LAST, f"        {SHARE_LAST.strip()[3:-1]}\n        if item % SPLITS == SPLITS - 1:\n"),
     ),
     "shares_first_part_loads_the_second": shares(
-        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, FIRST_STEP.replace("part % SPLITS", "(part % SPLITS + 1)"))
+        WRONG_NUMBERS,
+        "d_desc",
+        "",
+        (FIRST_STEP, FIRST_STEP.replace("self.split(item)", "(self.split(item) + 1)")),
     ),
     "shares_all_parts_are_the_first": shares(
-        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "        first_step = 0\n")
+        WRONG_NUMBERS, "d_desc", "", (FIRST_STEP, "        first = 0 * item\n")
     ),
     "shares_part_loads_a_step_less": shares(
-        K.DEADLOCK, "load_ready", EITHER_WAIT, (STEPS, STEPS.replace("k_steps)", "k_steps - 1)"))
+        K.DEADLOCK, "load_ready", EITHER_WAIT, (STEPS, STEPS.replace("end)", "end - 1)"))
     ),
     "shares_producer_walks_over_tiles": shares(
-        K.DEADLOCK, "load_ready", EITHER_WAIT, (PRODUCER_WALK, PRODUCER_WALK.replace(" * SPLITS,", ","))
+        K.DEADLOCK,
+        "load_ready",
+        EITHER_WAIT,
+        (PRODUCER_WALK, PRODUCER_WALK.replace("end()", "end() // SPLITS")),
     ),
     "shares_producer_takes_tiles_for_parts": shares(
-        WRONG_NUMBERS, "d_desc", "", (PRODUCER_WALK, PRODUCER_WALK.replace("part // SPLITS", "part % SPLITS"))
+        WRONG_NUMBERS, "d_desc", "", (LOADED, LOADED.replace("item", "item % SPLITS * SPLITS"))
     ),
     "shares_consumers_walk_over_tiles": shares(
         K.WORK_IN_FLIGHT,
         "a_smem_0|a_smem_1|b_smem",
         LOAD,
-        (CONSUMER_WALK, CONSUMER_WALK.replace(" * SPLITS,", ",")),
+        (CONSUMER_WALK, CONSUMER_WALK.replace("end()", "end() // SPLITS")),
     ),
 }
 
@@ -528,9 +544,9 @@ PLACE = "sum_addresses(args, share, sums.type.layout)"
 READ = "    sums = gl.load(addresses)\n"
 ADDS, CLEARS, READS = "gl.atomic_add(sum_addresses(", "gl.store(addresses, cleared)", "gl.load(addresses)"
 EITHER_SUM = f"{ADDS}|{CLEARS}|{READS}"
-ATOMIC_LAST = "        if is_last(args, tile, accumulator):\n"
-BIAS = "            load_vectors(args, args.buffers, column)\n"
-ORIGIN = "            row, column = tile_origin(args, tile)\n"
+ATOMIC_LAST = "        if is_last(args, tiles.tile(item), accumulator):\n"
+BIAS = "            load_vectors(args, args.buffers, tile.column)\n"
+ORIGIN = "            tile = tiles.at(item)\n"
 FLIP = "            phase ^= 1\n"
 ATOMIC = {
     "atomic_counter_relaxed": atomic(
@@ -610,9 +626,7 @@ PAST_THE_END = {
         "",
         (
             PROGRAM,
-            PROGRAM.replace("// SPLITS", "% SPLITS", 1).replace(
-                "split = gl.program_id(0) %", "split = gl.program_id(0) //"
-            ),
+            "Tiles(args, gl.program_id(0) % SPLITS, gl.program_id(0) // SPLITS)\n",
         ),
     ),
 }

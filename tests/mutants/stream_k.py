@@ -21,35 +21,35 @@ ARRIVE = f"    arrived = {COUNT}\n"
 LAST = "    return arrived == pieces - 1\n"
 RESET = f"    gl.store({COUNTER}, 0)\n"
 LEAVE = "    gl.store(sum_addresses(args, place * CONSUMERS + consumer, sums.type.layout), sums)\n"
-OWN_PLACE = "    place = gl.program_id(0) + gl.where(has_chunk(division), 0, divided)\n"
+OWN_PLACE = "    place = gl.program_id(0) + gl.where(division.has_chunk(), 0, divided)\n"
 FIRST_SUMS = "    sums = gl.load(sum_addresses(args, divided * CONSUMERS + consumer, layout))\n"
 NEXT_SUMS = "        sums += gl.load(sum_addresses(args, place * CONSUMERS + consumer, layout))\n"
 OTHERS = "    for i in range(1, pieces):\n"
 CHUNK_PLACE, PLACE_BEHIND = "i * division.tiles + divided", "behind + i - division.chunks)"
 PIECES = "gl.cdiv(begin + steps, division.share) - owner\n"
 SHARE = "gl.cdiv(divided * args.k_steps, programs)"
-BEHIND = "return gl.maximum(args.k_steps - division.chunks * division.share, 0)\n"
-HAS_CHUNK = "return gl.program_id(0) < division.chunks * division.tiles\n"
-CHUNK_BEGIN, CHUNK_END = "program // tiles * division.share", "first_step + division.share"
+BEHIND = "return gl.maximum(self.args.k_steps - self.chunks * self.share, 0)\n"
+HAS_CHUNK = "return gl.program_id(0) < self.chunks * self.tiles\n"
+CHUNK_BEGIN, CHUNK_END = "program // tiles * division.share", "first + division.share"
 FIRST_STEP = "in_chunks + gl.maximum(begin - behind * steps, 0)"
 END = "in_chunks + gl.minimum(end - behind * steps, steps)"
 DIVIDED = "program % tiles, behind)"
 NUMBER = "gl.cdiv(end, steps) - begin // steps)\n"
-WALK = """    for number in range(count_pieces(args, division)):
-        piece = find_piece(args, division, number)
-        row, column = tile_origin(args, piece.tile)
+WALK = """    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        piece = tiles.piece(item)
 """
-STEPS = "        for k_step in range(piece.first_step, piece.end):\n"
-K_STEPS = "        k_steps = piece.end - piece.first_step\n"
-MULTIPLY = "multiply(args, args.a_smem[consumer], ring, k_steps)"
-IS_LAST = "            completes = is_last(args, division, divided, consumer, accumulator)\n"
+LOADED = "        tile, steps = tiles.at(piece), tiles.steps(piece)\n"
+MULTIPLIED = "        tile = tiles.at(piece)\n"
+STEPS = "        for k_step in range(steps.first, steps.end):\n"
+MULTIPLY = "multiply(args, args.a_smem[consumer], k_steps, ring)"
+IS_LAST = "            completes = is_last(args, tiles.division, divided, consumer, accumulator)\n"
 IF_LAST = f"{IS_LAST}            if completes:\n"
-SUM = "                accumulator = sum_of_pieces(args, division, divided, consumer)\n"
-ROW = "row + consumer * CONSUMER_TILE_M"
+SUM = "                accumulator = sum_of_pieces(args, tiles.division, divided, consumer)\n"
+ROW = "tile.row + consumer * CONSUMER_TILE_M"
 LOADS = f"""                load_vectors(args, args.buffers[consumer], {ROW})
-                load_c(args, args.buffers[consumer], {ROW}, column)
+                load_c(args, args.buffers[consumer], {ROW}, tile.column)
 """
-STORE = f"            store(args, args.buffers[consumer], {ROW}, column, accumulator, phase)\n"
+STORE = "                phase,\n            )\n"
 FLIP = "            phase ^= 1\n"
 
 COUNTS = "arrived = gl.atomic_add("
@@ -168,7 +168,7 @@ MUTANTS = {
         K.WORKSPACE_NOT_RESTORED, "counters_ptr", COUNTS, (NUMBER, NUMBER.replace(")\n", " - 1)\n"))
     ),
     "pieces_nothing_behind_chunks": pieces(
-        WRONG_NUMBERS, "d_desc", "", (BEHIND, "return args.k_steps * 0\n")
+        WRONG_NUMBERS, "d_desc", "", (BEHIND, "return self.args.k_steps * 0\n")
     ),
     "pieces_all_programs_have_chunks": pieces(
         K.WORKSPACE_NOT_RESTORED,
@@ -181,19 +181,19 @@ MUTANTS = {
         K.DEADLOCK,
         "load_ready",
         RING_WAIT,
-        (WALK + STEPS, WALK.replace("division))", "division) - 1)") + STEPS),
+        (WALK + LOADED, WALK.replace("end()", "end() - 1") + LOADED),
     ),
     "pieces_consumers_have_one_too_few": pieces(
         K.DEADLOCK,
         "load_empty",
         RING_WAIT,
-        (WALK + K_STEPS, WALK.replace("division))", "division) - 1)") + K_STEPS),
+        (WALK + MULTIPLIED, WALK.replace("end()", "end() - 1") + MULTIPLIED),
     ),
     "pieces_producer_begins_with_their_tile": pieces(
         WRONG_NUMBERS,
         "d_desc",
         "",
-        (STEPS, STEPS.replace("piece.first_step, ", "").replace("end", "end - piece.first_step")),
+        (STEPS, STEPS.replace("steps.first, ", "").replace("end", "end - steps.first")),
     ),
     "pieces_producer_loads_whole_tiles": pieces(
         K.DEADLOCK,
@@ -202,7 +202,7 @@ MUTANTS = {
         (STEPS, "        for k_step in range(args.k_steps):\n"),
     ),
     "pieces_consumers_multiply_whole_tiles": pieces(
-        K.DEADLOCK, "load_ready", RING_WAIT, (MULTIPLY, MULTIPLY.replace("ring, k", "ring, args.k"))
+        K.DEADLOCK, "load_ready", RING_WAIT, (MULTIPLY, MULTIPLY.replace(", k", ", args.k"))
     ),
     # What the epilogue of a tile that is completed reads, and when.
     "pieces_loads_of_everyone": pieces(
