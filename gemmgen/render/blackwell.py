@@ -101,7 +101,7 @@ class BlackwellView(KernelView):
         parts.append(f"tcgen05/mma_partition_{plan.schedule_kind}{several}")
         parts += [*self.epilogue.functions, self.epilogue.leaf_part, f"tcgen05/drain_{self._drain}"]
         parts.append(f"tcgen05/epilogue_partition_{plan.schedule_kind}{several}")
-        return tuple(f"{part}.py.j2" for part in (*parts, "tcgen05/kernel"))
+        return tuple(f"{part}.py.j2" for part in (*parts, "shared/kernel_specialized"))
 
     @property
     def _drain(self) -> str:

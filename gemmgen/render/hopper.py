@@ -165,7 +165,7 @@ class HopperView(KernelView):
         elif not plan.synchronous:
             if not plan.persistent:
                 parts.append("wgmma/loads_tiled")
-            early = f"_early_{plan.read_early}" if plan.read_early else ""
+            early = "_early" * bool(plan.read_early)
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         if plan.composed and plan.a_source == "registers":
             parts.append("wgmma/load_a")
@@ -176,7 +176,7 @@ class HopperView(KernelView):
             parts += self._sum_parts
         if plan.specialized:
             parts.append(f"wgmma/consumer{'_ping_pong' * plan.ping_pong}")
-        parts.append(f"wgmma/kernel_{self._kind}")
+        parts.append(self._kernel)
         if plan.reduces_apart:
             origin = f"wgmma/piece_origin{self._of_cluster}"
             parts += ["wgmma/reduction_args", *self.epilogue.functions, origin, "wgmma/reduction_kernel"]
@@ -234,17 +234,16 @@ class HopperView(KernelView):
         return "_early" * bool(self.plan.read_early) + "_multicast" * bool(self.plan.multicast)
 
     @property
-    def _kind(self) -> str:
+    def _kernel(self) -> str:
         if self.plan.specialized:
-            return "specialized"
-        return "synchronous" if self.plan.synchronous else self.plan.schedule_kind
+            return "shared/kernel_specialized"
+        return f"wgmma/kernel_{'synchronous' if self.plan.synchronous else self.plan.schedule_kind}"
 
     @property
     def _mma(self) -> str:
-        registers = "_registers" if self.plan.a_source == "registers" else ""
         if self.plan.composed:
-            return f"wgmma/issue_mmas{registers}{'_promoted' if self.plan.promote_k else ''}"
-        return f"wgmma/mma{registers}{'_promoted' if self.plan.promote_k else ''}"
+            return "wgmma/issue_mmas"
+        return f"wgmma/mma{'_registers' * (self.plan.a_source == 'registers')}"
 
     @property
     def _multiply(self) -> str:
@@ -541,18 +540,6 @@ class HopperView(KernelView):
         return self.loads_epilogue_first
 
     @property
-    def loads_epilogue_early(self) -> bool:
-        """Whether a consumer starts the loads of its epilogue before the K loop."""
-        return self.epilogue.loads and (self.loads_epilogue_first or self.plan.divides_last_wave)
-
-    @property
-    def start_loads(self) -> str:
-        """The part that starts the loads of a consumer's epilogue before the K loop."""
-        return (
-            "wgmma/start_loads_of_piece.py.j2" if self.plan.divides_last_wave else "shared/start_loads.py.j2"
-        )
-
-    @property
     def finish(self) -> str:
         """The part that makes D of the sums of a work item, or leaves them for who does."""
         if self.plan.divides_last_wave:
@@ -690,13 +677,37 @@ class HopperView(KernelView):
 
     @property
     def part_tiles(self) -> str:
-        """The instruction's operands for a part of a tile."""
-        return f"{_turned('a_tile', self.plan.problem.a.major == 'mn')}, {self.b_part}"
+        """The instruction's operands for a part of a tile, B as [K, N]."""
+        problem = self.plan.problem
+        in_shared_memory = _turned("a_tile", problem.a.major == "mn")
+        a = "a_part" if self.plan.a_source == "registers" else in_shared_memory
+        return f"{a}, {_turned('b_tile', problem.b.major == 'k')}"
 
     @property
-    def b_part(self) -> str:
-        """The second of them, B as [K, N]."""
-        return _turned("b_tile", self.plan.problem.b.major == "k")
+    def tiles_read(self) -> str:
+        """What the MMAs of a K step read in shared memory, in words."""
+        return "B's tiles" if self.plan.a_source == "registers" else "their tiles"
+
+    @property
+    def mma_sums(self) -> str:
+        """What the MMAs of a K step add to, or the sums of their own that are promoted."""
+        plural = "s" * self.plan.composed
+        return f"{'step' if self.plan.promote_k else 'accumulator'}{plural}"
+
+    @property
+    def mma_options(self) -> str:
+        """The last arguments of an MMA: one that is promoted begins with zero."""
+        return "use_acc=False, " * bool(self.plan.promote_k) + "is_async=True"
+
+    @property
+    def from_zero(self) -> str:
+        """What is said of such an MMA."""
+        return ", a sum from zero" * bool(self.plan.promote_k)
+
+    @property
+    def by_part(self) -> str:
+        """How the MMAs of a composed tile are issued, in words."""
+        return "sums from zero" if self.plan.promote_k else "part by part"
 
     @property
     def step_of_a(self) -> str:

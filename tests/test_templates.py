@@ -1,0 +1,82 @@
+"""Device templates: a variant is an implementation of an interface, and no copy of its sibling."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TEMPLATES = ROOT / "templates"
+DEVICE = ("shared", "walks", "wgmma", "tcgen05")
+"""The folders of templates for code on the GPU."""
+MOST_SHARED = 0.6
+SIMILAR = {
+    ("shared/load_c", "shared/load_c_subtile"),
+    ("shared/load_c_subtile", "shared/load_c_subtile_ring"),
+    ("shared/store_subtile", "shared/store_tile"),
+    ("shared/tile_order_grouped_m", "shared/tile_order_snake_m"),
+    ("shared/tile_order_grouped_n", "shared/tile_order_snake_n"),
+    ("tcgen05/drain_halves_loading", "wgmma/store_halves_loading"),
+    ("tcgen05/drain_subtiles", "tcgen05/drain_subtiles_ring"),
+    ("tcgen05/drain_subtiles_loading", "tcgen05/drain_subtiles_refilling"),
+    ("tcgen05/drain_subtiles_loading", "tcgen05/drain_subtiles_refilling_ring"),
+    ("tcgen05/drain_whole", "tcgen05/drain_whole_loading"),
+    ("tcgen05/epilogue_partition_launch_control", "tcgen05/epilogue_partition_launch_control_accumulators"),
+    ("tcgen05/epilogue_partition_launch_control", "tcgen05/epilogue_partition_persistent"),
+    (
+        "tcgen05/epilogue_partition_launch_control_accumulators",
+        "tcgen05/epilogue_partition_persistent_accumulators",
+    ),
+    ("tcgen05/epilogue_partition_persistent", "tcgen05/epilogue_partition_persistent_accumulators"),
+    ("tcgen05/load_partition_launch_control", "tcgen05/load_partition_persistent"),
+    ("tcgen05/load_tile", "tcgen05/load_tile_scaled"),
+    ("tcgen05/mma_partition_launch_control", "tcgen05/mma_partition_launch_control_accumulators"),
+    ("tcgen05/mma_partition_launch_control", "tcgen05/mma_partition_persistent"),
+    ("tcgen05/mma_partition_launch_control_accumulators", "tcgen05/mma_partition_persistent_accumulators"),
+    ("tcgen05/module", "wgmma/module"),
+    ("tcgen05/multiply", "tcgen05/multiply_scaled"),
+    ("tcgen05/scheduler_partition", "tcgen05/scheduler_partition_cluster"),
+    ("wgmma/accumulator_order", "wgmma/accumulator_order_cluster"),
+    ("wgmma/finish/last_split", "wgmma/finish/store"),
+    ("wgmma/multiply_in_order", "wgmma/multiply_promoted"),
+    ("wgmma/multiply_promoted", "wgmma/refill_promoted"),
+    ("wgmma/multiply_single_tile", "wgmma/multiply_synchronous"),
+    ("wgmma/multiply_synchronous", "wgmma/multiply_synchronous_promoted"),
+    ("wgmma/piece_origin", "wgmma/piece_origin_cluster"),
+    ("wgmma/producer", "wgmma/producer_multicast"),
+    ("wgmma/producer_early", "wgmma/producer_early_multicast"),
+    ("wgmma/refill_in_order", "wgmma/refill_promoted"),
+    ("wgmma/store_staggered", "wgmma/store_staggered_ring"),
+    ("wgmma/store_subtiles", "wgmma/store_subtiles_loading"),
+    ("wgmma/store_subtiles", "wgmma/store_subtiles_ring"),
+    ("wgmma/store_subtiles_loading", "wgmma/store_subtiles_ring"),
+}
+"""Pairs that share more, and have to be merged yet: no pair is added."""
+
+
+def lines_of(template: Path) -> Counter[str]:
+    """Return the lines of a template without their indentation, and how often each is there."""
+    return Counter(line.strip() for line in template.read_text().splitlines() if line.strip())
+
+
+def shared(a: Counter[str], b: Counter[str]) -> float:
+    """Return the lines that two templates share, as a fraction of their mean length."""
+    return 2 * (a & b).total() / (a.total() + b.total())
+
+
+def test_the_fraction_of_shared_lines_counts_each_line_as_often_as_both_have_it() -> None:
+    assert shared(Counter("aab"), Counter("aabb")) == 6 / 7
+    assert shared(Counter("ab"), Counter("cd")) == 0
+
+
+def test_no_two_device_templates_share_most_of_their_lines() -> None:
+    lines = {
+        path.relative_to(TEMPLATES).as_posix().removesuffix(".py.j2"): lines_of(path)
+        for folder in DEVICE
+        for path in sorted((TEMPLATES / folder).rglob("*.py.j2"))
+    }
+    assert len(lines) > 100
+    found = {(a, b) for a, b in combinations(sorted(lines), 2) if shared(lines[a], lines[b]) > MOST_SHARED}
+    assert found - SIMILAR == set(), "these differ in one axis: make them one, or parts of one"
+    assert SIMILAR - found == set(), "these no longer share as much: take them off the list"
