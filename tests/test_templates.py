@@ -44,7 +44,6 @@ SIMILAR = {
     ("wgmma/multiply_single_tile", "wgmma/multiply_synchronous"),
     ("wgmma/multiply_synchronous", "wgmma/multiply_synchronous_promoted"),
     ("wgmma/piece_origin", "wgmma/piece_origin_cluster"),
-    ("wgmma/producer", "wgmma/producer_multicast"),
     ("wgmma/producer_early", "wgmma/producer_early_multicast"),
     ("wgmma/refill_in_order", "wgmma/refill_promoted"),
     ("wgmma/store_staggered", "wgmma/store_staggered_ring"),

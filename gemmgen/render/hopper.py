@@ -159,13 +159,14 @@ class HopperView(KernelView):
         parts += self._walk
         parts += ["wgmma/staggered"] * plan.staggered
         if plan.specialized:
-            parts += ["wgmma/fill_stage"] * bool(plan.read_early)
+            parts.append("wgmma/fill_stage" if plan.read_early else self._load_stage)
             parts.append(f"wgmma/producer{self._producer}")
             parts += ["wgmma/release"] * bool(plan.multicast)
         elif not plan.synchronous:
             if not plan.persistent:
                 parts.append("wgmma/loads_tiled")
             early = "_early" * bool(plan.read_early)
+            parts += [self._load_stage] * (not plan.read_early)
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
         if plan.composed and plan.a_source == "registers":
             parts.append("wgmma/load_a")
@@ -231,7 +232,11 @@ class HopperView(KernelView):
 
     @property
     def _producer(self) -> str:
-        return "_early" * bool(self.plan.read_early) + "_multicast" * bool(self.plan.multicast)
+        return f"_early{'_multicast' * bool(self.plan.multicast)}" if self.plan.read_early else ""
+
+    @property
+    def _load_stage(self) -> str:
+        return f"wgmma/loads/stage{'_multicast' * bool(self.plan.multicast)}"
 
     @property
     def _kernel(self) -> str:
@@ -579,10 +584,18 @@ class HopperView(KernelView):
 
     @property
     def _load_indent(self) -> int:
-        """Columns before what loads a stage: in the producer's loop, or in functions of their own."""
-        if not self.plan.specialized:
-            return 8
-        return 4 if self.plan.read_early else 12
+        """Columns before what loads a stage: in a function, or in a branch of one."""
+        return 4 if self.plan.specialized or not self.plan.read_early else 8
+
+    @property
+    def slot(self) -> str:
+        """What says which stage is loaded: a producer has a place in the ring."""
+        return "ring" if self.plan.specialized else "stage"
+
+    @property
+    def stage(self) -> str:
+        """The stage that is loaded."""
+        return "ring.stage" if self.plan.specialized else "stage"
 
     @property
     def loads(self) -> tuple[OperandLoad, ...]:
@@ -604,11 +617,10 @@ class HopperView(KernelView):
     def load_statements(self, load: OperandLoad, margin: int = 0) -> str:
         """Return the statements that load an operand's tile; lines but the first are indented by `margin`."""
         parts = self.columns if load.operand == "b" else (Part(None),)
-        stage = "ring.stage" if self.plan.specialized else "stage"
         statements: list[str] = []
         for part in parts:
             coordinates = load.coordinates.replace("tile.column", part.column)
-            tile = f"{part.of(f'{load.operand}_smem')}.index({stage})"
+            tile = f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
             arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
             statements.append(fit("tma.async_load(", arguments, ")", indent=self._load_indent, margin=margin))
         return f"\n{' ' * margin}".join(statements)

@@ -25,7 +25,6 @@ MMA = "return warpgroup_mma("
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
 LAST_WAIT = "    accumulator = warpgroup_mma_wait(0, deps=[accumulator])\n"
 LOAD_A, LOAD_B = "tma.async_load(args.a_desc", "tma.async_load(args.b_desc"
-MULTICAST_LOAD = "tma.async_load("  # the line where it begins
 EXPECT = "mbarrier.expect(ready, "
 AND_B = " + args.b_desc.nbytes_per_cta)"
 TURN_WAIT = "mbarrier.wait(args.mma_turn.index(consumer), turn)"
@@ -91,8 +90,8 @@ ONE_CONSUMER = {
         "b_smem",
         LOAD_B,
         (
-            "args.b_smem.index(ring.stage))\n            ring",
-            "args.b_smem.index((ring.stage + STAGES - 1) % STAGES))\n            ring",
+            f"{LOAD_B}, [tile.column, k], ready, args.b_smem.index(ring.stage))",
+            f"{LOAD_B}, [tile.column, k], ready, args.b_smem.index((ring.stage + STAGES - 1) % STAGES))",
         ),
     ),
     "twin_bytes_of_a_alone": twin(
@@ -289,10 +288,7 @@ promoted, four = of("h100_e4m3_promoted128"), of("h100_e4m3_ping_pong_cluster2x2
 pair = of("h100_int8_one_consumer_cluster2x1_grouped_fp32_out")
 A_GROUP_WAIT = "mbarrier.wait(args.a_multicast_empty.index(ring.stage), ring.phase)"
 B_GROUP_WAIT = "mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)"
-B_MULTICAST = """            tma.async_load(
-                args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage), multicast=True
-            )
-"""
+B_MULTICAST = f"    {LOAD_B}, [tile.column, k], ready, args.b_smem.index(ring.stage), multicast=True)\n"
 STEP_WAIT = "        step = warpgroup_mma_wait(0, deps=[step])\n"
 GROUP_RELEASE = "        release(args, ring.stage)\n"
 CLUSTERS = {
@@ -305,8 +301,8 @@ CLUSTERS = {
     "promoted_group_awaited_after_the_load": promoted(
         K.WRITE_AFTER_READ,
         "b_smem",
-        MULTICAST_LOAD,
-        (f"            {B_GROUP_WAIT}\n{B_MULTICAST}", f"{B_MULTICAST}            {B_GROUP_WAIT}\n"),
+        LOAD_B,
+        (f"    {B_GROUP_WAIT}\n{B_MULTICAST}", f"{B_MULTICAST}    {B_GROUP_WAIT}\n"),
     ),
     "promoted_stage_released_to_the_group_only": promoted(
         K.DEADLOCK, "load_empty", EMPTY_WAIT, ("    mbarrier.arrive(args.load_empty.index(stage))\n", "")
@@ -333,7 +329,7 @@ CLUSTERS = {
     "pair_multicast_into_the_first_stage": pair(
         K.WRITE_AFTER_READ,
         "b_smem",
-        MULTICAST_LOAD,
+        LOAD_B,
         changed_within(B_MULTICAST, "b_smem.index(ring.stage)", "b_smem.index(ring.stage * 0)"),
     ),
     "pair_barrier_not_initialised": pair(
@@ -354,7 +350,7 @@ CLUSTERS = {
 # Kernels that refill their own stages, and one without a ring.
 tiled, persistent = of("h100_tf32_pipelined_hilbert_fp32_out"), of("h100_fp16_persistent_row_bf16_out")
 blocked = of("h100_tf32_blocked_grouped_e4m3_out")
-OWN_EXPECT = f"        {EXPECT}args.a_desc.nbytes_per_cta{AND_B}\n"
+OWN_EXPECT = f"    {EXPECT}args.a_desc.nbytes_per_cta{AND_B}\n"
 MULTIPLY_ALONE = "def multiply(args, ring, loads):\n"
 WITHOUT_PRODUCER = {
     "tiled_loads_without_their_predicate": tiled(
@@ -593,7 +589,7 @@ AHEAD_WAIT = "        in_flight = warpgroup_mma_wait(0, deps=in_flight)\n"
 PARTS_WAIT = "        accumulators = warpgroup_mma_wait(0, deps=accumulators)\n"
 PARTS_IN_FLIGHT = "        accumulators = warpgroup_mma_wait(PARTS, deps=accumulators)\n"
 PROMOTED_WAIT = "        steps = warpgroup_mma_wait(0, deps=steps)\n"
-AND_B_1 = "\n                + args.b_desc[1].nbytes_per_cta,"
+AND_B_1 = "\n        + args.b_desc[1].nbytes_per_cta,"
 ISSUE = "sums = warpgroup_mma("
 seven = of("h100_bf16_composed_two_buffers_of_seven")
 ANEW_WAIT, SUBTILE_LOOP = "    tma.store_wait(0)\n", "    for i in gl.static_range(SUBTILES):\n"

@@ -61,29 +61,28 @@ A_RELEASE = "    mbarrier.arrive(args.a_multicast_empty.index(stage))\n"
 B_RELEASE = "    mbarrier.arrive(args.b_multicast_empty.index(stage))\n"
 LOAD_A = "tma.async_load(args.a_desc, [tile.row"
 LOAD_B = "tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem"
-MULTICAST_LOAD = "tma.async_load("  # the line where it begins
 A_BARRIER = "a_multicast_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 2], mbarrier.MBarrierLayout("
 B_BARRIER = A_BARRIER.replace("a_", "b_", 1)
 ALONE = "gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))"
 CLUSTERS = {
-    "pair_a_group_not_awaited": pair(K.WRITE_AFTER_READ, "a_smem", MULTICAST_LOAD, (A_GROUP_WAIT, NOTHING)),
+    "pair_a_group_not_awaited": pair(K.WRITE_AFTER_READ, "a_smem", LOAD_A, (A_GROUP_WAIT, NOTHING)),
     "pair_a_group_not_released": pair(K.DEADLOCK, "a_multicast_empty", A_GROUP_WAIT, (A_RELEASE, "")),
     "pair_a_barrier_for_each_cta": pair(
         K.WRITE_AFTER_READ,
         "a_smem",
-        MULTICAST_LOAD,
+        LOAD_A,
         (ALONE, ALONE.replace("1]", "2]", 1).replace("[[0]]", "[[1]]")),
     ),
     "pair_without_final_store_wait": pair(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
-    "four_a_group_not_awaited": four(K.WRITE_AFTER_READ, "a_smem", MULTICAST_LOAD, (A_GROUP_WAIT, NOTHING)),
-    "four_b_group_not_awaited": four(K.WRITE_AFTER_READ, "b_smem", MULTICAST_LOAD, (B_GROUP_WAIT, NOTHING)),
+    "four_a_group_not_awaited": four(K.WRITE_AFTER_READ, "a_smem", LOAD_A, (A_GROUP_WAIT, NOTHING)),
+    "four_b_group_not_awaited": four(K.WRITE_AFTER_READ, "b_smem", LOAD_B, (B_GROUP_WAIT, NOTHING)),
     "four_a_group_not_released": four(K.DEADLOCK, "a_multicast_empty", A_GROUP_WAIT, (A_RELEASE, "")),
     "four_b_group_not_released": four(K.DEADLOCK, "b_multicast_empty", B_GROUP_WAIT, (B_RELEASE, "")),
     "four_a_group_of_the_ctas_of_b": four(
-        K.WRITE_AFTER_READ, "a_smem", MULTICAST_LOAD, (f"{A_BARRIER}[[1], [0]]", f"{A_BARRIER}[[0], [1]]")
+        K.WRITE_AFTER_READ, "a_smem", LOAD_A, (f"{A_BARRIER}[[1], [0]]", f"{A_BARRIER}[[0], [1]]")
     ),
     "four_b_group_of_the_ctas_of_a": four(
-        K.WRITE_AFTER_READ, "b_smem", MULTICAST_LOAD, (f"{B_BARRIER}[[0], [1]]", f"{B_BARRIER}[[1], [0]]")
+        K.WRITE_AFTER_READ, "b_smem", LOAD_B, (f"{B_BARRIER}[[0], [1]]", f"{B_BARRIER}[[1], [0]]")
     ),
     "four_without_final_store_wait": four(K.WORK_IN_FLIGHT, "d_smem", TMA_STORE, (FINAL_WAIT, "\n\n")),
 }
@@ -94,7 +93,7 @@ tiled, persistent = of("h100_bf16_pipelined"), of("h100_bf16_persistent")
 REFILL = "        loads = load_next(args, loads, stage_in_flight)\n"
 PROLOGUE = "        loads = load_next(args, loads, stage)\n"
 LONGER_PROLOGUE = f"{PROLOGUE}    loads = load_next(args, loads, 0)\n"
-OWN_EXPECT = "        mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)\n"
+OWN_EXPECT = "    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)\n"
 LOOP_READY_WAIT = f"        {READY_WAIT}\n"
 PIPELINED = {
     "tiled_refill_before_the_mma_retired": tiled(

@@ -26,7 +26,6 @@ FINAL_WAIT = "    tma.store_wait(0)\n\n\n"
 ONE_CTA_LOAD_B = "tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage))"
 LOAD_A = "tma.async_load(args.a_desc, [tile.row + i * CONSUMER_TILE_M, k], ready, a_tile)"
 LOAD_B = "tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage), multicast=True)"
-MULTICAST_LOAD = "tma.async_load("  # the line where it begins
 STORE = "d_smem.store(tile.to(args.d_desc.dtype))"
 TMA_STORE = "tma.async_store("
 EXPECT = "mbarrier.expect("
@@ -141,7 +140,7 @@ MUTANTS = {
     ),
     # Two CTAs that share B by multicast; one MMA stays in flight.
     "multicast_without_a_cluster_wide_empty": two(
-        K.WRITE_AFTER_READ, "b_smem", MULTICAST_LOAD, (GROUP_WAIT, NOTHING)
+        K.WRITE_AFTER_READ, "b_smem", LOAD_B, (GROUP_WAIT, NOTHING)
     ),
     "no_empty_wait_before_the_expect": two(
         K.ARRIVAL_OVERFLOW, "load_ready", EXPECT, (EMPTY_WAIT, NOTHING), also=(EARLY_LOAD,)
@@ -166,7 +165,7 @@ MUTANTS = {
     "multicast_empty_count_one_too_few": two(
         K.WRITE_AFTER_READ,
         "b_smem",
-        MULTICAST_LOAD,
+        LOAD_B,
         (
             "mbarrier.init(b_multicast_empty.index(stage), count=CONSUMERS)",
             "mbarrier.init(b_multicast_empty.index(stage), count=1)",
