@@ -70,6 +70,14 @@ class Args:
     k_steps: gl.tensor
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -86,6 +94,19 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Tiles:
+    """The work of a program: the tile of its number, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def at(self):
+        """Where it lies."""
+        row, column = tile_origin(self.args, gl.program_id(0))
+        return Tile(row, column)
+
+
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
@@ -93,7 +114,7 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args, row, column):
+def multiply(args, tile):
     """The K loop of one tile: return its accumulator. Each step is loaded, awaited and multiplied."""
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     for k_step in range(args.k_steps):
@@ -101,8 +122,8 @@ def multiply(args, row, column):
         # The phase of `load_ready` completes when this one arrival and all these bytes have come in. They are
         # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
         mbarrier.expect(args.load_ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [row, k], args.load_ready, args.a_smem)
-        tma.async_load(args.b_desc, [column, k], args.load_ready, args.b_smem)
+        tma.async_load(args.a_desc, [tile.row, k], args.load_ready, args.a_smem)
+        tma.async_load(args.b_desc, [tile.column, k], args.load_ready, args.b_smem)
         mbarrier.wait(args.load_ready, k_step & 1)  # a phase for each step
         accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
         # The MMA reads the tiles until it has retired; then the next ones may overwrite them.
@@ -171,9 +192,10 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
-    row, column = tile_origin(args, gl.program_id(0))
-    accumulator = multiply(args, row, column)
-    store(args, d_smem, row, column, accumulator)
+    tiles = Tiles(args)
+    tile = tiles.at()
+    accumulator = multiply(args, tile)
+    store(args, d_smem, tile.row, tile.column, accumulator)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

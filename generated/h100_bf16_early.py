@@ -83,6 +83,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
@@ -90,11 +98,36 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program: the tile of its number, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def steps(self):
+        """Its K steps."""
+        return Steps(gl.to_tensor(0), self.args.k_steps)
+
+    @gluon.jit
+    def at(self):
+        """Where it lies."""
+        row, column = tile_origin(self.args, gl.program_id(0))
+        return Tile(row, column)
+
+
+@gluon.aggregate
 class Loads:
     """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
 
-    row: gl.tensor
-    column: gl.tensor
+    tile: Tile
     k_step: gl.tensor
     end: gl.tensor
 
@@ -103,22 +136,22 @@ class Loads:
 def load_b(args, loads, stage):
     """Start loading the B of the next K step, if there is one left, into an empty stage."""
     if loads.k_step < loads.end:
-        column, k = loads.column, loads.k_step * PROGRAM_TILE_K
+        tile, k = loads.tile, loads.k_step * PROGRAM_TILE_K
         ready = args.load_ready.index(stage)
         # The phase of `ready` completes when this one arrival and all bytes of A and of B have come in. They
         # are the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
         mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(stage))
+        tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(stage))
 
 
 @gluon.jit
 def load_a(args, loads, stage):
     """Start loading the A of the same step into the same stage; return the step after it."""
     if loads.k_step < loads.end:
-        row, k = loads.row, loads.k_step * PROGRAM_TILE_K
+        tile, k = loads.tile, loads.k_step * PROGRAM_TILE_K
         ready = args.load_ready.index(stage)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(stage))
-    return Loads(loads.row, loads.column, loads.k_step + 1, loads.end)
+        tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(stage))
+    return Loads(loads.tile, loads.k_step + 1, loads.end)
 
 
 @gluon.jit
@@ -191,10 +224,12 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
-    row, column = tile_origin(args, gl.program_id(0))
-    loads = Loads(row, column, gl.to_tensor(0), args.k_steps)
+    tiles = Tiles(args)
+    tile = tiles.at()
+    steps = tiles.steps()
+    loads = Loads(tile, steps.first, steps.end)
     for stage in range(STAGES):
-        load_b(args, Loads(row, column, loads.k_step + stage, loads.end), stage)
+        load_b(args, Loads(tile, loads.k_step + stage, loads.end), stage)
     # All else waits until the kernel ahead has ended and its writes are visible.
     gdc_wait()
     for stage in range(STAGES):
@@ -202,7 +237,7 @@ def matmul_kernel(a_desc, b_desc, d_desc):
     # The kernel behind may start: it waits for this one's end before it reads D.
     gdc_launch_dependents()
     accumulator = multiply(args, RingPosition(gl.to_tensor(0), gl.to_tensor(0)), loads)
-    store(args, d_smem, row, column, accumulator.permute((1, 0)))
+    store(args, d_smem, tile.row, tile.column, accumulator.permute((1, 0)))
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

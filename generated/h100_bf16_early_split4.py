@@ -105,29 +105,94 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
     return tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a split of a tile."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n * SPLITS
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def tile(self, item):
+        """The number of an item's tile: the splits of a tile follow one another."""
+        return item // SPLITS
+
+    @gluon.jit
+    def split(self, item):
+        """Which split of its tile an item is."""
+        return item % SPLITS
+
+    @gluon.jit
+    def steps(self, item):
+        """The K steps of an item: those of its split."""
+        first = self.split(item) * self.args.k_steps
+        return Steps(first, first + self.args.k_steps)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, self.tile(item))
+        return Tile(row, column)
+
+
 @gluon.jit
-def fill_b(args, column, k_step, ring):
+def fill_b(args, tile, k_step, ring):
     """Start filling an empty stage with the B of a K step."""
     k = k_step * PROGRAM_TILE_K
     ready = args.load_ready.index(ring.stage)
     # The phase of `ready` completes when this one arrival and all bytes of A and of B have come in. They
     # are the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
     mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-    tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.stage), multicast=True)
+    tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage), multicast=True)
 
 
 @gluon.jit
-def fill_a(args, row, k_step, ring):
+def fill_a(args, tile, k_step, ring):
     """Start filling the same stage with the A of the step."""
     k = k_step * PROGRAM_TILE_K
     ready = args.load_ready.index(ring.stage)
-    tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(ring.stage))
+    tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
 
 
 @gluon.jit
@@ -139,14 +204,14 @@ def producer_partition(args):
     the arrival that is due keeps the phase of its `load_ready` open.
     """
     # One operand of the first K steps comes at once, a step to a stage: all stages are empty.
-    row, column = tile_origin(args, gl.program_id(0) // SPLITS)
-    first_step = gl.program_id(0) % SPLITS * args.k_steps
-    early_end = first_step + gl.minimum(args.k_steps, STAGES)
+    tiles = Tiles(args)
+    tile, steps = tiles.at(tiles.first()), tiles.steps(tiles.first())
+    early_end = steps.first + gl.minimum(args.k_steps, STAGES)
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     start = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
     ring = start
-    for k_step in range(first_step, early_end):
-        fill_b(args, column, k_step, ring)
+    for k_step in range(steps.first, early_end):
+        fill_b(args, tile, k_step, ring)
         ring = ring.next()
     # All other loads wait until the kernel ahead has ended and its writes are visible.
     gdc_wait()
@@ -154,10 +219,9 @@ def producer_partition(args):
     # says so by any of its threads; this one does behind its wait, so that only two kernels ever overlap.
     gdc_launch_dependents()
     ring = start
-    for part in range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0)):
-        row, column = tile_origin(args, part // SPLITS)
-        first_step = part % SPLITS * args.k_steps
-        for k_step in range(first_step, first_step + args.k_steps):
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile, steps = tiles.at(item), tiles.steps(item)
+        for k_step in range(steps.first, steps.end):
             if k_step >= early_end:
                 # This CTA's consumers must have released the tiles that the stage held.
                 mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
@@ -166,8 +230,8 @@ def producer_partition(args):
                 # load; the others pass, and it is the wait on `load_empty` that keeps them from arming
                 # `ready` a lap too early.
                 mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)
-                fill_b(args, column, k_step, ring)
-            fill_a(args, row, k_step, ring)
+                fill_b(args, tile, k_step, ring)
+            fill_a(args, tile, k_step, ring)
             ring = ring.next()
         early_end = gl.to_tensor(0)  # of what comes next nothing is loaded yet
 
@@ -187,7 +251,7 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args, a_smem, ring):
+def multiply(args, a_smem, k_steps, ring):
     """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     # The stage must hold this lap's tiles.
@@ -195,7 +259,7 @@ def multiply(args, a_smem, ring):
     accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
-    for _ in range(args.k_steps - 1):
+    for _ in range(k_steps - 1):
         stage_in_flight = ring.stage
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
@@ -280,13 +344,14 @@ def consumer_partition(args):
     # first of all: the kernel ahead has ended then. It has the time, for it multiplies nothing before that.
     gdc_wait()
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    for part in range(gl.program_id(0), args.tiles_m * args.tiles_n * SPLITS, gl.num_programs(0)):
-        accumulator, ring = multiply(args, args.a_smem, ring)
-        tile = part // SPLITS
-        if is_last(args, tile, part % SPLITS, accumulator):
-            row, column = tile_origin(args, tile)
-            accumulator = sum_of_splits(args, tile)
-            store(args, args.d_smem, row, column, accumulator)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        k_steps = tiles.steps(item).count()
+        accumulator, ring = multiply(args, args.a_smem, k_steps, ring)
+        if is_last(args, tiles.tile(item), tiles.split(item), accumulator):
+            tile = tiles.at(item)
+            accumulator = sum_of_splits(args, tiles.tile(item))
+            store(args, args.d_smem, tile.row, tile.column, accumulator)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

@@ -74,6 +74,14 @@ class Args:
     load_ready: gl.shared_memory_descriptor
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
@@ -81,13 +89,13 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args):
+def multiply(args, tile):
     """Load all of K, multiply it, and return the accumulator."""
     # The phase of `load_ready` completes when this one arrival and all these bytes have come in. They are
     # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
     mbarrier.expect(args.load_ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-    tma.async_load(args.a_desc, [0, 0], args.load_ready, args.a_smem)
-    tma.async_load(args.b_desc, [0, 0], args.load_ready, args.b_smem)
+    tma.async_load(args.a_desc, [tile.row, 0], args.load_ready, args.a_smem)
+    tma.async_load(args.b_desc, [tile.column, 0], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
@@ -150,10 +158,10 @@ def matmul_kernel(a_desc, b_desc, c_desc, d_desc):
     buffers = Buffers(c_smem, c_ready, d_smem)
     args = Args(a_desc, b_desc, c_desc, d_desc, a_smem, b_smem, load_ready)
 
-    row, column = 0, 0
-    load_c(args, buffers, row, column)
-    accumulator = multiply(args)
-    store(args, buffers, row, column, accumulator)
+    tile = Tile(gl.to_tensor(0), gl.to_tensor(0))
+    load_c(args, buffers, tile.row, tile.column)
+    accumulator = multiply(args, tile)
+    store(args, buffers, tile.row, tile.column, accumulator)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

@@ -96,6 +96,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -113,13 +121,51 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
+
+
+@gluon.aggregate
 class Division:
     """How the tiles behind the whole waves are divided: each into chunks of one program, and what is left."""
 
+    args: Args
     waves: gl.tensor
     tiles: gl.tensor
     chunks: gl.tensor
     share: gl.tensor
+
+    @gluon.jit
+    def steps_behind_chunks(self):
+        """The K steps of each divided tile that are in no chunk."""
+        return gl.maximum(self.args.k_steps - self.chunks * self.share, 0)
+
+    @gluon.jit
+    def share_behind_chunks(self):
+        """Where this program's share of these begins and ends, in steps counted through all tiles."""
+        steps = self.tiles * self.steps_behind_chunks()
+        begin = gl.minimum((gl.program_id(0) - self.chunks * self.tiles) * self.share, steps)
+        return begin, gl.minimum(begin + self.share, steps)
+
+    @gluon.jit
+    def has_chunk(self):
+        """Whether this program has one, and nothing else of the divided tiles."""
+        return gl.program_id(0) < self.chunks * self.tiles
+
+    @gluon.jit
+    def count_pieces(self):
+        """How many pieces this program has: whole tiles, and one of each divided tile that it meets."""
+        begin, end = self.share_behind_chunks()
+        steps = gl.maximum(self.steps_behind_chunks(), 1)
+        return self.waves + gl.where(self.has_chunk(), 1, gl.cdiv(end, steps) - begin // steps)
 
 
 @gluon.jit
@@ -140,71 +186,94 @@ def divide(args):
     is_longer = (2 * (args.k_steps - chunks * share) < share) | (longer - share < LEAST_SAVED)
     share = gl.where(is_longer, longer, share)
     chunks = gl.where(is_longer, gl.cdiv(args.k_steps, longer), chunks)
-    return Division(tiles // programs, divided, chunks, share)
-
-
-@gluon.jit
-def steps_behind_chunks(args, division):
-    """The K steps of each divided tile that are in no chunk."""
-    return gl.maximum(args.k_steps - division.chunks * division.share, 0)
-
-
-@gluon.jit
-def share_behind_chunks(args, division):
-    """Where this program's share of these begins and ends, in steps that are counted through all tiles."""
-    steps = division.tiles * steps_behind_chunks(args, division)
-    begin = gl.minimum((gl.program_id(0) - division.chunks * division.tiles) * division.share, steps)
-    return begin, gl.minimum(begin + division.share, steps)
-
-
-@gluon.jit
-def has_chunk(division):
-    """Whether this program has one, and nothing else of the divided tiles."""
-    return gl.program_id(0) < division.chunks * division.tiles
-
-
-@gluon.jit
-def count_pieces(args, division):
-    """How many pieces this program multiplies: whole tiles, and one of each divided tile that it meets."""
-    begin, end = share_behind_chunks(args, division)
-    steps = gl.maximum(steps_behind_chunks(args, division), 1)
-    return division.waves + gl.where(has_chunk(division), 1, gl.cdiv(end, steps) - begin // steps)
+    return Division(args, tiles // programs, divided, chunks, share)
 
 
 @gluon.aggregate
 class Piece:
-    """All K steps of a tile, or some: from the first one to the one before the end."""
+    """All K steps of a tile, or some, from the first one to the one before the end."""
 
     tile: gl.tensor
-    first_step: gl.tensor
+    first: gl.tensor
     end: gl.tensor
 
 
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: whole tiles first, then what it has of divided ones."""
+
+    division: Division
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: it has numbers for its own ones."""
+        return 0
+
+    @gluon.jit
+    def end(self):
+        """The number of items of this program."""
+        return self.division.count_pieces()
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return 1
+
+    @gluon.jit
+    def piece(self, item):
+        """The piece that an item is: whole tiles come first, then what the program has of divided ones."""
+        division, program = self.division, gl.program_id(0)
+        tiles = gl.maximum(division.tiles, 1)
+        begin, end = division.share_behind_chunks()
+        steps = gl.maximum(division.steps_behind_chunks(), 1)
+        behind = begin // steps + item - division.waves
+        in_chunks = division.chunks * division.share
+        first = gl.where(
+            division.has_chunk(),
+            program // tiles * division.share,
+            in_chunks + gl.maximum(begin - behind * steps, 0),
+        )
+        last = gl.where(
+            division.has_chunk(),
+            first + division.share,
+            in_chunks + gl.minimum(end - behind * steps, steps),
+        )
+        divided = gl.where(division.has_chunk(), program % tiles, behind)
+        whole, k_steps = item < division.waves, division.args.k_steps
+        return Piece(
+            gl.where(whole, item, division.waves) * gl.num_programs(0) + gl.where(whole, program, divided),
+            gl.where(whole, 0, first),
+            gl.where(whole, k_steps, gl.minimum(last, k_steps)),
+        )
+
+    @gluon.jit
+    def divided(self, piece):
+        """The number of a piece's tile among the divided ones."""
+        return piece.tile - self.division.waves * gl.num_programs(0)
+
+    @gluon.jit
+    def steps(self, piece):
+        """The K steps of a piece."""
+        return Steps(piece.first, piece.end)
+
+    @gluon.jit
+    def at(self, piece):
+        """Where the tile of a piece lies."""
+        row, column = tile_origin(self.division.args, piece.tile)
+        return Tile(row, column)
+
+
 @gluon.jit
-def find_piece(args, division, number):
-    """A piece of this program by its number: whole tiles come first, then what it has of divided ones."""
-    program, tiles = gl.program_id(0), gl.maximum(division.tiles, 1)
-    begin, end = share_behind_chunks(args, division)
-    steps = gl.maximum(steps_behind_chunks(args, division), 1)
-    behind = begin // steps + number - division.waves
-    in_chunks = division.chunks * division.share
-    first_step = gl.where(
-        has_chunk(division),
-        program // tiles * division.share,
-        in_chunks + gl.maximum(begin - behind * steps, 0),
-    )
-    last = gl.where(
-        has_chunk(division),
-        first_step + division.share,
-        in_chunks + gl.minimum(end - behind * steps, steps),
-    )
-    divided = gl.where(has_chunk(division), program % tiles, behind)
-    whole = number < division.waves
-    return Piece(
-        gl.where(whole, number, division.waves) * gl.num_programs(0) + gl.where(whole, program, divided),
-        gl.where(whole, 0, first_step),
-        gl.where(whole, args.k_steps, gl.minimum(last, args.k_steps)),
-    )
+def load_stage(args, tile, k, ring):
+    """Start loading the tiles of A and B of a K step into an empty stage."""
+    ready = args.load_ready.index(ring.stage)
+    # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+    # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+    mbarrier.expect(ready, CONSUMERS * args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    for i in gl.static_range(CONSUMERS):
+        a_tile = args.a_smem[i].index(ring.stage)
+        tma.async_load(args.a_desc, [tile.row + i * CONSUMER_TILE_M, k], ready, a_tile)
+    tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage))
 
 
 @gluon.jit
@@ -212,22 +281,15 @@ def producer_partition(args):
     """One warp: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    division = divide(args)
-    for number in range(count_pieces(args, division)):
-        piece = find_piece(args, division, number)
-        row, column = tile_origin(args, piece.tile)
-        for k_step in range(piece.first_step, piece.end):
+    tiles = Tiles(divide(args))
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        piece = tiles.piece(item)
+        tile, steps = tiles.at(piece), tiles.steps(piece)
+        for k_step in range(steps.first, steps.end):
             k = k_step * PROGRAM_TILE_K
-            # The consumers must have released the tiles that the stage held.
+            # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
-            ready = args.load_ready.index(ring.stage)
-            # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
-            # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-            mbarrier.expect(ready, CONSUMERS * args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-            for i in gl.static_range(CONSUMERS):
-                a_tile = args.a_smem[i].index(ring.stage)
-                tma.async_load(args.a_desc, [row + i * CONSUMER_TILE_M, k], ready, a_tile)
-            tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.stage))
+            load_stage(args, tile, k, ring)
             ring = ring.next()
 
 
@@ -238,7 +300,7 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args, a_smem, ring, k_steps):
+def multiply(args, a_smem, k_steps, ring):
     """The K loop of a piece, one MMA after the other: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     for _ in range(k_steps):
@@ -306,9 +368,9 @@ def sum_addresses(args, place, layout: gl.constexpr):
 
 
 @gluon.jit
-def pieces_of_tile(args, division, divided):
+def pieces_of_tile(division, divided):
     """How many pieces a divided tile has, and the place of the first one behind its chunks."""
-    steps = steps_behind_chunks(args, division)
+    steps = division.steps_behind_chunks()
     begin = divided * steps
     owner = begin // division.share
     pieces = division.chunks + gl.cdiv(begin + steps, division.share) - owner
@@ -323,9 +385,9 @@ def is_last(args, division, divided, consumer: gl.constexpr, accumulator):
     to the next, or the tile's, or both: their sum is a place that no other piece has.
     """
     sums = in_register_order(accumulator)
-    place = gl.program_id(0) + gl.where(has_chunk(division), 0, divided)
+    place = gl.program_id(0) + gl.where(division.has_chunk(), 0, divided)
     gl.store(sum_addresses(args, place * CONSUMERS + consumer, sums.type.layout), sums)
-    pieces, _ = pieces_of_tile(args, division, divided)
+    pieces, _ = pieces_of_tile(division, divided)
     # One thread counts for all, behind Triton's barrier: it releases the sums of all threads to the program
     # that comes last, and acquires for them those of the programs that came before.
     arrived = gl.atomic_add(args.counters_ptr + divided * CONSUMERS + consumer, 1, sem="acq_rel", scope="gpu")
@@ -340,7 +402,7 @@ def sum_of_pieces(args, division, divided, consumer: gl.constexpr):
     # The sums are all in memory: of this only the layout is used.
     zeros = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     layout: gl.constexpr = in_register_order(zeros).type.layout
-    pieces, behind = pieces_of_tile(args, division, divided)
+    pieces, behind = pieces_of_tile(division, divided)
     sums = gl.load(sum_addresses(args, divided * CONSUMERS + consumer, layout))
     for i in range(1, pieces):
         place = gl.where(i < division.chunks, i * division.tiles + divided, behind + i - division.chunks)
@@ -352,20 +414,22 @@ def sum_of_pieces(args, division, divided, consumer: gl.constexpr):
 def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumers: multiply parts of tiles, store its rows of those that it completes."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    division = divide(args)
-    for number in range(count_pieces(args, division)):
-        piece = find_piece(args, division, number)
-        row, column = tile_origin(args, piece.tile)
-        k_steps = piece.end - piece.first_step
-        accumulator, ring = multiply(args, args.a_smem[consumer], ring, k_steps)
+    tiles = Tiles(divide(args))
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        piece = tiles.piece(item)
+        tile = tiles.at(piece)
+        k_steps = tiles.steps(piece).count()
+        accumulator, ring = multiply(args, args.a_smem[consumer], k_steps, ring)
         completes = k_steps == args.k_steps
         if k_steps < args.k_steps:
-            divided = piece.tile - division.waves * gl.num_programs(0)
-            completes = is_last(args, division, divided, consumer, accumulator)
+            divided = tiles.divided(piece)
+            completes = is_last(args, tiles.division, divided, consumer, accumulator)
             if completes:
-                accumulator = sum_of_pieces(args, division, divided, consumer)
+                accumulator = sum_of_pieces(args, tiles.division, divided, consumer)
         if completes:
-            store(args, args.d_smem[consumer], row + consumer * CONSUMER_TILE_M, column, accumulator)
+            store(
+                args, args.d_smem[consumer], tile.row + consumer * CONSUMER_TILE_M, tile.column, accumulator
+            )
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

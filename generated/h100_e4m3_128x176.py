@@ -127,6 +127,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -146,35 +154,88 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a tile, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def steps(self):
+        """The K steps of an item: all."""
+        return Steps(gl.to_tensor(0), self.args.k_steps)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item)
+        return Tile(row, column)
+
+
+@gluon.jit
+def load_stage(args, tile, k, ring):
+    """Start loading the tiles of A and B of a K step into an empty stage."""
+    ready = args.load_ready.index(ring.stage)
+    # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+    # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+    mbarrier.expect(
+        ready,
+        CONSUMERS * args.a_desc.nbytes_per_cta
+        + args.b_desc[0].nbytes_per_cta
+        + args.b_desc[1].nbytes_per_cta
+        + args.b_desc[2].nbytes_per_cta,
+    )
+    for i in gl.static_range(CONSUMERS):
+        a_tile = args.a_smem[i].index(ring.stage)
+        tma.async_load(args.a_desc, [tile.row + i * CONSUMER_TILE_M, k], ready, a_tile)
+    tma.async_load(args.b_desc[0], [tile.column, k], ready, args.b_smem[0].index(ring.stage))
+    tma.async_load(args.b_desc[1], [tile.column + PART_N_0, k], ready, args.b_smem[1].index(ring.stage))
+    tma.async_load(
+        args.b_desc[2], [tile.column + PART_N_0 + PART_N_1, k], ready, args.b_smem[2].index(ring.stage)
+    )
+
+
 @gluon.jit
 def producer_partition(args):
     """One warp: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        for k_step in range(args.k_steps):
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile, steps = tiles.at(item), tiles.steps()
+        for k_step in range(steps.first, steps.end):
             k = k_step * PROGRAM_TILE_K
-            # The consumers must have released the tiles that the stage held.
+            # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
-            ready = args.load_ready.index(ring.stage)
-            # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
-            # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-            mbarrier.expect(
-                ready,
-                CONSUMERS * args.a_desc.nbytes_per_cta
-                + args.b_desc[0].nbytes_per_cta
-                + args.b_desc[1].nbytes_per_cta
-                + args.b_desc[2].nbytes_per_cta,
-            )
-            for i in gl.static_range(CONSUMERS):
-                a_tile = args.a_smem[i].index(ring.stage)
-                tma.async_load(args.a_desc, [row + i * CONSUMER_TILE_M, k], ready, a_tile)
-            tma.async_load(args.b_desc[0], [column, k], ready, args.b_smem[0].index(ring.stage))
-            tma.async_load(args.b_desc[1], [column + PART_N_0, k], ready, args.b_smem[1].index(ring.stage))
-            tma.async_load(
-                args.b_desc[2], [column + PART_N_0 + PART_N_1, k], ready, args.b_smem[2].index(ring.stage)
-            )
+            load_stage(args, tile, k, ring)
             ring = ring.next()
 
 
@@ -201,14 +262,14 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 
 @gluon.jit
-def multiply(args, a_smem, ring):
+def multiply(args, a_smem, k_steps, ring):
     """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
         gl.zeros((CONSUMER_TILE_M, PART_N_2), gl.float32, ACCUMULATOR_LAYOUT_2),
     )
-    for _ in range(args.k_steps):
+    for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulators = issue_mmas(args, load_a(a_smem.index(ring.stage)), ring.stage, accumulators)
@@ -303,11 +364,20 @@ def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumer warpgroups: multiply and store its rows of every tile."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        load_vectors(args, args.buffers[consumer], row + consumer * CONSUMER_TILE_M, column)
-        accumulators, ring = multiply(args, args.a_smem[consumer], ring)
-        store(args, args.buffers[consumer], row + consumer * CONSUMER_TILE_M, column, accumulators, phase)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile = tiles.at(item)
+        k_steps = tiles.steps().count()
+        load_vectors(args, args.buffers[consumer], tile.row + consumer * CONSUMER_TILE_M, tile.column)
+        accumulators, ring = multiply(args, args.a_smem[consumer], k_steps, ring)
+        store(
+            args,
+            args.buffers[consumer],
+            tile.row + consumer * CONSUMER_TILE_M,
+            tile.column,
+            accumulators,
+            phase,
+        )
         phase ^= 1
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)

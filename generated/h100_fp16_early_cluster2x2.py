@@ -117,14 +117,68 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
     return tile // args.tiles_n * PROGRAM_TILE_M, tile % args.tiles_n * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a tile, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def steps(self):
+        """The K steps of an item: all."""
+        return Steps(gl.to_tensor(0), self.args.k_steps)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item)
+        return Tile(row, column)
+
+
 @gluon.jit
-def fill_a(args, row, k_step, ring):
+def fill_a(args, tile, k_step, ring):
     """Start filling an empty stage with the A of a K step."""
     k = k_step * PROGRAM_TILE_K
     ready = args.load_ready.index(ring.stage)
@@ -133,15 +187,15 @@ def fill_a(args, row, k_step, ring):
     mbarrier.expect(ready, CONSUMERS * args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
     for i in gl.static_range(CONSUMERS):
         a_tile = args.a_smem[i].index(ring.stage)
-        tma.async_load(args.a_desc, [row + i * CONSUMER_TILE_M, k], ready, a_tile, multicast=True)
+        tma.async_load(args.a_desc, [tile.row + i * CONSUMER_TILE_M, k], ready, a_tile, multicast=True)
 
 
 @gluon.jit
-def fill_b(args, column, k_step, ring):
+def fill_b(args, tile, k_step, ring):
     """Start filling the same stage with the B of the step."""
     k = k_step * PROGRAM_TILE_K
     ready = args.load_ready.index(ring.stage)
-    tma.async_load(args.b_desc, [k, column], ready, args.b_smem.index(ring.stage), multicast=True)
+    tma.async_load(args.b_desc, [k, tile.column], ready, args.b_smem.index(ring.stage), multicast=True)
 
 
 @gluon.jit
@@ -153,20 +207,21 @@ def producer_partition(args):
     the arrival that is due keeps the phase of its `load_ready` open.
     """
     # One operand of the first K steps comes at once, a step to a stage: all stages are empty.
-    row, column = tile_origin(args, gl.program_id(0))
-    early_end = gl.minimum(args.k_steps, STAGES)
+    tiles = Tiles(args)
+    tile, steps = tiles.at(tiles.first()), tiles.steps()
+    early_end = steps.first + gl.minimum(args.k_steps, STAGES)
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     start = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
     ring = start
-    for k_step in range(early_end):
-        fill_a(args, row, k_step, ring)
+    for k_step in range(steps.first, early_end):
+        fill_a(args, tile, k_step, ring)
         ring = ring.next()
     # All other loads wait until the kernel ahead has ended and its writes are visible.
     gdc_wait()
     ring = start
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        for k_step in range(args.k_steps):
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile, steps = tiles.at(item), tiles.steps()
+        for k_step in range(steps.first, steps.end):
             if k_step >= early_end:
                 # This CTA's consumers must have released the tiles that the stage held.
                 mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
@@ -176,8 +231,8 @@ def producer_partition(args):
                 # `ready` a lap too early.
                 mbarrier.wait(args.a_multicast_empty.index(ring.stage), ring.phase)
                 mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)
-                fill_a(args, row, k_step, ring)
-            fill_b(args, column, k_step, ring)
+                fill_a(args, tile, k_step, ring)
+            fill_b(args, tile, k_step, ring)
             ring = ring.next()
         early_end = gl.to_tensor(0)  # of what comes next nothing is loaded yet
 
@@ -198,7 +253,7 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args, a_smem, ring):
+def multiply(args, a_smem, k_steps, ring):
     """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     # The stage must hold this lap's tiles.
@@ -206,7 +261,7 @@ def multiply(args, a_smem, ring):
     accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
-    for _ in range(args.k_steps - 1):
+    for _ in range(k_steps - 1):
         stage_in_flight = ring.stage
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
@@ -271,15 +326,17 @@ def consumer_partition(args, consumer: gl.constexpr):
     tensor_scale = gl.load(args.tensor_scale_ptr)
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        load_vectors(args, args.buffers[consumer], row + consumer * CONSUMER_TILE_M)
-        accumulator, ring = multiply(args, args.a_smem[consumer], ring)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile = tiles.at(item)
+        k_steps = tiles.steps().count()
+        load_vectors(args, args.buffers[consumer], tile.row + consumer * CONSUMER_TILE_M)
+        accumulator, ring = multiply(args, args.a_smem[consumer], k_steps, ring)
         store(
             args,
             args.buffers[consumer],
-            row + consumer * CONSUMER_TILE_M,
-            column,
+            tile.row + consumer * CONSUMER_TILE_M,
+            tile.column,
             accumulator,
             tensor_scale,
             phase,

@@ -86,6 +86,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
@@ -93,27 +101,59 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program: a split of a tile, by their numbers."""
+
+    args: Args
+    tile: gl.tensor
+    split: gl.tensor
+
+    @gluon.jit
+    def steps(self):
+        """The K steps of the split."""
+        return Steps(self.split * self.args.k_steps, (self.split + 1) * self.args.k_steps)
+
+    @gluon.jit
+    def at(self):
+        """Where the tile lies."""
+        row, column = tile_origin(self.args, self.tile)
+        return Tile(row, column)
+
+
+@gluon.aggregate
 class Loads:
     """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
 
-    row: gl.tensor
-    column: gl.tensor
+    tile: Tile
     k_step: gl.tensor
     end: gl.tensor
+
+
+@gluon.jit
+def load_stage(args, tile, k, stage):
+    """Start loading the tiles of A and B of a K step into an empty stage."""
+    ready = args.load_ready.index(stage)
+    # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+    # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(stage))
+    tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(stage))
 
 
 @gluon.jit
 def load_next(args, loads, stage):
     """Start loading the next K step, if there is one left, into an empty stage; return the one after it."""
     if loads.k_step < loads.end:
-        row, column, k = loads.row, loads.column, loads.k_step * PROGRAM_TILE_K
-        ready = args.load_ready.index(stage)
-        # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
-        # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-        mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(stage))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(stage))
-    return Loads(loads.row, loads.column, loads.k_step + 1, loads.end)
+        load_stage(args, loads.tile, loads.k_step * PROGRAM_TILE_K, stage)
+    return Loads(loads.tile, loads.k_step + 1, loads.end)
 
 
 @gluon.jit
@@ -231,16 +271,16 @@ def matmul_kernel(a_desc, b_desc, d_desc, partials_ptr, counters_ptr):
         k_steps=gl.cdiv(a_desc.shape[1], SPLITS * PROGRAM_TILE_K),
     )
 
-    tile = gl.program_id(0) // SPLITS
-    split = gl.program_id(0) % SPLITS
-    row, column = tile_origin(args, tile)
-    loads = Loads(row, column, split * args.k_steps, (split + 1) * args.k_steps)
+    tiles = Tiles(args, gl.program_id(0) // SPLITS, gl.program_id(0) % SPLITS)
+    tile = tiles.at()
+    steps = tiles.steps()
+    loads = Loads(tile, steps.first, steps.end)
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)
     accumulator = multiply(args, RingPosition(gl.to_tensor(0), gl.to_tensor(0)), loads)
-    if is_last(args, tile, split, accumulator):
-        accumulator = sum_of_splits(args, tile)
-        store(args, d_smem, row, column, accumulator.permute((1, 0)))
+    if is_last(args, tiles.tile, tiles.split, accumulator):
+        accumulator = sum_of_splits(args, tiles.tile)
+        store(args, d_smem, tile.row, tile.column, accumulator.permute((1, 0)))
         # Shared memory must outlive the stores that read it.
         tma.store_wait(0)
 

@@ -81,6 +81,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
@@ -88,26 +96,57 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
-class Loads:
-    """Where the tile is, and the K step that is loaded next."""
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
 
-    row: gl.tensor
-    column: gl.tensor
+    first: gl.tensor
+    end: gl.tensor
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program: the tile of its number, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def steps(self):
+        """Its K steps."""
+        return Steps(gl.to_tensor(0), self.args.k_steps)
+
+    @gluon.jit
+    def at(self):
+        """Where it lies."""
+        row, column = tile_origin(self.args, gl.program_id(0))
+        return Tile(row, column)
+
+
+@gluon.aggregate
+class Loads:
+    """Where the tile is, the K step that is loaded next, and the one behind this program's last."""
+
+    tile: Tile
     k_step: gl.tensor
+    end: gl.tensor
+
+
+@gluon.jit
+def load_stage(args, tile, k, stage):
+    """Start loading the tiles of A and B of a K step into an empty stage."""
+    ready = args.load_ready.index(stage)
+    # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+    # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(stage))
+    tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(stage))
 
 
 @gluon.jit
 def load_next(args, loads, stage):
     """Start loading the next K step, if there is one left, into an empty stage; return the one after it."""
-    if loads.k_step < args.k_steps:
-        row, column, k = loads.row, loads.column, loads.k_step * PROGRAM_TILE_K
-        ready = args.load_ready.index(stage)
-        # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
-        # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-        mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(stage))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(stage))
-    return Loads(loads.row, loads.column, loads.k_step + 1)
+    if loads.k_step < loads.end:
+        load_stage(args, loads.tile, loads.k_step * PROGRAM_TILE_K, stage)
+    return Loads(loads.tile, loads.k_step + 1, loads.end)
 
 
 @gluon.jit
@@ -173,12 +212,14 @@ def matmul_kernel(a_desc, b_desc, d_desc):
         k_steps=gl.cdiv(a_desc.shape[1], PROGRAM_TILE_K),
     )
 
-    row, column = tile_origin(args, gl.program_id(0))
-    loads = Loads(row, column, gl.to_tensor(0))
+    tiles = Tiles(args)
+    tile = tiles.at()
+    steps = tiles.steps()
+    loads = Loads(tile, steps.first, steps.end)
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)
     accumulator = multiply(args, RingPosition(gl.to_tensor(0), gl.to_tensor(0)), loads)
-    store(args, d_smem, row, column, accumulator.permute((1, 0)))
+    store(args, d_smem, tile.row, tile.column, accumulator.permute((1, 0)))
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

@@ -111,6 +111,14 @@ class RingPosition:
         return RingPosition(stage % STAGES, self.phase ^ (stage // STAGES & 1))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -130,33 +138,86 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a tile, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def steps(self):
+        """The K steps of an item: all."""
+        return Steps(gl.to_tensor(0), self.args.k_steps)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item)
+        return Tile(row, column)
+
+
 @gluon.jit
-def producer_partition(args):
-    """One warp in each CTA: keep the ring of A and B tiles full.
+def load_stage(args, tile, k, ring):
+    """Start loading the tiles of A and B of a K step into a stage that this CTA's consumers have released.
 
     Several CTAs of the cluster share a tile of B: the first of them loads it and
     multicasts it into the shared memory of each.
     """
+    ready = args.load_ready.index(ring.stage)
+    # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival and all
+    # of its tiles have come in. A tile may come before the arrival, which keeps the phase open.
+    # The bytes are the same at an edge: TMA fills what lies outside the matrix with zeros.
+    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    tma.async_load(args.a_desc, [tile.row, k], ready, args.a_smem.index(ring.stage))
+    # A multicast writes into other CTAs too, so their consumers must have released the stage as
+    # well. Of the CTAs that share the tile only the lead one waits here, for only it issues the load;
+    # the others pass, and it is the wait on `load_empty` that keeps them from arming `ready` a lap
+    # too early.
+    mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)
+    tma.async_load(args.b_desc, [tile.column, k], ready, args.b_smem.index(ring.stage), multicast=True)
+
+
+@gluon.jit
+def producer_partition(args):
+    """One warp in each CTA: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        for k_step in range(args.k_steps):
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile, steps = tiles.at(item), tiles.steps()
+        for k_step in range(steps.first, steps.end):
             k = k_step * PROGRAM_TILE_K
-            # This CTA's consumers must have released the tiles that the stage held.
+            # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
-            ready = args.load_ready.index(ring.stage)
-            # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival and all
-            # of its tiles have come in. A tile may come before the arrival, which keeps the phase open.
-            # The bytes are the same at an edge: TMA fills what lies outside the matrix with zeros.
-            mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-            tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(ring.stage))
-            # A multicast writes into other CTAs too, so their consumers must have released the stage as
-            # well. Of the CTAs that share the tile only the lead one waits here, for only it issues the load;
-            # the others pass, and it is the wait on `load_empty` that keeps them from arming `ready` a lap
-            # too early.
-            mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)
-            tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.stage), multicast=True)
+            load_stage(args, tile, k, ring)
             ring = ring.next()
 
 
@@ -175,7 +236,7 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args, a_smem, ring):
+def multiply(args, a_smem, k_steps, ring):
     """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     # The stage must hold this lap's tiles.
@@ -183,7 +244,7 @@ def multiply(args, a_smem, ring):
     accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
-    for _ in range(args.k_steps - 1):
+    for _ in range(k_steps - 1):
         stage_in_flight = ring.stage
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
@@ -251,21 +312,19 @@ def consumer_partition(args, consumer: gl.constexpr):
     # The producer loads both consumers' tiles in turn: the second consumer starts one tile later in the ring.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0)).ahead(consumer * args.k_steps)
     turn = 1 - consumer  # the phase of its next turn
-    for tile in range(
-        gl.program_id(0) + consumer * gl.num_programs(0),
-        args.tiles_m * args.tiles_n,
-        CONSUMERS * gl.num_programs(0),
-    ):
-        row, column = tile_origin(args, tile)
+    tiles = Tiles(args)
+    for item in range(tiles.first() + consumer * tiles.stride(), tiles.end(), CONSUMERS * tiles.stride()):
+        tile = tiles.at(item)
+        k_steps = tiles.steps().count()
         # The consumers take turns at the tensor cores: one stores while the other multiplies. Each turn is a
         # phase of its barrier; the first consumer starts with phase 1, which passes on a fresh barrier.
         # Without turns a consumer could take a later lap of the ring, of the same phase, for its own.
         mbarrier.wait(args.mma_turn.index(consumer), turn)
-        accumulator, ring = multiply(args, args.a_smem, ring)
+        accumulator, ring = multiply(args, args.a_smem, k_steps, ring)
         mbarrier.arrive(args.mma_turn.index(1 - consumer))
-        ring = ring.ahead(args.k_steps)  # past the other consumer's tile
+        ring = ring.ahead(k_steps)  # past the other consumer's tile
         turn ^= 1
-        store(args, args.d_smem[consumer], row, column, accumulator, tensor_scale)
+        store(args, args.d_smem[consumer], tile.row, tile.column, accumulator, tensor_scale)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

@@ -76,6 +76,14 @@ class Args:
     load_ready: gl.shared_memory_descriptor
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def issue_mma(a_smem, b_smem, accumulator):
     """Start the MMAs of one K step; they read B's tile until they have retired."""
@@ -86,13 +94,13 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args):
+def multiply(args, tile):
     """Load all of K, multiply it, and return the accumulator."""
     # The phase of `load_ready` completes when this one arrival and all these bytes have come in. They are
     # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
     mbarrier.expect(args.load_ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-    tma.async_load(args.a_desc, [0, 0], args.load_ready, args.a_smem)
-    tma.async_load(args.b_desc, [0, 0], args.load_ready, args.b_smem)
+    tma.async_load(args.a_desc, [0, tile.row], args.load_ready, args.a_smem)
+    tma.async_load(args.b_desc, [tile.column, 0], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
@@ -166,10 +174,10 @@ def matmul_kernel(a_desc, b_desc, row_bias_desc, tensor_scale_ptr, d_desc):
     args = Args(a_desc, b_desc, row_bias_desc, d_desc, a_smem, b_smem, load_ready)
 
     tensor_scale = gl.load(tensor_scale_ptr)
-    row, column = 0, 0
-    load_vectors(args, buffers, row)
-    accumulator = multiply(args)
-    store(args, buffers, row, column, accumulator, tensor_scale)
+    tile = Tile(gl.to_tensor(0), gl.to_tensor(0))
+    load_vectors(args, buffers, tile.row)
+    accumulator = multiply(args, tile)
+    store(args, buffers, tile.row, tile.column, accumulator, tensor_scale)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

@@ -104,6 +104,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another along a row of tiles, then the next."""
@@ -111,29 +119,62 @@ def tile_origin(args, tile):
 
 
 @gluon.aggregate
-class Loads:
-    """The tile and its K step that are loaded next: the loads run ahead of the MMAs, into the next tile."""
+class Tiles:
+    """The work of a program, item by item: each is a tile, with all of its K."""
 
-    tile: gl.tensor
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item)
+        return Tile(row, column)
+
+
+@gluon.jit
+def load_stage(args, tile, k, stage):
+    """Start loading the tiles of A and B of a K step into an empty stage."""
+    ready = args.load_ready.index(stage)
+    # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
+    # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
+    mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    tma.async_load(args.a_desc, [k, tile.row], ready, args.a_smem.index(stage))
+    tma.async_load(args.b_desc, [k, tile.column], ready, args.b_smem.index(stage))
+
+
+@gluon.aggregate
+class Loads:
+    """The item and its K step that are loaded next: the loads run ahead of the MMAs, into the next item."""
+
+    item: gl.tensor
     k_step: gl.tensor
 
 
 @gluon.jit
 def load_next(args, loads, stage):
     """Start loading the next K step, if there is one left, into an empty stage; return the one after it."""
-    if loads.tile < args.tiles_m * args.tiles_n:
-        row, column = tile_origin(args, loads.tile)
-        k = loads.k_step * PROGRAM_TILE_K
-        ready = args.load_ready.index(stage)
-        # The phase of `ready` completes when this one arrival and all these bytes have come in. They are
-        # the same at an edge: TMA fills what lies outside the matrix with zeros, and counts them.
-        mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [k, row], ready, args.a_smem.index(stage))
-        tma.async_load(args.b_desc, [k, column], ready, args.b_smem.index(stage))
+    tiles = Tiles(args)
+    if loads.item < tiles.end():
+        load_stage(args, tiles.at(loads.item), loads.k_step * PROGRAM_TILE_K, stage)
     k_step = loads.k_step + 1
     ends = k_step == args.k_steps
-    tile = gl.where(ends, loads.tile + gl.num_programs(0), loads.tile)
-    return Loads(tile, gl.where(ends, 0, k_step))
+    item = gl.where(ends, loads.item + tiles.stride(), loads.item)
+    return Loads(item, gl.where(ends, 0, k_step))
 
 
 @gluon.jit
@@ -291,17 +332,18 @@ def matmul_kernel(a_desc, b_desc, c_desc, column_scale_desc, tensor_scale_ptr, d
 
     tensor_scale = gl.load(tensor_scale_ptr)
     # The ring runs over the K steps of all of this program's tiles: the next tile loads while one is stored.
-    loads = Loads(gl.program_id(0), gl.to_tensor(0))
+    tiles = Tiles(args)
+    loads = Loads(tiles.first(), gl.to_tensor(0))
     for stage in range(STAGES):
         loads = load_next(args, loads, stage)
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        load_vectors(args, buffers, column)
-        load_c(args, buffers, row, column, 0)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile = tiles.at(item)
+        load_vectors(args, buffers, tile.column)
+        load_c(args, buffers, tile.row, tile.column, 0)
         accumulator, ring, loads = multiply(args, ring, loads)
-        store(args, buffers, row, column, accumulator, tensor_scale, phase)
+        store(args, buffers, tile.row, tile.column, accumulator, tensor_scale, phase)
         phase ^= 1
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)

@@ -115,10 +115,31 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, stage), gl.where(wraps, self.phase ^ 1, self.phase))
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D: tiles follow one another down a column of tiles, then the next."""
     return tile % args.tiles_m * PROGRAM_TILE_M, tile // args.tiles_m * PROGRAM_TILE_N
+
+
+@gluon.aggregate
+class Steps:
+    """The K steps of a work item: from the first one to the one before the end."""
+
+    first: gl.tensor
+    end: gl.tensor
+
+    @gluon.jit
+    def count(self):
+        """How many there are."""
+        return self.end - self.first
 
 
 @gluon.jit
@@ -145,46 +166,96 @@ def first_entry():
     return gl.where(turn < 0, gl.program_id(0), CLUSTERS_AHEAD + before + here)
 
 
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a split of a tile; and how many tiles there are."""
+
+    args: Args
+    tiles: gl.tensor
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns, beginning with neighbours on one GPC."""
+        return first_entry()
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.tiles * SPLITS
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def tile(self, item):
+        """The number of an item's tile: the tiles of a split follow one another."""
+        return item % self.tiles
+
+    @gluon.jit
+    def split(self, item):
+        """Which split of its tile an item is."""
+        return item // self.tiles
+
+    @gluon.jit
+    def steps(self, item):
+        """The K steps of an item: those of its split."""
+        first = self.split(item) * self.args.k_steps
+        return Steps(first, first + self.args.k_steps)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, self.tile(item))
+        return Tile(row, column)
+
+
 @gluon.jit
-def producer_partition(args):
-    """One warp in each CTA: keep the ring of A and B tiles full.
+def load_stage(args, tile, k, ring):
+    """Start loading the tiles of A and B of a K step into a stage that this CTA's consumers have released.
 
     Several CTAs of the cluster share a tile of B: the first of them loads it and
     multicasts it into the shared memory of each.
     """
+    ready = args.load_ready.index(ring.stage)
+    # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival and all
+    # of its tiles have come in. A tile may come before the arrival, which keeps the phase open.
+    # The bytes are the same at an edge: TMA fills what lies outside the matrix with zeros.
+    mbarrier.expect(ready, CONSUMERS * args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
+    for i in gl.static_range(CONSUMERS):
+        a_tile = args.a_smem[i].index(ring.stage)
+        tma.async_load(
+            args.a_desc, [k, tile.row + i * CONSUMER_TILE_M], ready, a_tile, cache_policy=READ_ONCE
+        )
+    # A multicast writes into other CTAs too, so their consumers must have released the stage as
+    # well. Of the CTAs that share the tile only the lead one waits here, for only it issues the load;
+    # the others pass, and it is the wait on `load_empty` that keeps them from arming `ready` a lap
+    # too early.
+    mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)
+    tma.async_load(
+        args.b_desc,
+        [tile.column, k],
+        ready,
+        args.b_smem.index(ring.stage),
+        multicast=True,
+        cache_policy=READ_ONCE,
+    )
+
+
+@gluon.jit
+def producer_partition(args):
+    """One warp in each CTA: keep the ring of A and B tiles full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1))
-    tiles = args.tiles_m * args.tiles_n
-    for entry in range(first_entry(), tiles * SPLITS, gl.num_programs(0)):
-        row, column = tile_origin(args, entry % tiles)
-        first_step = entry // tiles * args.k_steps
-        for k_step in range(first_step, first_step + args.k_steps):
+    tiles = Tiles(args, args.tiles_m * args.tiles_n)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile, steps = tiles.at(item), tiles.steps(item)
+        for k_step in range(steps.first, steps.end):
             k = k_step * PROGRAM_TILE_K
-            # This CTA's consumers must have released the tiles that the stage held.
+            # The CTA's consumers must have released the tiles that the stage held.
             mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
-            ready = args.load_ready.index(ring.stage)
-            # Each CTA awaits its own bytes: the phase of its `ready` completes when this one arrival and all
-            # of its tiles have come in. A tile may come before the arrival, which keeps the phase open.
-            # The bytes are the same at an edge: TMA fills what lies outside the matrix with zeros.
-            mbarrier.expect(ready, CONSUMERS * args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-            for i in gl.static_range(CONSUMERS):
-                a_tile = args.a_smem[i].index(ring.stage)
-                tma.async_load(
-                    args.a_desc, [k, row + i * CONSUMER_TILE_M], ready, a_tile, cache_policy=READ_ONCE
-                )
-            # A multicast writes into other CTAs too, so their consumers must have released the stage as
-            # well. Of the CTAs that share the tile only the lead one waits here, for only it issues the load;
-            # the others pass, and it is the wait on `load_empty` that keeps them from arming `ready` a lap
-            # too early.
-            mbarrier.wait(args.b_multicast_empty.index(ring.stage), ring.phase)
-            tma.async_load(
-                args.b_desc,
-                [column, k],
-                ready,
-                args.b_smem.index(ring.stage),
-                multicast=True,
-                cache_policy=READ_ONCE,
-            )
+            load_stage(args, tile, k, ring)
             ring = ring.next()
 
 
@@ -206,10 +277,10 @@ def issue_mma(a_smem, b_smem, accumulator):
 
 
 @gluon.jit
-def multiply(args, a_smem, ring):
+def multiply(args, a_smem, k_steps, ring):
     """The K loop of one tile, one MMA after the other: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    for _ in range(args.k_steps):
+    for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
@@ -252,11 +323,12 @@ def leave(args, place, accumulator):
 def consumer_partition(args, consumer: gl.constexpr):
     """One of the consumers: multiply parts of tiles, and leave their sums."""
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0))
-    tiles = args.tiles_m * args.tiles_n
-    for entry in range(first_entry(), tiles * SPLITS, gl.num_programs(0)):
-        accumulator, ring = multiply(args, args.a_smem[consumer], ring)
-        part = entry % tiles * SPLITS + entry // tiles
-        leave(args, part * CONSUMERS + consumer, accumulator)
+    tiles = Tiles(args, args.tiles_m * args.tiles_n)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        k_steps = tiles.steps(item).count()
+        accumulator, ring = multiply(args, args.a_smem[consumer], k_steps, ring)
+        place = tiles.tile(item) * SPLITS + tiles.split(item)
+        leave(args, place * CONSUMERS + consumer, accumulator)
 
 
 @gluon.jit
