@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from gemmgen.bench.contest import contest_of
 from torch import Tensor
 
+from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.numerics.evaluation import evaluated

@@ -83,7 +83,11 @@ def test_every_call_works_without_a_private_name(path: str, monkeypatch: pytest.
     else:
         monkeypatch.delattr(owner, name)
     if name == "CudaLauncher":  # which the driver that is not there makes
-        monkeypatch.setattr(FakeDriver, "kernel", lambda *_: SimpleNamespace(run=None))
+
+        def kernel(*_: object) -> SimpleNamespace:
+            return SimpleNamespace(run=None)
+
+        monkeypatch.setattr(FakeDriver, "kernel", kernel)
     launcher = loaded(ROOT / LAUNCHER)
     monkeypatch.setitem(sys.modules, "gemmgen_launch", launcher)
     module = import_generated(module_file(STEM))
@@ -216,14 +220,14 @@ def test_rows_that_only_a_run_knows_are_compiled(module: ModuleType) -> None:
     w = torch.empty(256, 128, **META)
 
     def routed(x: Tensor, sizes: Tensor) -> Tensor:
-        first, second = cast("list[int]", sizes.tolist())
-        check: Any = torch._check  # pyright: ignore[reportPrivateUsage]
+        first, second = cast(Any, sizes).tolist()
+        check: Any = cast(Any, torch)._check
         check(first >= 0)
         check(second >= 0)
         check(first + second <= x.shape[0])
         return module.matmul(x.narrow(0, 0, first), w.T)
 
-    compiled: Any = torch.compile(routed, fullgraph=True, backend="eager")
+    compiled: Any = cast(Any, torch).compile(routed, fullgraph=True, backend="eager")
     with dynamo.config.patch(capture_scalar_outputs=True):
         assert compiled(torch.empty(64, 128, **META), torch.tensor([3, 61])).shape == (3, 256)
         assert compiled(torch.empty(64, 128, **META), torch.tensor([61, 2])).shape == (61, 256)
@@ -265,7 +269,11 @@ def test_a_forgotten_transpose_is_named(module: ModuleType) -> None:
 def test_activations_of_more_dimensions_are_rows(module: ModuleType, rows: tuple[int, ...]) -> None:
     w = torch.empty(21, 16, **META)
     assert module.matmul(torch.empty(*rows, 16, **META), w.T).shape == (*rows, 21)
-    compiled: Any = torch.compile(lambda x: module.matmul(x, w.T), fullgraph=True, backend="eager")
+
+    def layer(x: Tensor) -> Tensor:
+        return module.matmul(x, w.T)
+
+    compiled: Any = cast(Any, torch).compile(layer, fullgraph=True, backend="eager")
     assert compiled(torch.empty(*rows, 16, **META)).shape == (*rows, 21)
 
 
