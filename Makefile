@@ -79,7 +79,11 @@ digests: $(INSTALLED) ## record the compiled code of every module, after a chang
 	$(BIN)/gemmgen lower specs/*.yaml --digests generated/ptx.json --record
 	$(BIN)/gemmgen lower tests/pairs/specs/*.yaml --digests tests/pairs/generated/ptx.json --record
 
+verdicts: $(INSTALLED) ## record what the compiler says of the registers of every committed kernel, anew
+	$(BIN)/python benchmarks/registers/record.py --anew specs/*.yaml tests/pairs/specs/*.yaml \
+	  libraries/*/specs/*.yaml tests/invalid/rules/compiler_registers*.yaml
+
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test tests coverage gpu generated digests docs clean
+.PHONY: help setup demo lint quick fast test tests coverage gpu generated digests verdicts docs clean

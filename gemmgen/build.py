@@ -6,26 +6,29 @@ That is a module, or a cubin and what C programs need to launch it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.lower import Lowered, Resources, lower
+from gemmgen.lower import Lowered, Resources, ShortageError, lower
 from gemmgen.plan.fix import clause, hint, leave_out, use
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.ledger import Ledger, ledger
+from gemmgen.plan.planner import Tick, family_for
 from gemmgen.plan.rule import Violation
 from gemmgen.plan.search import narrow_tile
+from gemmgen.plan.verdicts import PassedOver, kernel_digest
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.product import Product, make, write, write_files
+from gemmgen.product import Product, make_as_built, make_of, write, write_files
 from gemmgen.render import render_launcher
 from gemmgen.render.launcher import Launcher
+from gemmgen.spec import SpecFile, load_spec
 from gemmgen.triton_api import disassemble
 
 if TYPE_CHECKING:
@@ -109,6 +112,8 @@ class Built:
     """What was emitted beside the module."""
     gradients: tuple[Built, ...] = ()
     """Of a spec with a backward, the modules of its gradients, written together with the module."""
+    passed_over: tuple[PassedOver, ...] = ()
+    """The kernels that rank before this one and that the compiler has refused."""
 
     @property
     def ledger(self) -> Ledger:
@@ -124,6 +129,7 @@ class Built:
             "ledger": self.ledger.as_dict(),
             "resources": asdict(self.resources) if self.resources else None,
             "simulation": self.simulation.as_dict() if self.simulation else None,
+            "passed_over": [asdict(each) for each in self.passed_over],
             **({"gradients": [gradient.as_dict() for gradient in self.gradients]} if self.gradients else {}),
         }
 
@@ -139,17 +145,31 @@ def build(
     Raises:
         GemmgenError: A stage refuses the spec or finds a fault; then nothing has been written.
     """
-    product = make(spec)
+    if lowering:
+        settled = settle(load_spec(spec), partial(_prove, simulation=simulation))
+        product, proofs = settled.product, settled.results
+    else:
+        product = make_as_built(spec, out)
+        proofs = ((None, None),) * len(product.each)
     built: list[Built] = []
     artifacts: dict[str, bytes] = {}
-    for each in (product, *(derived.product for derived in product.gradients)):
-        lowered, simulated = _prove(each, simulation=simulation) if lowering else (None, None)
+    for each, (lowered, simulated) in zip(product.each, proofs, strict=True):
         emitted = _emitted(lowered, emit) if lowered else {}
         module = out / f"{each.source.stem}.py"
         paths = {stage: module.with_suffix(f".{stage}") for stage in emitted}
         artifacts |= {path.name: emitted[stage] for stage, path in paths.items()}
         resources = lowered.resources if lowered else None
-        built.append(Built(each.source.path, module, each.plan, resources, simulated, (*paths.values(),)))
+        built.append(
+            Built(
+                each.source.path,
+                module,
+                each.plan,
+                resources,
+                simulated,
+                (*paths.values(),),
+                passed_over=each.passed_over,
+            )
+        )
     write(product, out, artifacts)
     first, *gradients = built
     return replace(first, gradients=tuple(gradients))
@@ -194,6 +214,82 @@ def _simulate(product: Product) -> Simulation:
     return simulated
 
 
+# --- plans that the compiler confirms
+
+# The rules ask a kernel for the registers that it holds by construction, and the compiler alone knows whether
+# these are enough. Where it says that they are not, the planner proposes the next kernel of its ranking.
+
+T = TypeVar("T")
+
+MOST_PASSED_OVER: Final = 16
+"""Kernels of one module that the compiler may refuse before the spec is given up: each takes seconds."""
+
+
+@dataclass(frozen=True)
+class Settled(Generic[T]):
+    """A product of which the compiler has confirmed each plan."""
+
+    product: Product
+    results: tuple[T, ...]
+    """What was proved of the product, then of each of its gradients."""
+
+
+def settle(
+    source: SpecFile, prove: Callable[[Product], T], tick: Tick | None = None, *, gradients: bool = True
+) -> Settled[T]:
+    """Return the product of a spec with the best plan that `prove` accepts.
+
+    `prove` compiles a product's module, and raises ShortageError where a role's registers do not hold what it
+    works with. The planner then proposes the next plan. `tick` is told how far a long search has come.
+
+    Raises:
+        GemmgenError: No plan satisfies the spec of which the compiler may not have said so, or `prove` found
+            another fault.
+    """
+    refused: dict[str, tuple[PassedOver, ...]] = {}
+    while True:
+        product, results = make_of(source, tick, refused), list[T]()
+        wanted = product.each if gradients else (product,)
+        for each in wanted:
+            try:
+                results.append(prove(each))
+            except ShortageError as error:
+                stem = each.source.stem
+                found = PassedOver(
+                    kernel_digest(each.plan), family_for(each.plan).label(each.plan), error.verdict
+                )
+                if found in refused.get(stem, ()):
+                    raise  # the planner has no other plan
+                refused[stem] = (*refused.get(stem, ()), found)
+                if len(refused[stem]) > MOST_PASSED_OVER:
+                    raise _given_up(each.source, refused[stem]) from error
+                break
+        if len(results) == len(wanted):
+            return Settled(product, tuple(results))
+
+
+def lowered_of(product: Product) -> Lowered:
+    """Compile a product's module and confirm its plan.
+
+    Raises:
+        ShortageError: The registers of a role do not hold all that it works with.
+        GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
+    """
+    return lower(product.module, product.plan, path=product.source.path, stem=product.source.stem)
+
+
+def _given_up(source: SpecFile, refused: Sequence[PassedOver]) -> GemmgenError:
+    """Return the error that the best plans of a spec were all refused, with the verdict on the best."""
+    line, column = source.locate("tile")
+    message = (
+        f"the {len(refused)} best plans were compiled, and the registers of none are enough: of the first, "
+        f"{refused[0]}; state a smaller tile, or fewer steps of the epilogue"
+    )
+    return GemmgenError(
+        [Diagnostic(source.path, "registers-given-up", message, field="tile", line=line, column=column)]
+    )
+
+
 # --- a kernel without Python
 
 
@@ -220,11 +316,9 @@ def export(spec: Path, directory: Path) -> Exported:
         GemmgenError: A stage refuses the spec, there is no launcher for such a kernel, or the compiler passes
             arguments otherwise than the launcher would; then nothing has been written.
     """
-    product = make(spec)
+    settled = settle(load_spec(spec), _exportable, gradients=False)
+    product, lowered = settled.product, settled.results[0]
     source = product.source
-    if refusals := tuple(_refusals(product)):
-        raise GemmgenError(violation.diagnosed(source) for violation in refusals)
-    lowered = lower(product.module, product.plan, path=source.path, stem=source.stem)
     assert isinstance(product.plan, WgmmaKernel)  # what `_refusals` has left
     cubin = lowered.artifacts["cubin"]
     launcher = Launcher(product.plan, source.stem, cubin)
@@ -236,6 +330,17 @@ def export(spec: Path, directory: Path) -> Exported:
     paths = {directory / name: data for name, data in files.items()}
     write_files(paths, {directory / name: EXPORT_MARK for name in texts})
     return Exported(source.path, tuple(paths))
+
+
+def _exportable(product: Product) -> Lowered:
+    """Compile a module of which a launcher in C can be made.
+
+    Raises:
+        GemmgenError: There is no launcher for such a kernel, or the compiler does not confirm the plan.
+    """
+    if refusals := tuple(_refusals(product)):
+        raise GemmgenError(violation.diagnosed(product.source) for violation in refusals)
+    return lowered_of(product)
 
 
 def _refusals(product: Product) -> Iterator[Violation]:

@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,8 @@ from gemmgen.module import import_generated
 from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
-from gemmgen.plan.rule import altered
+from gemmgen.plan.rule import altered, judge
+from gemmgen.plan.verdicts import Verdict
 from gemmgen.scratch import run_kept, scratch
 
 TRITON_TYPES = {dtype.torch: dtype.triton for dtype in DTYPES.values()}
@@ -96,6 +97,13 @@ class Resources:
     """Registers per thread that the launch is limited to, None where it is not."""
     reduction_smem_bytes: int | None = None
     """Shared memory of the kernel that adds up the sums of parts of K, None where there is none."""
+    registers: int = 0
+    """Registers per thread with which the module's kernels are compiled, of two the higher number."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes per thread that do not fit into registers."""
+        return max(self.spill_store_bytes, self.spill_load_bytes, self.stack_bytes)
 
 
 OPERATIONS = {
@@ -131,13 +139,36 @@ def lower(
     that compiles is forked; what the cache has needs none.
 
     Raises:
+        ShortageError: The registers of a role do not hold all that it works with.
         GemmgenError: The compiler refuses the kernel, or what it made differs from the plan.
     """
     lowered = _compile(source, plan, begun, path=path, stem=stem)
     differences = tuple(_differences(plan, lowered.resources))
     if differences:
-        raise GemmgenError(Diagnostic(path, "plan-differs", difference) for difference in differences)
+        diagnostics = [Diagnostic(path, "plan-differs", difference) for difference in differences]
+        verdict = verdict_on(plan, lowered.resources)
+        raise GemmgenError(diagnostics) if verdict.fits else ShortageError(diagnostics, verdict)
     return lowered
+
+
+class ShortageError(GemmgenError):
+    """The compiler made the planned kernel, but a role's registers do not hold all that it works with."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], verdict: Verdict) -> None:
+        super().__init__(diagnostics)
+        self.verdict = verdict
+        """What the compiler says of its registers."""
+
+
+def verdict_on(plan: Kernel, found: Resources) -> Verdict:
+    """Return what the compiler says of the registers of a plan's kernel."""
+    return Verdict(found.registers, found.spilled_bytes, tuple(sorted(_unexpected_notes(plan, found))))
+
+
+def _unexpected_notes(plan: Kernel, found: Resources) -> dict[str, str]:
+    """Return ptxas's notes by their numbers, without those that it is known to give of such a kernel."""
+    numbered = {note[1:6]: note for note in found.ptxas_notes}  # a note begins with its number in parentheses
+    return {number: note for number, note in numbered.items() if number not in plan.ptxas_notes}
 
 
 def _compile(source: str, plan: Kernel, begun: Callable[[], None], *, path: str, stem: str) -> Lowered:
@@ -265,6 +296,7 @@ def _measure(ptx: str, ptxas_log: str, figures: Mapping[str, int]) -> Resources:
         ptxas_notes=tuple(re.findall(r"\(C75\d\d\)[^\n]*", ptxas_log)),
         launch_registers=int(limits[0]) if limits else None,
         reduction_smem_bytes=figures.get("reduction_smem_bytes"),
+        registers=max(map(int, re.findall(r"Used (\d+) registers", ptxas_log)), default=0),
     )
 
 
@@ -336,21 +368,20 @@ def _differences(plan: Kernel, found: Resources) -> Iterator[str]:
             f"registers spill: {found.spill_store_bytes} bytes stored, {found.spill_load_bytes} loaded, "
             f"{found.stack_bytes} of stack{advice}"
         )
-    for note in found.ptxas_notes:
-        if note[1:6] not in plan.ptxas_notes:  # a note begins with its number in parentheses
-            yield f"ptxas: {note}"
+    for note in _unexpected_notes(plan, found).values():
+        yield f"ptxas: {note}"
 
 
 def _spill_advice(plan: Kernel, stack_bytes: int) -> str:
-    """Return which decision to change where registers spill, and to what; nothing where no rule allows one.
+    """Return which decision to change where registers spill, and to what; nothing where no change may help.
 
-    The compiler tells how much spills, and not in which role: with more registers than the rules ask for, the
-    one that loads is the likelier.
+    The compiler tells how much spills, and not in which role: with more registers than are expected to be
+    taken, the one that loads is the likelier.
     """
-    family = family_for(plan)
+    rules = family_for(plan).cautious_rules
     short = round_up(max(1, stack_bytes // 4), plan.architecture.setmaxnreg_granularity)
     for path, change in _relief(plan, short):
-        if not family.judge(altered(plan, **change)):
+        if not judge(altered(plan, **change), rules):
             return f"; try {change[FIELDS[path]]} for {path}"
     return ""
 
@@ -362,7 +393,8 @@ def _relief(plan: Kernel, short: int) -> Iterator[tuple[str, dict[str, int]]]:
     }
     step = plan.architecture.setmaxnreg_granularity
     roles = ["consumer", "producer", "worker"]
-    if not family_for(plan).judge(altered(plan, **_less(named, "consumer_registers", 2 * step))):
+    fewer = altered(plan, **_less(named, "consumer_registers", 2 * step))
+    if not judge(fewer, family_for(plan).cautious_rules):
         roles.sort(key=lambda role: role == "consumer")  # it has more than it needs
     for role in roles:
         if name := f"{role}_registers" if f"{role}_registers" in named else "":

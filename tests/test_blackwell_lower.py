@@ -13,8 +13,9 @@ import pytest
 from modules import BLACKWELL_SPECS, ROOT, made
 
 from gemmgen.errors import GemmgenError
-from gemmgen.lower import Lowered, lower
+from gemmgen.lower import Lowered, lower, verdict_on
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
+from gemmgen.plan.verdicts import verdict_of
 from gemmgen.product import Product, make
 
 FEWEST_SPECS = 20
@@ -72,6 +73,7 @@ def test_the_instruction_has_the_kind_and_the_ctas_of_the_plan(product: Product,
 def test_nothing_spills_and_the_plan_is_the_compilers(product: Product, lowered: Lowered) -> None:
     found = lowered.resources
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
+    assert verdict_on(product.plan, found) == verdict_of(product.plan)
     assert found.smem_bytes == product.plan.smem_bytes <= 232_448
     assert found.tmem_columns == product.plan.tmem_columns <= 512
     assert found.setmaxnreg == product.plan.register_pool.requests

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,18 +11,17 @@ from typing import Any
 
 import pytest
 import test_cli
-from ruamel.yaml import YAML
 
+from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
-from gemmgen.lower import lower
+from gemmgen.hardware.gpus import round_up
 from gemmgen.plan import plan_spec, planner
 from gemmgen.plan.fix import at_least
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import FAMILIES
 from gemmgen.plan.rule import Finding, Rule, rule
-from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
+from gemmgen.plan.wgmma.bounds import expected_producer_registers, expected_registers, most_consumer_registers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.render import render
 from gemmgen.spec import SpecFile, load_spec
 from tools.fuzz import draft, judge, tables
 from tools.fuzz.__main__ import main
@@ -115,13 +113,20 @@ def without(monkeypatch: pytest.MonkeyPatch, *rules: str) -> None:
     monkeypatch.setattr(planner, "FAMILIES", {**FAMILIES, "wgmma": with_fewer})
 
 
-def test_a_rule_that_is_missing_is_found_by_what_spills(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "accumulator-registers", "consumer-registers")
+def test_what_the_compiler_alone_refuses_is_counted_and_is_no_finding() -> None:
     found = judge.judged({**ORDINARY, "warps.m": 4}, simulated=False)
+    assert (found.verdict, found.stage, found.rules) == ("refused", "lower", ("compiler-registers",))
+    assert found.finding is None
+    assert "spill" in found.fault
+    report = Report(Run("sm90", 0), (Judged(1, found),))
+    assert report.counts == {"refused: refused by the compiler": 1}
+
+
+def test_a_rule_that_is_missing_is_found_by_what_the_compiler_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "mma-n")
+    found = judge.judged({**SMALL, "mma.n": 24}, simulated=False)
     assert found.finding == "accepted, but not compiled as planned"
-    # 148 bytes of stack are 37 registers, rounded up to 40: more than there are. K is the field that helps.
-    assert found.fault.startswith("registers spill: 148 bytes stored")
-    assert found.fault.endswith("; try 64 for tile.k")
+    assert "Triton refuses the kernel" in found.fault
 
 
 @rule("no-narrow-tiles")
@@ -175,12 +180,13 @@ def test_a_refusal_without_a_reason_is_a_finding() -> None:
 
 
 @pytest.mark.quick
-def test_the_fewest_registers_are_those_below_which_a_rule_refuses() -> None:
-    plan = plan_spec(draft.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": []}))
+def test_the_fewest_registers_are_those_that_are_expected_to_be_taken() -> None:
+    plan = plan_spec(draft.spec_of({**ORDINARY, "cluster.n": 1, "epilogue.ops": [], "tile.k": 64}))
     fewest = judge.fewest_registers(plan)
+    assert isinstance(plan, WgmmaKernel)
     assert isinstance(fewest, WgmmaKernel)
-    # 128 sums, 32 for half of C, 40 beside them; the producer loads for steps of 32 instructions.
-    assert (fewest.consumer_registers, fewest.producer_registers) == (200, 32)
+    assert fewest.consumer_registers == round_up(expected_registers(plan), 8)
+    assert fewest.producer_registers == expected_producer_registers(plan)
 
 
 @pytest.mark.quick
@@ -207,7 +213,7 @@ MEASURED = json.loads((ROOT / "benchmarks" / "registers" / "needed.json").read_t
 
 
 def asked_of(row: dict[str, Any]) -> tuple[int, int]:
-    """Return what a measured kernel needs by the rules, and the most that it can have."""
+    """Return what a measured kernel is expected to take, and the most that it can have."""
     (m, n, k), (cluster_m, cluster_n) = row["tile"], row["cluster"]
     values: Values = {
         **{name: value for name, value in ORDINARY.items() if not name.startswith("operands.c")},
@@ -223,17 +229,22 @@ def asked_of(row: dict[str, Any]) -> tuple[int, int]:
     }
     if "residual" in row["ops"]:
         values["operands.c.dtype"] = "bf16"
-    plan = judge.plan_without(draft.spec_of(values), ("accumulator-registers", "consumer-registers"))
+    rules = ("accumulator-registers", "consumer-registers", "compiler-registers")
+    plan = judge.plan_without(draft.spec_of(values), rules)
     assert isinstance(plan, WgmmaKernel)
     plan = replace(plan, producer_registers=40)
-    return needed_registers(plan), most_consumer_registers(plan)
+    return expected_registers(plan), most_consumer_registers(plan)
 
 
 @pytest.mark.quick
-def test_the_rules_ask_for_what_was_measured() -> None:
+def test_what_is_expected_is_close_to_what_was_measured() -> None:
+    """Of 10 kernels 9 take no more than is expected; those that spill in any case take more than there is."""
+    missed: list[dict[str, Any]] = []
     for row in MEASURED:
-        asked, most = asked_of(row)
-        assert asked > most if row["needed"] is None else asked >= row["needed"], row
+        expected, most = asked_of(row)
+        enough = expected > most if row["needed"] is None else round_up(expected, 8) >= row["needed"]
+        missed += [] if enough else [row]
+    assert len(missed) <= len(MEASURED) / 10, missed
 
 
 # --- the runs on record
@@ -254,7 +265,7 @@ REPAIRED: list[dict[str, Any]] = [
     *SPILLED,
 ]
 """What the rules accepted in earlier runs, and broke."""
-REGISTER_RULES = ("accumulator-registers", "consumer-registers", "producer-registers")
+RULE_IDS = {each.id for family in FAMILIES.values() for each in family.rules}
 
 
 @pytest.mark.quick
@@ -263,30 +274,19 @@ def test_nothing_on_record_was_accepted_and_broke() -> None:
 
 
 @pytest.mark.parametrize("broke", REPAIRED, ids=lambda broke: f"{broke['seed']}-{broke['number']}")
-def test_what_broke_in_an_earlier_run_is_repaired(broke: dict[str, Any], tmp_path: Path) -> None:
-    """By a rule that asks for more: the spec is planned otherwise, or refused."""
+def test_what_broke_in_an_earlier_run_is_planned_otherwise_or_refused(
+    broke: dict[str, Any], tmp_path: Path
+) -> None:
+    """The compiler's word is asked for: a spec that is accepted ends at a kernel that does not spill."""
     source = recorded(broke, tmp_path)
-    plan = planner.attempted(source)
-    if isinstance(plan, Kernel):
-        assert not fault_of(judge.fewest_registers(plan) if broke["minimum"] else plan)
-
-
-@pytest.mark.parametrize("number", [771, 811, 883])
-def test_what_spills_compiles_once_it_is_changed_as_it_is_told(number: int, tmp_path: Path) -> None:
-    """Without the rules that refuse it now, it spills; what `lower` then says is legal, and compiles."""
-    (broke,) = (found for found in SPILLED if found["number"] == number)
-    spilling = judge.plan_without(recorded(broke, tmp_path), REGISTER_RULES)
-    assert spilling
-    told = re.search(r"^registers spill: .*; try (\d+) for (\w+)(?:\.(\w+))?$", fault_of(spilling))
-    assert told
-    value, section, field = told.groups()
-    yaml: Any = YAML(typ="safe", pure=True)
-    data = yaml.load(broke["spec"])
-    data[section] = {**data.get(section, {}), field: int(value)} if field else int(value)
-    (tmp_path / "changed.yaml").write_text(json.dumps(data))
-    plan = planner.attempted(load_spec(tmp_path / "changed.yaml"))
-    assert isinstance(plan, Kernel)
-    assert not fault_of(plan)
+    try:
+        settled = settle(source, lowered_of, gradients=False)
+    except GemmgenError as error:
+        codes, spilled = {found.code for found in error.diagnostics}, 0
+    else:
+        codes, spilled = set[str](), settled.results[0].resources.spilled_bytes
+    assert codes <= RULE_IDS
+    assert spilled == 0
 
 
 def recorded(found: dict[str, Any], tmp_path: Path) -> SpecFile:
@@ -294,15 +294,6 @@ def recorded(found: dict[str, Any], tmp_path: Path) -> SpecFile:
     path = tmp_path / "random_spec.yaml"
     path.write_text(found["spec"])
     return load_spec(path)
-
-
-def fault_of(plan: Kernel) -> str:
-    """Return what the compiler has against a plan; nothing if it does as planned."""
-    try:
-        lower(render(plan, spec_name="x.yaml", spec_sha256="0" * 64), plan, path="x.yaml", stem="x")
-    except GemmgenError as error:
-        return error.diagnostics[0].message
-    return ""
 
 
 @pytest.mark.quick

@@ -18,7 +18,8 @@ from modules import HOPPER_SPECS, made
 from gemmgen.build import launcher_differences
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.elements import DTYPES
-from gemmgen.lower import Lowered, lower
+from gemmgen.lower import Lowered, lower, verdict_on
+from gemmgen.plan.verdicts import verdict_of
 from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.problem import Operand
 from gemmgen.product import Product, make
@@ -73,8 +74,9 @@ def test_the_compiler_measures_what_the_plan_says(product: Product, lowered: Low
     assert {note[1:6] for note in found.ptxas_notes} <= set(plan.ptxas_notes)
 
 
-def test_nothing_spills(lowered: Lowered) -> None:
+def test_nothing_spills_as_the_table_of_verdicts_says(product: Product, lowered: Lowered) -> None:
     found = lowered.resources
+    assert verdict_on(product.plan, found) == verdict_of(product.plan)
     assert (found.spill_store_bytes, found.spill_load_bytes, found.stack_bytes) == (0, 0, 0)
     assert re.findall(r"\b(?:ld|st)\.local\b.*", ptx(lowered)) == []
 

@@ -17,7 +17,14 @@ from gemmgen.plan.rule import WITHOUT_MEMORY, altered
 from gemmgen.plan.shared_rules import misfit_buffers
 from gemmgen.plan.storage import CAPTURE_ALIGNMENT_BYTES, SharedBuffer, SharedMemory
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.plan.wgmma.bounds import most_consumers, most_stages, smem_limit, threads_of, working_registers
+from gemmgen.plan.wgmma.bounds import (
+    expected_producer_registers,
+    expected_registers,
+    most_consumers,
+    most_stages,
+    smem_limit,
+    threads_of,
+)
 from gemmgen.problem import Matmul, Operand, Request
 from gemmgen.product import Product
 from gemmgen.render import render
@@ -355,11 +362,13 @@ def test_what_a_plan_has_computed_goes_along_only_where_register_counts_alone_di
 
 def test_what_a_step_takes_goes_along_where_only_what_follows_from_the_memory_differs() -> None:
     plan = replace(TWO_CONSUMERS, a_source="registers", splits=4)
-    assert working_registers(plan)
+    assert expected_registers(plan)
+    assert expected_producer_registers(plan)
     assert set(WITHOUT_MEMORY) <= vars(plan).keys()
     other = altered(plan, stages=plan.stages - 1, producer_registers=24, consumer_registers=200)
     fresh = replace(other)  # computes all of it again
-    assert working_registers(fresh) == working_registers(other)
+    assert expected_registers(fresh) == expected_registers(other)
+    assert expected_producer_registers(fresh) == expected_producer_registers(other)
     assert {name: vars(fresh)[name] for name in WITHOUT_MEMORY} == {
         name: vars(other)[name] for name in WITHOUT_MEMORY
     }

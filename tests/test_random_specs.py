@@ -16,9 +16,10 @@ from itertools import count, cycle, islice
 import pytest
 from test_render import ruff
 
+from gemmgen.build import lowered_of, settle
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware.gpus import gpu_named
-from gemmgen.lower import lower
+from gemmgen.lower import ShortageError, lower
 from gemmgen.plan import plan_spec
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.kernel import Kernel
@@ -117,14 +118,19 @@ def numbers_of(target: str, kind: str) -> Iterator[int]:
     return (number for number in count() if kind_of(target, SEED, number) == kind)
 
 
-def accepted(target: str, number: int) -> tuple[SpecFile, Kernel]:
-    """A spec and its plan."""
+def accepted(target: str, number: int) -> tuple[SpecFile, Kernel] | None:
+    """A spec and the plan that the compiler confirms; None where it has refused all plans of the spec."""
     source = spec_of(drawn(target, SEED, number)[0])
-    return source, plan_spec(source)
+    try:
+        return source, settle(source, lowered_of, gradients=False).product.plan
+    except GemmgenError as error:
+        if [found.code for found in error.diagnostics] != ["compiler-registers"]:
+            raise
+        return None
 
 
 def at_the_border(plan: Kernel) -> Kernel:
-    """The plan with the fewest registers that the rules allow it, its tiles in the other minor dimension."""
+    """The plan with the fewest registers that are expected to do, its tiles in the other minor dimension."""
     plan = judge.fewest_registers(plan)
     other = altered(plan, minor="n" if plan.minor == "m" else "m")
     return plan if family_for(plan).judge(other) else other
@@ -143,16 +149,27 @@ def assert_clean(module: str) -> None:
 def test_an_accepted_spec_compiles_as_planned_and_is_clean(
     target: str, kind: str, turn: int, number: int
 ) -> None:
-    """Lowering fails where memory, instructions or registers are not the plan's, and where a register spills.
+    """Lowering fails where memory, instructions or registers are not the plan's.
 
-    Every other one of a kind is at the border, and every other one is simulated, of half of the kinds there.
+    A spec ends at a kernel that does not spill, or the compiler has refused it. Every other one of a kind is
+    at the border, where the compiler may refuse it too; every other one is simulated, of half of the kinds
+    there.
     """
-    source, plan = accepted(target, number)
+    found = accepted(target, number)
+    if found is None:
+        return
+    source, plan = found
     if turn % 2:
         plan = at_the_border(plan)
     module = render(plan, spec_name="random.yaml", spec_sha256="0" * 64)
     assert_clean(module)
-    resources = lower(module, plan, path="random.yaml", stem="random").resources
+    try:
+        resources = lower(module, plan, path="random.yaml", stem="random").resources
+    except ShortageError:
+        if turn % 2:
+            return
+        raise
+    assert resources.spilled_bytes == 0
     assert (resources.smem_bytes, resources.tmem_columns) == (plan.smem_bytes, plan.tmem_columns)
     if (turn + KINDS[target].index(kind)) % 2 == 0:
         launches = tuple(judge.launches(plan))

@@ -1,7 +1,8 @@
 """Measure how many registers a Hopper consumer needs where long K steps, an epilogue and a cluster meet.
 
-No GPU is needed: each kernel of the grid is compiled with ever more registers, from what the rules ask for
-on, until nothing spills. ``gemmgen/plan/wgmma/bounds.py`` has the rules; for a new Triton this repeats it:
+No GPU is needed: each kernel of the grid is compiled with ever more registers, from what it needs by its
+construction on, until nothing spills. What a kernel is expected to take, in ``gemmgen/plan/wgmma/bounds.py``,
+was read off these; for a new Triton this repeats it:
 
     python -m benchmarks.registers.measure [--out benchmarks/registers/needed.json]
 """
@@ -16,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gemmgen import triton_api
-from gemmgen.errors import GemmgenError
-from gemmgen.lower import lower
+from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.rule import altered
 from gemmgen.plan.wgmma.bounds import most_consumer_registers, needed_registers
 from gemmgen.plan.wgmma.family import PRODUCER_REGISTERS
@@ -107,13 +107,8 @@ def spilled(plan: WgmmaKernel) -> int:
     """Return the bytes that spill, 1 where the compiler serializes MMAs instead."""
     try:
         lower(render(plan, spec_name="registers.yaml", spec_sha256=""), plan, path="registers.yaml", stem="r")
-    except GemmgenError as error:
-        text = "; ".join(found.message for found in error.diagnostics)
-        if "registers spill: " in text:
-            return int(text.partition("registers spill: ")[2].split()[0])
-        if "ptxas" in text:
-            return 1
-        raise
+    except ShortageError as error:
+        return error.verdict.spilled_bytes or 1
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,7 +38,7 @@ from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.decisions import gradient_stem
 from gemmgen.problem import OPERANDS
-from gemmgen.product import Product, check, make
+from gemmgen.product import Product, check, make, make_as_built
 from gemmgen.spec import load_spec
 
 SECONDS_OF_SILENCE = 2.0
@@ -71,6 +72,7 @@ def plan(
 ) -> None:
     """Prove specs against the hardware and print what their kernels spend of it."""
     from gemmgen.plan.ledger import ledger
+    from gemmgen.plan.verdicts import standing_of
 
     choose(form, sarif)
     pictures = PlanPictures(svg, html)
@@ -85,12 +87,21 @@ def plan(
         _print_candidates(products, candidates or CANDIDATES, explained=explain, as_json=as_json)
     elif as_json:
         print_json(
-            {p.source.path: {"fields": p.fields, **ledger(p.plan).as_dict()} for p in products},
+            {
+                p.source.path: {
+                    "fields": p.fields,
+                    "registers": asdict(standing_of(p.plan)),
+                    **ledger(p.plan).as_dict(),
+                }
+                for p in products
+            },
         )
     elif products:
         say(
             "\n\n".join(
-                f"{p.source.path}: {p.plan.request.title}\n\n{ledger(p.plan).as_text()}" for p in products
+                f"{p.source.path}: {p.plan.request.title}\n\n{ledger(p.plan).as_text()}\n\n"
+                f"that registers are enough is {standing_of(p.plan)}"
+                for p in products
             )
         )
     end(failed)
@@ -137,6 +148,8 @@ def build_command(
         say(f"{item.spec}\n\n{item.ledger.as_text()}\n")
         if item.resources:
             say(resources_text(item.resources, item.plan) + "\n")
+        for refused in item.passed_over:
+            say(f"passed over {refused}\n")
         if item.simulation:
             say(f"{item.simulation}\n")
         say("\n".join(f"wrote {path}" for path in (item.module, *item.artifacts)))
@@ -161,7 +174,7 @@ def check_command(
     if not chosen:
         message = "holds no .yaml or .yml files: name the specs to check"
         raise GemmgenError([Diagnostic("specs", "no-specs", message)])
-    products, failed = run_each(chosen, make)
+    products, failed = run_each(chosen, partial(make_as_built, directory=out))
     findings = check(products, out, exhaustive=not specs and not failed)
     if as_json:
         print_json({f.diagnostic.path: {"state": f.diagnostic.code, "diff": f.diff} for f in findings})

@@ -32,6 +32,7 @@ from gemmgen.device import require_compiler
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.product import Product, make, staged
 from gemmgen.scratch import usable_cores
+from gemmgen.spec import load_spec
 
 if TYPE_CHECKING:
     from gemmgen.verify.simulation import Simulation
@@ -55,16 +56,13 @@ def lower_command(
     if record and digests is None:
         raise typer.BadParameter("goes with --digests FILE", param_hint="--record")
     require_compiler()
-    from gemmgen.lower import Lowered, lower
+    from gemmgen.build import lowered_of, settle
+    from gemmgen.lower import Lowered
     from gemmgen.ptx import Code, changes, write_digests
 
     def lower_one(path: Path) -> list[tuple[Product, Lowered]]:
-        product = make(path)
-        gradients = [gradient.product for gradient in product.gradients] if digests else []
-        return [
-            (each, lower(each.module, each.plan, path=each.source.path, stem=each.source.stem))
-            for each in (product, *gradients)
-        ]
+        settled = settle(load_spec(path), lowered_of, gradients=bool(digests))
+        return list(zip(settled.product.each, settled.results, strict=False))
 
     with progressing("lowering") as progress:
         each_spec, failed = run_each(specs, lower_one, progress, parallel=True)

@@ -23,9 +23,10 @@ from gemmgen.plan.choices import foreign_choices
 from gemmgen.plan.decisions import FIELDS, pinned, searched
 from gemmgen.plan.fix import clause, leave_out, of_change, use
 from gemmgen.plan.kernel import Kernel
-from gemmgen.plan.rule import Violation, judge
+from gemmgen.plan.rule import Rule, Violation, judge
 from gemmgen.plan.search import MOST_CONFIGURATIONS, Configuration, Estimate, Family, Refuted, geometric_mean
 from gemmgen.plan.tcgen05.family import TCGEN05_FAMILY
+from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.problem import Request, Shape, shape_text
 from gemmgen.spec import Spec, SpecFile
@@ -93,13 +94,24 @@ def _in_order(violations: Iterable[Violation], source: SpecFile) -> list[Violati
 
 
 def _best(source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None:
-    """Return the best legal plan for a spec, None if no combination is legal.
+    """Return the best legal plan for a spec that keeps what is expected of one, or else the best legal one.
+
+    None if no combination is legal.
+    """
+    refuted = Refuted(family.cautious_rules, pinned(source.spec))
+    best = _best_by(refuted, source, family, tick)
+    if best is not None or refuted.refusing.isdisjoint(family.expectations):
+        return best
+    return _best_by(Refuted(family.rules, pinned(source.spec)), source, family, tick)
+
+
+def _best_by(refuted: Refuted[Kernel], source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None:
+    """Return the best plan for a spec that keeps the rules of a new search, None if no combination does.
 
     Of plans that cost the same, that which is closer to the family's own choices, whatever the order of the
     values that the spec wants searched; then the one that is tried first.
     """
     shapes, wanted = source.request.planned_shapes, searched(source.spec)
-    refuted = Refuted(family, pinned(source.spec))
     bounded: list[tuple[tuple[float, ...], Configuration[Kernel]]] = []
     total = min(family.space.size(source), MOST_CONFIGURATIONS)
     for done, found in enumerate(family.space.configurations(source)):
@@ -121,21 +133,29 @@ def _best(source: SpecFile, family: Family[Kernel], tick: Tick) -> Kernel | None
         if refuted.knows(configuration.decisions) or configuration.overfull:
             continue
         kernels = configuration.kernels()
-        for plan in kernels:
-            cost = family.cost_over(plan, shapes)
-            if best is not None and cost > best[0]:
-                continue
-            ranked = cost, family.space.strangeness(plan, wanted), number
-            if best is not None and ranked >= best[:3]:
-                continue
-            if not (broken := refuted.refuse(plan)):
-                best = (*ranked, plan)
-            elif broken.subject != "store":
+        for kernel in kernels:
+            broken: Rule[Kernel] | None = None
+            for plan in _divisions(kernel, configuration):
+                cost = family.cost_over(plan, shapes)
+                ranked = cost, family.space.strangeness(plan, wanted), number
+                if best is not None and (cost > best[0] or ranked >= best[:3]):
+                    break
+                if not (broken := refuted.refuse(plan)):
+                    best = (*ranked, plan)
+                if broken is None or broken.id != COMPILER_RULE:
+                    break
+            if broken is not None and broken.subject != "store":
                 passed_over.append(kernels)
                 break
     if best is None and not refuted.everything:
         return _first_stored(passed_over, refuted)
     return best[3] if best else None
+
+
+def _divisions(kernel: Kernel, configuration: Configuration[Kernel]) -> Iterator[Kernel]:
+    """Yield a kernel, and then the same with other registers for its roles."""
+    yield kernel
+    yield from configuration.space.redivided(kernel, configuration.decisions)
 
 
 MOST_STORED_OTHERWISE = 300
@@ -460,16 +480,20 @@ def _any_plan(source: SpecFile, most_tried: int, most_judged: int) -> tuple[Kern
     family = family_of(source)
     if foreign_choices(source, family):
         return None, 0
-    refuted = Refuted(family, pinned(source.spec))
+    refuted = Refuted(family.rules, pinned(source.spec))
     for configuration in family.space.configurations(source, most_tried):
         if refuted.everything or refuted.judged > most_judged:
             break
         if refuted.knows(configuration.decisions) or configuration.overfull:
             continue
-        for plan in configuration.kernels():
-            if not (broken := refuted.refuse(plan)):
-                return plan, refuted.judged
-            if broken.subject != "store":
+        for kernel in configuration.kernels():
+            broken: Rule[Kernel] | None = None
+            for plan in _divisions(kernel, configuration):
+                if not (broken := refuted.refuse(plan)):
+                    return plan, refuted.judged
+                if broken.id != COMPILER_RULE:
+                    break
+            if broken is not None and broken.subject != "store":
                 break
     return None, refuted.judged
 
@@ -737,8 +761,15 @@ class Ranking:
 def rank(source: SpecFile, tick: Tick = _unheard) -> Ranking:
     """Return all configurations of a spec, for the problems that it is planned for.
 
+    What does not keep what is expected of a plan is among the refused ones, unless there is no other.
     Of the ways to store D that go with a configuration, the best legal one stands for it.
     """
+    found = _rank_by(family_of(source).cautious_rules, source, tick)
+    return found if found.legal else _rank_by(family_of(source).rules, source, tick)
+
+
+def _rank_by(rules: Sequence[Rule[Kernel]], source: SpecFile, tick: Tick) -> Ranking:
+    """Return all configurations of a spec, of which those are legal that keep the rules."""
     request, family = source.request, family_of(source)
     shapes, wanted = request.planned_shapes, searched(source.spec)
     legal: list[Candidate] = []
@@ -746,7 +777,7 @@ def rank(source: SpecFile, tick: Tick = _unheard) -> Ranking:
     total = min(family.space.size(source), MOST_CONFIGURATIONS)
     for done, configuration in enumerate(family.space.configurations(source)):
         tick(done, total)
-        plan, cost, violations = _best_plan(family, configuration, shapes, wanted)
+        plan, cost, violations = _best_plan(family, rules, configuration, shapes, wanted)
         if violations:
             refused.append((cost, family.label(plan), violations))
         else:
@@ -759,6 +790,7 @@ def rank(source: SpecFile, tick: Tick = _unheard) -> Ranking:
 
 def _best_plan(
     family: Family[Kernel],
+    rules: Sequence[Rule[Kernel]],
     configuration: Configuration[Kernel],
     shapes: Sequence[Shape],
     wanted: Collection[str],
@@ -772,10 +804,14 @@ def _best_plan(
         (family.cost_over(plan, shapes), family.space.strangeness(plan, wanted), plan)
         for plan in configuration.kernels()
     ]
-    for cost, _, plan in sorted(plans, key=itemgetter(0, 1)):
-        if not (violations := family.judge(plan)):
-            return plan, cost, ()
-        judged.append((plan, cost, violations))
+    for _, _, kernel in sorted(plans, key=itemgetter(0, 1)):
+        for plan in _divisions(kernel, configuration):
+            cost, violations = family.cost_over(plan, shapes), judge(plan, rules)
+            if not violations:
+                return plan, cost, ()
+            judged.append((plan, cost, violations))
+            if {each.rule for each in violations} != {COMPILER_RULE}:
+                break
     return min(judged, key=lambda item: len(item[2]))
 
 

@@ -303,7 +303,7 @@ REGISTER_COUNTS = frozenset({"producer_registers", "consumer_registers", "worker
 """The decisions of how many registers the threads of a role have."""
 MEMORY_DECISIONS = REGISTER_COUNTS | {"stages"}
 """Those that follow from all others where a spec leaves them open."""
-WITHOUT_MEMORY = ("mma_shapes", "mmas_per_step", "loads_of_a", "loads_of_b", "working_registers")
+WITHOUT_MEMORY = ("mma_shapes", "mmas_per_step", "loads_of_a", "loads_of_b", "expected_registers")
 """What a plan computes once, and does not compute from those: what is loaded and multiplied in a step."""
 WITHOUT_REGISTERS = (
     *WITHOUT_MEMORY,

@@ -12,7 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -161,6 +161,13 @@ class Space(ABC, Generic[P]):
     @abstractmethod
     def filled(self, kernel: P, decided: Collection[str]) -> P:
         """Return a kernel with what follows from the memory that is left, where that is not decided."""
+
+    def redivided(self, kernel: P, decided: Collection[str]) -> Iterator[P]:  # noqa: ARG002
+        """Yield a kernel of which the compiler has said that it spills with other registers for its roles.
+
+        What is decided of these stays; a family without such a choice yields nothing.
+        """
+        return iter(())
 
     @abstractmethod
     def preferred(self, kernel: P) -> Choices:
@@ -318,6 +325,8 @@ class Family(Generic[P]):
     """Returns the decisions of a kernel's configuration in one line."""
     as_dict: Callable[[P], dict[str, object]]
     """Returns them as plain data."""
+    expectations: tuple[Rule[P], ...] = ()
+    """What is expected of a proposal: a kernel that breaks these alone is legal, and proposed last."""
 
     def cost_over(self, kernel: P, shapes: Sequence[Shape]) -> tuple[float, ...]:
         """Return what a kernel costs on several problems [M, N, K], all of the same weight.
@@ -334,6 +343,11 @@ class Family(Generic[P]):
     def judge(self, kernel: P) -> tuple[Violation, ...]:
         """Return every violation of every rule; a kernel without one is legal."""
         return judge(kernel, self.rules)
+
+    @cached_property
+    def cautious_rules(self) -> tuple[Rule[P], ...]:
+        """The rules, and what a kernel is expected to keep besides."""
+        return (*self.rules, *self.expectations)
 
     @cached_property
     def decisions(self) -> frozenset[str]:
@@ -367,11 +381,13 @@ class Refuted(Generic[P]):
     decisions that it read.
     """
 
-    def __init__(self, family: Family[P], stated: Collection[str]) -> None:
+    def __init__(self, rules: Iterable[Rule[P]], stated: Collection[str]) -> None:
+        self.refusing: set[Rule[P]] = set()
+        """Rules that some kernel broke."""
         self.judged = 0
         """Kernels that rules were asked about."""
         self._stated = frozenset(stated)
-        self._rules = list(family.rules)
+        self._rules = list(rules)
         self._tangled: set[Rule[P]] = set()
         """Rules that read so much that hardly two kernels are alike to them."""
         self._known: dict[tuple[str, ...], dict[tuple[object, ...], Rule[P]]] = defaultdict(dict)
@@ -400,6 +416,7 @@ class Refuted(Generic[P]):
         broken = first_broken(kernel, self._rules)
         if broken is None:
             return None
+        self.refusing.add(broken)
         self._rules.remove(broken)
         self._rules.insert(0, broken)
         if broken not in self._tangled:

@@ -8,13 +8,15 @@ from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Literal
 
+from gemmgen.build import lowered_of, settle
 from gemmgen.errors import GemmgenError
-from gemmgen.lower import lower
+from gemmgen.lower import ShortageError, lower
 from gemmgen.plan.choices import CHOICE_RULES
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted, family_for, family_of
 from gemmgen.plan.rule import Part, Rule, altered, judge
 from gemmgen.plan.search import Family
+from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.product import Product
 from gemmgen.render import render
 from gemmgen.spec import SpecFile
@@ -89,8 +91,9 @@ UNSEEN = {
 def judged(values: Values, *, simulated: bool, minimum: bool = False) -> Outcome:
     """Return what becomes of a spec: rendered, lowered and, if asked for, simulated.
 
-    `minimum` lowers the plan with the fewest registers that the rules allow it. A refused spec that compiles
-    without its rules is always simulated.
+    Of an accepted spec the best plan is compiled, and the next one where its registers are not enough; if no
+    plan is left, the compiler has refused the spec. `minimum` lowers the plan with the fewest registers that
+    are expected to do, and no other one. A refused spec that compiles without its rules is always simulated.
     """
     try:
         source = spec_of(values)
@@ -102,8 +105,24 @@ def judged(values: Values, *, simulated: bool, minimum: bool = False) -> Outcome
     if not isinstance(plan, Kernel):
         return _without(values, tuple(sorted({violation.rule for violation in plan})))
     if minimum:
-        plan = fewest_registers(plan)
-    stage, fault = _made(source, plan, simulated=simulated)
+        return _compiled(source, fewest_registers(plan), simulated=simulated)
+    try:
+        plan = settle(source, lowered_of, gradients=False).product.plan
+    except GemmgenError as error:
+        codes = {found.code for found in error.diagnostics}
+        if codes == {COMPILER_RULE}:
+            return Outcome("refused", "lower", (COMPILER_RULE,), brief(error))
+        return Outcome("accepted", "lower", fault=brief(error))
+    except Exception as error:
+        return Outcome("accepted", "render", fault=brief(error))
+    return _compiled(source, plan, simulated=simulated)
+
+
+def _compiled(source: SpecFile, plan: Kernel, *, simulated: bool) -> Outcome:
+    """Return what becomes of a legal plan: its registers may be too few, and nothing else may be wrong."""
+    stage, fault, is_short = _made(source, plan, simulated=simulated)
+    if is_short:
+        return Outcome("refused", stage, (COMPILER_RULE,), fault)
     return Outcome("accepted", stage, fault=fault)
 
 
@@ -121,29 +140,29 @@ def _without(values: Values, rules: tuple[str, ...]) -> Outcome:
         return Outcome("refused", "plan", rules, brief(error))
     if plan is None:
         return Outcome("refused", "plan", rules, "other rules refuse it then")
-    stage, fault = _made(source, plan, simulated=True)
+    stage, fault, _ = _made(source, plan, simulated=True)
     return Outcome("refused", stage, rules, fault)
 
 
-def _made(source: SpecFile, plan: Kernel, *, simulated: bool) -> tuple[str, str]:
-    """Return the last stage that a plan came to, and what is wrong there."""
+def _made(source: SpecFile, plan: Kernel, *, simulated: bool) -> tuple[str, str, bool]:
+    """Return the last stage that a plan came to, what is wrong there, and whether registers are too few."""
     try:
         module = render(plan, spec_name="random_spec.yaml", spec_sha256=source.sha256)
     except Exception as error:
-        return "render", brief(error)
+        return "render", brief(error), False
     try:
         lower(module, plan, path="random_spec.yaml", stem="random_spec")
     except GemmgenError as error:
-        return "lower", brief(error)
+        return "lower", brief(error), isinstance(error, ShortageError)
     if not simulated:
-        return "lower", ""
+        return "lower", "", False
     from gemmgen.verify.simulation import simulate_product  # it imports torch
 
     try:
         simulation = simulate_product(Product(source, plan, module), tuple(launches(plan)))
     except Exception as error:
-        return "simulate", brief(error)
-    return "simulate", "; ".join(problem.text for problem in simulation.problems)
+        return "simulate", brief(error), False
+    return "simulate", "; ".join(problem.text for problem in simulation.problems), False
 
 
 def brief(error: Exception) -> str:
@@ -179,11 +198,11 @@ def launches(plan: Kernel) -> Iterator[Launch]:
 
 
 def fewest_registers(plan: Kernel) -> Kernel:
-    """Return the plan with the fewest registers for each role that the rules allow it."""
+    """Return the plan with the fewest registers for each role that are legal and expected to do."""
     family = family_for(plan)
     for name in ("producer_registers", "consumer_registers", "worker_registers"):
-        while name in family.decisions and not family.judge(
-            fewer := altered(plan, **{name: getattr(plan, name) - 8})
+        while name in family.decisions and not judge(
+            fewer := altered(plan, **{name: getattr(plan, name) - 8}), family.cautious_rules
         ):
             plan = fewer
     return plan

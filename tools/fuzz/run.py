@@ -14,6 +14,7 @@ from pathlib import Path
 from gemmgen import triton_api
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.plan.rule import counted
+from gemmgen.plan.verdicts import COMPILER_RULE
 from gemmgen.scratch import LostError, serving
 from tools.fuzz.draft import drawn, spec_text
 from tools.fuzz.judge import UNSEEN, WRONG, Outcome, brief, judged, smallest
@@ -233,6 +234,8 @@ class Report:
 
 def _end(found: Outcome) -> str:
     """Return in words how far a spec came."""
+    if found.rules == (COMPILER_RULE,) and found.fault:
+        return "refused by the compiler"
     if found.fault:
         return f"{'not ' if found.verdict == 'accepted' else 'without its rules not '}{WRONG[found.stage]}"
     if found.finding or found.verdict == "accepted":

@@ -30,6 +30,7 @@ from gemmgen.plan.search import (
     whole_cycles,
     whole_number,
 )
+from gemmgen.plan.tcgen05.expectations import EXPECTATIONS
 from gemmgen.plan.tcgen05.resource_rules import RESOURCE_RULES
 from gemmgen.plan.tcgen05.resources import Tcgen05Kernel, most_stages, needed_worker_registers
 from gemmgen.plan.tcgen05.tile_rules import PROBLEM_RULES, TILE_RULES
@@ -246,6 +247,7 @@ TCGEN05_FAMILY = Family(
     kernel=Tcgen05Kernel,
     space=Tcgen05Space(),
     rules=(*PROBLEM_RULES, *TILE_RULES, *RESOURCE_RULES),
+    expectations=EXPECTATIONS,
     cost=cost,
     cost_order=COST_ORDER,
     estimate=estimate,

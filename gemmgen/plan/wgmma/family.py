@@ -24,15 +24,14 @@ from gemmgen.plan.search import (
     whole_number,
 )
 from gemmgen.plan.wgmma.bounds import (
-    EPILOGUE_STEPS,
-    MARGIN,
+    expected_producer_registers,
+    expected_registers,
     most_consumer_registers,
     most_consumers,
     most_stages,
-    needed_producer_registers,
-    needed_registers,
 )
 from gemmgen.plan.wgmma.cost import COST_ORDER, NARROW_PART, cost, estimate, excess
+from gemmgen.plan.wgmma.expectations import EXPECTATIONS
 from gemmgen.plan.wgmma.resource_rules import RESOURCE_RULES
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tile_rules import MOST_PARTS, OPERATION_RULES, TILE_RULES, TYPE_RULES
@@ -189,6 +188,9 @@ DEEPEST_EXCHANGED_RING = 12
 PRODUCER_REGISTERS = 40
 """Of a producer thread, where consumers take what it leaves; no record isolates it."""
 
+OTHER_PRODUCER_REGISTERS = (24, 56, 72)
+"""The same where the compiler has said that a role spills beside it, besides an equal share for all."""
+
 DEFAULTS: Values = {
     "schedule_kind": "persistent",
     "staggered": False,
@@ -237,9 +239,11 @@ ORDER_DERIVED = (
 """How tiles follow one another, where a spec says nothing of that."""
 SOURCE_DERIVED = (Derived("a_source", lambda plan: _source_for(plan)),)
 """What follows from these too."""
+CONSUMER_DERIVED = (Derived("consumer_registers", most_consumer_registers),)
+"""What follows from the producer's registers."""
 MEMORY_DERIVED = (
     Derived("producer_registers", lambda plan: _producer_registers(plan)),
-    Derived("consumer_registers", most_consumer_registers),
+    *CONSUMER_DERIVED,
     Derived("stages", lambda plan: _stages(plan)),
 )
 """What follows from everything else, in this order."""
@@ -296,7 +300,7 @@ class WgmmaSpace(Space[WgmmaKernel]):
             kernel = _derive(kernel, derived, decisions)
         if not {"warps_m", "warps_n", "mma_n"} & decisions.keys() and _needs_two_warpgroups(kernel):
             wider = altered(kernel, warps_m=2 * kernel.warps_m)
-            kernel = wider if _holds_its_tile(wider) else kernel
+            kernel = min(kernel, wider, key=_lacking)
         return kernel
 
     def stored(
@@ -313,6 +317,14 @@ class WgmmaSpace(Space[WgmmaKernel]):
         for derived in MEMORY_DERIVED:
             kernel = _derive(kernel, (derived,), decided)
         return kernel
+
+    def redivided(self, kernel: WgmmaKernel, decided: Collection[str]) -> Iterator[WgmmaKernel]:
+        """Yield the kernel with other registers of its producer, and consumers with what these leave."""
+        if not kernel.specialized or "producer_registers" in decided:
+            return
+        for producer in dict.fromkeys((*OTHER_PRODUCER_REGISTERS, kernel.register_pool.launch_registers)):
+            if producer != kernel.producer_registers:
+                yield _derive(altered(kernel, producer_registers=producer), CONSUMER_DERIVED, decided)
 
     def preferred(self, kernel: WgmmaKernel) -> Choices:
         """Return what is tried beside other decisions of a kernel, the best first."""
@@ -678,8 +690,13 @@ def _needs_two_warpgroups(plan: WgmmaKernel) -> bool:
 
 
 def _holds_its_tile(plan: WgmmaKernel) -> bool:
-    """Whether consumers have registers for what they need."""
-    return needed_registers(plan) <= most_consumer_registers(plan)
+    """Whether consumers have registers for what they are expected to take."""
+    return not _lacking(plan)
+
+
+def _lacking(plan: WgmmaKernel) -> int:
+    """Return the registers that a consumer thread is expected to take beyond the most that it can have."""
+    return max(0, expected_registers(plan) - most_consumer_registers(plan))
 
 
 def _a_source(problem: Matmul) -> str:
@@ -751,28 +768,14 @@ def _producer_registers(plan: WgmmaKernel) -> int:
 
     Then no role asks for registers, and the kernel starts and ends about 0.2 us sooner on an H200
     (``benchmarks/fit/h200_unfilled_waves.jsonl``). A lone consumer starts with all that a thread can use.
-
-    [gluon] Such kernels need more where cooperative consumers wait for their sums and multiply parts of them
-    by a number: 128 of them need 160 registers otherwise, and spill 32 to 56 bytes at 168, in every order,
-    and none with C, a scalar, or an MMA in flight; of int8 those with C do too. Four consumers, at 96, spill
-    36. With GELU of parts they spill 24 at 168, with SiLU of them and a scale 16, and 12 with SiLU and one
-    operand loaded early; with pieces of the last wave, three steps and erf of parts, 8.
     """
     if not plan.specialized:
         return PRODUCER_REGISTERS
-    usual = max(PRODUCER_REGISTERS, needed_producer_registers(plan))
+    usual = max(PRODUCER_REGISTERS, expected_producer_registers(plan))
     if plan.consumers not in range(2, most_consumers(plan) + 1) or plan.occupancy > 1:
         return usual
-    waits = plan.specialization == "cooperative" and not plan.outstanding_mmas
-    alone = plan.problem.c is None or plan.problem.accumulator.integer
-    parts = waits and plan.subtiles > 1
-    in_parts = parts and "alpha" in plan.problem.steps and alone
-    smooth = (parts or plan.read_early) and any(op.smooth for op in plan.problem.operations)
-    several = plan.divides_last_wave and len(plan.problem.steps) >= EPILOGUE_STEPS
-    more = in_parts or smooth or (several and plan.problem.applies_erf) or plan.consumers > 3
-    needed = needed_registers(plan) + (2 * MARGIN if more else 0)
     share = plan.register_pool.launch_registers
-    return share if max(needed, usual) <= share else usual
+    return share if max(expected_registers(plan), usual) <= share else usual
 
 
 def kind_of(plan: WgmmaKernel) -> str:
@@ -834,6 +837,7 @@ WGMMA_FAMILY = Family(
     kernel=WgmmaKernel,
     space=WgmmaSpace(),
     rules=(*TYPE_RULES, *TILE_RULES, *RESOURCE_RULES, *OPERATION_RULES),
+    expectations=EXPECTATIONS,
     cost=cost,
     cost_order=COST_ORDER,
     estimate=estimate,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gemmgen.hardware import WGMMA
-from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below
+from gemmgen.hardware.gpus import is_power_of_two, power_of_two_below, round_up
 from gemmgen.plan.fix import Fix, at_least, at_most, either, hint, leave_out, nearest, use
 from gemmgen.plan.rule import Consulted, Finding, Rule, altered, keeps, rule
 from gemmgen.plan.shared_rules import (
@@ -16,21 +16,18 @@ from gemmgen.plan.shared_rules import (
     misfit_buffers,
     narrowest_subtile,
 )
+from gemmgen.plan.verdicts import COMPILER_RULE, refusal_of
 from gemmgen.plan.wgmma.bounds import (
-    FEW_LOADS,
-    MOST_LOADS,
-    REGISTERS_OF_MOST_LOADS,
+    WORKING_REGISTERS,
+    expected_producer_registers,
+    expected_registers,
     fewest_stages,
     fits,
-    loads_across,
-    long_step_decides,
     most_consumer_registers,
     most_stages,
-    needed_producer_registers,
     needed_registers,
     smem_limit,
     widest_launched_mma,
-    working_registers,
 )
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.plan.wgmma.tile_rules import (
@@ -74,11 +71,9 @@ def register_granularity(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Fi
     if not plan.specialized:
         return
     architecture, producer = plan.architecture, plan.producer_registers
-    tile = not consulted.broken(*TILE)
-    least = needed_producer_registers(plan) if tile else None
-    yield from inexpressible_request(architecture, "producer", producer, least=least)
+    yield from inexpressible_request(architecture, "producer", producer, least=None)
     if plan.consumers > 1:  # a lone consumer makes no request
-        least = needed_registers(plan) if tile else None
+        least = None if consulted.broken(*TILE) else needed_registers(plan)
         most = most_consumer_registers(plan) if expressible(architecture, producer) else None
         yield from inexpressible_request(
             architecture, "consumer", plan.consumer_registers, least=least, most=most
@@ -117,60 +112,13 @@ def register_pool(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
         )
 
 
-@rule("producer-registers", after=[*TILE, register_granularity])
-def producer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
-    """The producer has registers for the coordinates of every load, and to find its tiles."""
-    if not plan.specialized:
-        return
-    across = sum(loads_across(plan).values())
-    if across > MOST_LOADS:
-        yield _too_many_loads(plan)
-    elif plan.producer_registers < (needed := needed_producer_registers(plan)):
-        along = plan.loads("a") + plan.loads("b") - across
-        of = f" of {plan.mmas_per_step} instructions a step" if long_step_decides(plan) else ""
-        early = f" with {plan.early_launch}" if plan.read_early else ""
-        of += " that divide the last wave" if plan.divides_last_wave else ""
-        yield Finding(
-            "warp_specialization.registers.producer",
-            f"{plan.producer_registers} registers per producer thread",
-            f"{across} TMA loads a K step across rows of K and {along} along them take {needed} for "
-            f"{plan.consumers} {plan.specialization} consumer{'s' if plan.consumers > 1 else ''}"
-            f"{of} in {plan.order} order{early}",
-            at_least(needed),
-        )
-
-
-def _too_many_loads(plan: WgmmaKernel) -> Finding:
-    """Return what is wrong with a tile of more loads across rows of K than any producer has registers for."""
-    loads = loads_across(plan)
-    total, most = sum(loads.values()), max(loads, key=lambda name: loads[name])
-    operands = {
-        "a": (plan.problem.a, plan.a_row, plan.a_swizzle_bytes),
-        "b": (plan.problem.b, plan.b_row, plan.b_swizzle_bytes),
-    }
-    operand, row, swizzle = operands[most]
-    widest = plan.widest_swizzle(row, operand.dtype.bits)
-    field, found, fix = f"operands.{most}.swizzle", f"a swizzle of {swizzle} bytes", use(widest)
-    if swizzle == widest:
-        coordinates = MOST_LOADS if plan.producer_registers >= REGISTERS_OF_MOST_LOADS else FEW_LOADS
-        extent, size = ("m", plan.cta_tile_m) if most == "a" else ("n", plan.cta_tile_n)
-        field, found = f"tile.{extent}", f"a tile of {size:,} {'rows' if extent == 'm' else 'columns'}"
-        fix = at_most(power_of_two_below(max(1, size * coordinates // total)))
-    return Finding(
-        field,
-        found,
-        f"it takes {total} TMA loads a K step, and a producer has registers for {MOST_LOADS} coordinates",
-        fix,
-    )
-
-
 @rule("accumulator-registers", after=[*TILE, occupancy, register_granularity])
 def accumulator_registers(plan: WgmmaKernel) -> Iterator[Finding]:
     """The consumers' accumulators fit into the registers of an SM: spilled ones would serialize the MMAs."""
     most = most_consumer_registers(plan)
     if needed_registers(plan) <= most:
         return
-    accumulator, working = plan.accumulator_registers, working_registers(plan) + plan.operand_registers
+    accumulator, working = plan.accumulator_registers, WORKING_REGISTERS + plan.operand_registers
     room = most - working
     (rows, columns), narrowest = mma_tile(plan), least_columns(plan)
     if step := 0 if plan.promote_k else _halved(plan, "k", plan.mma_shape[2], most):
@@ -232,7 +180,7 @@ def consumer_registers(plan: WgmmaKernel) -> Iterator[Finding]:
             f"{plan.consumer_registers} registers per consumer thread",
             f"an accumulator of {plan.cta_consumer_tile_m} x {plan.cta_widest_n} takes "
             f"{plan.accumulator_registers}, and the kernel "
-            f"{working_registers(plan) + plan.operand_registers} more to work with",
+            f"{WORKING_REGISTERS + plan.operand_registers} more to work with",
             at_least(needed),
         )
 
@@ -456,11 +404,40 @@ def _smaller_tile(plan: WgmmaKernel) -> tuple[str, Fix]:
     return largest_that_fits(attempts, legal=lambda smaller: keeps(smaller, SMALLER_TILE), fits=fits)
 
 
+@rule(
+    COMPILER_RULE,
+    subject="store",
+    after=[consumer_registers, ring_depth, smem_capacity],
+)
+def compiler_registers(plan: WgmmaKernel) -> Iterator[Finding]:
+    """The compiler is not known to spill, or to serialize MMAs, for want of registers."""
+    if refusal := refusal_of(plan):
+        field, found, fix = _likely_relief(plan)
+        yield Finding(field, found, refusal, fix)
+
+
+def _likely_relief(plan: WgmmaKernel) -> tuple[str, str, Fix]:
+    """Return the field of a plan that spills whose change is likely to help, its value, and the fix."""
+    step, most = plan.architecture.setmaxnreg_granularity, most_consumer_registers(plan)
+    consumer, producer = plan.consumer_registers, plan.producer_registers
+    field = "warp_specialization.registers"
+    if plan.specialized and producer < (expected := expected_producer_registers(plan)):
+        return f"{field}.producer", f"{producer} registers per producer thread", use(expected)
+    if plan.specialized and plan.consumers > 1 and consumer < most:
+        enough = max(consumer + step, round_up(expected_registers(plan), step))
+        return f"{field}.consumer", f"{consumer} registers per consumer thread", use(min(most, enough))
+    if plan.problem.transforms and plan.subtile_n > WGMMA.n_min and plan.cluster_n == plan.warps_n == 1:
+        return "epilogue.subtile_n", f"sub-tiles of {plan.subtile_n} columns", at_most(plan.subtile_n // 2)
+    narrower = at_most(power_of_two_below(max(1, plan.mma_parts[0] - 1)))
+    if plan.mma_columns == "n":
+        return "tile.n", f"a tile of {plan.cta_tile_n} columns", narrower
+    return "tile.m", f"a tile of {plan.cta_tile_m} rows", narrower
+
+
 RESOURCE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     role_registers,
     register_granularity,
     register_pool,
-    producer_registers,
     accumulator_registers,
     consumer_registers,
     operand_swizzle,
@@ -469,4 +446,5 @@ RESOURCE_RULES: tuple[Rule[WgmmaKernel], ...] = (
     smem_capacity,
     epilogue_subtile,
     epilogue_buffers,
+    compiler_registers,
 )

@@ -24,7 +24,7 @@ from gemmgen.plan.shared_rules import (
     unaligned_shapes,
     unequal_types,
 )
-from gemmgen.plan.wgmma.bounds import most_consumer_registers, most_consumers, needed_registers, threads_of
+from gemmgen.plan.wgmma.bounds import expected_registers, most_consumer_registers, most_consumers, threads_of
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.spec.model import MmaRows
 
@@ -568,7 +568,7 @@ def _plain_widths(plan: WgmmaKernel) -> tuple[int, ...]:
     """Return the powers of two around a composed tile's columns; the wider one if its sums have registers."""
     below = power_of_two_below(plan.cta_tile_n)
     wider = altered(plan, cta_tile_n=2 * below, a_source="shared")
-    return (below, 2 * below) if needed_registers(wider) <= most_consumer_registers(wider) else (below,)
+    return (below, 2 * below) if expected_registers(wider) <= most_consumer_registers(wider) else (below,)
 
 
 @rule("composed-tile")
@@ -634,7 +634,7 @@ def _staggered_widths(plan: WgmmaKernel) -> list[int]:
     """Return the widths around a power of two that can be staggered and whose sums have registers."""
     below = 3 * plan.cta_tile_n // 4
     wider = (altered(plan, cta_tile_n=columns) for columns in (below, 2 * below) if columns > WGMMA.n_min)
-    return [each.cta_tile_n for each in wider if needed_registers(each) <= most_consumer_registers(each)]
+    return [each.cta_tile_n for each in wider if expected_registers(each) <= most_consumer_registers(each)]
 
 
 @rule("staggered-tile", after=[composed_tile, *CONSUMERS], consults=[tile_power_of_two.at("tile.n")])

@@ -1,0 +1,193 @@
+"""What the compiler says of the registers of kernels: a table that is shipped, and what a run learns besides.
+
+No formula gives the registers that the compiler needs. So the rules ask for what a kernel holds by
+construction, and whether it then spills is looked up here, by a digest of the kernel and for one release of
+Triton. ``benchmarks/registers/record.py`` fills the table by compiling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
+
+from gemmgen.documents.decode import BadFieldError, decode, parsed
+from gemmgen.documents.files import read_text
+from gemmgen.documents.kinds import matching
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.hardware import Gpu
+from gemmgen.plan.decisions import statements
+from gemmgen.plan.kernel import Kernel
+
+COMPILER_RULE: Final = "compiler-registers"
+"""The id of the rule of each family that has the compiler's word."""
+SHIPPED: Final = Path(__file__).with_name("verdicts.json")
+"""The table that is part of the package."""
+DIGEST_DIGITS: Final = 16
+"""Hexadecimal digits of a kernel's digest: 64 bits, in which hardly two of a million kernels agree."""
+_Digest = Annotated[str, matching(f"[0-9a-f]{{{DIGEST_DIGITS}}}", f"{DIGEST_DIGITS} hexadecimal digits")]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the compiler says of the registers of one kernel."""
+
+    registers: int
+    """Registers per thread with which the kernel is compiled, before roles ask for others."""
+    spilled_bytes: int
+    """Bytes per thread that do not fit into registers and go through memory."""
+    notes: tuple[str, ...] = ()
+    """Numbers of ptxas's notes, ``C7512``: that MMAs are serialized, or a request for registers ignored."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the kernel runs in its registers, with its MMAs as they are planned."""
+        return not (self.spilled_bytes or self.notes)
+
+    def __str__(self) -> str:
+        """What went wrong, in words; of a kernel that fits its registers."""
+        if self.spilled_bytes:
+            return f"{self.spilled_bytes:,} bytes per thread spill"
+        if self.notes:
+            return f"ptxas serializes MMAs or ignores a request ({', '.join(self.notes)})"
+        return f"{self.registers} registers per thread, and nothing spills"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The contents of a file of verdicts."""
+
+    triton: str
+    """The version of the compiler."""
+    kernels: Mapping[str, Verdict]
+    """By the kernel's digest."""
+
+
+def kernel_digest(kernel: Kernel) -> str:
+    """Return the digest of all that decides a kernel's device code: 16 hexadecimal digits.
+
+    That is what it computes, the decisions that a spec can state, and of the GPU the architecture and the
+    order of launched clusters. What a kernel does not have is left out, so a new decision leaves the digests
+    of known kernels as they are. A change of the templates does so too: it records the verdicts anew.
+    """
+    decisive = [*_target(kernel.gpu), kernel.problem.key, statements(kernel)]
+    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode("ascii")).hexdigest()[:DIGEST_DIGITS]
+
+
+@cache
+def _target(gpu: Gpu) -> tuple[str, str]:
+    """Return what a kernel's device code depends on of the GPU."""
+    return gpu.architecture.name, repr(gpu.launch_order)
+
+
+# --- what is known
+
+_LEARNT: ContextVar[Mapping[str, Verdict]] = ContextVar("verdicts", default=MappingProxyType({}))
+
+
+def verdict_of(kernel: Kernel) -> Verdict | None:
+    """Return what is known of a kernel: from the shipped table, or from an enclosing `knowing`."""
+    digest = kernel_digest(kernel)
+    return _LEARNT.get().get(digest) or shipped().kernels.get(digest)
+
+
+def refusal_of(kernel: Kernel) -> str | None:
+    """Return in words that a kernel is known to have too few registers; None if that is not known."""
+    verdict = verdict_of(kernel)
+    if verdict is None or verdict.fits:
+        return None
+    return f"{verdict} as Triton {shipped().triton} compiles this kernel"
+
+
+@contextmanager
+def knowing(verdicts: Mapping[str, Verdict]) -> Generator[None]:
+    """Let the planner know more verdicts, by kernels' digests, for as long as the context lasts."""
+    token = _LEARNT.set({**_LEARNT.get(), **verdicts})
+    try:
+        yield
+    finally:
+        _LEARNT.reset(token)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """On what the statement of a plan rests that its registers are enough."""
+
+    state: Literal["predicted", "verified"]
+    triton: str | None = None
+    """The version of the compiler that has verified it."""
+
+    def __str__(self) -> str:
+        return self.state if self.triton is None else f"{self.state} (Triton {self.triton})"
+
+
+def standing_of(kernel: Kernel) -> Standing:
+    """Return whether the compiler is known to have said that a kernel's registers are enough."""
+    verdict = verdict_of(kernel)
+    return Standing("verified", shipped().triton) if verdict and verdict.fits else Standing("predicted")
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A kernel that ranks before the planned one, and that the compiler has refused."""
+
+    kernel: str
+    """Its digest."""
+    label: str
+    """Its decisions in one line."""
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.verdict}"
+
+
+# --- files
+
+
+@dataclass(frozen=True)
+class _Document:
+    """A file of verdicts as JSON has it."""
+
+    triton: str
+    kernels: Mapping[_Digest, tuple[int, int, tuple[str, ...]]]
+    """Registers, spilled bytes and notes."""
+
+
+@cache
+def shipped() -> Table:
+    """Return the table that is part of the package."""
+    return read_table(SHIPPED)
+
+
+def read_table(path: Path) -> Table:
+    """Return the contents of a file of verdicts.
+
+    Raises:
+        GemmgenError: ``bad-verdicts`` for a file that cannot be read, or that holds something else.
+    """
+    try:
+        document = decode(_Document, parsed(read_text(path)))
+    except BadFieldError as error:
+        found = Diagnostic(path.as_posix(), "bad-verdicts", error.message, field=error.field or None)
+    except (OSError, ValueError, RecursionError) as error:
+        found = Diagnostic(path.as_posix(), "bad-verdicts", f"cannot be read: {error}")
+    else:
+        return Table(document.triton, {digest: Verdict(*row) for digest, row in document.kernels.items()})
+    raise GemmgenError([found])
+
+
+def table_text(table: Table) -> str:
+    """Return a table as JSON: a line for each kernel, in the order of digests, so that two files merge."""
+    rows = ",\n    ".join(
+        f"{json.dumps(digest)}: {json.dumps([each.registers, each.spilled_bytes, [*each.notes]])}"
+        for digest, each in sorted(table.kernels.items())
+    )
+    return f'{{\n  "triton": {json.dumps(table.triton)},\n  "kernels": {{\n    {rows}\n  }}\n}}\n'

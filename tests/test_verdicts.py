@@ -1,0 +1,275 @@
+"""The table of what the compiler says of registers, and how a plan, a build and a check use it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from modules import ROOT
+
+from gemmgen import product
+from gemmgen.build import MOST_PASSED_OVER, build, lowered_of, settle
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.lower import ShortageError
+from gemmgen.plan.decisions import FIELDS
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.planner import applied, plan_spec, rank
+from gemmgen.plan.rule import altered
+from gemmgen.plan.verdicts import (
+    SHIPPED,
+    Table,
+    Verdict,
+    kernel_digest,
+    knowing,
+    read_table,
+    shipped,
+    standing_of,
+    table_text,
+    verdict_of,
+)
+from gemmgen.product import Product, make, make_as_built
+from gemmgen.spec import SpecFile, load_spec, parse_spec
+from gemmgen.spec.model import stated
+
+OPEN = b"""title: all is open
+target: h100
+operands:
+  a: {dtype: bf16}
+  b: {dtype: bf16}
+  d: {dtype: bf16}
+"""
+SHORT = ROOT / "tests" / "invalid" / "rules" / "compiler_registers_steps.yaml"
+SPILLS = Verdict(168, 24)
+REFUSED = sorted(SHORT.parent.glob("compiler_registers*.yaml"))
+COMMITTED = sorted(
+    path
+    for pattern in ("specs/*.yaml", "tests/pairs/specs/*.yaml", "libraries/*/specs/*.yaml")
+    for path in ROOT.glob(pattern)
+)
+
+
+def source_of(text: bytes = OPEN) -> SpecFile:
+    return parse_spec(text, "open")
+
+
+# --- the digest
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("stem", "digest"), [("h100_bf16", "e5809140cdb650ec"), ("b200_mxfp8", "953390f3a7165a85")]
+)
+def test_the_digest_of_a_kernel_is_always_the_same(stem: str, digest: str) -> None:
+    """Another one would make a stranger of each kernel in the table."""
+    assert kernel_digest(make(ROOT / "specs" / f"{stem}.yaml").plan) == digest
+
+
+@pytest.mark.quick
+def test_each_decision_and_the_problem_change_the_digest_and_a_title_does_not() -> None:
+    plan = plan_spec(source_of())
+    others = [
+        altered(plan, **{name: value + 1 if isinstance(value, int) else f"{value} other"})
+        for name in FIELDS.values()
+        if name not in ("early_operand", "trigger") and (value := getattr(plan, name, None)) is not None
+    ]
+    digests = {kernel_digest(each) for each in (plan, *others)}
+    assert len(digests) == len(others) + 1 > 20
+    titled = replace(plan, request=replace(plan.request, title="another title", bench_shapes=((64, 64, 64),)))
+    assert kernel_digest(titled) == kernel_digest(plan)
+    negated = replace(plan.request, matmul=replace(plan.problem, alpha=-1.0))
+    assert kernel_digest(replace(plan, request=negated)) not in digests
+
+
+@pytest.mark.quick
+def test_an_h100_and_an_h200_have_one_code_and_one_digest() -> None:
+    text = (ROOT / "specs" / "h100_bf16.yaml").read_bytes()
+    digests = {kernel_digest(plan_spec(source_of(text.replace(b"h100", gpu)))) for gpu in (b"h100", b"h200")}
+    assert len(digests) == 1
+
+
+# --- the table
+
+
+@pytest.mark.quick
+def test_the_shipped_table_is_as_it_is_written() -> None:
+    assert SHIPPED.read_text() == table_text(shipped())
+    assert shipped().triton.startswith("3.9")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read: "),
+        ('{"triton": "3.9.0"}', "is missing"),
+        ('{"triton": "3.9.0", "kernels": {"12": [1, 0, []]}}', "must be 16 hexadecimal digits, not"),
+        ('{"triton": "3.9.0", "kernels": {"0123456789abcdef": [1, 0]}}', "must have 3 elements, not 2"),
+    ],
+)
+def test_another_file_is_no_table(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "verdicts.json").write_text(text)
+    with pytest.raises(GemmgenError, match="bad-verdicts") as caught:
+        read_table(tmp_path / "verdicts.json")
+    assert message in str(caught.value)
+
+
+@pytest.mark.quick
+def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
+    table = Table("3.9.0", {"b" * 16: Verdict(168, 24), "a" * 16: Verdict(96, 0, ("C7512",))})
+    (tmp_path / "verdicts.json").write_text(table_text(table))
+    assert read_table(tmp_path / "verdicts.json") == table
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_the_kernels_of_every_committed_spec_are_verified(path: Path) -> None:
+    for each in make(path).each:
+        assert str(standing_of(each.plan)) == f"verified (Triton {shipped().triton})"
+
+
+# --- the planner
+
+
+@pytest.mark.quick
+def test_a_plan_is_predicted_until_its_verdict_is_known() -> None:
+    plan = plan_spec(source_of(OPEN + b"tile: {m: 128, n: 32, k: 256}\nbuffering: {stages: 2}\n"))
+    assert verdict_of(plan) is None
+    assert str(standing_of(plan)) == "predicted"
+    with knowing({kernel_digest(plan): Verdict(168, 0)}):
+        assert standing_of(plan).state == "verified"
+    assert str(standing_of(plan)) == "predicted"
+
+
+@pytest.mark.quick
+def test_a_kernel_that_is_known_to_spill_is_passed_over() -> None:
+    source = source_of()
+    first = plan_spec(source)
+    with knowing({kernel_digest(first): SPILLS}):
+        second = plan_spec(source)
+        assert rank(source).legal[0].plan == second != first
+
+
+@pytest.mark.quick
+def test_a_spec_that_leaves_nothing_open_is_refused_with_the_numbers() -> None:
+    text = (ROOT / "specs" / "h100_bf16.yaml").read_bytes()
+    plan = plan_spec(source_of(text))
+    digests: dict[str, Verdict] = {}
+    found: tuple[Diagnostic, ...] = ()
+    for _ in range(40):  # other ways to store D, and other registers of roles, that the spec leaves open
+        with knowing(digests):
+            try:
+                digests[kernel_digest(plan_spec(source_of(text)))] = SPILLS
+            except GemmgenError as error:
+                found = error.diagnostics
+                break
+    else:
+        pytest.fail("the spec is never refused")
+    assert kernel_digest(plan) in digests
+    (one,) = found
+    assert one.code == "compiler-registers"
+    assert "24 bytes per thread spill as Triton 3.9.0 compiles this kernel; use " in one.message
+    assert (one.line, one.column) == source_of(text).locate(one.field or "")
+
+
+@pytest.mark.parametrize("path", REFUSED, ids=lambda path: path.stem)
+def test_what_spills_ends_at_a_kernel_that_does_not_once_it_is_changed_as_it_is_told(path: Path) -> None:
+    source = load_spec(path)
+    with pytest.raises(GemmgenError) as caught:
+        plan_spec(source)
+    (found,) = caught.value.diagnostics
+    changed = json.dumps(applied(stated(source.spec), found.advice)).encode()
+    assert settle(source_of(changed), lowered_of).results[0].resources.spilled_bytes == 0
+
+
+# --- a build
+
+
+def refusing(count: int) -> Callable[[Product], Kernel]:
+    """Return what refuses as many kernels as the compiler would."""
+    seen: list[str] = []
+
+    def prove(each: Product) -> Kernel:
+        seen.append(kernel_digest(each.plan))
+        if len(seen) <= count:
+            raise ShortageError([Diagnostic("open.yaml", "plan-differs", "registers spill")], SPILLS)
+        return each.plan
+
+    return prove
+
+
+@pytest.mark.quick
+def test_the_next_plan_is_proposed_where_the_compiler_refuses_one() -> None:
+    settled = settle(source_of(), refusing(2))
+    assert settled.results == (settled.product.plan,)
+    first, second = settled.product.passed_over
+    assert first.kernel == kernel_digest(plan_spec(source_of())) != second.kernel
+    assert str(first) == f"{first.label}: 24 bytes per thread spill"
+    assert settle(source_of(), refusing(0)).product.passed_over == ()
+
+
+@pytest.mark.quick
+def test_a_spec_whose_best_plans_all_spill_is_given_up() -> None:
+    with pytest.raises(GemmgenError, match="registers-given-up") as caught:
+        settle(source_of(), refusing(1000))
+    assert f"the {MOST_PASSED_OVER + 1} best plans were compiled" in str(caught.value)
+
+
+@pytest.mark.quick
+def test_a_module_whose_plan_others_precede_is_up_to_date(tmp_path: Path) -> None:
+    """Its manifest says which kernels were passed over, so a machine without a compiler plans the same."""
+    spec = tmp_path / "open.yaml"
+    spec.write_bytes(OPEN)
+    settled = settle(load_spec(spec), refusing(1))
+    product.write(settled.product, tmp_path)
+    manifest = json.loads((tmp_path / "open.json").read_text())
+    assert [each["verdict"]["spilled_bytes"] for each in manifest["passed_over"]] == [24]
+    assert product.check([make_as_built(spec, tmp_path)], tmp_path, exhaustive=False) == ()
+    assert product.check([make(spec)], tmp_path, exhaustive=False) != ()
+    (tmp_path / "open.json").write_text("no manifest")
+    assert make_as_built(spec, tmp_path).passed_over == ()
+
+
+ERF = (
+    OPEN
+    + b"""tile: {m: 256, n: 128, k: 64}
+cluster: {m: 1, n: 1}
+warp_specialization: {kind: cooperative, consumers: 2}
+epilogue: {ops: [gelu_erf]}
+"""
+)
+"""Whose best plan spills, and whose next one does not: its producer has fewer registers."""
+
+
+@pytest.fixture
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ship an empty table."""
+    monkeypatch.setattr("gemmgen.plan.verdicts.shipped", lambda: Table(shipped().triton, {}))
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_a_build_passes_over_what_spills_and_says_so(tmp_path: Path) -> None:
+    spec = tmp_path / "erf.yaml"
+    spec.write_bytes(ERF)
+    first = plan_spec(load_spec(spec))
+    built = build(spec, tmp_path, simulation=False)
+    (passed,) = built.passed_over
+    assert passed.kernel == kernel_digest(first)
+    assert passed.verdict.spilled_bytes > 0
+    assert built.as_dict()["passed_over"] == [asdict(passed)]
+    assert built.resources
+    assert built.resources.spilled_bytes == 0
+    assert product.check([make_as_built(spec, tmp_path)], tmp_path, exhaustive=False) == ()
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_a_build_refuses_what_is_pinned_and_spills_as_the_table_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler's numbers, at the field that helps, with the same words as where it was asked before."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(GemmgenError) as caught:
+        build(SHORT.relative_to(ROOT), tmp_path, simulation=False)
+    assert f"{caught.value}\n" == SHORT.with_suffix(".txt").read_text()
+    assert list(tmp_path.iterdir()) == []
