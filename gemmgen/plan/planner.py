@@ -187,8 +187,8 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
     """Return the plan for which the spec's own values are most to blame, least wrong, and what is wrong.
 
     A violation in a field that the planner chose is reported only if the spec's fields have none. A field
-    whose values the spec wants searched is the spec's. Of many configurations a part is looked at, evenly
-    spread over all.
+    whose values the spec wants searched is the spec's. A plan that the compiler alone refuses is the least
+    wrong. Of many configurations a part is looked at, evenly spread over all.
     """
     shapes = source.request.planned_shapes
     own = {*source.positions, *source.spec.search}
@@ -196,11 +196,12 @@ def closest(source: SpecFile, family: Family[Kernel]) -> Rejected:
     def to_blame(violations: tuple[Violation, ...]) -> tuple[Violation, ...]:
         return tuple(violation for violation in violations if violation.field in own)
 
-    def wrong(candidate: Rejected) -> tuple[int, int, float]:
+    def wrong(candidate: Rejected) -> tuple[bool, int, int, float]:
         by_spec = len(to_blame(candidate[1]))
-        return len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
+        by_rules = any(violation.rule != COMPILER_RULE for violation in candidate[1])
+        return by_rules, len(candidate[1]) - by_spec, by_spec, family.excess(candidate[0])
 
-    first: list[tuple[tuple[int, int, float], Rejected, Iterator[Kernel]]] = []
+    first: list[tuple[tuple[bool, int, int, float], Rejected, Iterator[Kernel]]] = []
     most = MOST_REJECTED if family.space.size(source) <= MOST_REJECTED else SOME_REJECTED
     for configuration in family.space.configurations(source, most):
         kernels = configuration.kernels()

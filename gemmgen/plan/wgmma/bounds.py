@@ -73,13 +73,18 @@ def widest_launched_mma(plan: WgmmaKernel) -> int:
     return max(WGMMA.n_min, power_of_two_below(max(1, columns)))
 
 
+def least_registers(plan: WgmmaKernel) -> int:
+    """Return the registers per thread that a consumer of any A holds: its sums, and what it works with."""
+    return plan.accumulator_registers + WORKING_REGISTERS
+
+
 def needed_registers(plan: WgmmaKernel) -> int:
     """Return the registers per thread that a consumer holds at once, in multiples that can be asked for.
 
     These are its sums, its part of A where that passes through registers, and what it works with.
     """
-    held = plan.accumulator_registers + plan.operand_registers
-    return round_up(held + WORKING_REGISTERS, plan.architecture.setmaxnreg_granularity)
+    held = least_registers(plan) + plan.operand_registers
+    return round_up(held, plan.architecture.setmaxnreg_granularity)
 
 
 # --- the registers that are expected to be taken

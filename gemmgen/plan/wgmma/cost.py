@@ -45,7 +45,7 @@ from gemmgen.plan.decisions import LINES
 from gemmgen.plan.rule import once
 from gemmgen.plan.search import Estimate, estimated, excess_of, l2_bytes, traffic_of, whole_cycles
 from gemmgen.plan.timing import Card, Stream, Tiles, causes, moved_bytes
-from gemmgen.plan.wgmma.bounds import WORKING_REGISTERS, most_consumers
+from gemmgen.plan.wgmma.bounds import least_registers, most_consumers
 from gemmgen.plan.wgmma.resources import WgmmaKernel
 from gemmgen.problem import Shape
 
@@ -581,7 +581,7 @@ def excess(plan: WgmmaKernel) -> float:
         return 0.0  # nothing can be summed up over that many consumers
     return excess_of(
         (plan.smem_bytes, plan.smem_limit_bytes),
-        (plan.accumulator_registers + WORKING_REGISTERS, plan.consumer_registers),
+        (least_registers(plan), plan.consumer_registers),
         (plan.subtile_n, plan.column_parts[-1]),
         (plan.epilogue_buffers, plan.subtiles),
     )
