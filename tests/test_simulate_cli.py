@@ -72,11 +72,12 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Product], None]:
     """Lets every stage find a product in place of the spec's own."""
 
     def plant(product: Product) -> None:
-        def make(path: Path) -> Product:
+        def make(*_: object) -> Product:
             return product
 
         monkeypatch.setattr("gemmgen.cli.prove.make", make)
-        monkeypatch.setattr(gemmgen.build, "make", make)
+        monkeypatch.setattr(gemmgen.build, "make_of", make)
+        monkeypatch.setattr(gemmgen.build, "make_as_built", make)
 
     return plant
 
