@@ -52,9 +52,9 @@ def test_what_random_refused_specs_are_advised_ends_in_legal_ones(tmp_path: Path
 
 
 @pytest.mark.quick
-def test_a_k_step_that_takes_all_registers_is_named() -> None:
-    text = Path(__file__).with_name("invalid") / "rules" / "accumulator_registers_step.txt"
-    assert "] tile.k: " in text.read_text()
+def test_a_tile_whose_sums_take_all_registers_is_named() -> None:
+    text = Path(__file__).with_name("invalid") / "rules" / "accumulator_registers_rows.txt"
+    assert "] tile.m: " in text.read_text()
     assert "leave -" not in text.read_text()
 
 

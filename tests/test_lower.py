@@ -420,7 +420,7 @@ def test_consumers_that_take_turns_multiply_in_between(product: Product, lowered
     if not plan.ping_pong:
         return
     for consumer in consumers(plan, lowered):
-        tile = consumer[consumer.index("scf.for %tile") :]
+        tile = consumer[consumer.index("scf.for %item") :]
         check(tile, plan, "ttgir", "turn_begin", multiply(plan))
         releases = ["release"] * len(plan.resources.load_empty)
         check(tile, plan, "ttgir", "turn_begin", multiply(plan), *releases, "turn_end")
