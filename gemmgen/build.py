@@ -221,7 +221,7 @@ def _simulate(product: Product) -> Simulation:
 
 T = TypeVar("T")
 
-MOST_PASSED_OVER: Final = 16
+MOST_PASSED_OVER: Final = 64
 """Kernels of one module that the compiler may refuse before the spec is given up: each takes seconds."""
 
 
