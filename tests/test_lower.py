@@ -616,10 +616,10 @@ REFUSED = {
         "gl.zeros((CONSUMER_TILE_M, 100)",
         "Shape element 1 must be a power of 2",
     ),
-    "a module that cannot be imported": ("import functools\n", "import absent\n", "No module named 'absent'"),
-    "a module that is no Python": ("import functools\n", "import functools)\n", "SyntaxError: unmatched"),
+    "a module that cannot be imported": ("import warnings\n", "import absent\n", "No module named 'absent'"),
+    "a module that is no Python": ("import warnings\n", "import functools)\n", "SyntaxError: unmatched"),
     "a module that ends the process": (
-        "import functools\n",
+        "import warnings\n",
         "import functools, sys\nsys.exit(3)\n",
         "no message",
     ),
@@ -651,7 +651,7 @@ def test_files_beside_the_user_are_not_imported_by_the_compiler(
 
 def test_a_compiler_that_hangs_is_ended(plain: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("gemmgen.lower"), "TIMEOUT_SECONDS", 1)
-    source = planted(plain.module, "import functools\n", "import functools\nimport time\ntime.sleep(60)\n")
+    source = planted(plain.module, "import warnings\n", "import functools\nimport time\ntime.sleep(60)\n")
     start = time.monotonic()
     assert diagnostics(source, hopper(plain.plan)) == [
         "specs/planted.yaml: error[lowering-failed]: the compiler did not finish within 1 seconds"
