@@ -57,7 +57,8 @@ MOST_PARSES = 10
 """Tries to parse a text beside other threads: it fails once in about 200."""
 
 SELF_CONTAINED = frozenset(
-    {"__future__", "dataclasses", "functools", "math", "types", "typing", "torch", "triton"}
+    {"__future__", "dataclasses", "functools", "math", "types", "typing", "warnings", "torch", "triton"}
+    | {"gemmgen_launch"}  # of a generated module's host side alone
 )
 """Packages that a file may import and still say all about its kernels: they do not depend on the machine."""
 
@@ -117,7 +118,10 @@ def parsed(source: str) -> ast.Module:
 
 
 _IMPORT = re.compile(r"\bimport\b")
-_PLAIN_IMPORT = re.compile(r"\s*(?:import (\w+)[\w.]*(?: as \w+)?|from (\w+)[\w.]* import (?:\(|[\w, ]+))")
+_PLAIN_IMPORT = re.compile(
+    r"\s*(?:import (\w+)[\w.]*(?: as \w+)?"
+    r"|from (?:\.(?=gemmgen_launch\b))?(\w+)[\w.]* import (?:\(|[\w, ]+))(?:  #.*)?"
+)
 
 
 @lru_cache(maxsize=16)
@@ -138,7 +142,8 @@ def is_self_contained(source: str) -> bool:
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            imported.append("" if node.level else node.module or "")
+            beside = node.level and node.module != "gemmgen_launch"
+            imported.append("" if beside else node.module or "")
     return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
 
 

@@ -273,6 +273,7 @@ def test_one_bad_spec_among_several_does_not_stop_the_others(
     ]
     if "build" in command:
         assert sorted(path.name for path in Path("generated").iterdir()) == [
+            "gemmgen_launch.py",
             "good.json",
             "good.py",
             "last.json",
@@ -351,7 +352,11 @@ def test_build_without_the_compiler_writes_the_module(gemmgen_: Gemmgen, good: P
     assert ran.stderr == "building good.yaml\n"
     assert ran.stdout.endswith("\nwrote some/place/good.py\n")
     assert "measured by the compiler" not in ran.stdout
-    assert sorted(path.name for path in Path("some/place").iterdir()) == ["good.json", "good.py"]
+    assert sorted(path.name for path in Path("some/place").iterdir()) == [
+        "gemmgen_launch.py",
+        "good.json",
+        "good.py",
+    ]
 
 
 def test_build_compiles_confirms_and_emits(gemmgen_: Gemmgen, good: Path) -> None:
@@ -711,7 +716,7 @@ def test_paths_may_have_spaces_and_advice_can_be_pasted(gemmgen_: Gemmgen, good:
     Path("my specs").mkdir()
     good.rename("my specs/good.yaml")
     ran = gemmgen_("check", "my specs/good.yaml", "--out", "my out")
-    (advice, _) = re.findall(r"`(gemmgen .+)` makes it", ran.stderr)
+    (advice, *_) = re.findall(r"`(gemmgen .+)` makes it", ran.stderr)
     assert advice == "gemmgen build 'my specs/good.yaml' --out 'my out'"
     assert gemmgen_(*shlex.split(advice)[1:], "--emit", "ptx").code == 0
     assert gemmgen_("check", "my specs/good.yaml", "--out", "my out").code == 0

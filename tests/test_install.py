@@ -154,7 +154,11 @@ def test_the_wheel_has_the_package_the_templates_and_the_examples(wheel: Path) -
     }
     shown = {f"gemmgen/invalid/{path.relative_to(INVALID).as_posix()}" for path in INVALID.glob("*/*.*")}
     assert packages | templates | shown | {"gemmgen/example.yaml", "gemmgen/rules.md"} <= names
-    assert {name.split("/")[0] for name in names} == {*PACKAGES, f"gemmgen-{gemmgen.__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        *PACKAGES,
+        "gemmgen_launch.py",
+        f"gemmgen-{gemmgen.__version__}.dist-info",
+    }
 
 
 def test_a_base_installation_brings_neither_torch_nor_triton(wheel: Path) -> None:

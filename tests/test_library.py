@@ -35,6 +35,7 @@ from gemmgen.bench.suite_file import load_suite
 from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import GPUS
+from gemmgen.launcher_file import LAUNCHER
 from gemmgen.library import Report, package, sources
 from gemmgen.library.sources import Measurement, Sources, anonymous, read
 from gemmgen.plan.planner import family_for
@@ -582,13 +583,13 @@ def test_a_warmup_calls_the_kernel_of_each_shape_with_tensors_that_it_takes(
     made: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes, ran = [(512, 4096, 4096), (48, 4096, 4096), (3, 136, 72)], list[str]()
-    found = made._matmul_of
+    found = made._host_of
 
-    def matmul_of(name: str) -> Callable[..., object]:
+    def host_of(name: str) -> object:
         ran.append(name)
         return found(name)
 
-    monkeypatch.setattr(made, "_matmul_of", matmul_of)
+    monkeypatch.setattr(made, "_host_of", host_of)
     made.warmup(shapes, device="meta")  # checks dtypes, layouts and extents, and launches nothing
     assert ran == [made.choose(*shape).kernel for shape in shapes]
 
@@ -621,7 +622,8 @@ with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
 graph.replay()
 torch.testing.assert_close(d.float(), a.float() @ b.float().T, rtol=1e-2, atol=1)
 """
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "libraries")}
+    places = [str(ROOT / "libraries"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
@@ -837,7 +839,7 @@ def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Pat
     )
 
 
-NEW_PARTS = {"forecast.py", "timing.py", "cards.py", "coefficients.py"}
+NEW_PARTS = {"forecast.py", "timing.py", "cards.py", "coefficients.py", LAUNCHER}
 
 
 def test_a_library_of_the_first_format_is_stale_and_is_refreshed(made: ModuleType, tmp_path: Path) -> None:

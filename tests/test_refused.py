@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from gemmgen.errors import GemmgenError
 from gemmgen.lower import lower
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import attempted
@@ -57,16 +58,25 @@ def on_the_gpu(text: str) -> str:
     return text[text.index("# A program is") : text.index("\nARGUMENTS = {")]
 
 
-def test_roles_in_a_tiled_schedule_are_the_code_of_the_persistent_kernel() -> None:
-    tiled = product_without("schedule-kind", {"schedule.kind": "tiled"})
-    persistent = altered(tiled.plan, schedule_kind="persistent")
-    between = "    # The previous tile's store must have read the buffer.\n    tma.store_wait(0)\n"
-    whole = on_the_gpu(text_of(persistent))
-    assert whole.count(between) == 1
-    assert on_the_gpu(tiled.module) == whole.replace(between, "")
-    # A program walks over tiles that are as far apart as there are programs: of as many tiles it has one.
-    walk = "for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):"
-    assert tiled.module.count(walk) == 2
+@pytest.mark.parametrize(
+    ("rule", "changed", "missing"),
+    [
+        ("schedule-kind", {"schedule.kind": "tiled"}, "has no attribute 'first'"),
+        (
+            "ring-depth",
+            {"warp_specialization.kind": "none", "buffering.stages": 1},
+            "required argument: 'item'",
+        ),
+    ],
+    ids=["roles_and_one_tile", "one_role_and_many_tiles"],
+)
+def test_a_program_of_one_tile_has_no_walk_over_tiles(
+    rule: str, changed: tables.Values, missing: str
+) -> None:
+    """The compiler says so: the walk of a module has what its own loops need, and nothing else."""
+    product = product_without(rule, changed)
+    with pytest.raises(GemmgenError, match=missing):
+        lower(product.module, product.plan, path="x", stem="x")
 
 
 @pytest.mark.parametrize("order", ["row", "column"])
@@ -133,15 +143,7 @@ def test_the_first_consumer_has_other_registers_than_a_request_that_the_pool_doe
     assert {224, 240} <= {*lowered.resources.setmaxnreg}
 
 
-@pytest.mark.parametrize(
-    ("changed", "code"),
-    [
-        ({"buffering.outstanding_mmas": 1}, "deadlock"),
-        ({"warp_specialization.kind": "none"}, "wrong-numbers"),
-    ],
-    ids=["in_flight", "one_role"],
-)
-def test_one_stage_is_not_enough_where_another_step_is_on_its_way(changed: tables.Values, code: str) -> None:
-    product = product_without("ring-depth", changed | {"buffering.stages": 1})
+def test_one_stage_is_not_enough_where_another_step_is_on_its_way() -> None:
+    product = product_without("ring-depth", {"buffering.outstanding_mmas": 1, "buffering.stages": 1})
     found = simulate_product(product, (ring_launch(product.plan),)).diagnostics
-    assert code in {diagnostic.code for diagnostic in found}
+    assert "deadlock" in {diagnostic.code for diagnostic in found}

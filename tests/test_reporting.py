@@ -184,7 +184,11 @@ def test_a_command_without_a_standard_stream_does_its_work(good: Path, stream: i
     ran = process("build", "--no-lower", good, preexec_fn=lambda: os.close(stream))
     assert ran.code == 0
     assert Path("generated/good.py").read_text().startswith('"""')
-    assert sorted(path.name for path in Path("generated").iterdir()) == ["good.json", "good.py"]
+    assert sorted(path.name for path in Path("generated").iterdir()) == [
+        "gemmgen_launch.py",
+        "good.json",
+        "good.py",
+    ]
 
 
 def test_a_refusal_without_stderr_is_an_exit_code_and_not_on_stdout(good: Path) -> None:
@@ -519,7 +523,7 @@ def test_there_are_colours_on_a_terminal_unless_they_are_not_wanted(gemmgen_: Ge
         (("plan", "absent.yaml"), 1, ["file-missing"]),
         (("plan", "good.yaml", "--candidates", "2"), 0, []),
         (("build", "--no-lower", "good.yaml"), 0, []),
-        (("check", "good.yaml"), 1, ["missing", "missing"]),
+        (("check", "good.yaml"), 1, ["missing", "missing", "missing"]),
         (("check",), 1, ["no-specs"]),
         (("list",), 0, []),
         (("doctor",), 0, []),

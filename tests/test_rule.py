@@ -196,6 +196,13 @@ def test_a_rule_of_the_problem_relies_on_no_other_kind(rules: tuple[Rule[Any], .
 
 
 def test_the_rules_of_choices_say_what_holds() -> None:
-    ids = ["target-choice", "search-values", "batch-invariance", "misaligned-copy", "backward"]
+    ids = [
+        "target-choice",
+        "search-values",
+        "batch-invariance",
+        "misaligned-copy",
+        "epilogue-form",
+        "backward",
+    ]
     assert [own.id for own in CHOICE_RULES] == ids
     assert all(own.says.endswith(".") for own in CHOICE_RULES)

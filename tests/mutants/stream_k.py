@@ -158,7 +158,7 @@ MUTANTS = {
         COUNTS,
         (FIRST_STEP, FIRST_STEP.replace("in_chunks + ", "")),
     ),
-    "pieces_end_with_their_tile": pieces(WRONG_NUMBERS, "d_desc", "", (END, "args.k_steps")),
+    "pieces_end_with_their_tile": pieces(WRONG_NUMBERS, "d_desc", "", (END, "division.args.k_steps")),
     "pieces_chunks_a_step_longer": pieces(WRONG_NUMBERS, "d_desc", "", (CHUNK_END, f"{CHUNK_END} + 1")),
     "pieces_chunks_a_step_late": pieces(WRONG_NUMBERS, "d_desc", "", (CHUNK_BEGIN, f"{CHUNK_BEGIN} + 1")),
     "pieces_chunks_of_the_next_tile": pieces(

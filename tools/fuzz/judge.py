@@ -74,7 +74,6 @@ UNSEEN = {
     "group-width": "the order does not read the number, or counts tiles of larger problems with it",
     "register-pool": "the first consumer gets what the others leave, whatever the number says",
     "role-registers": "without roles nobody makes a request, and the number would mean nothing",
-    "schedule-kind": "with roles a tiled schedule is the persistent kernel's code, with more programs",
     "outstanding-mmas": "A is read into registers that an MMA in flight has: PTX leaves it undefined",
     "cluster-shape": "how many clusters of so many CTAs a GPU holds at a time shows at the launch",
     "operand-dtypes": "PTX promises no product of bf16 and fp16, and the compiler does not ask",

@@ -180,7 +180,8 @@ def expected_producer_registers(plan: WgmmaKernel) -> int:
     )
     loads = max(0, weight - FEW_LOADS) // 2
     expected = plan.architecture.setmaxnreg_min + loads + ROLE_REGISTERS * sum(besides)
-    return round_up(expected, plan.architecture.setmaxnreg_granularity)
+    # Of a tile that no kernel has, the sums are to blame: no request is larger than one can be.
+    return min(round_up(expected, plan.architecture.setmaxnreg_granularity), plan.architecture.setmaxnreg_max)
 
 
 # --- shared memory
