@@ -504,9 +504,9 @@ class Wrapper:
     @property
     def describe(self) -> str:
         """The part that describes tensors to TMA: all, all but those read by address, or fp32 ones."""
-        if self.rounds:
-            return "describe_tf32.py.j2"
         some = self.plan.problem.scalar and not self.plan.reduces_apart
+        if self.rounds:
+            return f"describe_tf32{'_some' * some}.py.j2"
         return f"describe_{'some' if some else 'maps'}.py.j2"
 
     @property

@@ -404,6 +404,8 @@ def launch(a, b, c, column_scale, column_bias, tensor_scale, out) -> list:
     rounded = ("a", "b")
     arguments = [
         TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], box, layout, "zero", name in rounded)
+        if box
+        else tensor
         for tensor, (name, (_, _, box, layout)) in zip(tensors, ARGUMENTS.items(), strict=True)
     ]
     m, n = a.shape[0], b.shape[1]

@@ -259,6 +259,8 @@ def launch(a: Tensor, b: Tensor, row_scale: Tensor, tensor_scale: Tensor, out: T
     rounded = ("a", "b")
     arguments = [
         TensorDescriptor(tensor, [*tensor.shape], [*tensor.stride()], box, layout, "zero", name in rounded)
+        if box
+        else tensor
         for tensor, (name, (_, _, box, layout)) in zip(tensors, ARGUMENTS.items(), strict=True)
     ]
     tiles = 1
