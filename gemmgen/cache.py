@@ -56,11 +56,9 @@ MAX_LINKS = 40
 MOST_PARSES = 10
 """Tries to parse a text beside other threads: it fails once in about 200."""
 
-SELF_CONTAINED = frozenset(
-    {"__future__", "dataclasses", "functools", "math", "types", "typing", "warnings", "torch", "triton"}
-    | {"gemmgen_launch"}  # of a generated module's host side alone
-)
-"""Packages that a file may import and still say all about its kernels: they do not depend on the machine."""
+STANDARD = {"__future__", "dataclasses", "functools", "math", "types", "typing", "warnings"}
+SELF_CONTAINED = frozenset(STANDARD | {"torch", "triton", "gemmgen_launch"})
+"""What a file may import and still say all about its kernels; the launcher is the host side's alone."""
 
 Files = Mapping[str, bytes]
 """An entry: its parts by name."""
@@ -142,8 +140,7 @@ def is_self_contained(source: str) -> bool:
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            beside = node.level and node.module != "gemmgen_launch"
-            imported.append("" if beside else node.module or "")
+            imported.append(node.module or "" if node.level == 0 or node.module == "gemmgen_launch" else "")
     return all(name.partition(".")[0] in SELF_CONTAINED for name in imported)
 
 
