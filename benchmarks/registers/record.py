@@ -70,7 +70,7 @@ def _tell(source: SpecFile, error: ShortageError) -> None:
 
 
 def _known(path: Path, *, anew: bool) -> Table:
-    """Return the verdicts that need not be found again: those of the installed Triton."""
+    """Return the verdicts that the table has for the installed Triton; none of them is found again."""
     installed = triton_api.found_version() or ""
     known = read_table(path) if path.exists() and not anew else Table(installed, {})
     return known if known.triton == installed else Table(installed, {})
@@ -90,7 +90,7 @@ def main() -> int:
     options = parser.parse_args()
     triton_api.require()
     if options.anew:
-        _write(options.table, {})  # the planner is to pass over none because of what is out of date
+        _write(options.table, {})  # outdated verdicts must not make the planner pass over a kernel
     recorder, failed = Recorder(_known(options.table, anew=options.anew)), False
     for number, path in enumerate(options.specs, 1):
         try:
