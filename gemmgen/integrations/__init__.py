@@ -166,7 +166,10 @@ class Linear(nn.Linear):
         # Not the module itself, of which no copy can be made, and so none of the layer.
         self._matmul: Callable[..., Tensor] = kernel.matmul
         host = getattr(kernel, "call", None)
-        self._kernel_name, self._traceable = _name(kernel), hasattr(kernel, "define_operator") or bool(host)
+        self._kernel_name, self._traceable = (
+            _name(kernel),
+            hasattr(kernel, "OPERATOR") or hasattr(host, "traced"),
+        )
         self._differentiable = bool(getattr(host, "has_backward", False))
         self.reason = ""
         # Attributes that another kernel is to replace. Any further one was put on the layer by its user.
@@ -329,7 +332,7 @@ def _require_plain(kernel: Kernel, *, bias: bool) -> bool:
     """Return whether a kernel adds a bias, as it may if `bias`; raise ValueError for one that does more."""
     computes: Mapping[str, Any] = getattr(kernel, "COMPUTES", {})
     epilogue = computes.get("epilogue")
-    if computes.get("inputs", ("a", "b"))[:3] == ("a", "b") and epilogue == ():
+    if computes.get("inputs") == ("a", "b") and epilogue == ():
         return False
     if bias and epilogue == (BIAS,):
         return True
