@@ -31,7 +31,6 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import increment_version
 from torch.compiler import is_compiling
 
-FORMAT = 1  # of the interface between this file and modules; a module says which one it was made for
 MAX_KEPT = 16384  # launches that a module keeps; then it starts anew
 MAX_STREAMS = 16  # streams whose memory a module keeps, the latest ones
 TMA_BYTES = 16  # TMA takes addresses and row strides that are multiples of 16 bytes
@@ -320,6 +319,7 @@ class Host:
         if out is not None:
             check_output(out, checked.places)
         check_gpu(a.device, self.computes["capability"])
+        apart = apart or key is None  # without the driver's names nobody knows whether a graph is captured
         extents, memory = self.extents_of_memory(m, n), workspace
         if extents and not workspace:
             find = self.memory.__wrapped__ if apart else self.memory  # of this call alone, or of its stream

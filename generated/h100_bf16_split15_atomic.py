@@ -432,6 +432,8 @@ def plain_matmul(
     m, n = a.shape[0], b.shape[1]
     out = a.new_empty((m, -(-n // 8) * 8))[:, :n] if out is None else out
     extents = {}
+    if torch.are_deterministic_algorithms_enabled():
+        raise RuntimeError("programs add up sums in any order: there is no deterministic implementation")
     given = {"a": a, "b": b, "out": out}
     for name, tensor in given.items():
         dtype, axes, *_ = ARGUMENTS[name]
@@ -444,6 +446,8 @@ def plain_matmul(
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:
             raise ValueError(f"{name} must be detached, and have aligned rows, found {tensor.stride()}")
+        if name != "out" and tensor.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            raise ValueError(f"{name} must have a storage of its own: out is written while it is read")
     with torch.cuda.device(a.device):
         launch(a, b, out, *(workspace or make_workspace(m, n, a.device)))
     torch.autograd.graph.increment_version(out)

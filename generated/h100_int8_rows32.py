@@ -280,6 +280,8 @@ def plain_matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         misaligned = stored.stride(-1) != 1 or any(place % 16 for place in places)
         if misaligned or tensor.requires_grad:
             raise ValueError(f"{name} must be detached, and have aligned rows, found {tensor.stride()}")
+        if name != "out" and tensor.untyped_storage().data_ptr() == out.untyped_storage().data_ptr():
+            raise ValueError(f"{name} must have a storage of its own: out is written while it is read")
     with torch.cuda.device(a.device):
         launch(a, b, out)
     torch.autograd.graph.increment_version(out)

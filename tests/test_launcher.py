@@ -157,6 +157,44 @@ def test_a_module_that_is_copied_alone_works_and_says_so_once(monkeypatch: pytes
             module.matmul(*wrong)
 
 
+def test_a_module_alone_refuses_an_out_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    monkeypatch.setitem(sys.modules, "gemmgen_launch", None)
+    with pytest.warns(UserWarning, match="slower"):
+        module = import_generated(module_file(STEM))
+    a, b = cuda(16, 16), cuda(16, 16).T
+    for out in (a, b.T):
+        with pytest.raises(ValueError, match="out is written while it is read"):
+            module.matmul(a, b, out=out)
+
+
+def test_a_module_alone_refuses_atomic_sums_in_deterministic_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_fake_gpu(monkeypatch)
+    monkeypatch.setitem(sys.modules, "gemmgen_launch", None)
+    with pytest.warns(UserWarning, match="slower"):
+        module = import_generated(module_file("h100_bf16_split8_atomic"))
+    torch.use_deterministic_algorithms(True)
+    try:
+        with pytest.raises(RuntimeError, match="no deterministic implementation"):
+            module.matmul(cuda(16, 64), cuda(16, 64).T)
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_without_the_driver_s_names_a_call_keeps_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot know that a graph is captured, whose memory no later call may use."""
+    on_a_fake_gpu(monkeypatch)
+    module = import_generated(module_file("h100_bf16_split8_bias"))
+    driver = on_a_fake_driver(module, monkeypatch)
+    monkeypatch.delattr(cast(Any, torch)._C, "_cuda_getCurrentRawStream")
+    a, b, bias = cuda(4, 16), cuda(24, 16).T, cuda(24)
+    for _ in range(2):
+        module.matmul(a, b, column_bias=bias)
+    places = [{each.data_ptr() for each in arguments[-2:]} for _, _, arguments in driver.jit]
+    assert places[0].isdisjoint(places[1])
+    assert module.call.memory.cache_info().currsize == 0
+
+
 WHERE = {
     "beside a top-level module": ("import h100_bf16 as module", "gemmgen_launch"),
     "in a package": ("import pack.h100_bf16 as module", "pack.gemmgen_launch"),

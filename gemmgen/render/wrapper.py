@@ -90,11 +90,6 @@ class Wrapper:
         """
         return keeps_zeros(self.plan.problem.epilogue, finite_scalars=bool(self.scales))
 
-    @property
-    def multiplies_zeros(self) -> bool:
-        """Whether a K of 0 has a D to compute; block-scaled operands of none, without scales, are refused."""
-        return not self.vanishes and not self.scales
-
     def _of_kind(self, kind: str) -> tuple[str, ...]:
         return tuple(argument.name for argument in self.plan.arguments if argument.kind == kind)
 
@@ -147,11 +142,6 @@ class Wrapper:
     def _counters_of_tile(self) -> int:
         """Counters of a tile: each consumer that has rows of its own counts the parts of them."""
         return self.plan.counting_partitions or 1
-
-    @property
-    def _per_consumer(self) -> str:
-        """The counters of a tile, as a factor behind others."""
-        return "" if self._counters_of_tile == 1 else " * CONSUMERS.value"
 
     @property
     def counters(self) -> str:
