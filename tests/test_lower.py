@@ -197,7 +197,7 @@ def stmatrix_bytes(plan: WgmmaKernel) -> int:
 
 def stmatrix(plan: WgmmaKernel) -> str:
     """It, by its number of matrices; sums of D's tile transposed are turned on the way."""
-    turned = ".trans" if plan.exchanged else ""
+    turned = ".trans" if plan.swap_ab else ""
     return f"stmatrix.sync.aligned.m8n8.x{stmatrix_bytes(plan) // 128}{turned}.shared.b16"
 
 
@@ -445,8 +445,8 @@ def test_the_operands_reach_the_instruction_as_they_are_stored(product: Product,
         elif plan.a_source == "registers":
             assert first == "ttg.local_load"
         else:
-            assert (first == "ttg.memdesc_trans") == (majors[plan.exchanged] == "mn")
-        assert (second == "ttg.memdesc_trans") == (majors[not plan.exchanged] == "k")
+            assert (first == "ttg.memdesc_trans") == (majors[plan.swap_ab] == "mn")
+        assert (second == "ttg.memdesc_trans") == (majors[not plan.swap_ab] == "k")
 
 
 @pytest.mark.parametrize("product", STRUCTURES, indirect=True, ids=lambda path: path.stem)

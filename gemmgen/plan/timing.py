@@ -48,7 +48,7 @@ class Moved(NamedTuple):
 class Tiles(NamedTuple):
     """A kernel whose SMs compute tiles of D in rounds, each a main loop over K and an epilogue."""
 
-    exchanged: bool  # B's columns are the rows of the MMA instruction
+    swap_ab: bool  # B's columns are the rows of the MMA instruction
     line: str  # "m" or "n": tiles are walked line by line along it; "" in other orders
     rows: int  # of D, that a program computes at a time
     columns: int
@@ -87,7 +87,7 @@ class Tiles(NamedTuple):
 class Stream(NamedTuple):
     """A kernel that streams B past few rows of A, or whose programs divide K. Fields as in `Tiles`."""
 
-    exchanged: bool
+    swap_ab: bool
     line: str
     rows: int
     columns: int

@@ -113,7 +113,7 @@ class HopperLayouts(KernelLayouts):
             f"warps_per_cta={list(self.plan.warps_across)}",
             f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
         ]
-        bases = self.plan.bases(1, 0) if self.plan.exchanged else self.plan.bases(0, 1)
+        bases = self.plan.bases(1, 0) if self.plan.swap_ab else self.plan.bases(0, 1)
         return self._constant(name, "gl.NVMMADistributedLayout", arguments, bases)
 
 
@@ -228,7 +228,7 @@ class HopperView(KernelView):
     @property
     def _column_ctas(self) -> int:
         """CTAs of a cluster that divide an accumulator's columns."""
-        return self.plan.cluster_m if self.plan.exchanged else self.plan.cluster_n
+        return self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
 
     @property
     def _producer(self) -> str:
@@ -572,7 +572,7 @@ class HopperView(KernelView):
     def partial_extents(self) -> tuple[str, str]:
         """The constants that hold the extents of an accumulator."""
         rows, columns = self._rows, "PROGRAM_TILE_N"
-        return (columns, rows) if self.plan.exchanged else (rows, columns)
+        return (columns, rows) if self.plan.swap_ab else (rows, columns)
 
     @property
     def expect_loads(self) -> str:
@@ -668,7 +668,7 @@ class HopperView(KernelView):
     def mma_tiles(self) -> tuple[str, str]:
         """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
-        if self.plan.exchanged:
+        if self.plan.swap_ab:
             return _turned("b_smem", b == "mn"), _turned("a_smem", a == "k")
         return _turned("a_smem", a == "mn"), _turned("b_smem", b == "k")
 
@@ -794,7 +794,7 @@ class HopperView(KernelView):
     @property
     def accumulated(self) -> str:
         """The accumulator as a tile of D."""
-        return _turned("accumulator", self.plan.exchanged)
+        return _turned("accumulator", self.plan.swap_ab)
 
     @property
     def _rows(self) -> str:
@@ -897,8 +897,8 @@ class ReductionView:
         yield "FRAGMENT_SUMS", FRAGMENT_SUMS, "of such a group"
         yield "PIECE_SUMS", plan.piece_sums, "of a tile, which a program of the second kernel adds up"
         yield "PIECES", sums // plan.piece_sums, "of a tile"
-        yield "PIECE_M", n if plan.exchanged else m, ""
-        yield "PIECE_N", m if plan.exchanged else n, ""
+        yield "PIECE_M", n if plan.swap_ab else m, ""
+        yield "PIECE_N", m if plan.swap_ab else n, ""
         if plan.splits_side_by_side > 1:
             yield "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, "whose sums are read by different threads"
 
@@ -916,7 +916,7 @@ class ReductionView:
     def _extents(self) -> tuple[str, str]:
         view = HopperView(self.plan)
         rows, columns = view.partial_extents
-        ctas = self.plan.cluster_m if self.plan.exchanged else self.plan.cluster_n
+        ctas = self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
         return rows, f"({columns} // COLUMN_CTAS)" if ctas > 1 else columns
 
     @property
@@ -926,7 +926,7 @@ class ReductionView:
 
     def turned(self, row: str, column: str) -> str:
         """Return an accumulator's row and column as those of D."""
-        return f"{column}, {row}" if self.plan.exchanged else f"{row}, {column}"
+        return f"{column}, {row}" if self.plan.swap_ab else f"{row}, {column}"
 
     @property
     def piece_order(self) -> str:
@@ -1000,7 +1000,7 @@ class ReductionView:
     @property
     def storing(self) -> str:
         """How a thread stores: neighbours of a row are together, unless the operands are exchanged."""
-        return "single" if self.plan.exchanged else "pairs"
+        return "single" if self.plan.swap_ab else "pairs"
 
     @property
     def all_sums(self) -> str:

@@ -323,7 +323,7 @@ class HopperOverview(KernelOverview):
     @property
     def _exchange(self) -> str:
         """Which operand is the instruction's first one, where that is not A."""
-        if not self.plan.exchanged:
+        if not self.plan.swap_ab:
             return ""
         return " The rows of B are wgmma's rows and those of A its columns: its sums are D's tile transposed."
 

@@ -46,11 +46,11 @@ PRODUCTS = (
     Product("\\bH100\\b", 80, CARD._replace(dram_bytes_per_second=3350000000000.0)),
     Product("\\bH200\\b", 141, CARD),
 )
-# Tiles(exchanged, line, rows, columns, together, depth, ctas, programs, occupancy, tensor_cycles,
-#   smem_cycles, exposed, exposed_of_all, refill, refill_cover, shares, held, short_step, latency, loading,
-#   stages, outstanding, stage_bytes, epilogue, turn, cluster_share, occupancy_share, start, next_round,
-#   delivery, least_steps, least_saved_steps, leave_sums, sums_of_chunk)
-# Stream(exchanged, line, rows, columns, together, depth, ctas, programs, occupancy, splits, multiply,
+# Tiles(swap_ab, line, rows, columns, together, depth, ctas, programs, occupancy, tensor_cycles, smem_cycles,
+#   exposed, exposed_of_all, refill, refill_cover, shares, held, short_step, latency, loading, stages,
+#   outstanding, stage_bytes, epilogue, turn, cluster_share, occupancy_share, start, next_round, delivery,
+#   least_steps, least_saved_steps, leave_sums, sums_of_chunk)
+# Stream(swap_ab, line, rows, columns, together, depth, ctas, programs, occupancy, splits, multiply,
 #   least_multiply, issue, drain, latency, loading, stages, outstanding, neighbours, sent_bytes, start,
 #   next_round, sums, sums_of_program, delivery, early, early_places, early_loss, early_steps)
 KERNELS: dict[str, Tiles | Stream] = {

@@ -22,8 +22,8 @@ NEARBY_EXPONENT = 4
 PRIOR = 1.0
 """The weight of no correction at all: as of a measurement at the very shape."""
 FEW_ROWS = 64
-"""Rows of A up to which the operands are exchanged: the time is then that of reading B, for which the ring
-may be as deep as shared memory is, and tiles as many as keep all SMs reading.
+"""Rows of A up to which only swap-AB is tried: the time is then that of reading B, for which the ring may be
+as deep as shared memory is, and tiles as many as keep all SMs reading.
 """
 FEW_TILES = 64
 """Tiles of as many rows and columns up to which programs have to divide a long K: operands are then tried
@@ -40,8 +40,8 @@ def has_few_tiles(m: int, n: int, k: int) -> bool:
     return m > FEW_ROWS and m * n <= FEW_TILES * FEW_ROWS**2 and k >= LONG_K
 
 
-def tried_exchanged(m: int, n: int, k: int) -> tuple[bool, ...]:
-    """Return for a problem whether the planner tries exchanged operands, others, or both, the first first."""
+def tried_swap_ab(m: int, n: int, k: int) -> tuple[bool, ...]:
+    """Return the values of swap-AB that the planner tries for a problem, the most promising one first."""
     if m <= FEW_ROWS:
         return (True,)
     return (True, False) if has_few_tiles(m, n, k) else (False,)
@@ -97,8 +97,8 @@ class Forecast(Generic[Name]):
         their lines are short. Of what the planner does not consider, its times are no guide.
         """
         every = list(self.kernels if names is None else names)
-        kinds = tried_exchanged(*shape)
-        considered = [name for name in every if self.kernels[name].exchanged in kinds] or every
+        kinds = tried_swap_ab(*shape)
+        considered = [name for name in every if self.kernels[name].swap_ab in kinds] or every
         return [name for name in considered if walks_well(self.kernels[name], *shape[:2])] or considered
 
     def predicted(self, name: Name, shape: Shape) -> float:

@@ -226,13 +226,13 @@ LONE_STEP_NS = 50
 def mma_cycles(plan: WgmmaKernel) -> float:
     """Return the cycles of the tensor cores for one K step of a CTA tile.
 
-    A narrow instruction takes some: that was measured of exchanged operands. Those of a part wait for what
-    they read from shared memory, 64 rows of A and their columns of B: 24 cycles for 32 columns, which are
+    A narrow instruction takes some: that was measured with swap-AB. Those of a part wait for what they read
+    from shared memory, 64 rows of A and their columns of B: 24 cycles for 32 columns, which are
     multiplied in 16. The wider ones beside them make up for little of it.
     """
     m, n, k = plan.mma_shape
     fma_per_cycle = plan.architecture.mma_16bit_fma_per_cycle * 16 / plan.problem.a.dtype.bits
-    if plan.exchanged or not plan.composed or plan.a_source == "registers":
+    if plan.swap_ab or not plan.composed or plan.a_source == "registers":
         instructions = plan.cta_tile_m * plan.cta_tile_n * plan.cta_tile_k / (m * n * k)
         return instructions * max(m * n * k / fma_per_cycle, LEAST_MMA_CYCLES)
     cycles = 0.0
@@ -252,7 +252,7 @@ def smem_cycles(plan: WgmmaKernel) -> float:
     """
     m = plan.mma_shape[0]
     extent, parts, extents = plan.cta_tile_m, plan.column_parts, plan.part_rows
-    if plan.exchanged:
+    if plan.swap_ab:
         extent, parts, extents = plan.cta_tile_n, (plan.cta_tile_m,), (plan.cta_tile_n,)
     rows = float(extent * _reads_of_a(plan))
     for part, rows_of_part, (_, n, _) in zip(parts, extents, plan.mma_shapes, strict=True):
@@ -311,9 +311,9 @@ def card_of(gpu: Gpu | Product) -> Card:
 def row_of(plan: WgmmaKernel) -> Tiles | Stream:
     """Return the numbers from which ``timing`` predicts a kernel's time.
 
-    Kernels of exchanged operands and a tile for each program, and all that divide K, stream B past A.
+    Kernels with swap-AB and a tile for each program, and all that divide K, stream B past A.
     """
-    streams = plan.splits > 1 or (plan.exchanged and plan.schedule_kind == "tiled")
+    streams = plan.splits > 1 or (plan.swap_ab and plan.schedule_kind == "tiled")
     return _stream_row(plan) if streams else _tiles_row(plan)
 
 
@@ -323,7 +323,7 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
     refill, cover = _refill(plan)
     chunk = plan.divides_last_wave
     return Tiles(
-        exchanged=plan.exchanged,
+        swap_ab=plan.swap_ab,
         line=_line(plan),
         rows=plan.program_tile_m,
         columns=plan.program_tile_n,
@@ -363,9 +363,9 @@ def _tiles_row(plan: WgmmaKernel) -> Tiles:
 def _line(plan: WgmmaKernel) -> str:
     """Return the dimension of the lines in which tiles are walked; none for orders without lines.
 
-    Of exchanged operands the order does not count.
+    With swap-AB the order does not count.
     """
-    return plan.minor if plan.order in LINES and not plan.exchanged else ""
+    return plan.minor if plan.order in LINES and not plan.swap_ab else ""
 
 
 def _held_a_ns(plan: WgmmaKernel) -> float:
@@ -455,7 +455,7 @@ def _stream_row(plan: WgmmaKernel) -> Stream:
     # A program without roles is launched early in a place of its own, or takes one of the kernel ahead.
     takes_places = plan.read_early is not None and not plan.specialized
     return Stream(
-        exchanged=plan.exchanged,
+        swap_ab=plan.swap_ab,
         line=_line(plan),
         rows=plan.program_tile_m,
         columns=plan.program_tile_n,
@@ -492,7 +492,7 @@ def _stream_mma_ns(plan: WgmmaKernel) -> tuple[float, float]:
 
     Both have the time in which nobody covers for a lone consumer.
     """
-    if plan.exchanged:
+    if plan.swap_ab:
         warpgroups = plan.consumer_warps // plan.architecture.warps_per_warpgroup
         instructions = plan.mmas_per_step * warpgroups
         multiply, issue = (

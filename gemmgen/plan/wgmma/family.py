@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gemmgen.hardware import HOPPER, WGMMA
 from gemmgen.hardware.gpus import is_power_of_two
 from gemmgen.plan.decisions import LINES
-from gemmgen.plan.forecast import FEW_ROWS, FEW_TILES, has_few_tiles, tried_exchanged
+from gemmgen.plan.forecast import FEW_ROWS, FEW_TILES, has_few_tiles, tried_swap_ab
 from gemmgen.plan.rule import altered
 from gemmgen.plan.search import (
     Branch,
@@ -46,8 +46,8 @@ TILES_N = (256, 128, 64, 32)
 STEP_BYTES = (128, 256, 512, 64)
 """Rows of the operands' tiles along K: 128 fill the widest swizzle."""
 
-EXCHANGED_STEP_BYTES = (256, 512)
-"""The same where the operands are exchanged: with few columns, shorter steps are soon multiplied."""
+SWAP_AB_STEP_BYTES = (256, 512)
+"""The same with swap-AB: with few columns, shorter steps are soon multiplied."""
 
 CHOICES: Choices = {
     "cta_tile_m": (128, 256, 64),
@@ -148,10 +148,10 @@ not measured.
 PARALLEL_CHOICES: Choices = {"splits": (4, 7, 8, 15, 16, 30, 32, 64), "cta_tile_n": (64, 128, 256)}
 """What is tried where it does: what fills the places of the GPU, in clusters of two and of four too."""
 
-EXCHANGED_CHOICES: Choices = {"cta_tile_n": (64, 128)}
-"""The same where the operands are exchanged; the tile's rows follow from those of A."""
+SWAP_AB_CHOICES: Choices = {"cta_tile_n": (64, 128)}
+"""The same with swap-AB; the tile's rows follow from those of A."""
 
-EXCHANGED_TILED_CHOICES: Choices = {
+SWAP_AB_TILED_CHOICES: Choices = {
     "warps_n": (4,),
     "outstanding_mmas": (1,),
     "occupancy": (1, 2, 3),
@@ -182,8 +182,8 @@ alone takes 17.0 us with seven stages and 15.7 with six (``benchmarks/fit/h200_p
 found.
 """
 
-DEEPEST_EXCHANGED_RING = 12
-"""The same where the operands are exchanged, and stages are small."""
+DEEPEST_SWAP_AB_RING = 12
+"""The same with swap-AB, and stages are small."""
 
 PRODUCER_REGISTERS = 40
 """Of a producer thread, where consumers take what it leaves; no record isolates it."""
@@ -204,8 +204,8 @@ DEFAULTS: Values = {
 """Decisions that no rule couples to another one, with values that ran well; no record isolates them."""
 
 
-EXCHANGED_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
-"""The same where the operands are exchanged: a wave of tiles at most, of one row, without roles."""
+SWAP_AB_DEFAULTS: Values = {"schedule_kind": "tiled", "order": "row", "minor": "n", "width": 1}
+"""The same with swap-AB: a wave of tiles at most, of one row, without roles."""
 
 ORDER_DEFAULTS: Values = {"order": "snake", "minor": "m", "width": 16}
 """The same of the order of tiles, of several waves or where a spec states a part of it."""
@@ -328,21 +328,21 @@ class WgmmaSpace(Space[WgmmaKernel]):
 
     def preferred(self, kernel: WgmmaKernel) -> Choices:
         """Return what is tried beside other decisions of a kernel, the best first."""
-        steps = EXCHANGED_STEP_BYTES if kernel.exchanged else STEP_BYTES
+        steps = SWAP_AB_STEP_BYTES if kernel.swap_ab else STEP_BYTES
         choices: dict[str, tuple[object, ...]] = {**STORES, **CHOICES, **TILED_CHOICES}
         choices["cta_tile_k"] = _steps(kernel.problem, steps)
         choices["specialization"] = ("none",) if not kernel.persistent else (*KINDS, "none")
-        exchanged = kernel.exchanged and kernel.schedule_kind == "tiled"
-        defaults = {**ORDER_DEFAULTS, **DEFAULTS, **(EXCHANGED_DEFAULTS if exchanged else {})}
+        swap_ab = kernel.swap_ab and kernel.schedule_kind == "tiled"
+        defaults = {**ORDER_DEFAULTS, **DEFAULTS, **(SWAP_AB_DEFAULTS if swap_ab else {})}
         choices |= {name: (value,) for name, value in defaults.items()}
-        for each in () if exchanged else ORDER_DERIVED:
+        for each in () if swap_ab else ORDER_DERIVED:
             choices[each.name] = (each.value(kernel),)
         return choices
 
 
 def _defaults(stated: Values, rows: object) -> Values:
     """Return the decisions that are not tried, with M or N along the instruction's rows."""
-    return {**DEFAULTS, **_exchanged_defaults(stated)} if rows == "n" else DEFAULTS
+    return {**DEFAULTS, **_swap_ab_defaults(stated)} if rows == "n" else DEFAULTS
 
 
 def _order_defaults(request: Request, decided: Collection[str], rows: object, kind: object) -> Values:
@@ -359,19 +359,19 @@ def _choices(
 
     `tiled` is whether its programs have a tile each.
     """
-    exchanged = rows == "n"
+    swap_ab = rows == "n"
     choices = {
         **CHOICES,
-        "cta_tile_k": _steps(request.matmul, EXCHANGED_STEP_BYTES if exchanged else STEP_BYTES),
+        "cta_tile_k": _steps(request.matmul, SWAP_AB_STEP_BYTES if swap_ab else STEP_BYTES),
     }
     if stated.get("staggered"):
         choices["cta_tile_n"] = STAGGERED_TILES_N
-    if exchanged:
-        choices |= {**EXCHANGED_CHOICES, "cta_tile_m": _rows_of_tiles(request, stated)}
+    if swap_ab:
+        choices |= {**SWAP_AB_CHOICES, "cta_tile_m": _rows_of_tiles(request, stated)}
     elif kind == "cooperative" and _is_of_long_k(request):
         choices |= LONG_K_CHOICES
     if tiled:
-        choices |= EXCHANGED_TILED_CHOICES if exchanged else TILED_CHOICES
+        choices |= SWAP_AB_TILED_CHOICES if swap_ab else TILED_CHOICES
     if request.matmul.batch_invariant:  # what is best for K depends on M
         choices.pop("splits", None)
     return choices
@@ -574,7 +574,7 @@ def _mma_rows(request: Request, stated: Values, wanted: Choices) -> tuple[object
 
 def tried_rows(shape: Shape) -> tuple[str, ...]:
     """Return the dimensions to try along the instruction's rows for a problem [M, N, K]."""
-    return tuple("n" if exchanged else "m" for exchanged in tried_exchanged(*shape))
+    return tuple("n" if swap_ab else "m" for swap_ab in tried_swap_ab(*shape))
 
 
 def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
@@ -588,7 +588,7 @@ def _rows_for(shape: Shape, stated: Values) -> tuple[str, ...]:
 
 
 def _rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
-    """Return the rows of a tile that are tried for exchanged operands: as many as A has, or fewer.
+    """Return the rows of a tile that are tried with swap-AB: as many as A has, or fewer.
 
     There are at least as many as an instruction of each warp has columns, and as a swizzle spans where A is
     M-contiguous.
@@ -603,25 +603,25 @@ def _rows_of_tiles(request: Request, stated: Values) -> tuple[int, ...]:
     return tuple(most >> halvings for halvings in range((most // least).bit_length()))
 
 
-def _exchanged_defaults(stated: Values) -> Values:
-    """Return what is not tried where operands are exchanged; with roles it is what is not tried elsewhere."""
+def _swap_ab_defaults(stated: Values) -> Values:
+    """Return what is not tried with swap-AB; with roles it is what is not tried elsewhere."""
     if stated.get("specialization", "none") != "none" or stated.get("schedule_kind", "tiled") != "tiled":
         return {}
     if stated.keys() & {"order", "minor", "width"}:
         return {"schedule_kind": "tiled"}  # an order goes with the other defaults
-    return EXCHANGED_DEFAULTS
+    return SWAP_AB_DEFAULTS
 
 
 def _stages(plan: WgmmaKernel) -> int:
     """Return the stages of a ring: as many as hide anything, and as there is shared memory for."""
-    stages = min(_deepest_ring(plan.exchanged), most_stages(plan))
+    stages = min(_deepest_ring(plan.swap_ab), most_stages(plan))
     if plan.reduces_apart:
         stages = min(stages, PARALLEL_RING_BYTES // max(1, plan.stage_bytes))
     return max(1, stages)
 
 
-def _deepest_ring(exchanged: bool) -> int:
-    return DEEPEST_EXCHANGED_RING if exchanged else DEEPEST_RING
+def _deepest_ring(swap_ab: bool) -> int:
+    return DEEPEST_SWAP_AB_RING if swap_ab else DEEPEST_RING
 
 
 def _kinds(stated: Values) -> tuple[object, ...]:
@@ -780,7 +780,7 @@ def _producer_registers(plan: WgmmaKernel) -> int:
 
 def kind_of(plan: WgmmaKernel) -> str:
     """Return what kind of kernel a plan is."""
-    if plan.exchanged and plan.schedule_kind == "tiled":
+    if plan.swap_ab and plan.schedule_kind == "tiled":
         return "exchanged"
     if plan.specialized:
         return plan.specialization.replace("_", "-")

@@ -223,14 +223,14 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
         return self.cta_consumer_tile_m * self.cluster_m
 
     @property
-    def exchanged(self) -> bool:
+    def swap_ab(self) -> bool:
         """Whether the instruction multiplies B by A: its rows are then D's columns, its sums D transposed."""
         return self.mma_rows == "n"
 
     @property
     def mma_columns(self) -> MmaRows:
         """The dimension of D along the instruction's columns."""
-        return "m" if self.exchanged else "n"
+        return "m" if self.swap_ab else "n"
 
     @property
     def column_parts(self) -> tuple[int, ...]:
@@ -282,18 +282,18 @@ class WgmmaGeometry(WgmmaDecisions, Geometry):
     @property
     def mma_parts(self) -> tuple[int, ...]:
         """Elements of a consumer's tile in one CTA along the instruction's columns, part by part."""
-        return (self.cta_consumer_tile_m,) if self.exchanged else self.column_parts
+        return (self.cta_consumer_tile_m,) if self.swap_ab else self.column_parts
 
     @property
     def warps_across(self) -> tuple[int, int]:
         """Warps of one consumer along the rows and along the columns of the instruction."""
-        return (self.warps_n, self.warps_m) if self.exchanged else (self.warps_m, self.warps_n)
+        return (self.warps_n, self.warps_m) if self.swap_ab else (self.warps_m, self.warps_n)
 
     @property
     def consumer_extents(self) -> tuple[int, int]:
         """Elements of a consumer's tile in one CTA along the instruction's rows and columns."""
         m, n = self.cta_consumer_tile_m, self.cta_tile_n
-        return (n, m) if self.exchanged else (m, n)
+        return (n, m) if self.swap_ab else (m, n)
 
     @property
     def mma_shape(self) -> tuple[int, int, int]:

@@ -301,8 +301,7 @@ class WgmmaKernel(WgmmaGeometry, Kernel):
         """Those of the accumulator and of the instruction's operands, A and B or B and A."""
         operands = (self.problem.a.dtype, self.problem.b.dtype)
         return tuple(
-            dtype.ptx
-            for dtype in (self.problem.accumulator, *(operands[::-1] if self.exchanged else operands))
+            dtype.ptx for dtype in (self.problem.accumulator, *(operands[::-1] if self.swap_ab else operands))
         )
 
     @property

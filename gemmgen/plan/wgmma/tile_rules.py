@@ -217,8 +217,8 @@ def _whole_k(plan: WgmmaKernel, field: str = OWN) -> Fix:
 def _sharing_a_tile(plan: WgmmaKernel) -> Fix:
     """Return the fix of the kind of warp specialization that lets consumers share a tile."""
     cooperative = use("cooperative")
-    # Several would divide the tile's rows, which are the instruction's columns if operands are exchanged.
-    return cooperative & use(1, field="warp_specialization.consumers") if plan.exchanged else cooperative
+    # Several would divide the tile's rows, which are the instruction's columns with swap-AB.
+    return cooperative & use(1, field="warp_specialization.consumers") if plan.swap_ab else cooperative
 
 
 @rule("last-wave")
@@ -400,7 +400,7 @@ def warp_layout(plan: WgmmaKernel) -> Iterator[Finding]:
 @rule("exchanged-operands")
 def exchanged_operands(plan: WgmmaKernel) -> Iterator[Finding]:
     """Operands are exchanged in shared memory, for consumers that do not divide a tile's rows."""
-    if not plan.exchanged:
+    if not plan.swap_ab:
         return
     if plan.a_source == "registers":
         yield Finding(
@@ -485,13 +485,13 @@ def least_columns(plan: WgmmaKernel) -> int:
 def mma_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the extents of a CTA's tile along the rows and along the columns of the instruction."""
     m, n = plan.cta_tile_m, plan.cta_tile_n
-    return (n, m) if plan.exchanged else (m, n)
+    return (n, m) if plan.swap_ab else (m, n)
 
 
 def least_tile(plan: WgmmaKernel) -> tuple[int, int]:
     """Return the fewest rows and columns of a tile of D that its warps can share."""
     rows, columns = least_rows(plan), least_columns(plan)
-    return (columns, rows) if plan.exchanged else (rows, columns)
+    return (columns, rows) if plan.swap_ab else (rows, columns)
 
 
 @rule("tile-power-of-two", consults=CONSUMERS)
@@ -500,10 +500,10 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
     rows, columns = least_tile(plan)
     thirds = plan.row_shares == 3
     if consulted.broken(*CONSUMERS):
-        rows, columns = (WGMMA.n_min, WGMMA.m) if plan.exchanged else (WGMMA.m, WGMMA.n_min)
+        rows, columns = (WGMMA.n_min, WGMMA.m) if plan.swap_ab else (WGMMA.m, WGMMA.n_min)
         thirds = False
     widest = plan.column_parts[-1] if adds_up(plan) else WGMMA.n_max
-    most = (WGMMA.n_max, MAX_TILE_M) if plan.exchanged else (MAX_TILE_M, WGMMA.n_max)
+    most = (WGMMA.n_max, MAX_TILE_M) if plan.swap_ab else (MAX_TILE_M, WGMMA.n_max)
     if thirds and not (plan.cta_tile_m % 3 == 0 and is_power_of_two(plan.cta_tile_m // 3)):
         below = 3 * power_of_two_below(max(1, plan.cta_tile_m // 3))
         yield Finding(
@@ -521,7 +521,7 @@ def tile_power_of_two(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Findi
             ("epilogue.subtile_n", plan.subtile_n, max(WGMMA.n_min, narrowest_subtile(plan)), widest),
         )
     ):
-        shared = found.field == "tile.m" and plan.specialization == "cooperative" and not plan.exchanged
+        shared = found.field == "tile.m" and plan.specialization == "cooperative" and not plan.swap_ab
         if shared and plan.cta_tile_m % (3 * WGMMA.m) == 0 and is_power_of_two(plan.cta_tile_m // 3):
             yield replace(found, fix=found.fix | use(3, field="warp_specialization.consumers"))
         else:
@@ -554,7 +554,7 @@ def sums_around(columns: int, narrowest: int) -> tuple[int, int]:
 def _odd_columns(plan: WgmmaKernel, low: int, high: int) -> Finding:
     """Return what is wrong with the columns of a tile that are no sum of parts."""
     limit = "Gluon's block extents are powers of two"
-    if not plan.specialized or plan.exchanged:
+    if not plan.specialized or plan.swap_ab:
         below = power_of_two_below(plan.cta_tile_n)
         found = f"{plan.cta_tile_n:,} is no power of two"
         return Finding("tile.n", found, limit, nearest(below, 2 * below, low=low, high=high))
@@ -577,7 +577,7 @@ def composed_tile(plan: WgmmaKernel) -> Iterator[Finding]:
     if not plan.composed or not adds_up(plan):
         return
     columns, widths = f"a tile of {sum_of_parts(plan)} columns", _plain_widths(plan)
-    if plan.exchanged:
+    if plan.swap_ab:
         rows = use("m", field="mma.rows")
         if not plan.specialized:
             rows &= use("cooperative", "ping_pong", field="warp_specialization.kind")
@@ -713,7 +713,7 @@ def consumer_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
             share = f"give {plan.row_shares} consumers {plan.cta_consumer_tile_m} each"
         yield Finding(
             f"tile.{plan.mma_rows}",
-            f"{extent} {'columns' if plan.exchanged else 'rows'} {share}",
+            f"{extent} {'columns' if plan.swap_ab else 'rows'} {share}",
             f"the {warps} warps of a consumer take {rows}, {WGMMA.rows_per_warp} each",
             at_least(least_rows(plan)),
         )
@@ -726,7 +726,7 @@ def tile_rows(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     if rows > MAX_TILE_M and not consulted.broken(odd_side(plan.mma_rows)):
         yield Finding(
             f"tile.{plan.mma_rows}",
-            f"a tile of {rows:,} {'columns' if plan.exchanged else 'rows'}",
+            f"a tile of {rows:,} {'columns' if plan.swap_ab else 'rows'}",
             f"beyond {MAX_TILE_M:,} the TMA loads of a K step take more registers than a producer may have",
             at_most(MAX_TILE_M),
         )
@@ -743,7 +743,7 @@ def mma_n(plan: WgmmaKernel, consulted: Consulted) -> Iterator[Finding]:
     if columns < narrowest:
         yield Finding(
             f"tile.{plan.mma_columns}",
-            f"a tile of {columns} {'rows' if plan.exchanged else 'columns'}",
+            f"a tile of {columns} {'rows' if plan.swap_ab else 'columns'}",
             f"the narrowest wgmma has n = {WGMMA.n_min}"
             + (f", for each of {warps} warps along {axis}" if warps > 1 else ""),
             at_least(narrowest),
