@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+import told
 from modules import BLACKWELL_SPECS, made
 from test_rules import (
     PLAN,
@@ -17,7 +18,6 @@ from test_rules import (
     beyond,
     broken,
     changed,
-    diagnostics,
     fixes,
     judged,
     places,
@@ -72,21 +72,26 @@ def diagnosed(stem: str) -> tuple[Diagnostic, ...]:
 
 
 @every_invalid_spec
-def test_a_spec_that_breaks_a_rule_gets_the_text_beside_it(stem: str) -> None:
-    path = DIRECTORY / f"{stem}.yaml"
+def test_a_spec_that_breaks_a_rule_gets_the_diagnostics_of_the_file(stem: str) -> None:
+    assert told.data_of(diagnosed(stem)) == told.committed(DIRECTORY.name)[stem]
+
+
+@pytest.mark.parametrize("stem", told.texts(DIRECTORY.name))
+def test_a_diagnostic_reads_as_the_style_sheet_has_it(stem: str) -> None:
     text = "".join(f"{found}\n" for found in diagnosed(stem))
-    assert text == path.with_suffix(".txt").read_text()
+    assert text == (DIRECTORY / f"{stem}.txt").read_text()
 
 
-def test_every_text_has_its_spec() -> None:
-    assert sorted(path.stem for path in DIRECTORY.glob("*.txt")) == INVALID
+def test_every_diagnostic_has_its_spec() -> None:
+    assert sorted(told.committed(DIRECTORY.name)) == INVALID
 
 
 @pytest.mark.parametrize("rule", sorted(RULE_IDS))
 def test_every_rule_is_fired_by_a_spec_named_after_it(rule: str) -> None:
-    stem = rule.replace("-", "_")
-    texts = [path.read_text() for path in (DIRECTORY / f"{stem}.txt", *DIRECTORY.glob(f"{stem}_*.txt"))]
-    assert all(f"error[{rule}]" in text for text in texts)
+    stem, committed = rule.replace("-", "_"), told.committed(DIRECTORY.name)
+    named = [found for name, found in committed.items() if name == stem or name.startswith(f"{stem}_")]
+    assert named
+    assert all(rule in {each["code"] for each in found} for found in named)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -140,11 +145,13 @@ def test_a_text_points_at_the_value_and_quotes_it(stem: str) -> None:
 
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in (ROOT / CHOICES).glob("*.yaml")))
-def test_a_choice_that_a_target_does_not_have_gets_the_text_beside_it(stem: str) -> None:
+def test_a_choice_that_a_target_does_not_have_gets_the_diagnostics_of_the_file(stem: str) -> None:
     path = CHOICES / f"{stem}.yaml"
-    found = diagnostics(path)
+    found = told.diagnostics(path)
     assert {diagnostic.code for diagnostic in found} <= {own.id for own in CHOICE_RULES}
-    assert "".join(f"{diagnostic}\n" for diagnostic in found) == path.with_suffix(".txt").read_text()
+    assert told.data_of(found) == told.committed(CHOICES.name)[stem]
+    if stem in told.texts(CHOICES.name):
+        assert "".join(f"{diagnostic}\n" for diagnostic in found) == path.with_suffix(".txt").read_text()
 
 
 # --- the fixes
@@ -168,7 +175,7 @@ HAS_SEVERAL_MISTAKES = {"several_rules", "scale_format", "scale_format_alone_pac
 def test_where_one_value_is_wrong_a_fix_makes_the_spec_legal(stem: str, tmp_path: Path) -> None:
     path = DIRECTORY / f"{stem}.yaml"
     (found,) = diagnosed(stem)
-    assert any(not diagnostics(changed(path, change, tmp_path)) for change in fixes(found))
+    assert any(not told.diagnostics(changed(path, change, tmp_path)) for change in fixes(found))
 
 
 @every_invalid_spec

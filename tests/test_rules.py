@@ -14,16 +14,17 @@ from typing import Any
 
 import advice
 import pytest
+import told
 from ruamel.yaml import YAML
 
 from gemmgen.errors import Advice, Diagnostic, GemmgenError
-from gemmgen.plan import Kernel, plan_spec
+from gemmgen.plan import Kernel
 from gemmgen.plan.fix import Fix
 from gemmgen.plan.planner import attempted
 from gemmgen.plan.rule import Finding, Rule
 from gemmgen.plan.wgmma.family import WGMMA_FAMILY
 from gemmgen.plan.wgmma.resources import WgmmaKernel
-from gemmgen.spec import load_spec, parse_spec
+from gemmgen.spec import parse_spec
 
 ROOT = Path(__file__).parent.parent
 PLAN = ROOT / "gemmgen" / "plan"
@@ -63,18 +64,9 @@ def judged(path: Path) -> tuple[tuple[Diagnostic, ...], frozenset[tuple[str, int
         for file in (*PLAN.glob("*_rules.py"), *PLAN.glob("*/*_rules.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             patch.setattr(f"{module}.Finding", recorded)
-        found = diagnostics(path)
+        found = told.diagnostics(path)
     texts = [(diagnostic.field or "", diagnostic.message) for diagnostic in found]
     return found, frozenset(made[text] for text in texts if text in made)
-
-
-def diagnostics(path: Path) -> tuple[Diagnostic, ...]:
-    """What the planner says about a spec; nothing if it is legal."""
-    try:
-        plan_spec(load_spec(path))
-    except GemmgenError as error:
-        return error.diagnostics
-    return ()
 
 
 def broken(path: Path) -> frozenset[tuple[str, str | None]]:
@@ -95,21 +87,26 @@ def _broken(data: bytes, stem: str) -> frozenset[tuple[str, str | None]]:
 
 
 @every_invalid_spec
-def test_a_spec_that_breaks_a_rule_gets_the_text_beside_it(stem: str) -> None:
-    path = DIRECTORY / f"{stem}.yaml"
+def test_a_spec_that_breaks_a_rule_gets_the_diagnostics_of_the_file(stem: str) -> None:
+    assert told.data_of(diagnosed(stem)) == told.committed(DIRECTORY.name)[stem]
+
+
+@pytest.mark.parametrize("stem", told.texts(DIRECTORY.name))
+def test_a_diagnostic_reads_as_the_style_sheet_has_it(stem: str) -> None:
     text = "".join(f"{found}\n" for found in diagnosed(stem))
-    assert text == path.with_suffix(".txt").read_text()
+    assert text == (DIRECTORY / f"{stem}.txt").read_text()
 
 
-def test_every_text_has_its_spec() -> None:
-    assert sorted(path.stem for path in DIRECTORY.glob("*.txt")) == INVALID
+def test_every_diagnostic_has_its_spec() -> None:
+    assert sorted(told.committed(DIRECTORY.name)) == INVALID
 
 
 @pytest.mark.parametrize("rule", sorted(RULE_IDS))
 def test_every_rule_is_fired_by_a_spec_named_after_it(rule: str) -> None:
-    stem = rule.replace("-", "_")
-    texts = [path.read_text() for path in (DIRECTORY / f"{stem}.txt", *DIRECTORY.glob(f"{stem}_*.txt"))]
-    assert all(f"error[{rule}]" in text for text in texts)
+    stem, committed = rule.replace("-", "_"), told.committed(DIRECTORY.name)
+    named = [found for name, found in committed.items() if name == stem or name.startswith(f"{stem}_")]
+    assert named
+    assert all(rule in {each["code"] for each in found} for found in named)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -202,13 +199,13 @@ def test_two_mistakes_are_reported_together_and_in_the_order_of_the_file(
     pair: tuple[str, str], tmp_path: Path
 ) -> None:
     path = written(merged(SOUND, *(MISTAKES[mistake] for mistake in pair)), tmp_path / "pair.yaml")
-    found = diagnostics(path)
+    found = told.diagnostics(path)
     assert {diagnostic.code for diagnostic in found} == set(pair)
     assert places(found) == sorted(places(found))
 
 
 def test_without_a_mistake_nothing_is_reported(tmp_path: Path) -> None:
-    assert not diagnostics(written(SOUND, tmp_path / "sound.yaml"))
+    assert not told.diagnostics(written(SOUND, tmp_path / "sound.yaml"))
 
 
 @every_invalid_spec
@@ -305,7 +302,7 @@ def test_each_fix_of_another_field_makes_the_spec_legal(stem: str, tmp_path: Pat
     path = DIRECTORY / f"{stem}.yaml"
     for found in diagnosed(stem):
         for change in fixes_elsewhere(found):
-            assert not diagnostics(changed(path, change, tmp_path)), change
+            assert not told.diagnostics(changed(path, change, tmp_path)), change
 
 
 def beyond(found: Diagnostic) -> Sequence[Advice]:

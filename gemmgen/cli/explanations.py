@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,11 @@ class Explanation:
     @property
     def example(self) -> tuple[str, str, str] | None:
         """An invalid spec: its name, its text, and what is said of it; None where no file can show it."""
-        folder = _shipped("invalid", "tests/invalid")
-        shown = f"error[{self.code}]"
-        told = {path: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*/*.txt"))}
-        having = [path for path, text in told.items() if shown in text]
-        if not having:
+        spec = _shown_by(self.code)
+        if spec is None:
             return None
-        stem = self.code.replace("-", "_")
-        best = min(having, key=lambda path: (told[path].count("\n"), path.stem != stem, len(told[path])))
-        spec = best.with_suffix(".yaml")
-        lines = [line for line in told[best].splitlines() if shown in line]
-        return spec.name, spec.read_text(encoding="utf-8"), "\n".join(lines)
+        said = [replace(each, path=spec.name) for each in _diagnostics(spec) if each.code == self.code]
+        return spec.name, spec.read_text(encoding="utf-8"), "\n".join(map(str, said))
 
     def as_dict(self) -> dict[str, object]:
         """Return values that JSON can hold."""
@@ -83,6 +78,29 @@ def explanation_of(code: str) -> Explanation:
         message = f"no rule is called {quoted(code)}{did_you_mean(name, list(known))}"
         raise GemmgenError([Diagnostic("gemmgen explain", "unknown-rule", message)])
     return known[name]
+
+
+def _shown_by(code: str) -> Path | None:
+    """Return an invalid spec that is refused with a code, preferably with no other; or None."""
+    folder, stem = _shipped("invalid", "tests/invalid"), code.replace("-", "_")
+    specs: list[tuple[int, bool, str]] = []
+    for file in folder.glob("*/diagnostics.json"):
+        for name, told in json.loads(file.read_text(encoding="utf-8")).items():
+            if any(each["code"] == code for each in told):
+                specs.append((len(told), name != stem, f"{file.parent.name}/{name}.yaml"))
+    return folder / min(specs)[2] if specs else None
+
+
+def _diagnostics(spec: Path) -> tuple[Diagnostic, ...]:
+    """Return what the loader or the planner says of a spec."""
+    from gemmgen.plan import plan_spec
+    from gemmgen.spec import load_spec
+
+    try:
+        plan_spec(load_spec(spec))
+    except GemmgenError as error:
+        return error.diagnostics
+    return ()
 
 
 def _rules() -> list[tuple[str, Any]]:
