@@ -1,0 +1,142 @@
+"""A linear layer that a generated kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gemmgen.integrations.kernels import (
+    BIAS,
+    REFUSALS,
+    Kernel,
+    name_of,
+    raise_unless_refused,
+    require_plain,
+)
+from gemmgen.integrations.plain_linear import data_attributes, more_than_linear, registered
+
+
+class LayerError(ValueError):
+    """A layer that cannot become one of a kernel, whichever kernel that would be."""
+
+
+class Linear(nn.Linear):
+    """A ``torch.nn.Linear`` that a generated kernel computes, with the same parameters and state dict.
+
+    Where the kernel does not take a call ``torch.nn.functional.linear`` computes it, and `reason` says why:
+    something requires grad and the kernel has no backward, has another type, is on a CPU. A bias is the
+    kernel's if it has one (``column_bias``), else torch adds it.
+    """
+
+    reason: str
+    """Why the last call was not the kernel's; empty if it was, or before the first."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        kernel: Kernel,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make a layer as ``torch.nn.Linear`` does.
+
+        Raises ValueError if the kernel computes something else than a @ b, or than that and a bias.
+        """
+        cast(Any, super()).__init__(in_features, out_features, bias, device, dtype)
+        self._use(kernel)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, kernel: Kernel) -> Linear:
+        """Return a layer that shares the parameters of another one, and has its mode and its marks.
+
+        `linear` must be a torch.nn.Linear and nothing more, or a layer of this class, which so gets another
+        kernel. Its attributes that are plain values (a bool, a number, a string) are copied.
+
+        Raises ValueError as the constructor does, and for a layer with anything that the new one would not
+        have: a hook, a forward of its own, further parameters, buffers, children or attributes, a weight that
+        is a tensor of another class or shape.
+        """
+        bound = type(linear) is Linear
+        kind, own = (Linear, linear._of_kernel) if bound else (nn.Linear, frozenset[str]())
+        if reason := more_than_linear(linear, kind, own):
+            raise LayerError(reason)
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.in_features, layer.out_features = linear.in_features, linear.out_features
+        for name, parameter in registered(linear).items():  # in its order, by which optimizers save state
+            layer.register_parameter(name, cast("nn.Parameter | None", parameter))
+        layer.train(linear.training)
+        layer._use(kernel)
+        for name, value in data_attributes(linear, own).items():
+            if hasattr(layer, name):
+                raise LayerError(f"layer has an attribute {name}, a name that {cls.__name__} uses itself")
+            setattr(layer, name, value)
+        return layer
+
+    def _use(self, kernel: Kernel) -> None:
+        before = frozenset(vars(self))
+        self._fused = require_plain(kernel, bias=True)
+        if self._fused and cast("Tensor | None", self.bias) is None:
+            raise ValueError(f"{name_of(kernel)} needs {BIAS}, and the layer has no bias")
+        table: Mapping[str, tuple[Any, ...]] = getattr(kernel, "ARGUMENTS", {})
+        self._dtype = table["a"][0] if table else None
+        if table and table["out"][0] != self._dtype:
+            raise ValueError(
+                f"{name_of(kernel)} makes {table['out'][0]} of {self._dtype}, as no linear layer does"
+            )
+        # Not the module itself, of which no copy can be made, and so none of the layer.
+        self._matmul: Callable[..., Tensor] = kernel.matmul
+        host = getattr(kernel, "call", None)
+        self._kernel_name, self._traceable = (
+            name_of(kernel),
+            hasattr(kernel, "OPERATOR") or hasattr(host, "traced"),
+        )
+        self._differentiable = bool(getattr(host, "has_backward", False))
+        self.reason = ""
+        # Attributes that another kernel is to replace. Any further one was put on the layer by its user.
+        self._of_kernel = frozenset(vars(self)) - before | {"_of_kernel"}
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - as torch calls it
+        """Return input @ weight.T + bias, for an input of any number of dimensions."""
+        if torch.compiler.is_compiling():
+            return self._traced(input)
+        if not input.ndim or input.shape[-1] != self.in_features:
+            return functional.linear(input, self.weight, self.bias)  # which says what is wrong
+        try:
+            product = self._product(input)
+        except REFUSALS as error:
+            raise_unless_refused(error)
+            self.reason = str(error)
+            return functional.linear(input, self.weight, self.bias)
+        self.reason = ""
+        return product
+
+    def _product(self, input: Tensor) -> Tensor:  # noqa: A002
+        bias = cast("Tensor | None", self.bias)
+        extras = {BIAS: bias} if self._fused else {}
+        product = self._matmul(input.reshape(-1, self.in_features), self.weight.T, **extras)
+        product = product if self._fused or bias is None else product + bias
+        return product.reshape(*input.shape[:-1], self.out_features)
+
+    def _traced(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Return the same under torch.compile, which sees no addresses: what is known beforehand decides."""
+        read = (input, *(self.parameters() if self._fused else (self.weight,)))  # else torch adds the bias
+        learns = any(each.requires_grad for each in read)
+        follows = self._differentiable or not (learns and torch.is_grad_enabled())
+        whole = self.in_features * input.element_size() % 16 == 0 and self.weight.is_contiguous()
+        dtypes = input.dtype == self.weight.dtype and self._dtype in (None, input.dtype)
+        on_gpu = input.device.type in ("cuda", "meta")  # the second stands for any
+        if self._traceable and on_gpu and whole and dtypes and follows:
+            return self._product(input)
+        return functional.linear(input, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Return what is shown of the layer between its brackets."""
+        return f"{super().extra_repr()}, kernel={self._kernel_name}"
