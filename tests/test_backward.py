@@ -639,7 +639,7 @@ def test_a_module_with_a_backward_says_that_it_takes_what_requires_grad_without_
 
 @pytest.mark.parametrize("compiling", [False, True])
 def test_a_layer_of_a_module_with_a_backward_is_trained_by_kernels(linear: Modules, compiling: bool) -> None:
-    layer = Linear(16, 24, kernel=linear.forward, device="meta", dtype=BF16)
+    layer = Linear(16, 24, bias=False, kernel=linear.forward, device="meta", dtype=BF16)
     x = leaf(2, 3, 16, dtype=BF16)
     dynamo.reset()
     y = (compiled(layer, fullgraph=True, backend="aot_eager") if compiling else layer)(x)
@@ -723,8 +723,8 @@ def test_gradients_of_every_layout_are_those_of_torch_on_a_gpu(generate: Import,
 @pytest.mark.parametrize("compiling", [False, True])
 def test_a_model_learns_as_torch_s_does_on_a_gpu(linear: Modules, compiling: bool) -> None:
     seeded(0)
-    theirs = torch.nn.Linear(256, 128, device="cuda", dtype=BF16)
-    ours = Linear.of(torch.nn.Linear(256, 128, device="cuda", dtype=BF16), linear.forward)
+    theirs = torch.nn.Linear(256, 128, bias=False, device="cuda", dtype=BF16)
+    ours = Linear.of(torch.nn.Linear(256, 128, bias=False, device="cuda", dtype=BF16), linear.forward)
     ours.load_state_dict(theirs.state_dict())
     dynamo.reset()
     call: Any = compiled(ours, fullgraph=True) if compiling else ours

@@ -3,13 +3,14 @@
 from gemmgen.integrations.inductor import external_matmul
 from gemmgen.integrations.kernels import BIAS, Kernel, can_implement
 from gemmgen.integrations.linear import Linear
-from gemmgen.integrations.replace import LinearLeftWarning, replace_linear
+from gemmgen.integrations.replace import LinearLeftWarning, Replacement, replace_linear
 
 __all__ = [
     "BIAS",
     "Kernel",
     "Linear",
     "LinearLeftWarning",
+    "Replacement",
     "can_implement",
     "external_matmul",
     "replace_linear",

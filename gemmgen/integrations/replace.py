@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self, cast
 
 from torch import Tensor, nn
 
@@ -34,23 +35,45 @@ class _Place(NamedTuple):
     """Qualified, as of ``named_modules``, one for each name of the parent; empty for the model itself."""
 
 
+class Replacement(int):
+    """How many layers ``replace_linear`` replaced, with the names of all that it found.
+
+    Names are qualified, as of ``named_modules``; a layer at several places has one for each.
+    """
+
+    replaced: tuple[str, ...]
+    """The names of the layers that the kernel computes now."""
+    left: Mapping[str, str]
+    """Why each other torch.nn.Linear stays as it is, by its name."""
+
+    def __new__(
+        cls, count: int, replaced: tuple[str, ...] = (), left: Mapping[str, str] | None = None
+    ) -> Self:
+        """Return the number of new layers with the names of their places, and the reasons for the others."""
+        found = super().__new__(cls, count)
+        found.replaced, found.left = replaced, MappingProxyType(dict(left or {}))
+        return found
+
+
 def replace_linear(
     model: nn.Module,
     kernel: Kernel,
     *,
     only: Callable[[str], bool] | None = None,
     left: MutableMapping[str, str] | None = None,
-) -> int:
-    """Let a kernel compute the linear layers of a model; return how many layers were replaced.
+) -> Replacement:
+    """Let a kernel compute the linear layers of a model; return how many were replaced, and which.
 
     `only` says by the qualified name whether a layer is meant; all are without it. Parameters stay the same
     objects. A layer that is at several places of the model is replaced by one new layer at all of them that
     are meant, and counts once. A child of a parent that has several names is meant if one of them is.
 
-    Layers that ``Linear.of`` refuses stay as they are, and a LinearLeftWarning says which and why. With
-    `left` nothing is warned of: the reasons are put there instead, by qualified name, for every
-    torch.nn.Linear that is not replaced. These include layers that `only` does not mean, that have no bias
-    for a kernel with one, or that a kernel computes already, which are never warned of.
+    Layers that ``Linear.of`` refuses stay as they are, and so do those with a bias that the kernel would add
+    to a rounded product. A LinearLeftWarning says which and why, also if nothing was replaced and no layer
+    had a kernel before. With `left` nothing is warned of: the reasons are put there too, by qualified name,
+    for every torch.nn.Linear that is not replaced. These include layers that `only` does not mean, that have
+    no bias for a kernel with one, or that a kernel computes already; a warning names them only if nothing
+    else is to be told.
 
     Raises ValueError for a kernel as the constructor of ``Linear``. The model is then as it was.
     """
@@ -58,12 +81,14 @@ def replace_linear(
     made: dict[int, Linear | str] = {}
     expected: dict[str, str] = {}
     surprising: dict[str, str] = {}
-    placed: list[tuple[_Place, Linear]] = []
+    placed: list[tuple[_Place, str, Linear]] = []
+    had_kernels = False
     for place in _linear_layers(model):
         layer = place.layer
         meant = [name for name in place.names if only is None or place.parent is None or only(name)]
         name = (meant or place.names)[0]
         if isinstance(layer, Linear):
+            had_kernels = True
             expected[name] = f"{layer._kernel_name} computes the layer already"  # pyright: ignore[reportPrivateUsage]
         elif place.parent is None:
             surprising[name] = "the model is itself the layer, and nothing holds it: use Linear.of"
@@ -76,7 +101,7 @@ def replace_linear(
                 made[id(layer)] = _made_of(layer, kernel)
             found = made[id(layer)]
             if isinstance(found, Linear):
-                placed.append((place, found))
+                placed.append((place, name, found))
             else:
                 surprising[name] = found
     # First what may raise: a model is replaced as a whole or stays as it was.
@@ -84,9 +109,13 @@ def replace_linear(
         left.update(expected | surprising)
     elif surprising:
         warnings.warn(_told(surprising), LinearLeftWarning, stacklevel=2)
-    for place, new in placed:
+    elif not placed and not had_kernels:
+        told = _told(expected) if expected else "the model has no torch.nn.Linear"
+        warnings.warn(f"replace_linear replaced nothing: {told}", LinearLeftWarning, stacklevel=2)
+    for place, _, new in placed:
         setattr(place.parent, place.attribute, new)
-    return len({id(new) for _, new in placed})
+    names = tuple(name for _, name, _ in placed)
+    return Replacement(len({id(new) for _, _, new in placed}), names, expected | surprising)
 
 
 def _linear_layers(model: nn.Module) -> list[_Place]:
@@ -108,9 +137,10 @@ def _linear_layers(model: nn.Module) -> list[_Place]:
 def _made_of(layer: nn.Linear, kernel: Kernel) -> Linear | str:
     """Return the layer of a kernel, or why there is none."""
     try:
-        return Linear.of(layer, kernel)
+        made = Linear.of(layer, kernel)
     except LayerError as error:
         return str(error)
+    return made.why_never() or made
 
 
 def _told(reasons: Mapping[str, str]) -> str:

@@ -1,0 +1,83 @@
+"""The operator that torch.compile and torch.export see of a layer: a kernel, or torch where it refuses.
+
+Whether a kernel takes a tensor depends on its address and strides too, and torch guards no addresses. So the
+choice is made when the operator runs, as it is without a compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final, cast
+
+import torch
+from torch import Tag, Tensor
+from torch.nn import functional
+from torch.utils import flop_counter
+
+from gemmgen.integrations.kernels import BIAS, REFUSALS, Kernel, name_of, raise_unless_refused
+
+NAMESPACE: Final = "gemmgen_integrations"
+"""Not that of modules, one of which may have the name of this operator."""
+ROW_BYTES: Final = 16
+"""The rows of a kernel's D are multiples of these bytes apart."""
+matmuls: dict[str, Callable[..., Tensor]] = {}
+"""The function of each kernel that a layer has had in this process, by the kernel's name."""
+
+
+def remember(kernel: Kernel) -> None:
+    """Let the operator find a kernel by its name; a later one of the same name takes its place."""
+    matmuls[name_of(kernel)] = kernel.matmul
+
+
+def find(name: str) -> Callable[..., Tensor]:
+    """Return the function of a kernel; one that no layer of this process has had is imported by its name."""
+    if name not in matmuls:
+        matmuls[name] = import_module(name).matmul
+    return matmuls[name]
+
+
+def compute(input: Tensor, weight: Tensor, bias: Tensor | None, kernel: str) -> Tensor:  # noqa: A002
+    """Return input [M, K] @ weight [N, K].T + bias [N] with rows of whole 16-byte units."""
+    extras = {} if bias is None else {BIAS: bias}
+    try:
+        d = find(kernel)(input, weight.T, **extras)
+    except REFUSALS as error:
+        raise_unless_refused(error)
+        d = functional.linear(input, weight, bias)
+    wanted = shape(input, weight, bias, kernel, device="meta")
+    return (
+        d if d.stride() == wanted.stride() or d.shape[0] <= 1 else shape(input, weight, bias, kernel).copy_(d)
+    )
+
+
+def shape(
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    bias: Tensor | None,  # noqa: ARG001 - the operator's signature
+    kernel: str,  # noqa: ARG001
+    *,
+    device: str | None = None,
+) -> Tensor:
+    """Return D [M, N] before anything is written to it."""
+    unit = ROW_BYTES // input.dtype.itemsize
+    columns = weight.shape[0]
+    rows = -(-columns // unit) * unit
+    return input.new_empty((input.shape[0], rows), device=device or input.device)[:, :columns]
+
+
+def count_flops(input: Any, weight: Any, *_: object, **__: object) -> int:  # noqa: A002
+    """Return 2 M N K, which torch's FlopCounterMode adds up, by the shapes of input and weight."""
+    m, k = input
+    return 2 * m * k * weight[0]
+
+
+LIBRARY: Final[Any] = torch.library.Library(NAMESPACE, "FRAGMENT")
+LIBRARY.define(
+    "linear(Tensor input, Tensor weight, Tensor? bias, str kernel) -> Tensor",
+    tags=(Tag.pt2_compliant_tag, Tag.needs_exact_strides),
+)
+LIBRARY.impl("linear", compute, "CompositeExplicitAutograd")
+LIBRARY.impl("linear", shape, "Meta")
+linear: Final[Any] = cast(Any, torch.ops).gemmgen_integrations.linear
+cast(Any, flop_counter).register_flop_formula(linear)(count_flops)
