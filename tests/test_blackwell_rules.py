@@ -294,8 +294,8 @@ def test_four_warps_read_tensor_memory_and_no_others_do(built: Built) -> None:
     _, text = built
     assert '"num_warps": 4,' in text
     bodies = dict(re.findall(r"^def (\w+)(\(.*?)(?=^def |\Z)", text, re.DOTALL | re.MULTILINE))
-    assert [name for name, body in bodies.items() if re.search(r"accumulator.*\.load\(\)", body)] == ["drain"]
-    assert [name for name, body in bodies.items() if " drain(" in body] == ["epilogue_partition"]
+    assert [name for name, body in bodies.items() if re.search(r"accumulator.*\.load\(\)", body)] == ["store"]
+    assert [name for name, body in bodies.items() if " store(" in body] == ["epilogue_partition"]
 
 
 def test_a_slice_of_an_accumulator_is_one_of_equal_parts(built: Built) -> None:

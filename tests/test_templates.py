@@ -12,16 +12,8 @@ DEVICE = ("shared", "walks", "wgmma", "tcgen05")
 """The folders of templates for code on the GPU."""
 MOST_SHARED = 0.6
 SIMILAR = {
-    ("shared/load_c", "shared/load_c_subtile"),
-    ("shared/load_c_subtile", "shared/load_c_subtile_ring"),
-    ("shared/store_subtile", "shared/store_tile"),
     ("shared/tile_order_grouped_m", "shared/tile_order_snake_m"),
     ("shared/tile_order_grouped_n", "shared/tile_order_snake_n"),
-    ("tcgen05/drain_halves_loading", "wgmma/store_halves_loading"),
-    ("tcgen05/drain_subtiles", "tcgen05/drain_subtiles_ring"),
-    ("tcgen05/drain_subtiles_loading", "tcgen05/drain_subtiles_refilling"),
-    ("tcgen05/drain_subtiles_loading", "tcgen05/drain_subtiles_refilling_ring"),
-    ("tcgen05/drain_whole", "tcgen05/drain_whole_loading"),
     ("tcgen05/epilogue_partition_launch_control", "tcgen05/epilogue_partition_launch_control_accumulators"),
     ("tcgen05/epilogue_partition_launch_control", "tcgen05/epilogue_partition_persistent"),
     (
@@ -46,10 +38,6 @@ SIMILAR = {
     ("wgmma/piece_origin", "wgmma/piece_origin_cluster"),
     ("wgmma/producer_early", "wgmma/producer_early_multicast"),
     ("wgmma/refill_in_order", "wgmma/refill_promoted"),
-    ("wgmma/store_staggered", "wgmma/store_staggered_ring"),
-    ("wgmma/store_subtiles", "wgmma/store_subtiles_loading"),
-    ("wgmma/store_subtiles", "wgmma/store_subtiles_ring"),
-    ("wgmma/store_subtiles_loading", "wgmma/store_subtiles_ring"),
 }
 """Pairs that share more, and have to be merged yet: no pair is added."""
 

@@ -99,17 +99,9 @@ class BlackwellView(KernelView):
         parts += ["tcgen05/as_matrix"] if plan.block_scaled else []
         parts.append(f"tcgen05/multiply{scaled}")
         parts.append(f"tcgen05/mma_partition_{plan.schedule_kind}{several}")
-        parts += [*self.epilogue.functions, self.epilogue.leaf_part, f"tcgen05/drain_{self._drain}"]
+        parts += [*self.epilogue.functions, *self.epilogue.store_parts]
         parts.append(f"tcgen05/epilogue_partition_{plan.schedule_kind}{several}")
         return tuple(f"{part}.py.j2" for part in (*parts, "shared/kernel_specialized"))
-
-    @property
-    def _drain(self) -> str:
-        if self.plan.subtiles <= 2:
-            return f"{'halves' if self.plan.subtiles == 2 else 'whole'}{'_loading' * self.epilogue.loads}"
-        kind = "_refilling" if self.epilogue.refills else "_loading" * self.epilogue.loads
-        ring = "_ring" if self.plan.epilogue_buffers > 1 and kind != "_loading" else ""
-        return f"subtiles{kind}{ring}"
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -233,21 +225,14 @@ class BlackwellView(KernelView):
     # --- the epilogue
 
     @property
-    def drain_parameters(self) -> str:
-        """What converting and storing a tile takes."""
-        own = ("buffers",) if self.epilogue.loads else ()
-        sums = ("accumulator", "accumulator_empty")
-        return ", ".join(("args", *own, "row", "column", *sums, *self.epilogue.passed_on))
-
-    @property
-    def call_drain(self) -> str:
+    def call_store(self) -> str:
         """The call that does it."""
         accumulator, slot = self.plan.resources.accumulator.name, ""
         if self.plan.accumulators > 1:
             slot = ".index(sums.slot)"
         own = (self.own_value,) if self.epilogue.loads else ()
         sums = (f"args.{accumulator}{slot}", f"args.accumulator_empty{slot}")
-        return fit("drain(", ("args", *own, "row", "column", *sums, *self.epilogue.passed_on), ")", indent=8)
+        return fit("store(", ("args", *own, "row", "column", *sums, *self.epilogue.passed_on), ")", indent=8)
 
     # --- tensor memory
 

@@ -1,126 +1,19 @@
-"""The epilogue of a module: what it reads besides the accumulator, and what it does, step by step."""
+"""The epilogue of a module: how a tile is stored, and the templates of what computes and loads for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
 
-from gemmgen.plan.kernel import Kernel
-from gemmgen.problem.epilogue import (
-    ATOM_RANK,
-    TIMES,
-    Acc,
-    Call,
-    Epilogue,
-    Load,
-    Number,
-    Spelled,
-    Spelling,
-)
+from gemmgen.problem.epilogue import Load
 from gemmgen.problem.operations import OPERATIONS
-from gemmgen.render.overview import LINE_LENGTH, fit, fit_sum
-from gemmgen.render.statements import Statement, statements
+from gemmgen.render.runs import Runs
+from gemmgen.render.steps import Part, StepsView
 
 
 @dataclass(frozen=True)
-class Part:
-    """Some lines of the epilogue's function."""
-
-    template: str
-    statement: str = ""
-    """What it does, if that is one statement."""
-    load: Load | None = None
-    """What it loads, if it does."""
-    widened: str = ""
-    """What converts that to fp32, if anything has to."""
-
-    @property
-    def name(self) -> str:
-        """The tensor that it loads."""
-        return self.load.tensor if self.load else ""
-
-    @property
-    def along(self) -> str:
-        """The indices of a vector's elements."""
-        return "rows" if OPERATIONS[self.name].along == "m" else "columns"
-
-    @property
-    def inside(self) -> str:
-        """Which of them it has."""
-        return f"{self.along} < args.{OPERATIONS[self.name].along}"
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A number of the epilogue, as a constant of the module."""
-
-    name: str
-    value: float
-    meaning: str
-
-
-def constants_of(epilogue: Epilogue) -> dict[Call, Constant]:
-    """Return the constant of each product and sum with a number, of which -1 and 1 need none."""
-    found: dict[Call, Constant] = {}
-    for node in epilogue.nodes:
-        match node:
-            case Call("times", (Number(value), Acc())):
-                kind, meaning = "ALPHA", "factor of A @ B"
-            case Call("times", (Number(value), Load("c"))):
-                kind, meaning = "BETA", "factor of C"
-            case Call("times", (Number(value), _)):
-                kind, meaning = "FACTOR", "factor in the epilogue"
-            case Call("plus", (_, Number(value))):
-                kind, meaning = "SUMMAND", "summand in the epilogue"
-            case _:
-                continue
-        if node.op == TIMES and abs(value) == 1:
-            continue
-        count = sum(constant.meaning == meaning for constant in found.values())
-        found[node] = Constant(f"{kind}_{count + 1}" if count else kind, value, meaning)
-    return found
-
-
-@dataclass(frozen=True)
-class Device(Spelling):
-    """How values are written in a kernel, where what is loaded has a variable of its name."""
-
-    constants: Mapping[Call, Constant]
-    loads: Mapping[Load, str]
-
-    def load(self, load: Load) -> Spelled:
-        """Return what is loaded, as it broadcasts to a tile."""
-        return self.loads[load], ATOM_RANK
-
-    def stated(self, call: Call) -> Spelled:
-        """Return the constant of a number."""
-        return self.constants[call].name, ATOM_RANK
-
-    def activation(self, call: Call, argument: Spelled) -> Spelled:
-        """Return the call of its function, which has its parameters as constants."""
-        return f"{call.op}({argument[0]})", ATOM_RANK
-
-
-@dataclass(frozen=True)
-class EpilogueView:
+class EpilogueView(StepsView):
     """The epilogue's functions as the templates see them."""
-
-    plan: Kernel
-
-    # --- constants and parts
-
-    @property
-    def constants(self) -> tuple[tuple[str, str, str], ...]:
-        """The name, value and meaning of each number that has a constant, and of each parameter."""
-        problem = self.plan.problem
-        numbers = constants_of(problem.epilogue).values()
-        stated = tuple((each.name, repr(each.value), each.meaning) for each in numbers)
-        parameters = tuple(
-            (OPERATIONS[found.op].constant(found.name), repr(found.value), found.parameter.meaning)
-            for found in problem.parameters
-        )
-        return (*stated, *parameters)
 
     @property
     def subtile_constants(self) -> Iterator[tuple[str, int, str]]:
@@ -146,124 +39,16 @@ class EpilogueView:
         return bool(self.plan.tensor_memory.buffers)
 
     @property
-    def activations(self) -> tuple[str, ...]:
-        """The activation functions, each once."""
-        return tuple(dict.fromkeys(call.op for call in self.plan.problem.epilogue.activations))
-
-    @property
-    def divides(self) -> bool:
-        """Whether an activation needs a quotient, which is libdevice's fast one."""
-        return any(op.register_class == "quotient" for op in self.plan.problem.operations)
-
-    @property
-    def loads(self) -> bool:
-        """Whether a tile's epilogue needs more than the accumulator."""
-        return bool(self.plan.problem.c or self.plan.problem.vectors)
-
-    @property
     def functions(self) -> Iterator[str]:
         """The templates of what loads the operands and computes, callees first."""
-        plan, problem = self.plan, self.plan.problem
+        problem = self.plan.problem
         if problem.c:
-            ring = "_ring" if plan.epilogue_buffers > 1 else ""
-            yield f"shared/load_c_subtile{ring}" if plan.subtiles > 1 else "shared/load_c"
+            yield "shared/load_c"
         if problem.vectors:
             yield "shared/load_vectors"
         yield from (f"shared/activation_{name}" for name in self.activations)
         if problem.transforms:
             yield "shared/epilogue"
-
-    # --- the steps
-
-    @property
-    def parts(self) -> Iterator[Part]:
-        """What lies between accumulator and conversion, in order; the last part returns the tile."""
-        problem = self.plan.problem
-        if problem.accumulator.name != "fp32":
-            yield Part("statement", "tile = tile.to(gl.float32)")
-        *others, last = self._statements
-        for statement in others:
-            yield from self._loads_of(statement)
-            yield Part("statement", str(statement))
-        yield from self._loads_of(last)
-        if last.operator == "=":
-            yield Part("statement", f"return {last.value}")
-        else:
-            yield Part("statement", str(last))
-            yield Part("statement", "return tile")
-
-    def _loads_of(self, statement: Statement) -> Iterator[Part]:
-        return (self._load(load) for load in statement.loads if load.operand != "scalar")
-
-    @property
-    def _statements(self) -> tuple[Statement, ...]:
-        epilogue = self.plan.problem.epilogue
-        loads = {Load(tensor): self._loaded(Load(tensor)) for tensor in epilogue.loads}
-        return statements(epilogue, Device(constants_of(epilogue), loads), "tile")
-
-    def _widened(self, load: Load) -> str:
-        """Return what converts what is loaded to fp32."""
-        problem = self.plan.problem
-        dtype = problem.c if load.operand == "matrix" else problem.vector_dtype(load.tensor)
-        return "" if dtype is None or dtype.name == "fp32" else ".to(gl.float32)"
-
-    def _load(self, load: Load) -> Part:
-        """Return the lines that load an operand, or find it in shared memory."""
-        return Part("c" if load.operand == "matrix" else load.operand, load=load, widened=self._widened(load))
-
-    def _loaded(self, load: Load) -> str:
-        """Return what is loaded as it broadcasts to a tile."""
-        match load.operand:
-            case "row":
-                return f"{load.tensor}[:, None]"
-            case "column":
-                values = f"{load.tensor}.load(gl.SliceLayout(0, tile.type.layout))"
-                return f"{values}{self._widened(load)}[None, :]"
-            case _:
-                return load.tensor
-
-    @property
-    def columns(self) -> str:
-        """What selects a sub-tile's columns of a row of values."""
-        return ".slice(subtile * SUBTILE_N, SUBTILE_N)" if self.plan.subtiles > 1 else ""
-
-    # --- parameters
-
-    @property
-    def _numbered(self) -> bool:
-        """Whether the operations on a sub-tile depend on which one it is."""
-        problem = self.plan.problem
-        columns = any(OPERATIONS[vector].along == "n" for vector in problem.vectors)
-        return self.plan.subtiles > 1 and (columns or bool(problem.c and (self.refills or self.buffer)))
-
-    @property
-    def _scalar(self) -> tuple[str, ...]:
-        return ("tensor_scale",) if self.plan.problem.scalar else ()
-
-    @property
-    def parameters(self) -> str:
-        """What the function that does them takes."""
-        return ", ".join(
-            (
-                "tile",
-                *(("subtile: gl.constexpr",) if self._numbered else ()),
-                *(("buffers",) if self.loads else ()),
-                *self._scalar,
-                *(("phase",) if self._c_phased else ()),
-            )
-        )
-
-    def call(self, tile: str, subtile: int | str = "") -> str:
-        """Return the call on an accumulator, or on a part of it."""
-        number = (str(subtile),) if self._numbered else ()
-        buffers = ("buffers",) if self.loads else ()
-        phase = ("phase",) if self._c_phased else ()
-        return f"epilogue({', '.join((tile, *number, *buffers, *self._scalar, *phase))})"
-
-    @property
-    def store_parameters(self) -> str:
-        """What the function that stores a tile takes."""
-        return ", ".join(("args", self.own, "row", "column", self.sums, *self.passed_on))
 
     @property
     def sums(self) -> str:
@@ -281,11 +66,6 @@ class EpilogueView:
         return tuple(columns // self.plan.subtile_n for columns in self.plan.column_parts)
 
     @property
-    def subtiles_of_parts(self) -> str:
-        """The sub-tiles of a consumer's parts; a part that is one sub-tile is not split."""
-        return "split_columns(accumulators)" if max(self.counts_of_parts) > 1 else "accumulators"
-
-    @property
     def split_summary(self) -> str:
         """What the function that splits the parts returns."""
         if self.staggered:
@@ -293,27 +73,15 @@ class EpilogueView:
         return "The columns of all parts as SUBTILES tiles, from left to right."
 
     @property
-    def split_parts(self) -> str:
-        """The statements that return the sub-tiles of all parts of a tile."""
-        parts = [
-            f"split_part(accumulators[{i}], halvings={count.bit_length() - 1})"
-            for i, count in enumerate(self.counts_of_parts)
-        ]
-        if self.staggered:
-            *common, own = parts
-            split = f"{_sum_of('subtiles =', common)}\n    if len(accumulators) == PARTS:"
-            return f"{split}\n        subtiles += {own}\n    return subtiles"
-        return _sum_of("return", parts)
+    def halvings_of_parts(self) -> tuple[int, ...]:
+        """How often each part is halved, of those that all consumers have."""
+        counts = self.counts_of_parts[:-1] if self.staggered else self.counts_of_parts
+        return tuple(count.bit_length() - 1 for count in counts)
 
     @property
-    def own(self) -> str:
-        """What a store needs of what each consumer has of its own."""
-        return "buffers" if self.loads else "d_smem"
-
-    @property
-    def passed_on(self) -> tuple[str, ...]:
-        """What a store passes on to the epilogue."""
-        return (*self._scalar, *(("phase",) if self.phased else ()))
+    def halvings_of_own_part(self) -> int:
+        """How often the part is halved that one of two consumers has alone."""
+        return self.counts_of_parts[-1].bit_length() - 1
 
     # --- stores
 
@@ -324,14 +92,10 @@ class EpilogueView:
             return "buffers.d_smem"
         return "args.d_smem" if self.unrolled else "d_smem"
 
-    def d_half(self, half: Literal[0, 1]) -> str:
-        """Return the buffer of D that takes the left or the right half of a tile."""
-        return f"{self.d_smem}.index({half})" if self.plan.epilogue_buffers > 1 else self.d_smem
-
-    def d_subtile(self, number: str) -> str:
-        """Return the buffer of D that takes the sub-tile of this number."""
-        several = self.plan.epilogue_buffers > 1
-        return f"{self.d_smem}.index({number} % EPILOGUE_BUFFERS)" if several else self.d_smem
+    @property
+    def d_subtile(self) -> str:
+        """The buffer of D that takes a sub-tile."""
+        return "d_subtile" if self.plan.epilogue_buffers > 1 else self.d_smem
 
     @property
     def leaf(self) -> str:
@@ -351,16 +115,6 @@ class EpilogueView:
         return "".join(f", {name}" for name in self._scalar) if self.computes else ""
 
     @property
-    def leaf_part(self) -> str:
-        """The template of that function."""
-        return "shared/store_subtile" if self.plan.subtiles > 1 else "shared/store_tile"
-
-    @property
-    def reuses_buffers(self) -> bool:
-        """Whether a program stores several tiles, and so each through buffers that an earlier one was in."""
-        return self.plan.schedule_kind in ("persistent", "launch_control")
-
-    @property
     def rings_anew(self) -> bool:
         """Whether tiles that follow one another use buffers unequally often; each begins with the first."""
         widest = self.plan.subtiles
@@ -369,115 +123,80 @@ class EpilogueView:
         return uneven and self.reuses_buffers
 
     @property
-    def buffer_comment(self) -> str:
-        """The template that says which store must have read a buffer of several."""
-        of_other_tiles = self.reuses_buffers and not self.rings_anew
-        return f"shared/buffer_{'reused' if of_other_tiles else 'once'}.py.j2"
+    def awaits_buffer(self) -> bool:
+        """Whether an earlier store, of this tile or of another one, may still read the buffer."""
+        return not self.plan.frees_buffers_early and (self.plan.subtiles > 1 or self.reuses_buffers)
 
     @property
-    def waits_between_halves(self) -> bool:
-        """Whether both halves of a tile are stored through one buffer, one after the other."""
-        return self.plan.frees_buffers_early and self.plan.epilogue_buffers == 1
+    def buffer_comment(self) -> str:
+        """The template that says which store must have read a buffer."""
+        which = "of_tile"
+        if self.plan.subtiles > 1:
+            which = "reused" if self.reuses_buffers and not self.rings_anew else "once"
+        return f"shared/store/buffer_{which}.py.j2"
 
     @property
     def stores_in_flight(self) -> str:
         """The later stores that need not be complete when a buffer is used again."""
         return "EPILOGUE_BUFFERS - 1" if self.plan.epilogue_buffers > 1 else "0"
 
-    # --- loads
+    @property
+    def store_parts(self) -> Iterator[str]:
+        """The templates of what stores a tile, callees first."""
+        yield "shared/store/convert"
+        if self.leaf != "store":
+            yield "shared/store/store"
 
     @property
-    def refills(self) -> bool:
-        """Whether a buffer of C holds several parts of one tile, one after the other."""
-        return self.plan.problem.c is not None and self.plan.epilogue_buffers < self.plan.subtiles
-
-    @property
-    def buffers(self) -> str:
-        """The number of buffers of C as the module writes it."""
-        return "EPILOGUE_BUFFERS" if self.plan.epilogue_buffers > 1 else "1"
-
-    @property
-    def buffer(self) -> str:
-        """What selects a sub-tile's buffer of C."""
-        return ".index(subtile % EPILOGUE_BUFFERS)" if self.plan.epilogue_buffers > 1 else ""
-
-    @property
-    def _c_phased(self) -> bool:
-        """Whether C's barriers complete an odd number of phases for each tile."""
-        rounds = self.plan.subtiles // self.plan.epilogue_buffers
-        return self.plan.problem.c is not None and rounds % 2 == 1 and self.reuses_buffers
-
-    @property
-    def phased(self) -> bool:
-        """Whether the phases of the epilogue's barriers differ from tile to tile."""
-        return self._c_phased or (bool(self.plan.problem.vectors) and self.reuses_buffers)
-
-    @property
-    def vectors_phase(self) -> str:
-        """The phase in which a tile's row and column operands arrive."""
-        return "phase" if self.reuses_buffers else "0"
-
-    @property
-    def c_phase(self) -> str:
-        """The phase in which a part of C arrives."""
-        if self.refills:
-            lap = f"subtile // {self.buffers}" if self.plan.epilogue_buffers > 1 else "subtile"
-            return f"(phase + {lap}) & 1" if self._c_phased else f"{lap} & 1"
-        return "phase" if self.reuses_buffers else "0"
-
-    @property
-    def await_c(self) -> str:
-        """The statement that awaits a sub-tile of C."""
-        return fit("mbarrier.wait(", (f"buffers.c_ready{self.buffer}", self.c_phase), ")", indent=4)
-
-    @property
-    def c_phases(self) -> str:
-        """What the phases of C's barriers are."""
-        if self.refills:
-            number = "an odd" if self._c_phased else "an even"
-            again = f", {number} number of them in a tile" if self.reuses_buffers else ""
-            return f"Each sub-tile that a buffer receives is a phase of its barrier{again}."
-        if self.reuses_buffers:
-            return "Each tile is a phase of the barrier."
-        return "The barrier's first phase, of the only load into this buffer."
-
-    @property
-    def earlier_reads(self) -> str:
-        """What a load of the epilogue's operands must come after."""
-        if self.reuses_buffers or self.refills:
-            return (
-                "The threads have read what the buffer held: order their reads before TMA's write, which goes"
+    def store_parameters(self) -> str:
+        """What the function that stores a tile takes."""
+        if self.unrolled:
+            own = ("buffers",) if self.loads else ()
+            return ", ".join(
+                ("args", *own, "row", "column", "accumulator", "accumulator_empty", *self.passed_on)
             )
-        return "Order whatever the threads did in this shared memory before TMA's write into it, which goes"
+        return ", ".join(("args", self.own, "row", "column", self.sums, *self.passed_on))
 
     @property
-    def expect_vectors(self) -> str:
-        """The statement that awaits the bytes of all rows and columns."""
-        each = [f"args.{vector}_desc.nbytes_per_cta" for vector in self.plan.problem.vectors]
-        return fit_sum("mbarrier.expect(", "buffers.vectors_ready", each, indent=4)
+    def store_summary(self) -> str:
+        """What that function does."""
+        sums = "an accumulator"
+        if self.plan.composed:
+            sums = "the sums of a consumer's parts" if self.staggered else "the sums of all parts"
+        by = " by sub-tiles" if self.plan.subtiles > 1 else ""
+        by = " by halves of its columns" if self._halved else by
+        run = "last stores still run" if self.plan.epilogue_buffers > 1 else "last store still runs"
+        run = run if by else "store still runs"
+        return f"Store {sums}{by}; the {run} on return."
 
     @property
-    def _vector_axes(self) -> tuple[str, ...]:
-        """The dimensions along which the vectors lie."""
-        axes = {OPERATIONS[vector].along for vector in self.plan.problem.vectors}
-        return tuple(axis for axis in ("m", "n") if axis in axes)
+    def _halved(self) -> bool:
+        """Whether a tile is stored by halves, which have names."""
+        return self.plan.subtiles == 2 and not self.plan.composed
 
     @property
-    def vector_place(self) -> str:
-        """What the function that loads the vectors takes."""
-        names = ("row" if axis == "m" else "column" for axis in self._vector_axes)
-        return ", ".join(("args", "buffers", *names))
-
-    def vector_origin(self, row: str, column: str) -> str:
-        """Return where the vectors begin of a tile that has this first row and column."""
-        return ", ".join(row if axis == "m" else column for axis in self._vector_axes)
+    def subtiles_of_sums(self) -> str:
+        """The sub-tiles of a consumer's sums; parts that are one sub-tile each are not split."""
+        return (
+            "accumulators"
+            if self.plan.composed and max(self.counts_of_parts) == 1
+            else f"split_columns({self.sums})"
+        )
 
     @property
-    def loads_c(self) -> Literal["", "one", "ring"]:
-        """How many parts of C start loading before the K loop: none, one, or a ring of them."""
-        if not self.plan.problem.c:
-            return ""
-        return "ring" if self.plan.subtiles > 1 and self.plan.epilogue_buffers > 1 else "one"
+    def before_runs(self) -> Iterator[str]:
+        """The templates of what it does before it stores any sub-tile."""
+        if self.plan.subtiles > 1 and not self.unrolled:
+            yield f"wgmma/store/{'halves' if self._halved else 'subtiles'}.py.j2"
+        if self.plan.problem.vectors:
+            yield "shared/store/await_vectors.py.j2"
+        if self.plan.subtiles > 1 and self.rings_anew:
+            yield "shared/store/ring_anew.py.j2"
+
+    @property
+    def runs(self) -> Runs:
+        """The sub-tiles of a tile, by what is done with them, from left to right."""
+        return Runs(self.plan, self.loads, self.refills)
 
 
 @dataclass(frozen=True)
@@ -527,11 +246,3 @@ class ReadingEpilogueView(EpilogueView):
     def call(self, tile: str, subtile: int | str = "") -> str:  # noqa: ARG002  a tile is whole here
         """Return the call on a piece of a tile."""
         return f"epilogue({', '.join((tile, *self._places, *self._scalar))})"
-
-
-def _sum_of(statement: str, parts: list[str]) -> str:
-    """Return a statement of a sum, in as many lines as it takes."""
-    line = f"{statement} {' + '.join(parts)}"
-    if 4 + len(line) <= LINE_LENGTH:
-        return line
-    return fit(f"{statement} (", ["\n        + ".join(parts)], ")", indent=4)

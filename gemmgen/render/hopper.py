@@ -276,18 +276,7 @@ class HopperView(KernelView):
             yield "wgmma/split_parts"
         elif plan.subtiles > 2:
             yield "wgmma/split_columns"
-        yield self.epilogue.leaf_part
-        loading = "_loading" if self.epilogue.loads else ""
-        if plan.staggered:
-            yield f"wgmma/store_staggered{'_ring' if plan.epilogue_buffers > 1 else ''}"
-        elif plan.subtiles > 2:
-            kind = "_refilling" if self.epilogue.refills else loading
-            ring = "_ring" if plan.epilogue_buffers > 1 and kind != "_loading" else ""
-            yield f"wgmma/store_subtiles{kind}{ring}"
-        elif plan.subtiles == 2:
-            yield f"wgmma/store_halves{loading}"
-        elif self.epilogue.loads:
-            yield "wgmma/store_whole_loading"
+        yield from self.epilogue.store_parts
 
     @property
     def hopper_imports(self) -> str:
@@ -681,11 +670,6 @@ class HopperView(KernelView):
     def sums(self) -> str:
         """The sums of a tile, or of all its parts."""
         return self.epilogue.sums
-
-    @property
-    def stored(self) -> str:
-        """What of a tile is stored, in words."""
-        return "the sums of all parts" if self.plan.composed else "an accumulator"
 
     @property
     def part_tiles(self) -> str:

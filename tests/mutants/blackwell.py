@@ -240,7 +240,7 @@ C_RING_WAIT = (
 C_HALF_WAIT = "mbarrier.wait(buffers.c_ready, subtile & 1)"
 VECTORS_WAIT = "mbarrier.wait(buffers.vectors_ready, phase)"
 VECTORS_LOAD = "        load_vectors(args, args.buffers, row, column)\n"
-LEFT = "    left = epilogue(left, 0, buffers)\n"
+LEFT = "    tile = epilogue(tile, 0, buffers)\n"
 C_FENCE = "    fence_async_shared()\n    mbarrier.expect(buffers.c_ready"
 TMA_STORE = "tma.async_store("
 STORE_FENCE = f"    fence_async_shared()\n    {TMA_STORE}"

@@ -247,7 +247,7 @@ C_WAIT = f"    mbarrier.wait(buffers.c_ready.index(subtile % EPILOGUE_BUFFERS), 
 C_LOAD = "tma.async_load(args.c_desc"
 LAST_SUBTILES = (
     "EPILOGUE_BUFFERS, SUBTILES):\n        tile = epilogue(subtiles[i], i, buffers)\n"
-    "        store_subtile(args, buffers.d_smem.index(i % EPILOGUE_BUFFERS)"
+    "        d_subtile = buffers.d_smem.index(i % EPILOGUE_BUFFERS)"
 )
 RING_OF_C = {
     "residual_parity_flipped": residual(
@@ -424,7 +424,7 @@ SUBTILE_READ = "= accumulator.slice("
 TCGEN05_MMA, SCALED_MMA = "tcgen05_mma(", "tcgen05_mma_scaled("
 COMMIT = "tcgen05_commit(args.accumulator_ready.index(sums.slot))"
 FREES = "mbarriers=[args.load_empty.index(ring.slot)]"
-DRAIN = "        drain(args, row, column, args.accumulator, args.accumulator_empty)\n"
+DRAIN = "        store(args, row, column, args.accumulator, args.accumulator_empty)\n"
 COPY_A = "        tcgen05_copy(as_matrix(args.a_scale_smem.index(ring.slot)), args.a_scale_tmem)\n"
 COPY_B = COPY_A.replace("a_scale", "b_scale")
 PAIRS_MULTIPLY = "        ring = multiply(args, args.accumulator, ring)\n"

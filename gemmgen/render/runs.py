@@ -1,0 +1,135 @@
+"""How the sub-tiles of a tile follow one another, and what is done with each: the parts of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.plan.kernel import Kernel
+
+LAST = "SUBTILES - 1"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Sub-tiles that are treated alike, one after the other, or a single one."""
+
+    number: str
+    """Of a sub-tile: a number, or the variable of the loop; empty of a tile that is stored whole."""
+    numbers: str
+    """The arguments of the loop's range, empty of a single sub-tile."""
+    column: str
+    """Where a sub-tile begins."""
+    sums: str
+    """What holds its sums."""
+    tile: str
+    """What is converted: these sums, or what the epilogue made of them."""
+    refilled: str
+    """The later sub-tile of C that its buffer takes."""
+    steps: tuple[str, ...]
+    """The templates of what is done with it, in order."""
+    ahead: tuple[str, ...] = ()
+    """The templates of what is done before the first of them."""
+
+    @property
+    def template(self) -> str:
+        """The template of all of its sub-tiles."""
+        return f"shared/store/{'several' if self.numbers else 'one'}.py.j2"
+
+    @property
+    def offset(self) -> str:
+        """The columns before it in its tile."""
+        return self.column.removeprefix("column").removeprefix(" + ") or "0"
+
+    @property
+    def slot(self) -> str:
+        """Its buffer in the ring of buffers: there are at least two, so numbers need no remainder."""
+        if self.number.isdigit():
+            return self.number
+        number = f"({self.number})" if " " in self.number else self.number
+        return f"{number} % EPILOGUE_BUFFERS"
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a tile; each part of what is done with a sub-tile is decided by itself."""
+
+    plan: Kernel
+    loads: bool
+    """Whether the epilogue reads more than the sums: then it is computed here, not where a tile is stored."""
+    refills: bool
+    """Whether a buffer of C takes several sub-tiles of a tile."""
+
+    @cached_property
+    def from_tensor_memory(self) -> bool:
+        """Whether sums are read there, sub-tile by sub-tile, and make room for others when all are read."""
+        return bool(self.plan.tensor_memory.buffers)
+
+    def __iter__(self) -> Iterator[Run]:
+        subtiles, ring = self.plan.subtiles, self.plan.epilogue_buffers > 1
+        if self.plan.tiles_together > 1:
+            yield self._run("i", "SUBTILES", "first + i * SUBTILE_N", ahead="wgmma/store/common_column")
+            numbers, column = "SUBTILES, len(subtiles)", "own + (i - SUBTILES) * SUBTILE_N"
+            yield self._run("i", numbers, column, ahead="wgmma/store/own_column")
+        elif subtiles == 1:
+            yield self._run("", "", "column", is_last=True)
+        elif subtiles == 2:
+            yield self._run("0", "", "column", refilled="1" * self.refills)
+            yield self._run("1", "", "column + SUBTILE_N", is_last=True)
+        else:
+            yield from self._many(ring=ring)
+
+    def _many(self, *, ring: bool) -> Iterator[Run]:
+        """Return the runs of more than two: those whose buffers are refilled, the others, and the last."""
+        lone_last = self.from_tensor_memory or (self.refills and not ring)
+        column, end = "column + i * SUBTILE_N", LAST if lone_last else "SUBTILES"
+        if self.refills:
+            depth = "EPILOGUE_BUFFERS" if ring else "1"
+            first = f"SUBTILES - {depth}"
+            yield self._run("i", first, column, refilled=f"i + {depth}")
+            if ring:
+                yield self._run("i", f"{first}, {end}", column)
+        else:
+            yield self._run("i", end, column)
+        if lone_last:
+            yield self._run(LAST, "", f"column + ({LAST}) * SUBTILE_N", is_last=True)
+
+    def _run(
+        self,
+        number: str,
+        numbers: str,
+        column: str,
+        *,
+        refilled: str = "",
+        is_last: bool = False,
+        ahead: str = "",
+    ) -> Run:
+        sums = "tile" if self.from_tensor_memory else self._in_registers(number)
+        tile = "tile" if self.loads else sums
+        steps = self._steps(number, refilled, is_last=is_last)
+        before = (f"{ahead}.py.j2",) if ahead else ()
+        parts = tuple(f"{step}.py.j2" for step in steps)
+        return Run(number, numbers, column, sums, tile, refilled, parts, before)
+
+    def _in_registers(self, number: str) -> str:
+        """Return what holds the sums of a sub-tile that are in registers."""
+        if not number:
+            return "accumulator"
+        return {"0": "left", "1": "right"}.get(number, f"subtiles[{number}]")
+
+    def _steps(self, number: str, refilled: str, *, is_last: bool) -> Iterator[str]:
+        """Return the parts of what is done with a sub-tile."""
+        if self.from_tensor_memory:
+            yield f"tcgen05/store/read_{'slice' if number else 'whole'}"
+            if is_last:
+                yield "tcgen05/store/release"
+        if self.loads:
+            yield "shared/store/compute"
+        if refilled:
+            yield "shared/store/refill"
+        if number == "1" and self.plan.frees_buffers_early and self.plan.epilogue_buffers == 1:
+            yield "shared/store/await_half"
+        if self.plan.epilogue_buffers > 1:
+            yield "shared/store/buffer_of_ring"
+        yield "shared/store/start"
