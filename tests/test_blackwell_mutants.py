@@ -55,17 +55,15 @@ END_OF_LOADS = "        ring = ring.next()\n    return ring\n\n\n@gluon.jit\ndef
 MULTICAST = ", multicast=True"
 HARMLESS = {
     # Each pair, or each CTA, loads what one could have loaded for all that share it.
-    "a_loaded_by_each_pair": share_a("", "", "", within(f"a_smem.index(ring.slot){MULTICAST})", MULTICAST)),
+    "a_loaded_by_each_pair": share_a("", "", "", within(f"ready, a_tile{MULTICAST})", MULTICAST)),
     "b_scales_loaded_by_each_cta": scaled_pair(
         "",
         "",
         "",
-        within(f"b_scale{MULTICAST})", MULTICAST),
+        within(f"b_scale_tile{MULTICAST})", MULTICAST),
     ),
     # No CTA shares B: its group is the CTA alone.
-    "b_multicast_that_nobody_shares": pair(
-        "", "", "", within("b_smem.index(ring.slot))", "))", f"){MULTICAST})")
-    ),
+    "b_multicast_that_nobody_shares": pair("", "", "", within("ready, b_tile)", ")", f"{MULTICAST})")),
     # A commit for two CTAs arrives in both of the pair without it; only other pairs need it.
     "commit_of_a_lone_pair_without_multicast": pair("", "", "", (TO_ALL, TO_BARRIER)),
     # A phase needs the arrival too, and bytes may come in before it.

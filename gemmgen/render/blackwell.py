@@ -13,7 +13,7 @@ from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
 from gemmgen.problem import Operand
 from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, OperandLoad
-from gemmgen.render.overview import BlackwellOverview, extent_name, fit
+from gemmgen.render.overview import BlackwellOverview, extent_name, fit, fit_sum
 
 TENSOR_MEMORY = "tensor_memory_descriptor"
 
@@ -87,21 +87,64 @@ class BlackwellView(KernelView):
     def parts(self) -> tuple[str, ...]:
         """The templates of the module's device code, callees first."""
         plan = self.plan
-        several, scaled = "_accumulators" * (plan.accumulators > 1), "_scaled" * plan.block_scaled
         parts = ["shared/copy_kernel"] if plan.problem.copies_misaligned else []
         parts += ["shared/buffers"] if self.epilogue.loads else []
-        parts += ["shared/args", "tcgen05/ring_position", self.order]
-        if plan.launch_control:
-            parts.append("tcgen05/next_tile")
-            parts.append(f"tcgen05/scheduler_partition{'_cluster' if plan.cluster_size > 1 else ''}")
-        parts.append(f"tcgen05/load_tile{scaled}")
-        parts.append(f"tcgen05/load_partition_{plan.schedule_kind}")
+        parts += ["shared/args", "tcgen05/ring_position", "walks/tile", self.order]
+        parts.append("walks/launch_control" if plan.launch_control else "walks/static")
+        parts += ["tcgen05/scheduler_partition"] if plan.launch_control else []
+        parts += ["tcgen05/load_tile", "tcgen05/load_partition"]
         parts += ["tcgen05/as_matrix"] if plan.block_scaled else []
-        parts.append(f"tcgen05/multiply{scaled}")
-        parts.append(f"tcgen05/mma_partition_{plan.schedule_kind}{several}")
-        parts += [*self.epilogue.functions, *self.epilogue.store_parts]
-        parts.append(f"tcgen05/epilogue_partition_{plan.schedule_kind}{several}")
+        parts += ["tcgen05/multiply", "tcgen05/mma_partition"]
+        parts += [*self.epilogue.functions, *self.epilogue.store_parts, "tcgen05/epilogue_partition"]
         return tuple(f"{part}.py.j2" for part in (*parts, "shared/kernel_specialized"))
+
+    # --- work items
+
+    @property
+    def walks_steps(self) -> bool:
+        """Whether the K steps of a work item are a value: each item has all of K."""
+        return False
+
+    @property
+    def divides_k(self) -> bool:
+        """Whether several programs share a tile's K."""
+        return False
+
+    @property
+    def each_item(self) -> str:
+        """The part that begins a role's loop over its work items."""
+        return f"walks/each_in_{'turn' if self.plan.launch_control else 'range'}.py.j2"
+
+    # --- accumulators
+
+    @property
+    def _ring_of_sums(self) -> bool:
+        """Whether there are several, used in turn: their barriers have a phase for each lap."""
+        return self.plan.accumulators > 1
+
+    @property
+    def first_sums(self) -> str:
+        """The part that begins with the first accumulator."""
+        return f"tcgen05/sums/first_of_{'ring' if self._ring_of_sums else 'one'}.py.j2"
+
+    @property
+    def next_sums(self) -> str:
+        """The part that goes on to the accumulator of the next tile."""
+        return "tcgen05/sums/next_of_ring.py.j2" if self._ring_of_sums else "shared/flip_phase.py.j2"
+
+    @property
+    def phase_of_sums(self) -> str:
+        """The phase of the barriers of a tile's accumulator."""
+        return "sums.phase" if self._ring_of_sums else "phase"
+
+    def of_sums(self, name: str) -> str:
+        """Return the element of a ring of accumulators, or of their barriers, that belongs to a tile."""
+        return f"args.{name}.index(sums.slot)" if self._ring_of_sums else f"args.{name}"
+
+    @property
+    def has_phase_of_operands(self) -> bool:
+        """Whether the operands of the epilogue have a phase of their own: one accumulator has the same."""
+        return self.epilogue.phased and self._ring_of_sums
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -183,18 +226,21 @@ class BlackwellView(KernelView):
 
     @property
     def loads(self) -> Iterator[OperandLoad]:
-        """How a stage loads A and B."""
+        """How a stage loads A and B, and their scales."""
         problem = self.plan.problem
-        for name, operand, place in (("a", problem.a, "row"), ("b", problem.b, "column")):
+        for name, operand, place in (("a", problem.a, "tile.row"), ("b", problem.b, "tile.column")):
             k = "packed_k" if self._k_tile_of(name).measure == "packed_tile_k" else "k"
             coordinates = f"[{place}, {k}]" if operand.major == "k" else f"[{k}, {place}]"
             yield OperandLoad(name, coordinates, name in self.plan.multicast)
+        for name in ("a", "b") if self.plan.block_scaled else ():
+            scale = f"{name}_scale"
+            yield OperandLoad(scale, f"[0, {name}_block, k_block, 0, 0]", scale in self.plan.multicast)
 
     @property
-    def scale_options(self) -> dict[str, str]:
-        """By the scales of A and of B: the argument that makes a multicast of their load."""
-        shared = self.plan.multicast
-        return {name: ", multicast=True" * (name in shared) for name in ("a_scale", "b_scale")}
+    def expect_loads(self) -> str:
+        """The statement that awaits the bytes of a stage."""
+        each = [f"args.{load.operand}_desc.nbytes_per_cta" for load in self.loads]
+        return fit_sum("mbarrier.expect(", "ready", each, indent=8)
 
     # --- MMAs
 
@@ -227,12 +273,10 @@ class BlackwellView(KernelView):
     @property
     def call_store(self) -> str:
         """The call that does it."""
-        accumulator, slot = self.plan.resources.accumulator.name, ""
-        if self.plan.accumulators > 1:
-            slot = ".index(sums.slot)"
         own = (self.own_value,) if self.epilogue.loads else ()
-        sums = (f"args.{accumulator}{slot}", f"args.accumulator_empty{slot}")
-        return fit("store(", ("args", *own, "row", "column", *sums, *self.epilogue.passed_on), ")", indent=8)
+        sums = (self.of_sums(self.plan.resources.accumulator.name), self.of_sums("accumulator_empty"))
+        items = ("args", *own, self.first_row, self.first_column, *sums, *self.epilogue.passed_on)
+        return fit("store(", items, ")", indent=8)
 
     # --- tensor memory
 

@@ -268,12 +268,12 @@ class KernelView(ABC):
     @property
     def first_row(self) -> str:
         """Where the rows of an epilogue's tile begin."""
-        return "row"
+        return "tile.row"
 
     @property
     def first_column(self) -> str:
         """Where its columns begin."""
-        return "column"
+        return "tile.column"
 
     @property
     def own_value(self) -> str:

@@ -117,14 +117,16 @@ ACCUMULATORS = {
 
 LOAD_EMPTY_WAIT = "mbarrier.wait(args.load_empty.index(ring.slot), ring.phase)"
 LOAD_READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.slot), ring.phase)"
-LOAD_A, LOAD_B = "tma.async_load(args.a_desc, [row, k]", "tma.async_load(args.b_desc, [column, k]"
+LOAD_A = "tma.async_load(args.a_desc, [tile.row, k]"
+LOAD_B = "tma.async_load(args.b_desc, [tile.column, k]"
 LOAD_SCALES = "tma.async_load("
 COPY_A_SCALES = "        tcgen05_copy(as_matrix(args.a_scale_smem.index(ring.slot)), args.a_scale_tmem)\n"
 COPY_B_SCALES = COPY_A_SCALES.replace("a_scale", "b_scale")
 READY_OF_PAIRS = "load_ready = mbarrier.allocate_mbarrier(batch=STAGES, two_ctas=True)"
 EXPECT = "mbarrier.expect("
 B_BYTES = " args.b_desc.nbytes_per_cta"
-B_SCALE_BYTES = " + args.b_scale_desc.nbytes_per_cta"
+A_SCALE_BYTES = "            + args.a_scale_desc.nbytes_per_cta\n"
+B_SCALE_BYTES = "            + args.b_scale_desc.nbytes_per_cta,\n"
 RELEASED = "args.load_empty.index(ring.slot)"
 TO_BARRIER = f"            mbarriers=[{RELEASED}],\n"
 TO_ALL = f"            multicast=True,\n{TO_BARRIER}"
@@ -134,7 +136,8 @@ EMPTY_OF_TWO_PAIRS = "mbarrier.init(load_empty.index(stage), count=2)"
 RING = "    ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)\n"
 TILES = (
     f"    sums = {EMPTY_AT_FIRST}\n"
-    "    for _ in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):\n"
+    "    tiles = Tiles(args)\n"
+    "    for _ in range(tiles.first(), tiles.end(), tiles.stride()):\n"
 )
 STAGES = {
     "stage_multiplied_before_it_is_loaded": one(
@@ -160,7 +163,7 @@ STAGES = {
         K.BYTE_COUNT,
         "load_ready",
         EXPECT,
-        ("tile_bytes + scale_bytes)", "tile_bytes)"),
+        (A_SCALE_BYTES + B_SCALE_BYTES, ""),
     ),
     "bytes_of_b_scales_not_expected": scaled_pair(K.BYTE_COUNT, "load_ready", EXPECT, (B_SCALE_BYTES, "")),
     "stage_released_by_a_plain_arrival": one(
@@ -239,9 +242,9 @@ C_RING_WAIT = (
 )
 C_HALF_WAIT = "mbarrier.wait(buffers.c_ready, subtile & 1)"
 VECTORS_WAIT = "mbarrier.wait(buffers.vectors_ready, phase)"
-VECTORS_LOAD = "        load_vectors(args, args.buffers, row, column)\n"
+VECTORS_LOAD = "        load_vectors(args, args.buffers, tile.row, tile.column)\n"
 LEFT = "    tile = epilogue(tile, 0, buffers)\n"
-C_FENCE = "    fence_async_shared()\n    mbarrier.expect(buffers.c_ready"
+C_FENCE = "    fence_async_shared()\n    c_smem = buffers.c_smem\n"
 TMA_STORE = "tma.async_store("
 STORE_FENCE = f"    fence_async_shared()\n    {TMA_STORE}"
 REFILL = "    load_c(args, buffers, row, column, 1)\n"
@@ -310,7 +313,7 @@ EPILOGUES = {
         K.DEADLOCK,
         "vectors_ready",
         "mbarrier.wait(buffers.vectors_ready",
-        (VECTORS_LOAD.replace("row, ", ""), ""),
+        (VECTORS_LOAD.replace("tile.row, ", ""), ""),
     ),
 }
 MUTANTS = ACCUMULATORS | STAGES | EPILOGUES

@@ -24,19 +24,20 @@ RESPONSE_WAIT = "mbarrier.wait(args.clc_ready.index(responses.slot), responses.p
 REQUEST_WAIT = "mbarrier.wait(args.clc_empty.index(responses.slot), responses.phase ^ 1)"
 EXPECT_RESPONSE = "mbarrier.expect(args.clc_ready.index(responses.slot), CLC_RESPONSE_BYTES"
 TRY_CANCEL = "clc.try_cancel(args.clc_responses.index(responses.slot), args.clc_ready.index(responses.slot))"
-LOAD_RESPONSE = "    response = clc.load_result(args.clc_responses.index(responses.slot))\n"
-SIGNAL = "    mbarrier.arrive(args.clc_empty.index(responses.slot))\n"
+LOAD_RESPONSE = "        response = clc.load_result(args.clc_responses.index(responses.slot))\n"
+SIGNAL = "        mbarrier.arrive(args.clc_empty.index(responses.slot))\n"
 ROLES = "ROLES = gl.constexpr(4)"
 END_OF_MMA_PARTITION = "\n\n@gluon.jit\ndef store_subtile("
-NEXT_TILE = "        _, working, responses = next_tile(args, responses)\n"
+NEXT_TILE = "        item = tiles.next(item)\n"
 NEXT = NEXT_TILE + END_OF_MMA_PARTITION
 NEXT_UNSIGNALLED = (
+    "        responses = item.responses\n"
     f"        {RESPONSE_WAIT}\n"
-    "        working = clc.load_result(args.clc_responses.index(responses.slot)).is_canceled()\n"
-    f"        responses = responses.next()\n{END_OF_MMA_PARTITION}"
+    "        response = clc.load_result(args.clc_responses.index(responses.slot))\n"
+    f"        item = Item(item.number, response.is_canceled(), responses.next())\n{END_OF_MMA_PARTITION}"
 )
 ASK = f"        {TRY_CANCEL}\n{NEXT_TILE}"
-ASK_AGAIN = f"{ASK}    {EXPECT_RESPONSE})\n    {TRY_CANCEL}\n"
+ASK_AGAIN = f"{ASK}    responses = item.responses\n    {EXPECT_RESPONSE})\n    {TRY_CANCEL}\n"
 LAUNCH_CONTROL = {
     "response_read_before_it_is_there": one(
         K.READ_AFTER_WRITE, "clc_responses", LOAD_RESPONSE.strip(), (RESPONSE_WAIT, NOTHING)
@@ -123,21 +124,21 @@ STORES = {
     ),
 }
 
-A_SCALE_ORIGIN, B_SCALE_ORIGIN = "= row // SCALE_ROWS, ", ", column // SCALE_ROWS\n"
+A_SCALE_ORIGIN, B_SCALE_ORIGIN = "= tile.row // SCALE_ROWS, ", ", tile.column // SCALE_ROWS\n"
 SCALE_BLOCK = "k_block = k_step * SCALE_BLOCKS_K"
 TRANSPOSED = "args.b_smem.index(ring.slot).permute((1, 0))"
 SCALES = '            args.{}_scale_tmem,\n            args.{}_scale_tmem,\n            "e4m3",\n'
 FORMATS = '"e4m3",\n            "e{}m{}",\n            use_acc'
-EPILOGUE_ORIGIN = "tile_origin(args, tile)\n        mbarrier.wait(args.accumulator_ready"
-REVERSED = "args.tiles_m * args.tiles_n - 1 - tile"
+EPILOGUE_ORIGIN = "tiles.at(item)\n        mbarrier.wait(args.accumulator_ready"
+REVERSED = "tiles.end() - 1 - item"
 IN_NUMBERS_ONLY: dict[str, Mutant] = {
     name: make(WRONG_NUMBERS, "d_desc", "", change)
     for name, make, change in (
         ("b_not_transposed", one, within(TRANSPOSED, ".permute((1, 0))")),
-        ("rows_of_b_by_those_of_d", share_b, within("[column, k], ready", "column", "row")),
+        ("rows_of_b_by_those_of_d", share_b, within("[tile.column, k], ready", "column", "row")),
         ("step_of_half_a_tile", pair, within(STEP_ORIGIN, "_TILE_K", "_TILE_K // 2")),
         ("second_step_begins_the_sums", one, within("use_acc=k_step > 0", "0", "1")),
-        ("epilogue_in_another_order", pair, within(EPILOGUE_ORIGIN, "tile)", f"{REVERSED})")),
+        ("epilogue_in_another_order", pair, within(EPILOGUE_ORIGIN, "item)", f"{REVERSED})")),
         ("b_scales_of_rows", scaled, within(B_SCALE_ORIGIN, "column", "row")),
         ("a_scales_by_rows_and_not_blocks", scaled_pair, within(A_SCALE_ORIGIN, " // SCALE_ROWS")),
         ("scales_of_a_step_a_block_apart", scaled_pair, within(SCALE_BLOCK, " * SCALE_BLOCKS_K")),

@@ -403,13 +403,13 @@ WITHOUT_PRODUCER = {
     "blocked_bytes_of_c_twice": blocked(
         K.BYTE_COUNT,
         "c_ready",
-        "mbarrier.expect(buffers.c_ready",
-        ("(buffers.c_ready, args.c_desc", "(buffers.c_ready, 2 * args.c_desc"),
+        "mbarrier.expect(ready, 2 * args.c_desc",
+        ("(ready, args.c_desc", "(ready, 2 * args.c_desc"),
     ),
     "blocked_c_barrier_not_initialised": blocked(
         K.UNINITIALISED_BARRIER,
         "c_ready",
-        "mbarrier.expect(buffers.c_ready",
+        "mbarrier.expect(ready, args.c_desc",
         ("    mbarrier.init(c_ready, count=1)\n", ""),
     ),
 }
@@ -424,7 +424,7 @@ SUBTILE_READ = "= accumulator.slice("
 TCGEN05_MMA, SCALED_MMA = "tcgen05_mma(", "tcgen05_mma_scaled("
 COMMIT = "tcgen05_commit(args.accumulator_ready.index(sums.slot))"
 FREES = "mbarriers=[args.load_empty.index(ring.slot)]"
-DRAIN = "        store(args, row, column, args.accumulator, args.accumulator_empty)\n"
+DRAIN = "        store(args, tile.row, tile.column, args.accumulator, args.accumulator_empty)\n"
 COPY_A = "        tcgen05_copy(as_matrix(args.a_scale_smem.index(ring.slot)), args.a_scale_tmem)\n"
 COPY_B = COPY_A.replace("a_scale", "b_scale")
 PAIRS_MULTIPLY = "        ring = multiply(args, args.accumulator, ring)\n"
@@ -530,13 +530,17 @@ BLACKWELL = {
         K.BYTE_COUNT,
         "load_ready",
         "mbarrier.expect(",
-        ("tile_bytes + scale_bytes)", "tile_bytes + tile_bytes)"),
+        ("+ args.a_scale_desc.nbytes_per_cta\n", "+ args.a_desc.nbytes_per_cta\n"),
+        ("+ args.b_scale_desc.nbytes_per_cta,\n", "+ args.b_desc.nbytes_per_cta,\n"),
     ),
     "mixed_scales_in_the_first_stage": mixed(
         K.WRITE_AFTER_READ,
         "b_scale_smem",
         "tma.async_load(args.b_scale_desc",
-        ("b_scale = args.b_scale_smem.index(ring.slot)", "b_scale = args.b_scale_smem.index(ring.slot * 0)"),
+        (
+            "b_scale_tile = args.b_scale_smem.index(ring.slot)",
+            "b_scale_tile = args.b_scale_smem.index(ring.slot * 0)",
+        ),
     ),
     "mixed_sums_never_turn": mixed(
         K.WRITE_AFTER_READ,

@@ -180,7 +180,7 @@ C_READ = "c = buffers.c_smem.load("
 C_LOAD = "tma.async_load(args.c_desc"
 C_REFILL = "        load_c(args, buffers, row, column, i + 1)\n"
 C_USE = "        tile = epilogue(subtiles[i], i, buffers)\n"
-C_FENCE = "    fence_async_shared()\n    mbarrier.expect(buffers.c_ready"
+C_FENCE = "    fence_async_shared()\n    c_smem = buffers.c_smem\n"
 VECTORS_WAIT = "mbarrier.wait(buffers.vectors_ready, phase)"
 VECTORS_FENCE = "    fence_async_shared()\n    mbarrier.expect(\n        buffers.vectors_ready,"
 STORE_FENCE = "fence_async_shared()\n    tma.async_store("
@@ -196,7 +196,7 @@ EPILOGUES = {
     "c_refilled_before_it_is_read": addend(
         K.ARRIVAL_OVERFLOW,
         "c_ready",
-        "mbarrier.expect(buffers.c_ready, args.c_desc",
+        "mbarrier.expect(ready, args.c_desc",
         (C_USE + C_REFILL, C_REFILL + C_USE),
         also=((K.WRITE_AFTER_WRITE, "c_smem", C_LOAD),),
     ),
