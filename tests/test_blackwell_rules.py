@@ -349,7 +349,8 @@ def test_scales_are_copied_from_packed_unswizzled_blocks(built: Built) -> None:
         assert "swizzle_byte_width=0, element_bitwidth=8, rank=5" in layout
         assert int(constant(text, f"{name}_SCALE_BLOCKS")) == rows // 128
         assert int(constant(text, "SCALE_BLOCKS_K")) == plan.cta_tile_k // (4 * operand.scale.vector)
-        box = f"[STAGES, 1, {name}_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], {name}_SCALE_LAYOUT"
+        block = "SCALE_BLOCKS_K, SCALE_LINES, SCALE_LINE_BYTES"
+        box = f"[STAGES, 1, {name}_SCALE_BLOCKS, {block}], {name}_SCALE_LAYOUT"
         assert box in " ".join(text.split())
 
 

@@ -252,6 +252,8 @@ SCALE_ROWS = 128
 """[ptx] Rows whose scales lie together in the packed layout: 4 groups of 32 lanes."""
 SCALE_COLUMNS = 4
 """[ptx] Scales of a row that lie together: one word of tensor memory."""
+SCALE_LANES = 32
+"""[ptx] Lanes of tensor memory among which the rows of a block are divided: a lane has rows as far apart."""
 PADDED_K = 128
 """[ptx] Elements that one box of padded fp4 has along K, and of which K is a multiple."""
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gemmgen.hardware import SCALE_ROWS, TCGEN05
+from gemmgen.hardware import SCALE_COLUMNS, SCALE_LANES, SCALE_ROWS, TCGEN05
 from gemmgen.plan.kernel import EpilogueStorage
-from gemmgen.plan.storage import Extent
+from gemmgen.plan.storage import Extent, SharedBuffer
 from gemmgen.plan.tcgen05 import Tcgen05Kernel
 from gemmgen.plan.tcgen05.geometry import CLC_RESPONSES
 from gemmgen.problem import Operand
@@ -16,6 +16,8 @@ from gemmgen.render.kernel import SHARED, Field, KernelLayouts, KernelView, Oper
 from gemmgen.render.overview import BlackwellOverview, extent_name, fit, fit_sum
 
 TENSOR_MEMORY = "tensor_memory_descriptor"
+SCALE_BLOCK_EXTENTS = ("SCALE_LINES", "SCALE_LINE_BYTES")
+"""The constants that hold the extents of a block of scales in shared memory."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,12 @@ class BlackwellView(KernelView):
             packed = f"bytes of {plan.cta_tile_k} elements of 4 bits"
             yield extent_name(extent), extent.size, packed if extent.measure == "packed_tile_k" else ""
         if plan.block_scaled:
-            yield "SCALE_ROWS", SCALE_ROWS, "rows whose scales lie together in a block, 4 of each row"
+            yield "SCALE_ROWS", SCALE_ROWS, "rows whose scales lie together in a block"
+            yield "SCALE_COLUMNS", SCALE_COLUMNS, "scales of each of these rows in a block, of a byte each"
+            yield "SCALE_LANES", SCALE_LANES, "lanes of tensor memory that a block is divided among"
+            lines, line = plan.resources.scales[0].shape[3:]
+            yield SCALE_BLOCK_EXTENTS[0], lines.size, "of a block, as TMA moves it"
+            yield SCALE_BLOCK_EXTENTS[1], line.size, "the most that a box of TMA has along an extent"
             meanings = ("blocks along the rows of A's tile", "blocks along the columns of B's tile")
             for buffer, meaning in zip(plan.resources.scales, meanings, strict=True):
                 yield extent_name(buffer.shape[1]), buffer.shape[1].size, meaning
@@ -278,7 +285,12 @@ class BlackwellView(KernelView):
         items = ("args", *own, self.first_row, self.first_column, *sums, *self.epilogue.passed_on)
         return fit("store(", items, ")", indent=8)
 
-    # --- tensor memory
+    # --- memory
+
+    def _extents(self, buffer: SharedBuffer) -> tuple[str, ...]:
+        """Return the extents of a buffer, by names also those of a block of scales."""
+        names = super()._extents(buffer)
+        return (*names[:-2], *SCALE_BLOCK_EXTENTS) if buffer in self.plan.resources.scales else names
 
     @property
     def tensor_memory(self) -> Iterator[str]:
@@ -290,7 +302,11 @@ class BlackwellView(KernelView):
         yield self._tensor_buffer(plan.resources.accumulator.name, arguments)
         operands = (("a_scale", "PROGRAM_TILE_M"), ("b_scale", "PROGRAM_TILE_N"))
         for buffer, (name, rows) in zip(plan.resources.tmem_scales, operands, strict=False):
-            arguments = (f"{name}_desc.dtype", f"[{rows}, 4 * SCALE_BLOCKS_K]", f"{name.upper()}_TMEM_LAYOUT")
+            arguments = (
+                f"{name}_desc.dtype",
+                f"[{rows}, SCALE_COLUMNS * SCALE_BLOCKS_K]",
+                f"{name.upper()}_TMEM_LAYOUT",
+            )
             yield self._tensor_buffer(buffer.name, arguments)
 
     @staticmethod

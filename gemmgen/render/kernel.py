@@ -300,8 +300,12 @@ class KernelView(ABC):
         """The allocations of tensor memory."""
         return iter(())
 
+    def _extents(self, buffer: SharedBuffer) -> tuple[str, ...]:
+        """Return the extents of a buffer, each as the module writes it."""
+        return tuple(map(extent_name, buffer.extents))
+
     def _buffer(self, buffer: SharedBuffer) -> str:
-        extents = f"[{', '.join(map(extent_name, buffer.extents))}]"
+        extents = f"[{', '.join(self._extents(buffer))}]"
         dtype = "gl.int64" if buffer.operand == "clc" else f"{buffer.operand}_desc.dtype"
         arguments = (dtype, extents, layout_name(buffer, self.plan.shared_buffers))
         return fit(f"{buffer.name} = gl.allocate_shared_memory(", arguments, ")", indent=4)
