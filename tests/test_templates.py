@@ -17,13 +17,8 @@ SIMILAR = {
     ("tcgen05/module", "wgmma/module"),
     ("wgmma/accumulator_order", "wgmma/accumulator_order_cluster"),
     ("wgmma/finish/last_split", "wgmma/finish/store"),
-    ("wgmma/multiply_in_order", "wgmma/multiply_promoted"),
-    ("wgmma/multiply_promoted", "wgmma/refill_promoted"),
-    ("wgmma/multiply_single_tile", "wgmma/multiply_synchronous"),
-    ("wgmma/multiply_synchronous", "wgmma/multiply_synchronous_promoted"),
     ("wgmma/piece_origin", "wgmma/piece_origin_cluster"),
     ("wgmma/producer_early", "wgmma/producer_early_multicast"),
-    ("wgmma/refill_in_order", "wgmma/refill_promoted"),
 }
 """Pairs that share more, and have to be merged yet: no pair is added."""
 

@@ -168,9 +168,9 @@ class HopperView(KernelView):
             early = "_early" * bool(plan.read_early)
             parts += [self._load_stage] * (not plan.read_early)
             parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
-        if plan.composed and plan.a_source == "registers":
-            parts.append("wgmma/load_a")
-        parts += ["wgmma/wait_for"] * self.waits_for_one + [self._mma, self._multiply]
+        parts += ["wgmma/read_a"] * (plan.a_source == "registers")
+        parts += ["wgmma/wait_for"] * self.waits_for_one
+        parts += [f"wgmma/issue_mmas/{self._count_of_lanes}", f"wgmma/k_loop/{self._k_loop}"]
         if not plan.reduces_apart:
             parts += self._epilogue_parts
         if plan.shares_tiles:
@@ -245,25 +245,19 @@ class HopperView(KernelView):
         return f"wgmma/kernel_{'synchronous' if self.plan.synchronous else self.plan.schedule_kind}"
 
     @property
-    def _mma(self) -> str:
-        if self.plan.composed:
-            return "wgmma/issue_mmas"
-        return f"wgmma/mma{'_registers' * (self.plan.a_source == 'registers')}"
+    def _count_of_lanes(self) -> str:
+        return "several" if self.plan.composed else "one"
 
     @property
-    def _multiply(self) -> str:
+    def _k_loop(self) -> str:
         plan = self.plan
-        if plan.schedule_kind == "single_tile":
-            return "wgmma/multiply_single_tile"
         if plan.synchronous:
-            return f"wgmma/multiply_synchronous{'_promoted' if plan.promote_k else ''}"
-        pace = "overlapped" if plan.outstanding_mmas else "in_order"
-        if plan.fragments > 1:
-            pace = "prefetched"
+            return "single_tile" if plan.schedule_kind == "single_tile" else "synchronous"
         if plan.promote_k:
-            pace = "promoted"
-        loop = "multiply" if plan.specialized else "refill"
-        return f"wgmma/{loop}{'_parts' if plan.composed else ''}_{pace}"
+            return "in_order"
+        if plan.fragments > 1:
+            return "prefetched"
+        return "overlapped" if plan.outstanding_mmas else "in_order"
 
     @property
     def _epilogue_parts(self) -> Iterator[str]:
@@ -654,12 +648,39 @@ class HopperView(KernelView):
         return "a piece" if self.plan.divides_last_wave else "one tile"
 
     @property
-    def mma_tiles(self) -> tuple[str, str]:
+    def lanes(self) -> str:
+        """The template of what a K loop does with the sums of each part of a tile's columns."""
+        return f"wgmma/lanes/{'staggered' if self.plan.staggered else self._count_of_lanes}.py.j2"
+
+    @property
+    def accumulate(self) -> str:
+        """The template of how the products of a K step are added to the sums of a tile."""
+        return f"wgmma/accumulate/{'promoted' if self.plan.promote_k else 'direct'}.py.j2"
+
+    @property
+    def feed(self) -> str:
+        """The template of what a K loop does with a stage that it has read."""
+        return f"wgmma/feed/{'producer' if self.plan.specialized else 'refill'}.py.j2"
+
+    @property
+    def mma_tiles(self) -> str:
         """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
         a, b = self.plan.problem.a.major, self.plan.problem.b.major
         if self.plan.swap_ab:
-            return _turned("b_smem", b == "mn"), _turned("a_smem", a == "k")
-        return _turned("a_smem", a == "mn"), _turned("b_smem", b == "k")
+            return f"{_turned('b_tile', b == 'mn')}, {_turned('a_tile', a == 'k')}"
+        in_registers = "a_part" if self.plan.composed else "a_tile"
+        left = in_registers if self.plan.a_source == "registers" else _turned("a_tile", a == "mn")
+        return f"{left}, {_turned('b_tile', b == 'k')}"
+
+    @property
+    def a_rows(self) -> str:
+        """A K step's tile of A in shared memory, as [M, K]."""
+        return _turned("a_smem", self.plan.problem.a.major == "mn")
+
+    @property
+    def a_register_layout(self) -> str:
+        """The constant that holds the layout in which A is read into registers."""
+        return numbered("A_REGISTER_LAYOUT", self.columns[0].number)
 
     @property
     def columns(self) -> tuple[Part, ...]:
@@ -672,12 +693,6 @@ class HopperView(KernelView):
         return self.epilogue.sums
 
     @property
-    def part_tiles(self) -> str:
-        """The instruction's operands for a part of a tile, B as [K, N]."""
-        problem = self.plan.problem
-        in_shared_memory = _turned("a_tile", problem.a.major == "mn")
-        a = "a_part" if self.plan.a_source == "registers" else in_shared_memory
-        return f"{a}, {_turned('b_tile', problem.b.major == 'k')}"
 
     @property
     def tiles_read(self) -> str:
@@ -701,26 +716,14 @@ class HopperView(KernelView):
         return ", a sum from zero" * bool(self.plan.promote_k)
 
     @property
-    def by_part(self) -> str:
-        """How the MMAs of a composed tile are issued, in words."""
-        return "sums from zero" if self.plan.promote_k else "part by part"
+    def reads_a(self) -> bool:
+        """Whether the function that issues MMAs reads their A into registers, and no step before it has."""
+        return self.plan.a_source == "registers" and self._k_loop != "prefetched"
 
     @property
-    def step_of_a(self) -> str:
-        """A K step's tile of A, in shared memory or in registers."""
-        tile = "a_smem.index(ring.stage)"
-        return f"load_a({tile})" if self.plan.a_source == "registers" else tile
-
-    @property
-    def parts_of_zeros(self) -> str:
-        """The statements that make accumulators of nothing, one for each part that a consumer has."""
-        zeros = [self.zeros_of(part) for part in self.columns]
-        if not self.plan.staggered:
-            return fit("accumulators = (", zeros, ")", indent=4)
-        first = fit("accumulators = (", zeros[:-1], ")", indent=4)
-        if self.waits_for_one:
-            first = f"accumulators = ({zeros[0]},)"
-        return f"{first}\n    if parts == PARTS:\n        accumulators += ({zeros[-1]},)"
+    def a_of_step(self) -> str:
+        """What that function has of A: a tile that it reads, or one that the MMAs do."""
+        return "a_smem" if self.reads_a else "a_tile"
 
     @property
     def parts_parameter(self) -> str:
@@ -736,15 +739,6 @@ class HopperView(KernelView):
     def waits_for_one(self) -> bool:
         """Whether a consumer has a single part where the other one has two."""
         return self.plan.staggered and len(self.columns) == 2
-
-    def await_mmas(self, pending: str, sums: str) -> str:
-        """Return the call that waits until no more MMAs than so many are pending, and gives a tuple of sums.
-
-        [gluon] Of a single accumulator the wait gives no tuple.
-        """
-        if self.waits_for_one:
-            return f"wait_for({sums}, {pending})"
-        return f"warpgroup_mma_wait({pending}, deps={sums})"
 
     def count_of(self, parts: str) -> str:
         """Return how many parts the tuple of a consumer has that is called so."""
@@ -785,16 +779,6 @@ class HopperView(KernelView):
         """The constant that holds the rows of a consumer's tile."""
         resources = self.plan.resources
         return extent_name(_rows_of(resources.a[0], self.plan.problem.a.major == "k"))
-
-    @property
-    def loop_results(self) -> str:
-        """What the K loop of a kernel without roles returns besides the accumulator, in words."""
-        return ", and where the next tile begins" if self.plan.persistent else ""
-
-    @property
-    def loop_state(self) -> str:
-        """What it returns."""
-        return "accumulator, ring, loads" if self.plan.persistent else "accumulator"
 
     # --- the epilogue
 

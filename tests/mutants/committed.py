@@ -17,9 +17,7 @@ READY_WAIT = "mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)"
 FIRST_READY_WAIT = f"\n    {READY_WAIT}\n"
 LOOP_READY_WAIT = f"\n        {READY_WAIT}\n"
 STAGES_OF_A = "args.a_smem.index(ring.stage)"
-FIRST_MMA = (
-    "    accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)\n"
-)
+FIRST_MMA = "    accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)\n"
 LOOP_MMA = f"    {FIRST_MMA}"
 MMA = "return warpgroup_mma("
 RELEASE = "mbarrier.arrive(args.load_empty.index(ring.stage))"
@@ -72,9 +70,7 @@ ONE_CONSUMER = {
         K.READ_AFTER_WRITE,
         "a_smem",
         MMA,
-        changed_within(
-            LOOP_MMA, "a_smem.index(ring.stage), args", "a_smem.index((ring.stage + 1) % STAGES), args"
-        ),
+        changed_within(LOOP_MMA, "a_smem.index(ring.stage),", "a_smem.index((ring.stage + 1) % STAGES),"),
     ),
     "twin_release_of_the_next_stage": twin(
         K.DEADLOCK, "load_empty", EMPTY_WAIT, ("stage_in_flight))", "ring.stage))")
@@ -653,7 +649,7 @@ COMPOSED = {
         WRONG_NUMBERS,
         "d_desc",
         "",
-        ("load_a(a_smem.index(following.stage))", "load_a(a_smem.index(ring.stage))"),
+        ("read_a(a_smem.index(following.stage))", "read_a(a_smem.index(ring.stage))"),
     ),
     "promoted_parts_added_in_flight": promoted_parts(
         K.ACCUMULATOR_IN_FLIGHT,

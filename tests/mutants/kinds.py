@@ -261,7 +261,7 @@ promoted, registers = of("h100_e4m3_promoted"), of("registers")
 PROMOTION_WAIT = "        step = warpgroup_mma_wait(0, deps=[step])\n"
 RELEASE = "        mbarrier.arrive(args.load_empty.index(ring.stage))\n"
 REGISTERS_WAIT = f"        {LAST_WAIT}\n"
-FENCE_AFTER_A = "    fence_async_shared()\n    return warpgroup_mma"
+FENCE_AFTER_A = "    fence_async_shared()\n    return a_tile"
 OPERANDS = {
     "promoted_before_the_sum_is_awaited": promoted(
         K.ACCUMULATOR_IN_FLIGHT,
