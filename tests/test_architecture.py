@@ -34,7 +34,6 @@ LONG_FILES = {
     "gemmgen/plan/wgmma/resources.py": 570,
     "gemmgen/plan/wgmma/tile_rules.py": 860,
     "gemmgen/problem/epilogue.py": 590,
-    "gemmgen/render/hopper.py": 1030,
     "gemmgen/render/launcher.py": 720,
     "gemmgen/render/overview.py": 540,
     "gemmgen/render/wrapper.py": 680,

@@ -14,9 +14,9 @@ from gemmgen import MODULE_FORMAT
 from gemmgen.literals import FILTERS, only_visible, visible
 from gemmgen.plan.kernel import Kernel
 from gemmgen.render.blackwell import BlackwellView
-from gemmgen.render.hopper import HopperView
 from gemmgen.render.kernel import KernelView
 from gemmgen.render.launcher import Launcher
+from gemmgen.render.wgmma.view import HopperView
 
 VIEWS = cast(
     "Mapping[str, Callable[[Kernel], KernelView]]",

@@ -1,0 +1,133 @@
+"""Which templates make the device code of a Hopper module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.epilogue import EpilogueView
+from gemmgen.render.wgmma.k_loop import KLoop
+
+
+def walks_steps(plan: WgmmaKernel) -> bool:
+    """Return whether a module has the K steps of a work item as a value."""
+    return plan.specialized or (not plan.persistent and not plan.synchronous)
+
+
+def column_ctas(plan: WgmmaKernel) -> int:
+    """Return the CTAs of a cluster that divide an accumulator's columns."""
+    return plan.cluster_m if plan.swap_ab else plan.cluster_n
+
+
+@dataclass(frozen=True)
+class DeviceParts:
+    """The templates of one plan's device code."""
+
+    plan: WgmmaKernel
+    epilogue: EpilogueView
+    order: str
+    """The one that places a tile."""
+    k_loop: KLoop
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The templates of the module's device code, callees first."""
+        plan = self.plan
+        parts = ["shared/args"]
+        if self.epilogue.loads:
+            parts.insert(0, "shared/buffers")
+        if plan.problem.copies_misaligned:
+            parts.insert(0, "shared/copy_kernel")
+        if not plan.synchronous:
+            parts.append("wgmma/ring_position_ping_pong" if plan.ping_pong else "shared/ring_position")
+        parts += self._walk
+        parts += ["wgmma/staggered"] * plan.staggered
+        if plan.specialized:
+            parts.append("wgmma/fill_stage" if plan.read_early else self._load_stage)
+            parts.append(f"wgmma/producer{self._producer}")
+            parts += ["wgmma/release"] * bool(plan.multicast)
+        elif not plan.synchronous:
+            if not plan.persistent:
+                parts.append("wgmma/loads_tiled")
+            early = "_early" * bool(plan.read_early)
+            parts += [self._load_stage] * (not plan.read_early)
+            parts.append(f"wgmma/load_next_{plan.schedule_kind}{early}")
+        parts += ["wgmma/read_a"] * (plan.a_source == "registers")
+        parts += ["wgmma/wait_for"] * self.k_loop.waits_for_one
+        parts += [f"wgmma/issue_mmas/{self.k_loop.count_of_lanes}", f"wgmma/k_loop/{self.k_loop.pace}"]
+        if not plan.reduces_apart:
+            parts += self._epilogue_parts
+        if plan.shares_tiles:
+            parts += self._sum_parts
+        if plan.specialized:
+            parts.append(f"wgmma/consumer{'_ping_pong' * plan.ping_pong}")
+        parts.append(self._kernel)
+        if plan.reduces_apart:
+            origin = f"wgmma/piece_origin{self._of_cluster}"
+            parts += ["wgmma/reduction_args", *self.epilogue.functions, origin, "wgmma/reduction_kernel"]
+        return tuple(f"{part}.py.j2" for part in parts)
+
+    @property
+    def _walk(self) -> Iterator[str]:
+        """The parts that say what a program computes, and where its tiles lie."""
+        yield "walks/tile"
+        if self.plan.schedule_kind == "single_tile":
+            return
+        yield self.order
+        if walks_steps(self.plan):
+            yield "walks/steps"
+        yield f"walks/{self._items}"
+
+    @property
+    def _items(self) -> str:
+        """The walk: which work items a program has, and which tile and K steps are an item."""
+        plan = self.plan
+        if plan.divides_last_wave:
+            return "stream_k"
+        if plan.sorts_parts_by_gpc:
+            return "by_gpc"
+        whose = "static" if plan.persistent else "one"
+        return f"{whose}_split" if self.plan.splits > 1 else whose
+
+    @property
+    def _sum_parts(self) -> Iterator[str]:
+        """The parts by which programs leave each other sums."""
+        yield f"wgmma/register_order{self._of_cluster}"
+        if not self.plan.reduces_apart:
+            yield f"wgmma/accumulator_order{self._of_cluster}"
+        yield "wgmma/sum_addresses"
+        how = "stream_k" if self.plan.divides_last_wave else self.plan.reduction
+        yield "wgmma/leave_sums" if self.plan.reduces_apart else f"wgmma/reduction_{how}"
+
+    @property
+    def _of_cluster(self) -> str:
+        """The ending of parts that know of CTAs which divide an accumulator's columns."""
+        return "_cluster" if column_ctas(self.plan) > 1 else ""
+
+    @property
+    def _producer(self) -> str:
+        return f"_early{'_multicast' * bool(self.plan.multicast)}" if self.plan.read_early else ""
+
+    @property
+    def _load_stage(self) -> str:
+        return f"wgmma/loads/stage{'_multicast' * bool(self.plan.multicast)}"
+
+    @property
+    def _kernel(self) -> str:
+        if self.plan.specialized:
+            return "shared/kernel_specialized"
+        return f"wgmma/kernel_{'synchronous' if self.plan.synchronous else self.plan.schedule_kind}"
+
+    @property
+    def _epilogue_parts(self) -> Iterator[str]:
+        plan = self.plan
+        yield from self.epilogue.functions
+        splits = max(self.epilogue.counts_of_parts) > 1
+        if splits:
+            yield "wgmma/halves"
+        if plan.composed and splits:
+            yield "wgmma/split_parts"
+        elif plan.subtiles > 2:
+            yield "wgmma/split_columns"
+        yield from self.epilogue.store_parts

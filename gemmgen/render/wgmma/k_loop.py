@@ -1,0 +1,160 @@
+"""The K loop of a Hopper module: which implementations it is made of, and what their templates name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.plan.kernel import numbered
+from gemmgen.plan.storage import Extent, SharedBuffer
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.overview import extent_name
+from gemmgen.render.wgmma.lanes import Part, parts_of, turned
+
+
+@dataclass(frozen=True)
+class KLoop:
+    """The K loop of one plan as its templates see it."""
+
+    plan: WgmmaKernel
+
+    # --- implementations
+
+    @property
+    def count_of_lanes(self) -> str:
+        """Whether a tile has one lane or several, as templates are called for it."""
+        return "several" if self.plan.composed else "one"
+
+    @property
+    def pace(self) -> str:
+        """How the MMAs of a K step and the next one follow each other: the name of the loop's template."""
+        plan = self.plan
+        if plan.synchronous:
+            return "single_tile" if plan.schedule_kind == "single_tile" else "synchronous"
+        if plan.promote_k:
+            return "in_order"
+        if plan.fragments > 1:
+            return "prefetched"
+        return "overlapped" if plan.outstanding_mmas else "in_order"
+
+    @property
+    def lanes(self) -> str:
+        """The template of what a K loop does with the sums of each part of a tile's columns."""
+        return f"wgmma/lanes/{'staggered' if self.plan.staggered else self.count_of_lanes}.py.j2"
+
+    @property
+    def accumulate(self) -> str:
+        """The template of how the products of a K step are added to the sums of a tile."""
+        return f"wgmma/accumulate/{'promoted' if self.plan.promote_k else 'direct'}.py.j2"
+
+    @property
+    def feed(self) -> str:
+        """The template of what a K loop does with a stage that it has read."""
+        return f"wgmma/feed/{'producer' if self.plan.specialized else 'refill'}.py.j2"
+
+    @property
+    def multiplied(self) -> str:
+        """What a K loop multiplies, in words."""
+        return "a piece" if self.plan.divides_last_wave else "one tile"
+
+    @property
+    def mma_tiles(self) -> str:
+        """The instruction's operands: A as [M, K] and B as [K, N], or B as [N, K] and A as [K, M]."""
+        a, b = self.plan.problem.a.major, self.plan.problem.b.major
+        if self.plan.swap_ab:
+            return f"{turned('b_tile', b == 'mn')}, {turned('a_tile', a == 'k')}"
+        in_registers = "a_part" if self.plan.composed else "a_tile"
+        left = in_registers if self.plan.a_source == "registers" else turned("a_tile", a == "mn")
+        return f"{left}, {turned('b_tile', b == 'k')}"
+
+    @property
+    def a_rows(self) -> str:
+        """A K step's tile of A in shared memory, as [M, K]."""
+        return turned("a_smem", self.plan.problem.a.major == "mn")
+
+    @property
+    def a_register_layout(self) -> str:
+        """The constant that holds the layout in which A is read into registers."""
+        return numbered("A_REGISTER_LAYOUT", self.columns[0].number)
+
+    @property
+    def columns(self) -> tuple[Part, ...]:
+        """The parts of a tile's columns."""
+        return parts_of(self.plan)
+
+    @property
+    def tiles_read(self) -> str:
+        """What the MMAs of a K step read in shared memory, in words."""
+        return "B's tiles" if self.plan.a_source == "registers" else "their tiles"
+
+    @property
+    def mma_sums(self) -> str:
+        """What the MMAs of a K step add to, or the sums of their own that are promoted."""
+        plural = "s" * self.plan.composed
+        return f"{'step' if self.plan.promote_k else 'accumulator'}{plural}"
+
+    @property
+    def mma_options(self) -> str:
+        """The last arguments of an MMA: one that is promoted begins with zero."""
+        return "use_acc=False, " * bool(self.plan.promote_k) + "is_async=True"
+
+    @property
+    def from_zero(self) -> str:
+        """What is said of such an MMA."""
+        return ", a sum from zero" * bool(self.plan.promote_k)
+
+    @property
+    def reads_a(self) -> bool:
+        """Whether the function that issues MMAs reads their A into registers, and no step before it has."""
+        return self.plan.a_source == "registers" and self.pace != "prefetched"
+
+    @property
+    def a_of_step(self) -> str:
+        """What that function has of A: a tile that it reads, or one that the MMAs do."""
+        return "a_smem" if self.reads_a else "a_tile"
+
+    @property
+    def parts_parameter(self) -> str:
+        """How many parts a consumer has, where consumers differ in that."""
+        return ", parts: gl.constexpr" if self.plan.staggered else ""
+
+    @property
+    def parts_argument(self) -> str:
+        """The same in a call: the second consumer has all parts but the last one."""
+        return ", parts=PARTS - consumer" if self.plan.staggered else ""
+
+    @property
+    def waits_for_one(self) -> bool:
+        """Whether a consumer has a single part where the other one has two."""
+        return self.plan.staggered and len(self.columns) == 2
+
+    def count_of(self, parts: str) -> str:
+        """Return how many parts the tuple of a consumer has that is called so."""
+        return f"len({parts})" if self.plan.staggered else "PARTS"
+
+    @property
+    def zeros(self) -> str:
+        """An accumulator of nothing, of a tile that is not composed."""
+        return self.zeros_of(Part(None))
+
+    def zeros_of(self, part: Part) -> str:
+        """Return an accumulator of nothing for a part of a tile."""
+        dtype, (rows, columns) = self.plan.problem.accumulator.gluon, self.extents
+        columns = columns if part.number is None else part.columns
+        return f"gl.zeros(({rows}, {columns}), {dtype}, {part.layout})"
+
+    @property
+    def extents(self) -> tuple[str, str]:
+        """The constants that hold the extents of an accumulator."""
+        rows, columns = self._rows, "PROGRAM_TILE_N"
+        return (columns, rows) if self.plan.swap_ab else (rows, columns)
+
+    @property
+    def _rows(self) -> str:
+        """The constant that holds the rows of a consumer's tile."""
+        resources = self.plan.resources
+        return extent_name(_rows_of(resources.a[0], self.plan.problem.a.major == "k"))
+
+
+def _rows_of(buffer: SharedBuffer, k_major: bool) -> Extent:
+    """Return the rows of A in a buffer of it."""
+    return buffer.shape[0 if k_major else 1]

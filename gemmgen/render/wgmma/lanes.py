@@ -1,0 +1,53 @@
+"""How a module spells the parts of a tile's columns, each with sums of its own: the lanes of its K loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemmgen.plan.kernel import numbered
+from gemmgen.plan.wgmma import WgmmaKernel
+
+
+@dataclass(frozen=True)
+class Part:
+    """How a module spells what is of a part of a tile's columns."""
+
+    number: int | None
+    """None of a plain tile's only one."""
+    column_of: str = "tile.column"
+    """Where the first of the parts begins that lie side by side with it."""
+    first: int = 0
+    """The number of that one."""
+
+    @property
+    def layout(self) -> str:
+        """The constant that holds the layout of its sums."""
+        return numbered("ACCUMULATOR_LAYOUT", self.number)
+
+    @property
+    def columns(self) -> str:
+        """The constant that holds its columns."""
+        return "PROGRAM_TILE_N" if self.number is None else f"PART_N_{self.number}"
+
+    @property
+    def column(self) -> str:
+        """Where it begins."""
+        return " + ".join((self.column_of, *(f"PART_N_{i}" for i in range(self.first, self.number or 0))))
+
+    def of(self, field: str) -> str:
+        """Return its element of a field of the arguments, of which there is one for each part."""
+        return f"args.{field}" if self.number is None else f"args.{field}[{self.number}]"
+
+
+def parts_of(plan: WgmmaKernel) -> tuple[Part, ...]:
+    """Return the parts of a plan's tile."""
+    count = len(plan.column_parts)
+    if plan.staggered:
+        common = (Part(number, "common_column(tile.column)") for number in range(count - 1))
+        return (*common, Part(count - 1, "own_column(tile.column)", count - 1))
+    return tuple(map(Part, range(count))) if plan.composed else (Part(None),)
+
+
+def turned(name: str, isturned: bool) -> str:
+    """Return a tensor, or its transposed view, in which no element moves."""
+    return f"{name}.permute((1, 0))" if isturned else name

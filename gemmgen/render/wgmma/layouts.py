@@ -1,0 +1,60 @@
+"""The layout constants of Hopper modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.hardware import WGMMA
+from gemmgen.plan.kernel import numbered
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.kernel import KernelLayouts
+from gemmgen.render.wgmma.lanes import parts_of
+from gemmgen.render.wgmma.reduction import ReductionView
+
+
+@dataclass(frozen=True)
+class HopperLayouts(KernelLayouts):
+    """The layout constants of one Hopper plan."""
+
+    plan: WgmmaKernel
+
+    @property
+    def definitions(self) -> Iterator[str]:
+        """Each constant's definition, in the order in which operands are named."""
+        plan, problem = self.plan, self.plan.problem
+        a_axes, b_axes = (0, 1) if problem.a.major == "k" else (1, 0), (0 if problem.b.major == "k" else 1)
+        yield self._shared("A", plan.a_swizzle_bytes, problem.a.dtype, plan.bases(a_axes[0], None))
+        buffers = plan.resources.b
+        for part in buffers:
+            if part is buffers[0] or part.swizzle_bytes != buffers[0].swizzle_bytes:
+                name = part.operand.upper()
+                yield self._shared(name, part.swizzle_bytes, problem.b.dtype, plan.bases(None, b_axes))
+        if plan.reduces_apart:
+            yield "# L2 keeps A and B no longer than it must: the second kernel reads the sums out of it."
+            policy = 'FractionalEvictionPolicy("evict_first", 1.0)'
+            yield f"READ_ONCE = gl.constexpr(CachePolicy(l2={policy}))"
+            yield f"SUMS_LAYOUT = gl.constexpr({ReductionView(plan).sums_layout})"
+        else:
+            yield from self._epilogue
+        for part, shape in zip(parts_of(plan), plan.mma_shapes, strict=True):
+            yield self._accumulator(part.layout, shape)
+        if plan.a_source == "registers":
+            k_width = 32 // problem.a.dtype.bits  # elements of a row that a thread holds side by side
+            names = [numbered("A_REGISTER_LAYOUT", part.number) for part in parts_of(plan)]
+            for name, part in zip(names, parts_of(plan), strict=True):
+                arguments = ["operand_index=0", f"parent={part.layout}", f"k_width={k_width}"]
+                yield self._constant(name, "gl.DotOperandLayout", arguments, [])
+            if plan.composed:
+                yield f"A_REGISTER_LAYOUTS = gl.constexpr(({', '.join(names)}))"
+
+    def _accumulator(self, name: str, mma_shape: tuple[int, int, int]) -> str:
+        """Return an accumulator's layout; Gluon's instruction shape is one warp's, of 16 rows."""
+        _, n, k = mma_shape
+        arguments = [
+            "version=[3, 0]",
+            f"warps_per_cta={list(self.plan.warps_across)}",
+            f"instr_shape=[{WGMMA.rows_per_warp}, {n}, {k}]",
+        ]
+        bases = self.plan.bases(1, 0) if self.plan.swap_ab else self.plan.bases(0, 1)
+        return self._constant(name, "gl.NVMMADistributedLayout", arguments, bases)

@@ -1,0 +1,159 @@
+"""The kernel that adds up the sums of parts of K, as its templates see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.plan.roles import tensor_of
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.resources import FRAGMENT_ROWS, FRAGMENT_SUMS, VECTOR_SUMS
+from gemmgen.render.kernel import SCALAR, Construction, Field
+from gemmgen.render.overview import fit
+from gemmgen.render.wgmma.k_loop import KLoop
+from gemmgen.render.wrapper import TMA_UNIT_BYTES
+
+
+@dataclass(frozen=True)
+class ReductionView:
+    """The kernel that adds up the sums of parts of K as its templates see it."""
+
+    plan: WgmmaKernel
+
+    @property
+    def constants(self) -> Iterator[tuple[str, object, str]]:
+        """The name, value and meaning of its constants."""
+        plan = self.plan
+        m, n = FRAGMENT_ROWS, plan.piece_sums // FRAGMENT_ROWS
+        sums = plan.program_tile_m * plan.program_tile_n
+        yield "TILE_SUMS", sums, "of a part of a tile"
+        yield "FRAGMENT_ROWS", FRAGMENT_ROWS, "of an accumulator, which a warp has in groups of 8 columns"
+        yield "FRAGMENT_SUMS", FRAGMENT_SUMS, "of such a group"
+        yield "PIECE_SUMS", plan.piece_sums, "of a tile, which a program of the second kernel adds up"
+        yield "PIECES", sums // plan.piece_sums, "of a tile"
+        yield "PIECE_M", n if plan.swap_ab else m, ""
+        yield "PIECE_N", m if plan.swap_ab else n, ""
+        if plan.splits_side_by_side > 1:
+            yield "SPLITS_SIDE_BY_SIDE", plan.splits_side_by_side, "whose sums are read by different threads"
+
+    @property
+    def rows(self) -> str:
+        """The constant that holds the rows of an accumulator, over all CTAs."""
+        return self._extents[0]
+
+    @property
+    def columns(self) -> str:
+        """Its columns in one CTA."""
+        return self._extents[1]
+
+    @property
+    def _extents(self) -> tuple[str, str]:
+        rows, columns = KLoop(self.plan).extents
+        ctas = self.plan.cluster_m if self.plan.swap_ab else self.plan.cluster_n
+        return rows, f"({columns} // COLUMN_CTAS)" if ctas > 1 else columns
+
+    @property
+    def row_of_fragments(self) -> str:
+        """The sums of 16 rows of an accumulator in one CTA."""
+        return f"({self.columns} * FRAGMENT_ROWS)"
+
+    def turned(self, row: str, column: str) -> str:
+        """Return an accumulator's row and column as those of D."""
+        return f"{column}, {row}" if self.plan.swap_ab else f"{row}, {column}"
+
+    @property
+    def piece_order(self) -> str:
+        """The order of a fragment's dimensions in a piece of D: an accumulator's rows, then its columns."""
+        rows, columns = "3, 1", "0, 2, 4"
+        return f"({self.turned(rows, columns)})"
+
+    @property
+    def _read(self) -> tuple[str, ...]:
+        """The tensors that the epilogue reads."""
+        kinds = ("matrix", "vector", "scalar")
+        own = (each.name for each in self.plan.arguments if each.kind in kinds)
+        return tuple(name for name in own if tensor_of(name) not in ("a", "b", "d"))
+
+    @property
+    def _strides(self) -> tuple[str, ...]:
+        return ("c_stride",) if self.plan.problem.c else ()
+
+    @property
+    def numbers(self) -> str:
+        """The parameters that no compilation depends on."""
+        return str(("m", "n", *self._strides, "d_stride")).replace("'", '"')
+
+    def define_kernel(self) -> str:
+        """Return the kernel's head."""
+        read = [f"{name}_ptr" for name in self._read]
+        strides = (f"{name}: gl.int64" for name in (*self._strides, "d_stride"))
+        names = ["partials_ptr", *read, "d_ptr", *strides, "m", "n"]
+        return fit("def reduction_kernel(", names, "):")
+
+    @property
+    def meaning(self) -> str:
+        """What its arguments are, in words."""
+        strides = "D's rows are `d_stride` elements apart"
+        if self._strides:
+            strides = "C's rows are `c_stride` elements apart, D's `d_stride`"
+        return f"{strides}."
+
+    @property
+    def args(self) -> tuple[Field, ...]:
+        """The fields of the aggregate that its device functions are passed."""
+        read = (f"{name}_ptr" for name in self._read if name != "tensor_scale")
+        extents = ("m", "n") if self.plan.problem.c or self.plan.problem.vectors else ()
+        tiles = {"tiles_m": "gl.cdiv(m, PROGRAM_TILE_M)", "tiles_n": "gl.cdiv(n, PROGRAM_TILE_N)"}
+        placing = [f"tiles_{dimension}" for dimension in self.plan.placing_dimensions]
+        return (
+            *(Field(name, SCALAR, name) for name in (*read, *self._strides, *extents)),
+            *(Field(name, SCALAR, f"{name}={tiles[name]}") for name in placing),
+        )
+
+    @property
+    def construction(self) -> Construction:
+        """The statement that makes it."""
+        return Construction("args", "ReductionArgs", self.args)
+
+    @property
+    def sums_layout(self) -> str:
+        """The layout of the sums that a program reads at once: of one split, or of splits side by side."""
+        plan = self.plan
+        lanes, splits = plan.architecture.threads_per_warp, plan.splits_side_by_side
+        if splits == 1:
+            return f"gl.BlockedLayout([{VECTOR_SUMS}], [{lanes}], [{plan.reduction_warps}], [0])"
+        warps = [splits, plan.reduction_warps // splits]
+        return f"gl.BlockedLayout([1, {VECTOR_SUMS}], [1, {lanes}], {warps}, [1, 0])"
+
+    @property
+    def reading(self) -> str:
+        """Whether a thread reads the sums of all splits, or others read some of them at the same time."""
+        return "in_turn" if self.plan.splits_side_by_side == 1 else "side_by_side"
+
+    @property
+    def storing(self) -> str:
+        """How a thread stores: neighbours of a row are together, unless the operands are exchanged."""
+        return "single" if self.plan.swap_ab else "pairs"
+
+    @property
+    def all_sums(self) -> str:
+        """The sums of all splits, in the order of registers."""
+        return "sums" if self.plan.splits_side_by_side == 1 else "gl.sum(sums, axis=0)"
+
+    @property
+    def add_splits(self) -> str:
+        """The statement that adds the sums of splits side by side; of the last ones some may be missing."""
+        whole = self.plan.splits % self.plan.splits_side_by_side == 0
+        mask = "" if whole else ", mask=(behind + split < SPLITS)[:, None], other=0"
+        return f"sums += gl.load(addresses + behind * TILE_SUMS{mask})"
+
+    @property
+    def d_unit(self) -> int:
+        """Elements of D in 16 bytes."""
+        return TMA_UNIT_BYTES // self.plan.problem.d.bytes
+
+    @property
+    def c_unit(self) -> int:
+        """Elements of C in 16 bytes."""
+        c = self.plan.problem.c
+        return TMA_UNIT_BYTES // c.bytes if c else 0

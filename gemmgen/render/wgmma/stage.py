@@ -1,0 +1,115 @@
+"""How a stage of the ring is loaded and released, as templates of Hopper modules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.render.kernel import OperandLoad
+from gemmgen.render.overview import fit, fit_sum
+from gemmgen.render.wgmma.lanes import Part, parts_of
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stage of one plan's ring: the tiles of A and B of a K step."""
+
+    plan: WgmmaKernel
+
+    @property
+    def early(self) -> OperandLoad:
+        """How the operand is loaded whose first loads do not wait for the kernel ahead."""
+        return self.operands[self.plan.read_early == "b"]
+
+    @property
+    def late(self) -> OperandLoad:
+        """How the other one is."""
+        return self.operands[self.plan.read_early != "b"]
+
+    @staticmethod
+    def call_fill(load: OperandLoad) -> str:
+        """Return the call that loads a K step's tiles of an operand."""
+        return f"fill_{load.operand}(args, tile, k_step, ring)"
+
+    @property
+    def expect(self) -> str:
+        """The statement that awaits the bytes of a stage."""
+        a = "args.a_desc.nbytes_per_cta"
+        b = (f"{part.of('b_desc')}.nbytes_per_cta" for part in parts_of(self.plan))
+        bytes_of = [f"CONSUMERS * {a}" if self.plan.row_shares > 1 else a, *b]
+        return fit_sum("mbarrier.expect(", "ready", bytes_of, indent=self._indent)
+
+    @property
+    def slot(self) -> str:
+        """What says which stage is loaded: a producer has a place in the ring."""
+        return "ring" if self.plan.specialized else "stage"
+
+    @property
+    def stage(self) -> str:
+        """The stage that is loaded."""
+        return "ring.stage" if self.plan.specialized else "stage"
+
+    @property
+    def operands(self) -> tuple[OperandLoad, ...]:
+        """A, then B, as one stage loads them."""
+        plan, problem = self.plan, self.plan.problem
+        k = "0" if plan.schedule_kind == "single_tile" else "k"
+
+        def load(operand: str, major: str, place: str, shares: int) -> OperandLoad:
+            coordinates = f"[{place}, {k}]" if major == "k" else f"[{k}, {place}]"
+            return OperandLoad(
+                operand, coordinates, operand in plan.multicast, shares, "READ_ONCE" * plan.reduces_apart
+            )
+
+        return (
+            load("a", problem.a.major, row_of(self.plan, "i"), plan.row_shares),
+            load("b", problem.b.major, "tile.column", 1),
+        )
+
+    def statements(self, load: OperandLoad) -> Iterator[str]:
+        """Yield the statements that load an operand's tiles: one for each part of a tile's columns."""
+        for part in parts_of(self.plan) if load.operand == "b" else (Part(None),):
+            coordinates = load.coordinates.replace("tile.column", part.column)
+            tile = f"{part.of(f'{load.operand}_smem')}.index({self.stage})"
+            arguments = [part.of(f"{load.operand}_desc"), coordinates, "ready", tile, *load.options]
+            yield fit("tma.async_load(", arguments, ")", indent=self._indent, margin=0)
+
+    @property
+    def share(self) -> str:
+        """The statement that loads a consumer's tile of A, in a loop over consumers."""
+        load = self.operands[0]
+        arguments = ["args.a_desc", load.coordinates, "ready", "a_tile", *load.options]
+        return fit("tma.async_load(", arguments, ")", indent=self._indent + 4, margin=0)
+
+    @property
+    def a_coordinates(self) -> str:
+        """Where a K step's tile of A begins."""
+        return self.operands[0].coordinates
+
+    @property
+    def b_coordinates(self) -> str:
+        """Where a K step's tile of B begins."""
+        return self.operands[1].coordinates
+
+    @property
+    def multicast_tiles(self) -> str:
+        """What CTAs of a cluster share, behind an article."""
+        return ", and several a ".join(f"tile of {operand.upper()}" for operand in self.plan.multicast)
+
+    @property
+    def release_barriers(self) -> tuple[str, ...]:
+        """The barriers on which a stage is released."""
+        return tuple(barrier.name for barrier in self.plan.resources.load_empty)
+
+    @property
+    def _indent(self) -> int:
+        """Columns before what loads a stage: in a function, or in a branch of one."""
+        return 4 if self.plan.specialized or not self.plan.read_early else 8
+
+
+def row_of(plan: WgmmaKernel, consumer: str) -> str:
+    """Return where the rows begin of a consumer that has this number."""
+    if plan.staggered:
+        return f"consumer_row(tile, {consumer})"
+    return f"tile.row + {consumer} * CONSUMER_TILE_M" if plan.row_shares > 1 else "tile.row"

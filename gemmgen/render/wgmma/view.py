@@ -1,0 +1,392 @@
+"""One Hopper plan as its templates see it: constants, arguments, work items, partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from gemmgen.plan.kernel import EpilogueStorage, numbered
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.problem.operations import OPERATIONS
+from gemmgen.render.epilogue import EpilogueView, ReadingEpilogueView
+from gemmgen.render.kernel import (
+    DESCRIPTOR,
+    SHARED,
+    Field,
+    KernelView,
+)
+from gemmgen.render.overview import HopperOverview, argument_name, fit
+from gemmgen.render.wgmma.device_parts import DeviceParts, column_ctas, walks_steps
+from gemmgen.render.wgmma.k_loop import KLoop
+from gemmgen.render.wgmma.lanes import turned
+from gemmgen.render.wgmma.layouts import HopperLayouts
+from gemmgen.render.wgmma.reduction import ReductionView
+from gemmgen.render.wgmma.stage import Stage, row_of
+
+GLUON_NVIDIA = "triton.experimental.gluon.language.nvidia"
+
+
+@dataclass(frozen=True)
+class HopperView(KernelView):
+    """One Hopper plan as the templates see it; every choice of a part is made here."""
+
+    plan: WgmmaKernel
+
+    @cached_property
+    def layouts(self) -> HopperLayouts:
+        """How tensors lie in memory and registers."""
+        return HopperLayouts(self.plan)
+
+    @cached_property
+    def epilogue(self) -> EpilogueView:
+        """What lies between accumulator and store."""
+        return (ReadingEpilogueView if self.plan.reduces_apart else EpilogueView)(self.plan)
+
+    @cached_property
+    def reduction(self) -> ReductionView:
+        """The kernel that adds up the sums of parts of K, where there is one."""
+        return ReductionView(self.plan)
+
+    @cached_property
+    def overview(self) -> HopperOverview:
+        """The kernel in words."""
+        return HopperOverview(self.plan)
+
+    @cached_property
+    def k_loop(self) -> KLoop:
+        """The loop that multiplies."""
+        return KLoop(self.plan)
+
+    @cached_property
+    def stage(self) -> Stage:
+        """What a K step loads."""
+        return Stage(self.plan)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The templates of the module's device code, callees first."""
+        return DeviceParts(self.plan, self.epilogue, self.order, self.k_loop).names
+
+    @property
+    def walks_steps(self) -> bool:
+        """Whether a module has the K steps of a work item as a value."""
+        return walks_steps(self.plan)
+
+    @property
+    def hopper_imports(self) -> str:
+        """The statements that import Gluon's functions for Hopper."""
+        names = ("mbarrier", "tma", "warpgroup_mma", "warpgroup_mma_wait")
+        apart = self.plan.reduces_apart
+        policies = (
+            f"from {GLUON_NVIDIA}.ampere import CachePolicy, FractionalEvictionPolicy\n" if apart else ""
+        )
+        if apart and self.plan.a_source == "shared":  # no thread uses shared memory
+            return f"{policies}from {GLUON_NVIDIA}.hopper import {', '.join(names)}"
+        lines = "".join(f"    {name},\n" for name in ("fence_async_shared", *names))
+        return f"{policies}from {GLUON_NVIDIA}.hopper import (\n{lines})"
+
+    @property
+    def cuda_names(self) -> str:
+        """What the module takes from Triton's functions for CUDA."""
+        launch = ["gdc_launch_dependents"] * self.triggers + ["gdc_wait"]
+        apart = ["gdc_launch_dependents", "gdc_wait"] * self.plan.reduces_apart
+        names = launch if self.plan.dependent else apart
+        names += ["libdevice"] * self.epilogue.divides
+        return ", ".join(names)
+
+    @property
+    def constants(self) -> Iterator[tuple[str, object, str]]:
+        """The name, value and meaning of each constant."""
+        plan = self.plan
+        yield "PROGRAM_TILE_M", plan.program_tile_m, ""
+        yield "PROGRAM_TILE_N", plan.program_tile_n, ""
+        if plan.composed:
+            meanings = ("columns of a tile's parts: each has tiles of B, MMAs and sums of its own", "", "")
+            for part, columns, meaning in zip(self.k_loop.columns, plan.column_parts, meanings, strict=False):
+                yield part.columns, columns * plan.cluster_n, meaning
+            own = "of consumer 0; the other one has all but the last" if plan.staggered else ""
+            yield "PARTS", len(self.k_loop.columns), own
+            if plan.staggered:
+                meaning = "columns that one consumer has more than a tile, and the other one less"
+                yield "STAGGER_N", plan.stagger_n, meaning
+        yield "PROGRAM_TILE_K", plan.cta_tile_k, ""
+        if plan.consumers > 1:
+            yield "CONSUMERS", plan.consumers, ""
+        if plan.row_shares > 1:
+            each = f"{plan.cta_consumer_tile_m} rows in each CTA" if plan.cluster_m > 1 else ""
+            yield "CONSUMER_TILE_M", plan.consumer_tile_m, each
+        if not plan.synchronous:
+            yield "STAGES", plan.stages, "tiles of A and of B in flight"
+        if plan.divides_last_wave:
+            yield "PROGRAMS", plan.most_programs, "at most: the workspace has places for the sums of so many"
+            yield "LEAST_STEPS", plan.least_steps, "of K that a program's share of divided tiles has"
+            yield "LEAST_SAVED", plan.least_saved_steps, "of them, by programs that share what chunks leave"
+            yield from self._sum_constants
+        if self.divides_k:
+            each = "that programs take one by one" if plan.specialized else "each a program's"
+            yield "SPLITS", plan.splits, f"parts of K, {each}"
+            yield from self._sum_constants
+            if (order := plan.gpu.launch_order) and plan.sorts_parts_by_gpc:
+                yield "CLUSTERS_AHEAD", order.ahead, "that start first, and keep their numbers"
+                yield (
+                    "GPCS",
+                    order.gpcs,
+                    "that start one cluster each by turns, as measured on an H200 and an H100",
+                )
+                full = order.gpcs * order.full_turns
+                yield (
+                    "CLUSTERS_OF_ALL_GPCS",
+                    full,
+                    f"that start so; then GPC 0 is full, and the other {order.gpcs - 1} go on",
+                )
+            if plan.reduces_apart:
+                yield from self.reduction.constants
+            if plan.reduction == "ordered" and plan.splits_at_once < plan.splits:
+                yield (
+                    "SPLITS_AT_ONCE",
+                    plan.splits_at_once,
+                    "of which the sums are read together",
+                )
+        vectors = (OPERATIONS[vector].along for vector in plan.problem.vectors)
+        if plan.composed and "n" in vectors:
+            meaning = "columns that are loaded of a column operand: a power of two"
+            yield "VECTOR_N", plan.vector_columns * plan.cluster_n, meaning
+        if not plan.reduces_apart:
+            yield from self.epilogue.subtile_constants
+        yield from self.epilogue.constants
+        yield from self.order_constants
+
+    @property
+    def _sum_constants(self) -> Iterator[tuple[str, object, str]]:
+        """What is known of the sums that programs leave each other."""
+        own = "of each consumer's rows of a tile" if self.plan.row_shares > 1 else "of a tile"
+        yield "SUMS", self.plan.consumer_tile_m * self.plan.program_tile_n, own
+        if column_ctas(self.plan) > 1:
+            yield "COLUMN_CTAS", column_ctas(self.plan), "that divide the columns of an accumulator"
+
+    @property
+    def args(self) -> tuple[Field, ...]:
+        """The fields of the aggregate that device functions are passed."""
+        plan, resources, problem = self.plan, self.plan.resources, self.plan.problem
+        c, scalar = ("c",) if problem.c else (), ("tensor_scale",) if plan.specialized else ()
+        barriers = (resources.load_ready, *resources.load_empty, resources.mma_turn)
+        b = [argument_name(plan.argument(buffer.operand)) for buffer in resources.b]
+        each = "  # one for each part of a tile's columns"
+        return (
+            *self._descriptors("a"),
+            _several("b_desc", b, DESCRIPTOR, each),
+            *self._descriptors(*c, *problem.vectors, *scalar, "d", *self._workspace),
+            self._ring("a_smem", [buffer.name for buffer in resources.a]),
+            _several("b_smem", [buffer.name for buffer in resources.b], SHARED, each),
+            *(Field(barrier.name, SHARED, barrier.name) for barrier in barriers if barrier),
+            *((self._own,) if plan.specialized and resources.epilogues else ()),
+            *self._counts(),
+        )
+
+    @property
+    def _workspace(self) -> tuple[str, ...]:
+        """The arguments in which programs leave each other sums."""
+        return tuple(argument.name for argument in self.plan.arguments if argument.kind == "workspace")
+
+    @property
+    def _k_span(self) -> str:
+        """What of K the programs of one tile multiply in a step: a part of each split."""
+        return f"SPLITS * {self._k_tile}" if self.divides_k else self._k_tile
+
+    @staticmethod
+    def _ring(name: str, names: list[str], kind: str = SHARED) -> Field:
+        """Return the field of what a consumer may have of its own."""
+        return _several(name, names, kind, "  # one for each consumer")
+
+    @property
+    def _own(self) -> Field:
+        """What a consumer's epilogue has of its own: its buffers, or the one that it stores D through."""
+        consumers = self.plan.resources.consumers
+        if self.epilogue.loads:
+            names = [numbered("buffers", consumer.number) for consumer in consumers]
+            return self._ring("buffers", names, "Buffers")
+        return self._ring("d_smem", [own.d.name for own in self.plan.resources.epilogues])
+
+    @property
+    def epilogues(self) -> tuple[tuple[int | None, EpilogueStorage], ...]:
+        """That of each consumer."""
+        consumers = self.plan.resources.consumers
+        return tuple((each.number, each.epilogue) for each in consumers if each.epilogue)
+
+    @property
+    def divides_k(self) -> bool:
+        """Whether several programs share a tile's K."""
+        return self.plan.splits > 1
+
+    @property
+    def loads_epilogue_first(self) -> bool:
+        """Whether a tile's C and vectors are loaded before its K loop: of splits, the last one loads them."""
+        return self.epilogue.loads and not self.plan.shares_tiles
+
+    def of_consumer(self, number: str) -> str:
+        """Return the number of a consumer's part of what has this number: all of it, if it is a lone one."""
+        return f"{number} * CONSUMERS + consumer" if self.plan.consumers > 1 else number
+
+    @property
+    def count_piece(self) -> str:
+        """The statement that counts a piece of a tile."""
+        counter = f"args.counters_ptr + {self.of_consumer('divided')}"
+        return fit("arrived = gl.atomic_add(", (counter, "1", 'sem="acq_rel"', 'scope="gpu"'), ")", indent=4)
+
+    @property
+    def call_is_last(self) -> str:
+        """The call that leaves the sums of a split, which an atomic reduction does not tell apart."""
+        splits = (self.item_split,) if self.plan.reduction == "ordered" else ()
+        return f"is_last({', '.join(('args', self.of_consumer(self.item_tile), *splits, 'accumulator'))})"
+
+    @property
+    def place(self) -> str:
+        """The part that finds the tile of a program that has one."""
+        if self.plan.schedule_kind == "single_tile":
+            return "walks/place_only.py.j2"
+        which = "part" if self.plan.reduces_apart else "split" if self.divides_k else "whole"
+        return f"walks/place_{which}.py.j2"
+
+    @property
+    def tiles(self) -> str:
+        """What makes the `Tiles` of a role that has several."""
+        if self.plan.divides_last_wave:
+            return "Tiles(divide(args))"
+        return "Tiles(args, args.tiles_m * args.tiles_n)" if self.plan.sorts_parts_by_gpc else "Tiles(args)"
+
+    @property
+    def item(self) -> str:
+        """The name of what a role has of a work item: its number, or the piece of a tile that it is."""
+        return "piece" if self.plan.divides_last_wave else "item"
+
+    @property
+    def item_steps(self) -> str:
+        """The K steps of a work item: where each has all of its tile's, they depend on no number."""
+        return f"tiles.steps({self.item})" if self.plan.shares_tiles else "tiles.steps()"
+
+    @property
+    def first_steps(self) -> str:
+        """Those of a program's first one."""
+        return "tiles.steps(tiles.first())" if self.divides_k else "tiles.steps()"
+
+    @property
+    def item_tile(self) -> str:
+        """The number of a split's tile."""
+        return "tiles.tile(item)" if self.plan.persistent else "tiles.tile"
+
+    @property
+    def item_split(self) -> str:
+        """The number of a split in its tile."""
+        return "tiles.split(item)" if self.plan.persistent else "tiles.split"
+
+    @property
+    def places_early(self) -> bool:
+        """Whether a tile is found before its K loop: loads in the loop, or of the epilogue, need it."""
+        plan = self.plan
+        if not plan.specialized or plan.ping_pong or plan.divides_last_wave:
+            return True
+        return self.loads_epilogue_first
+
+    @property
+    def finish(self) -> str:
+        """The part that makes D of the sums of a work item, or leaves them for who does."""
+        if self.plan.divides_last_wave:
+            return "wgmma/finish/last_piece.py.j2"
+        how = "leave" if self.plan.reduces_apart else "last_split" if self.divides_k else "store"
+        return f"wgmma/finish/{how}.py.j2"
+
+    @property
+    def prologue(self) -> str:
+        """The part that starts a tiled program's first loads."""
+        kind = "_early" if self.plan.read_early else "_waiting" if self.plan.dependent else ""
+        return f"wgmma/prologue{kind}.py.j2"
+
+    @property
+    def triggers(self) -> bool:
+        """Whether a program says when the kernel behind may start; else that may when all programs end."""
+        return self.plan.dependent and self.plan.trigger == "loads"
+
+    @property
+    def reads_scalar_first(self) -> bool:
+        """Whether a factor in global memory is read before anything else."""
+        return self.plan.problem.scalar and not self.plan.dependent and not self.divides_k
+
+    @property
+    def sums(self) -> str:
+        """The sums of a tile, or of all its parts."""
+        return self.epilogue.sums
+
+    @property
+    def accumulated(self) -> str:
+        """The accumulator as a tile of D."""
+        return turned("accumulator", self.plan.swap_ab)
+
+    @property
+    def ends_amid_group(self) -> bool:
+        """Whether the last of the groups of splits whose sums are read together has fewer of them."""
+        return self.plan.splits % self.plan.splits_at_once != 0
+
+    @property
+    def first_row(self) -> str:
+        """Where a consumer's rows begin."""
+        return row_of(self.plan, "consumer")
+
+    @property
+    def first_column(self) -> str:
+        """Where the columns of its tile begin."""
+        return "tile.column"
+
+    @property
+    def own_value(self) -> str:
+        """What a consumer has of its own, where its tile is stored."""
+        own = self.epilogue.own
+        if not self.plan.specialized:
+            return own
+        return f"args.{own}[consumer]" if self.plan.consumers > 1 else f"args.{own}"
+
+    def call_store(self) -> str:
+        """Return the call that stores a tile, as one that shares its tiles does under a condition."""
+        sums = self.sums if self.plan.composed else self.accumulated
+        items = ("args", self.own_value, self.first_row, self.first_column, sums)
+        loops = self.plan.specialized or self.plan.persistent
+        indent, margin = 8 if loops else 4, 4
+        if self.plan.shares_tiles:
+            indent, margin = indent + 4, 8
+        return fit("store(", (*items, *self.epilogue.passed_on), ")", indent=indent, margin=margin)
+
+    @property
+    def consumer_parameter(self) -> str:
+        """The number of a consumer, where there are several."""
+        return ", consumer: gl.constexpr" if self.plan.consumers > 1 else ""
+
+    @property
+    def consumer_argument(self) -> str:
+        """The number of a consumer in a call, where there are several."""
+        return ", consumer" if self.plan.consumers > 1 else ""
+
+    @property
+    def share(self) -> str:
+        """What selects a consumer's tiles of A."""
+        return "[consumer]" if self.plan.row_shares > 1 else ""
+
+    @property
+    def consumer_summary(self) -> str:
+        """The consumer's role in a sentence."""
+        if self.plan.reduces_apart:
+            who = "The consumer" if self.plan.consumers == 1 else "One of the consumers"
+            return f"{who}: multiply parts of tiles, and leave their sums."
+        if self.plan.shares_tiles:
+            if self.plan.consumers == 1:
+                return "The consumer: multiply parts of tiles, and store the tiles that it completes."
+            return "One of the consumers: multiply parts of tiles, store its rows of those that it completes."
+        if self.plan.consumers == 1:
+            return "The consumer: multiply and store every tile."
+        return "One of the consumer warpgroups: multiply and store its rows of every tile."
+
+
+def _several(name: str, values: list[str], kind: str, comment: str) -> Field:
+    """Return the field of a value, or of a tuple where there are several."""
+    if len(values) == 1:
+        return Field(name, kind, values[0])
+    return Field(name, "gl.tuple", f"({', '.join(values)})", comment)
