@@ -18,7 +18,6 @@ SIMILAR = {
     ("wgmma/accumulator_order", "wgmma/accumulator_order_cluster"),
     ("wgmma/finish/last_split", "wgmma/finish/store"),
     ("wgmma/piece_origin", "wgmma/piece_origin_cluster"),
-    ("wgmma/producer_early", "wgmma/producer_early_multicast"),
 }
 """Pairs that share more, and have to be merged yet: no pair is added."""
 

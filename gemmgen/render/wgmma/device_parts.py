@@ -45,7 +45,7 @@ class DeviceParts:
         parts += ["wgmma/staggered"] * plan.staggered
         if plan.specialized:
             parts.append("wgmma/fill_stage" if plan.read_early else self._load_stage)
-            parts.append(f"wgmma/producer{self._producer}")
+            parts.append(f"wgmma/producer{'_early' * bool(plan.read_early)}")
             parts += ["wgmma/release"] * bool(plan.multicast)
         elif not plan.synchronous:
             if not plan.persistent:
@@ -104,10 +104,6 @@ class DeviceParts:
     def _of_cluster(self) -> str:
         """The ending of parts that know of CTAs which divide an accumulator's columns."""
         return "_cluster" if column_ctas(self.plan) > 1 else ""
-
-    @property
-    def _producer(self) -> str:
-        return f"_early{'_multicast' * bool(self.plan.multicast)}" if self.plan.read_early else ""
 
     @property
     def _load_stage(self) -> str:

@@ -141,11 +141,9 @@ class ReductionView:
         return "sums" if self.plan.splits_side_by_side == 1 else "gl.sum(sums, axis=0)"
 
     @property
-    def add_splits(self) -> str:
-        """The statement that adds the sums of splits side by side; of the last ones some may be missing."""
-        whole = self.plan.splits % self.plan.splits_side_by_side == 0
-        mask = "" if whole else ", mask=(behind + split < SPLITS)[:, None], other=0"
-        return f"sums += gl.load(addresses + behind * TILE_SUMS{mask})"
+    def ends_amid_group(self) -> bool:
+        """Whether the last of the groups of splits whose sums are read side by side has fewer of them."""
+        return self.plan.splits % self.plan.splits_side_by_side != 0
 
     @property
     def d_unit(self) -> int:

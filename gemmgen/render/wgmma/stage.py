@@ -27,11 +27,6 @@ class Stage:
         """How the other one is."""
         return self.operands[self.plan.read_early != "b"]
 
-    @staticmethod
-    def call_fill(load: OperandLoad) -> str:
-        """Return the call that loads a K step's tiles of an operand."""
-        return f"fill_{load.operand}(args, tile, k_step, ring)"
-
     @property
     def expect(self) -> str:
         """The statement that awaits the bytes of a stage."""
