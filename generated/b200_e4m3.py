@@ -120,6 +120,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, slot), phase, self.depth)
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -139,37 +147,65 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
-@gluon.jit
-def next_tile(args, responses):
-    """Return the tile that this program computes next, whether there is one, and the next response's slot."""
-    # Each response that a slot receives is a phase of its barriers.
-    mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
-    response = clc.load_result(args.clc_responses.index(responses.slot))
-    # The response is in registers: this role no longer needs the slot. Triton orders the read before the
-    # write of the slot's next response, which goes through the async proxy.
-    mbarrier.arrive(args.clc_empty.index(responses.slot))
-    # A canceled program will not start: this one computes its tile.
-    return response.program_id(0), response.is_canceled(), responses.next()
+@gluon.aggregate
+class Item:
+    """A tile of this program, whether it exists, and where the response arrives that names the next one."""
+
+    number: gl.tensor
+    exists: gl.tensor
+    responses: RingPosition
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: the tile of its own number, then those of programs it cancels."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: the tile of its number."""
+        responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
+        return Item(gl.program_id(0), gl.to_tensor(True), responses)
+
+    @gluon.jit
+    def next(self, item):
+        """The item that follows, or one that does not exist: every role reads the same responses."""
+        args, responses = self.args, item.responses
+        # Each response that a slot receives is a phase of its barriers.
+        mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
+        response = clc.load_result(args.clc_responses.index(responses.slot))
+        # The response is in registers: this role no longer needs the slot. Triton orders the read before the
+        # write of the slot's next response, which goes through the async proxy.
+        mbarrier.arrive(args.clc_empty.index(responses.slot))
+        # A canceled program will not start: this one computes its tile.
+        return Item(response.program_id(0), response.is_canceled(), responses.next())
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item.number)
+        return Tile(row, column)
 
 
 @gluon.jit
 def scheduler_partition(args):
     """One warp: while a tile is computed, cancel a program that has not started, and take over its tile."""
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        responses = item.responses
         # All roles must have read the response that the slot held; a fresh barrier lets the first ones pass.
         mbarrier.wait(args.clc_empty.index(responses.slot), responses.phase ^ 1)
         # The response goes to every CTA of the cluster; the first one asks, and awaits it for all of them.
         mbarrier.expect(args.clc_ready.index(responses.slot), CLC_RESPONSE_BYTES, from_cta=0)
         clc.try_cancel(args.clc_responses.index(responses.slot), args.clc_ready.index(responses.slot))
-        _, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
 
 
 @gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
-    row, column = tile_origin(args, tile)
     for k_step in range(args.k_steps):
         k = k_step * PROGRAM_TILE_K
         # The MMAs that read what the stage held must have retired.
@@ -178,8 +214,10 @@ def load_tile(args, tile, ring):
         # The phase completes when both CTAs of the pair have announced their bytes and all have come in: the
         # MMA reads both CTAs' tiles. The bytes are the same at an edge, which TMA fills with zeros.
         mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(ring.slot))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.slot))
+        a_tile = args.a_smem.index(ring.slot)
+        tma.async_load(args.a_desc, [tile.row, k], ready, a_tile)
+        b_tile = args.b_smem.index(ring.slot)
+        tma.async_load(args.b_desc, [tile.column, k], ready, b_tile)
         ring = ring.next()
     return ring
 
@@ -189,12 +227,11 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
-        ring = load_tile(args, tile, ring)
-        tile, working, responses = next_tile(args, responses)
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        ring = load_tile(args, tiles.at(item), ring)
+        item = tiles.next(item)
 
 
 @gluon.jit
@@ -223,16 +260,16 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
         # Arrives when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready.index(sums.slot))
         sums = sums.next()
-        _, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
 
 
 @gluon.jit
@@ -248,8 +285,8 @@ def store_subtile(args, d_smem, row, column, tile):
 
 
 @gluon.jit
-def drain(args, row, column, accumulator, accumulator_empty):
-    """Read an accumulator, convert it and store it, by sub-tiles; the last stores still run on return."""
+def store(args, row, column, accumulator, accumulator_empty):
+    """Store an accumulator by sub-tiles; the last stores still run on return."""
     for i in gl.static_range(SUBTILES - 1):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         d_subtile = args.d_smem.index(i % EPILOGUE_BUFFERS)
@@ -265,16 +302,21 @@ def drain(args, row, column, accumulator, accumulator_empty):
 def epilogue_partition(args):
     """The kernel's own warps: convert and store every tile."""
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(0), ACCUMULATORS)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
-        row, column = tile_origin(args, tile)
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        tile = tiles.at(item)
         # Every tile that an accumulator gets is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready.index(sums.slot), sums.phase)
-        drain(args, row, column, args.accumulators.index(sums.slot), args.accumulator_empty.index(sums.slot))
+        store(
+            args,
+            tile.row,
+            tile.column,
+            args.accumulators.index(sums.slot),
+            args.accumulator_empty.index(sums.slot),
+        )
         sums = sums.next()
-        tile, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

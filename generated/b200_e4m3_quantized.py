@@ -136,6 +136,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, slot), phase, self.depth)
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -155,10 +163,37 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a tile, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item)
+        return Tile(row, column)
+
+
 @gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
-    row, column = tile_origin(args, tile)
     for k_step in range(args.k_steps):
         k = k_step * PROGRAM_TILE_K
         # The MMAs that read what the stage held must have retired.
@@ -167,8 +202,10 @@ def load_tile(args, tile, ring):
         # The phase completes when both CTAs of the pair have announced their bytes and all have come in: the
         # MMA reads both CTAs' tiles. The bytes are the same at an edge, which TMA fills with zeros.
         mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(ring.slot))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.slot))
+        a_tile = args.a_smem.index(ring.slot)
+        tma.async_load(args.a_desc, [tile.row, k], ready, a_tile)
+        b_tile = args.b_smem.index(ring.slot)
+        tma.async_load(args.b_desc, [tile.column, k], ready, b_tile)
         ring = ring.next()
     return ring
 
@@ -178,8 +215,9 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        ring = load_tile(args, tile, ring)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        ring = load_tile(args, tiles.at(item), ring)
 
 
 @gluon.jit
@@ -208,7 +246,8 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
-    for _ in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+    tiles = Tiles(args)
+    for _ in range(tiles.first(), tiles.end(), tiles.stride()):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
@@ -272,18 +311,20 @@ def store_subtile(args, d_smem, row, column, tile):
 
 
 @gluon.jit
-def drain(args, buffers, row, column, accumulator, accumulator_empty, tensor_scale, phase):
-    """Read an accumulator, compute D's tile from it and store it, by halves; the last stores still run."""
+def store(args, buffers, row, column, accumulator, accumulator_empty, tensor_scale, phase):
+    """Store an accumulator by halves of its columns; the last stores still run on return."""
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
-    left = accumulator.slice(0, SUBTILE_N).load()
-    left = epilogue(left, 0, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem.index(0), row, column, left)
-    right = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
+    tile = accumulator.slice(0, SUBTILE_N).load()
+    tile = epilogue(tile, 0, buffers, tensor_scale)
+    d_subtile = buffers.d_smem.index(0)
+    store_subtile(args, d_subtile, row, column, tile)
+    tile = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
     # All sums have left tensor memory: the MMAs of another tile may overwrite them.
     mbarrier.arrive(accumulator_empty)
-    right = epilogue(right, 1, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem.index(1), row, column + SUBTILE_N, right)
+    tile = epilogue(tile, 1, buffers, tensor_scale)
+    d_subtile = buffers.d_smem.index(1)
+    store_subtile(args, d_subtile, row, column + SUBTILE_N, tile)
 
 
 @gluon.jit
@@ -292,16 +333,17 @@ def epilogue_partition(args):
     tensor_scale = gl.load(args.tensor_scale_ptr)
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(0), ACCUMULATORS)
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
-        load_vectors(args, args.buffers, row, column)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile = tiles.at(item)
+        load_vectors(args, args.buffers, tile.row, tile.column)
         # Every tile that an accumulator gets is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready.index(sums.slot), sums.phase)
-        drain(
+        store(
             args,
             args.buffers,
-            row,
-            column,
+            tile.row,
+            tile.column,
             args.accumulators.index(sums.slot),
             args.accumulator_empty.index(sums.slot),
             tensor_scale,

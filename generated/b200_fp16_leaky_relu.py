@@ -119,6 +119,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, slot), phase, self.depth)
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -138,37 +146,65 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
-@gluon.jit
-def next_tile(args, responses):
-    """Return the tile that this program computes next, whether there is one, and the next response's slot."""
-    # Each response that a slot receives is a phase of its barriers.
-    mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
-    response = clc.load_result(args.clc_responses.index(responses.slot))
-    # The response is in registers: this role no longer needs the slot. Triton orders the read before the
-    # write of the slot's next response, which goes through the async proxy.
-    mbarrier.arrive(args.clc_empty.index(responses.slot))
-    # A canceled program will not start: this one computes its tile.
-    return response.program_id(0), response.is_canceled(), responses.next()
+@gluon.aggregate
+class Item:
+    """A tile of this program, whether it exists, and where the response arrives that names the next one."""
+
+    number: gl.tensor
+    exists: gl.tensor
+    responses: RingPosition
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: the tile of its own number, then those of programs it cancels."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: the tile of its number."""
+        responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
+        return Item(gl.program_id(0), gl.to_tensor(True), responses)
+
+    @gluon.jit
+    def next(self, item):
+        """The item that follows, or one that does not exist: every role reads the same responses."""
+        args, responses = self.args, item.responses
+        # Each response that a slot receives is a phase of its barriers.
+        mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
+        response = clc.load_result(args.clc_responses.index(responses.slot))
+        # The response is in registers: this role no longer needs the slot. Triton orders the read before the
+        # write of the slot's next response, which goes through the async proxy.
+        mbarrier.arrive(args.clc_empty.index(responses.slot))
+        # A canceled program will not start: this one computes its tile.
+        return Item(response.program_id(0), response.is_canceled(), responses.next())
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item.number)
+        return Tile(row, column)
 
 
 @gluon.jit
 def scheduler_partition(args):
     """One warp: while a tile is computed, cancel a program that has not started, and take over its tile."""
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        responses = item.responses
         # All roles must have read the response that the slot held; a fresh barrier lets the first ones pass.
         mbarrier.wait(args.clc_empty.index(responses.slot), responses.phase ^ 1)
         # The phase completes when the response has come in.
         mbarrier.expect(args.clc_ready.index(responses.slot), CLC_RESPONSE_BYTES)
         clc.try_cancel(args.clc_responses.index(responses.slot), args.clc_ready.index(responses.slot))
-        _, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
 
 
 @gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
-    row, column = tile_origin(args, tile)
     for k_step in range(args.k_steps):
         k = k_step * PROGRAM_TILE_K
         # The MMAs that read what the stage held must have retired.
@@ -177,8 +213,10 @@ def load_tile(args, tile, ring):
         # The phase completes when these bytes have come in. They are the same at an edge: TMA fills what lies
         # outside with zeros, and counts them.
         mbarrier.expect(ready, args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(ring.slot))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.slot))
+        a_tile = args.a_smem.index(ring.slot)
+        tma.async_load(args.a_desc, [tile.row, k], ready, a_tile)
+        b_tile = args.b_smem.index(ring.slot)
+        tma.async_load(args.b_desc, [tile.column, k], ready, b_tile)
         ring = ring.next()
     return ring
 
@@ -188,12 +226,11 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
-        ring = load_tile(args, tile, ring)
-        tile, working, responses = next_tile(args, responses)
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        ring = load_tile(args, tiles.at(item), ring)
+        item = tiles.next(item)
 
 
 @gluon.jit
@@ -221,16 +258,16 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
         # Arrives when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready.index(sums.slot))
         sums = sums.next()
-        _, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
 
 
 @gluon.jit
@@ -271,18 +308,20 @@ def store_subtile(args, d_smem, row, column, tile):
 
 
 @gluon.jit
-def drain(args, buffers, row, column, accumulator, accumulator_empty, phase):
-    """Read an accumulator, compute D's tile from it and store it, by halves; the last stores still run."""
+def store(args, buffers, row, column, accumulator, accumulator_empty, phase):
+    """Store an accumulator by halves of its columns; the last stores still run on return."""
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
-    left = accumulator.slice(0, SUBTILE_N).load()
-    left = epilogue(left, buffers)
-    store_subtile(args, buffers.d_smem.index(0), row, column, left)
-    right = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
+    tile = accumulator.slice(0, SUBTILE_N).load()
+    tile = epilogue(tile, buffers)
+    d_subtile = buffers.d_smem.index(0)
+    store_subtile(args, d_subtile, row, column, tile)
+    tile = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
     # All sums have left tensor memory: the MMAs of another tile may overwrite them.
     mbarrier.arrive(accumulator_empty)
-    right = epilogue(right, buffers)
-    store_subtile(args, buffers.d_smem.index(1), row, column + SUBTILE_N, right)
+    tile = epilogue(tile, buffers)
+    d_subtile = buffers.d_smem.index(1)
+    store_subtile(args, d_subtile, row, column + SUBTILE_N, tile)
 
 
 @gluon.jit
@@ -290,26 +329,25 @@ def epilogue_partition(args):
     """The kernel's own warps: convert and store every tile."""
     phase = 0  # of the barriers on which the epilogue's operands arrive: each tile is one
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(0), ACCUMULATORS)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
-        row, column = tile_origin(args, tile)
-        load_vectors(args, args.buffers, row)
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        tile = tiles.at(item)
+        load_vectors(args, args.buffers, tile.row)
         # Every tile that an accumulator gets is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready.index(sums.slot), sums.phase)
-        drain(
+        store(
             args,
             args.buffers,
-            row,
-            column,
+            tile.row,
+            tile.column,
             args.accumulators.index(sums.slot),
             args.accumulator_empty.index(sums.slot),
             phase,
         )
         sums = sums.next()
         phase ^= 1
-        tile, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 

@@ -56,7 +56,11 @@ PROGRAM_TILE_M = gl.constexpr(256)
 PROGRAM_TILE_N = gl.constexpr(128)
 PACKED_TILE_K = gl.constexpr(128)  # bytes of 256 elements of 4 bits
 PROGRAM_TILE_K = gl.constexpr(256)
-SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together in a block, 4 of each row
+SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together in a block
+SCALE_COLUMNS = gl.constexpr(4)  # scales of each of these rows in a block, of a byte each
+SCALE_LANES = gl.constexpr(32)  # lanes of tensor memory that a block is divided among
+SCALE_LINES = gl.constexpr(2)  # of a block, as TMA moves it
+SCALE_LINE_BYTES = gl.constexpr(256)  # the most that a box of TMA has along an extent
 A_SCALE_BLOCKS = gl.constexpr(2)  # blocks along the rows of A's tile
 B_SCALE_BLOCKS = gl.constexpr(1)  # blocks along the columns of B's tile
 SCALE_BLOCKS_K = gl.constexpr(2)  # blocks along K in a step
@@ -132,6 +136,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, slot), phase, self.depth)
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -151,13 +163,38 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: each is a tile, with all of its K."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: programs take turns."""
+        return gl.program_id(0)
+
+    @gluon.jit
+    def end(self):
+        """The number of items of all programs."""
+        return self.args.tiles_m * self.args.tiles_n
+
+    @gluon.jit
+    def stride(self):
+        """From an item of this program to its next one."""
+        return gl.num_programs(0)
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item)
+        return Tile(row, column)
+
+
 @gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
-    row, column = tile_origin(args, tile)
-    a_block, b_block = row // SCALE_ROWS, column // SCALE_ROWS
-    tile_bytes: gl.constexpr = args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta
-    scale_bytes: gl.constexpr = args.a_scale_desc.nbytes_per_cta + args.b_scale_desc.nbytes_per_cta
+    a_block, b_block = tile.row // SCALE_ROWS, tile.column // SCALE_ROWS
     for k_step in range(args.k_steps):
         k = k_step * PROGRAM_TILE_K
         packed_k = k_step * PACKED_TILE_K
@@ -167,13 +204,21 @@ def load_tile(args, tile, ring):
         ready = args.load_ready.index(ring.slot)
         # The phase completes when both CTAs of the pair have announced their bytes and all have come in: the
         # MMA reads both CTAs' tiles. The bytes are the same at an edge, which TMA fills with zeros.
-        mbarrier.expect(ready, tile_bytes + scale_bytes)
-        tma.async_load(args.a_desc, [row, packed_k], ready, args.a_smem.index(ring.slot))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.slot))
-        a_scale = args.a_scale_smem.index(ring.slot)
-        tma.async_load(args.a_scale_desc, [0, a_block, k_block, 0, 0], ready, a_scale)
-        b_scale = args.b_scale_smem.index(ring.slot)
-        tma.async_load(args.b_scale_desc, [0, b_block, k_block, 0, 0], ready, b_scale, multicast=True)
+        mbarrier.expect(
+            ready,
+            args.a_desc.nbytes_per_cta
+            + args.b_desc.nbytes_per_cta
+            + args.a_scale_desc.nbytes_per_cta
+            + args.b_scale_desc.nbytes_per_cta,
+        )
+        a_tile = args.a_smem.index(ring.slot)
+        tma.async_load(args.a_desc, [tile.row, packed_k], ready, a_tile)
+        b_tile = args.b_smem.index(ring.slot)
+        tma.async_load(args.b_desc, [tile.column, k], ready, b_tile)
+        a_scale_tile = args.a_scale_smem.index(ring.slot)
+        tma.async_load(args.a_scale_desc, [0, a_block, k_block, 0, 0], ready, a_scale_tile)
+        b_scale_tile = args.b_scale_smem.index(ring.slot)
+        tma.async_load(args.b_scale_desc, [0, b_block, k_block, 0, 0], ready, b_scale_tile, multicast=True)
         ring = ring.next()
     return ring
 
@@ -183,18 +228,19 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        ring = load_tile(args, tile, ring)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        ring = load_tile(args, tiles.at(item), ring)
 
 
 @gluon.jit
 def as_matrix(scales):
-    """Scales as TMA brings them, [1, blocks of rows, blocks of 4, 2, 256], as [rows, scales of a row]."""
+    """Scales as TMA brings them, [1, row blocks, blocks of K, lines, bytes], as [rows, scales of a row]."""
     row_blocks: gl.constexpr = scales.shape[1]
     blocks: gl.constexpr = scales.shape[2]
-    # A block of 512 bytes has 32 lanes of 4 rows, 32 apart, of 4 scales each.
-    rows = scales.reshape((row_blocks, blocks, 32, 4, 4)).permute((0, 3, 2, 1, 4))
-    return rows.reshape((row_blocks * SCALE_ROWS, blocks * 4))
+    # A lane has the scales of rows that are SCALE_LANES apart.
+    lanes = scales.reshape((row_blocks, blocks, SCALE_LANES, SCALE_ROWS // SCALE_LANES, SCALE_COLUMNS))
+    return lanes.permute((0, 3, 2, 1, 4)).reshape((row_blocks * SCALE_ROWS, blocks * SCALE_COLUMNS))
 
 
 @gluon.jit
@@ -231,7 +277,8 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile all accumulators are empty.
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(1), ACCUMULATORS)
-    for _ in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
+    tiles = Tiles(args)
+    for _ in range(tiles.first(), tiles.end(), tiles.stride()):
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty.index(sums.slot), sums.phase)
         ring = multiply(args, args.accumulators.index(sums.slot), ring)
@@ -253,25 +300,32 @@ def store_subtile(args, d_smem, row, column, tile):
 
 
 @gluon.jit
-def drain(args, row, column, accumulator, accumulator_empty):
-    """Read an accumulator, convert it and store it, by halves; the last stores still run on return."""
-    left = accumulator.slice(0, SUBTILE_N).load()
-    store_subtile(args, args.d_smem, row, column, left)
-    right = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
+def store(args, row, column, accumulator, accumulator_empty):
+    """Store an accumulator by halves of its columns; the last store still runs on return."""
+    tile = accumulator.slice(0, SUBTILE_N).load()
+    store_subtile(args, args.d_smem, row, column, tile)
+    tile = accumulator.slice(SUBTILE_N, SUBTILE_N).load()
     # All sums have left tensor memory: the MMAs of another tile may overwrite them.
     mbarrier.arrive(accumulator_empty)
-    store_subtile(args, args.d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, args.d_smem, row, column + SUBTILE_N, tile)
 
 
 @gluon.jit
 def epilogue_partition(args):
     """The kernel's own warps: convert and store every tile."""
     sums = RingPosition(gl.to_tensor(0), gl.to_tensor(0), ACCUMULATORS)
-    for tile in range(gl.program_id(0), args.tiles_m * args.tiles_n, gl.num_programs(0)):
-        row, column = tile_origin(args, tile)
+    tiles = Tiles(args)
+    for item in range(tiles.first(), tiles.end(), tiles.stride()):
+        tile = tiles.at(item)
         # Every tile that an accumulator gets is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready.index(sums.slot), sums.phase)
-        drain(args, row, column, args.accumulators.index(sums.slot), args.accumulator_empty.index(sums.slot))
+        store(
+            args,
+            tile.row,
+            tile.column,
+            args.accumulators.index(sums.slot),
+            args.accumulator_empty.index(sums.slot),
+        )
         sums = sums.next()
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
@@ -288,18 +342,22 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
         gl.float32, [ACCUMULATORS, PROGRAM_TILE_M, PROGRAM_TILE_N], ACCUMULATOR_LAYOUT
     )
     a_scale_tmem = allocate_tensor_memory(
-        a_scale_desc.dtype, [PROGRAM_TILE_M, 4 * SCALE_BLOCKS_K], A_SCALE_TMEM_LAYOUT
+        a_scale_desc.dtype, [PROGRAM_TILE_M, SCALE_COLUMNS * SCALE_BLOCKS_K], A_SCALE_TMEM_LAYOUT
     )
     b_scale_tmem = allocate_tensor_memory(
-        b_scale_desc.dtype, [PROGRAM_TILE_N, 4 * SCALE_BLOCKS_K], B_SCALE_TMEM_LAYOUT
+        b_scale_desc.dtype, [PROGRAM_TILE_N, SCALE_COLUMNS * SCALE_BLOCKS_K], B_SCALE_TMEM_LAYOUT
     )
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PACKED_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
     a_scale_smem = gl.allocate_shared_memory(
-        a_scale_desc.dtype, [STAGES, 1, A_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], A_SCALE_LAYOUT
+        a_scale_desc.dtype,
+        [STAGES, 1, A_SCALE_BLOCKS, SCALE_BLOCKS_K, SCALE_LINES, SCALE_LINE_BYTES],
+        A_SCALE_LAYOUT,
     )
     b_scale_smem = gl.allocate_shared_memory(
-        b_scale_desc.dtype, [STAGES, 1, B_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], B_SCALE_LAYOUT
+        b_scale_desc.dtype,
+        [STAGES, 1, B_SCALE_BLOCKS, SCALE_BLOCKS_K, SCALE_LINES, SCALE_LINE_BYTES],
+        B_SCALE_LAYOUT,
     )
     d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     # load_empty, tensor cores to the load warp: the stage has been read.

@@ -56,7 +56,11 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 PROGRAM_TILE_M = gl.constexpr(256)
 PROGRAM_TILE_N = gl.constexpr(256)
 PROGRAM_TILE_K = gl.constexpr(128)
-SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together in a block, 4 of each row
+SCALE_ROWS = gl.constexpr(128)  # rows whose scales lie together in a block
+SCALE_COLUMNS = gl.constexpr(4)  # scales of each of these rows in a block, of a byte each
+SCALE_LANES = gl.constexpr(32)  # lanes of tensor memory that a block is divided among
+SCALE_LINES = gl.constexpr(2)  # of a block, as TMA moves it
+SCALE_LINE_BYTES = gl.constexpr(256)  # the most that a box of TMA has along an extent
 A_SCALE_BLOCKS = gl.constexpr(2)  # blocks along the rows of A's tile
 B_SCALE_BLOCKS = gl.constexpr(2)  # blocks along the columns of B's tile
 SCALE_BLOCKS_K = gl.constexpr(1)  # blocks along K in a step
@@ -139,6 +143,14 @@ class RingPosition:
         return RingPosition(gl.where(wraps, 0, slot), phase, self.depth)
 
 
+@gluon.aggregate
+class Tile:
+    """Where a tile of D begins: its first row and column."""
+
+    row: gl.tensor
+    column: gl.tensor
+
+
 @gluon.jit
 def tile_origin(args, tile):
     """First row and column of a tile of D.
@@ -158,40 +170,66 @@ def tile_origin(args, tile):
     return row * PROGRAM_TILE_M, column * PROGRAM_TILE_N
 
 
-@gluon.jit
-def next_tile(args, responses):
-    """Return the tile that this program computes next, whether there is one, and the next response's slot."""
-    # Each response that a slot receives is a phase of its barriers.
-    mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
-    response = clc.load_result(args.clc_responses.index(responses.slot))
-    # The response is in registers: this role no longer needs the slot. Triton orders the read before the
-    # write of the slot's next response, which goes through the async proxy.
-    mbarrier.arrive(args.clc_empty.index(responses.slot))
-    # A canceled program will not start: this one computes its tile.
-    return response.program_id(0), response.is_canceled(), responses.next()
+@gluon.aggregate
+class Item:
+    """A tile of this program, whether it exists, and where the response arrives that names the next one."""
+
+    number: gl.tensor
+    exists: gl.tensor
+    responses: RingPosition
+
+
+@gluon.aggregate
+class Tiles:
+    """The work of a program, item by item: the tile of its own number, then those of programs it cancels."""
+
+    args: Args
+
+    @gluon.jit
+    def first(self):
+        """The first item of this program: the tile of its number."""
+        responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
+        return Item(gl.program_id(0), gl.to_tensor(True), responses)
+
+    @gluon.jit
+    def next(self, item):
+        """The item that follows, or one that does not exist: every role reads the same responses."""
+        args, responses = self.args, item.responses
+        # Each response that a slot receives is a phase of its barriers.
+        mbarrier.wait(args.clc_ready.index(responses.slot), responses.phase)
+        response = clc.load_result(args.clc_responses.index(responses.slot))
+        # The response is in registers: this role no longer needs the slot. Triton orders the read before the
+        # write of the slot's next response, which goes through the async proxy.
+        mbarrier.arrive(args.clc_empty.index(responses.slot))
+        # A canceled program will not start: this one computes its tile.
+        return Item(response.program_id(0), response.is_canceled(), responses.next())
+
+    @gluon.jit
+    def at(self, item):
+        """Where the tile of an item lies."""
+        row, column = tile_origin(self.args, item.number)
+        return Tile(row, column)
 
 
 @gluon.jit
 def scheduler_partition(args):
     """One warp: while a tile is computed, cancel a program that has not started, and take over its tile."""
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        responses = item.responses
         # All roles must have read the response that the slot held; a fresh barrier lets the first ones pass.
         mbarrier.wait(args.clc_empty.index(responses.slot), responses.phase ^ 1)
         # The response goes to every CTA of the cluster; the first one asks, and awaits it for all of them.
         mbarrier.expect(args.clc_ready.index(responses.slot), CLC_RESPONSE_BYTES, from_cta=0)
         clc.try_cancel(args.clc_responses.index(responses.slot), args.clc_ready.index(responses.slot))
-        _, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
 
 
 @gluon.jit
 def load_tile(args, tile, ring):
     """Load the K steps of a tile; return where the next tile begins in the ring."""
-    row, column = tile_origin(args, tile)
-    a_block, b_block = row // SCALE_ROWS, column // SCALE_ROWS
-    tile_bytes: gl.constexpr = args.a_desc.nbytes_per_cta + args.b_desc.nbytes_per_cta
-    scale_bytes: gl.constexpr = args.a_scale_desc.nbytes_per_cta + args.b_scale_desc.nbytes_per_cta
+    a_block, b_block = tile.row // SCALE_ROWS, tile.column // SCALE_ROWS
     for k_step in range(args.k_steps):
         k = k_step * PROGRAM_TILE_K
         k_block = k_step * SCALE_BLOCKS_K
@@ -200,13 +238,21 @@ def load_tile(args, tile, ring):
         ready = args.load_ready.index(ring.slot)
         # The phase completes when both CTAs of the pair have announced their bytes and all have come in: the
         # MMA reads both CTAs' tiles. The bytes are the same at an edge, which TMA fills with zeros.
-        mbarrier.expect(ready, tile_bytes + scale_bytes)
-        tma.async_load(args.a_desc, [row, k], ready, args.a_smem.index(ring.slot))
-        tma.async_load(args.b_desc, [column, k], ready, args.b_smem.index(ring.slot))
-        a_scale = args.a_scale_smem.index(ring.slot)
-        tma.async_load(args.a_scale_desc, [0, a_block, k_block, 0, 0], ready, a_scale)
-        b_scale = args.b_scale_smem.index(ring.slot)
-        tma.async_load(args.b_scale_desc, [0, b_block, k_block, 0, 0], ready, b_scale, multicast=True)
+        mbarrier.expect(
+            ready,
+            args.a_desc.nbytes_per_cta
+            + args.b_desc.nbytes_per_cta
+            + args.a_scale_desc.nbytes_per_cta
+            + args.b_scale_desc.nbytes_per_cta,
+        )
+        a_tile = args.a_smem.index(ring.slot)
+        tma.async_load(args.a_desc, [tile.row, k], ready, a_tile)
+        b_tile = args.b_smem.index(ring.slot)
+        tma.async_load(args.b_desc, [tile.column, k], ready, b_tile)
+        a_scale_tile = args.a_scale_smem.index(ring.slot)
+        tma.async_load(args.a_scale_desc, [0, a_block, k_block, 0, 0], ready, a_scale_tile)
+        b_scale_tile = args.b_scale_smem.index(ring.slot)
+        tma.async_load(args.b_scale_desc, [0, b_block, k_block, 0, 0], ready, b_scale_tile, multicast=True)
         ring = ring.next()
     return ring
 
@@ -216,22 +262,21 @@ def load_partition(args):
     """One warp of each CTA: keep the ring of stages full."""
     # A wait for phase 1 passes on a fresh barrier: in the first lap every stage is empty.
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(1), STAGES)
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
-        ring = load_tile(args, tile, ring)
-        tile, working, responses = next_tile(args, responses)
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        ring = load_tile(args, tiles.at(item), ring)
+        item = tiles.next(item)
 
 
 @gluon.jit
 def as_matrix(scales):
-    """Scales as TMA brings them, [1, blocks of rows, blocks of 4, 2, 256], as [rows, scales of a row]."""
+    """Scales as TMA brings them, [1, row blocks, blocks of K, lines, bytes], as [rows, scales of a row]."""
     row_blocks: gl.constexpr = scales.shape[1]
     blocks: gl.constexpr = scales.shape[2]
-    # A block of 512 bytes has 32 lanes of 4 rows, 32 apart, of 4 scales each.
-    rows = scales.reshape((row_blocks, blocks, 32, 4, 4)).permute((0, 3, 2, 1, 4))
-    return rows.reshape((row_blocks * SCALE_ROWS, blocks * 4))
+    # A lane has the scales of rows that are SCALE_LANES apart.
+    lanes = scales.reshape((row_blocks, blocks, SCALE_LANES, SCALE_ROWS // SCALE_LANES, SCALE_COLUMNS))
+    return lanes.permute((0, 3, 2, 1, 4)).reshape((row_blocks * SCALE_ROWS, blocks * SCALE_COLUMNS))
 
 
 @gluon.jit
@@ -268,16 +313,16 @@ def mma_partition(args):
     ring = RingPosition(gl.to_tensor(0), gl.to_tensor(0), STAGES)
     # A wait for phase 1 passes on a fresh barrier: before the first tile the accumulator is empty.
     phase = 1
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    working = True
-    while working:
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
         # The sums of an earlier tile must have been read.
         mbarrier.wait(args.accumulator_empty, phase)
         ring = multiply(args, args.accumulator, ring)
         # Arrives when all MMAs of the tile have retired.
         tcgen05_commit(args.accumulator_ready)
         phase ^= 1
-        _, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
 
 
 @gluon.jit
@@ -293,8 +338,8 @@ def store_subtile(args, d_smem, row, column, tile):
 
 
 @gluon.jit
-def drain(args, row, column, accumulator, accumulator_empty):
-    """Read an accumulator, convert it and store it, by sub-tiles; the last store still runs on return."""
+def store(args, row, column, accumulator, accumulator_empty):
+    """Store an accumulator by sub-tiles; the last store still runs on return."""
     for i in gl.static_range(SUBTILES - 1):
         tile = accumulator.slice(i * SUBTILE_N, SUBTILE_N).load()
         store_subtile(args, args.d_smem, row, column + i * SUBTILE_N, tile)
@@ -308,16 +353,15 @@ def drain(args, row, column, accumulator, accumulator_empty):
 def epilogue_partition(args):
     """The kernel's own warps: convert and store every tile."""
     phase = 0
-    responses = RingPosition(gl.to_tensor(0), gl.to_tensor(0), CLC_RESPONSES)
-    tile = gl.program_id(0)
-    working = True
-    while working:
-        row, column = tile_origin(args, tile)
+    tiles = Tiles(args)
+    item = tiles.first()
+    while item.exists:
+        tile = tiles.at(item)
         # Every tile is a phase of its barrier.
         mbarrier.wait(args.accumulator_ready, phase)
-        drain(args, row, column, args.accumulator, args.accumulator_empty)
+        store(args, tile.row, tile.column, args.accumulator, args.accumulator_empty)
         phase ^= 1
-        tile, working, responses = next_tile(args, responses)
+        item = tiles.next(item)
     # Shared memory must outlive the stores that read it.
     tma.store_wait(0)
 
@@ -331,18 +375,22 @@ def matmul_kernel(a_desc, b_desc, a_scale_desc, b_scale_desc, d_desc):
     """
     accumulator = allocate_tensor_memory(gl.float32, [PROGRAM_TILE_M, PROGRAM_TILE_N], ACCUMULATOR_LAYOUT)
     a_scale_tmem = allocate_tensor_memory(
-        a_scale_desc.dtype, [PROGRAM_TILE_M, 4 * SCALE_BLOCKS_K], A_SCALE_TMEM_LAYOUT
+        a_scale_desc.dtype, [PROGRAM_TILE_M, SCALE_COLUMNS * SCALE_BLOCKS_K], A_SCALE_TMEM_LAYOUT
     )
     b_scale_tmem = allocate_tensor_memory(
-        b_scale_desc.dtype, [PROGRAM_TILE_N, 4 * SCALE_BLOCKS_K], B_SCALE_TMEM_LAYOUT
+        b_scale_desc.dtype, [PROGRAM_TILE_N, SCALE_COLUMNS * SCALE_BLOCKS_K], B_SCALE_TMEM_LAYOUT
     )
     a_smem = gl.allocate_shared_memory(a_desc.dtype, [STAGES, PROGRAM_TILE_M, PROGRAM_TILE_K], A_LAYOUT)
     b_smem = gl.allocate_shared_memory(b_desc.dtype, [STAGES, PROGRAM_TILE_N, PROGRAM_TILE_K], B_LAYOUT)
     a_scale_smem = gl.allocate_shared_memory(
-        a_scale_desc.dtype, [STAGES, 1, A_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], A_SCALE_LAYOUT
+        a_scale_desc.dtype,
+        [STAGES, 1, A_SCALE_BLOCKS, SCALE_BLOCKS_K, SCALE_LINES, SCALE_LINE_BYTES],
+        A_SCALE_LAYOUT,
     )
     b_scale_smem = gl.allocate_shared_memory(
-        b_scale_desc.dtype, [STAGES, 1, B_SCALE_BLOCKS, SCALE_BLOCKS_K, 2, 256], B_SCALE_LAYOUT
+        b_scale_desc.dtype,
+        [STAGES, 1, B_SCALE_BLOCKS, SCALE_BLOCKS_K, SCALE_LINES, SCALE_LINE_BYTES],
+        B_SCALE_LAYOUT,
     )
     d_smem = gl.allocate_shared_memory(d_desc.dtype, [PROGRAM_TILE_M, SUBTILE_N], D_LAYOUT)
     clc_responses = gl.allocate_shared_memory(gl.int64, [CLC_RESPONSES, 2], CLC_LAYOUT)

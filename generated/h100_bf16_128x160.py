@@ -209,7 +209,7 @@ def producer_partition(args):
 
 
 @gluon.jit
-def load_a(a_smem):
+def read_a(a_smem):
     """Read a K step's tile of A into registers, once for all parts."""
     a_tile = a_smem.load(A_REGISTER_LAYOUT_0)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
@@ -242,13 +242,13 @@ def multiply(args, a_smem, k_steps, ring):
     )
     # The stage must hold this lap's tiles.
     mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-    a_tile = load_a(a_smem.index(ring.stage))
+    a_tile = read_a(a_smem.index(ring.stage))
     for _ in range(k_steps - 1):
         in_flight = issue_mmas(args, a_tile, ring.stage, accumulators)
         in_flight += (a_tile,)
         following = ring.next()
         mbarrier.wait(args.load_ready.index(following.stage), following.phase)
-        a_tile = load_a(a_smem.index(following.stage))
+        a_tile = read_a(a_smem.index(following.stage))
         # The MMAs read B's tiles, and the registers of their A, until they have retired.
         in_flight = warpgroup_mma_wait(0, deps=in_flight)
         accumulators = in_flight[:PARTS]
@@ -282,7 +282,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=2) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=2)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -299,7 +302,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulators):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     for i in gl.static_range(SUBTILES):
         store_subtile(args, d_smem, row, column + i * SUBTILE_N, subtiles[i])

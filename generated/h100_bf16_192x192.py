@@ -214,7 +214,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows."""
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -252,7 +252,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -269,7 +272,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulators):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     for i in gl.static_range(SUBTILES):
         store_subtile(args, d_smem, row, column + i * SUBTILE_N, subtiles[i])

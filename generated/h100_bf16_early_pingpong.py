@@ -202,7 +202,10 @@ def fill_a(args, tile, k_step, ring):
 
 @gluon.jit
 def producer_partition(args):
-    """One warp: keep the ring of A and B tiles full, with the first B before the kernel ahead has ended."""
+    """One warp: keep the ring full, with the first B before the kernel ahead has ended.
+
+    All other loads wait for that.
+    """
     # One operand of the first K steps comes at once, a step to a stage: all stages are empty.
     tiles = Tiles(args)
     tile, steps = tiles.at(tiles.first()), tiles.steps()
@@ -223,7 +226,7 @@ def producer_partition(args):
         tile, steps = tiles.at(item), tiles.steps()
         for k_step in range(steps.first, steps.end):
             if k_step >= early_end:
-                # The consumers must have released the tiles that the stage held.
+                # The CTA's consumers must have released the tiles that the stage held.
                 mbarrier.wait(args.load_empty.index(ring.stage), ring.phase)
                 fill_b(args, tile, k_step, ring)
             fill_a(args, tile, k_step, ring)
@@ -232,27 +235,30 @@ def producer_partition(args):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, stage, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem.index(stage)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows."""
+    """The K loop of one tile, of at least one step: return its accumulator, and the stage that follows.
+
+    The MMAs of one step stay in flight while those of the next are issued.
+    """
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     # The stage must hold this lap's tiles.
     mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-    accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
+    accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
     for _ in range(k_steps - 1):
         stage_in_flight = ring.stage
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
-        # An MMA reads its stage until it has retired. They retire in order: the older one now has, and this
-        # one stays in flight while the next is issued.
+        accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
+        # MMAs read their stage until they have retired, in order: those of the older step now have.
         accumulator = warpgroup_mma_wait(1, deps=[accumulator])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(stage_in_flight))
@@ -267,9 +273,11 @@ def load_c(args, buffers, row, column, subtile: gl.constexpr):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem)
 
 
 @gluon.jit
@@ -302,14 +310,14 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator):
-    """Store an accumulator by halves of its columns; the last stores still run on return."""
+    """Store an accumulator by halves of its columns; the last store still runs on return."""
     left, right = halves(accumulator)
-    left = epilogue(left, 0, buffers)
-    # The left half of C is in registers: its buffer can take the right one.
+    tile = epilogue(left, 0, buffers)
+    # The sub-tile of C is in registers: its buffer can take the next one.
     load_c(args, buffers, row, column, 1)
-    store_subtile(args, buffers.d_smem, row, column, left)
-    right = epilogue(right, 1, buffers)
-    store_subtile(args, buffers.d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, buffers.d_smem, row, column, tile)
+    tile = epilogue(right, 1, buffers)
+    store_subtile(args, buffers.d_smem, row, column + SUBTILE_N, tile)
 
 
 @gluon.jit

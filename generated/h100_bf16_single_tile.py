@@ -83,9 +83,10 @@ class Tile:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
@@ -98,7 +99,7 @@ def multiply(args, tile):
     tma.async_load(args.b_desc, [tile.column, 0], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
+    accumulator = issue_mmas(args, args.a_smem, accumulator)
     # The sum is complete when the MMAs have retired.
     return warpgroup_mma_wait(0, deps=[accumulator])
 
@@ -109,9 +110,11 @@ def load_c(args, buffers, row, column):
     # Order whatever the threads did in this shared memory before TMA's write into it, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column], ready, c_smem)
 
 
 @gluon.jit
@@ -136,7 +139,7 @@ def store_tile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator):
-    """Compute D's tile from an accumulator and store it; the store still runs on return."""
+    """Store an accumulator; the store still runs on return."""
     tile = epilogue(accumulator, buffers)
     store_tile(args, buffers.d_smem, row, column, tile)
 

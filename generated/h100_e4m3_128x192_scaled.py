@@ -231,7 +231,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows."""
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -293,7 +293,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -316,7 +319,8 @@ def store(args, buffers, row, column, accumulators, phase):
     mbarrier.wait(buffers.vectors_ready, phase)
     for i in gl.static_range(SUBTILES):
         tile = epilogue(subtiles[i], i, buffers)
-        store_subtile(args, buffers.d_smem.index(i % EPILOGUE_BUFFERS), row, column + i * SUBTILE_N, tile)
+        d_subtile = buffers.d_smem.index(i % EPILOGUE_BUFFERS)
+        store_subtile(args, d_subtile, row, column + i * SUBTILE_N, tile)
 
 
 @gluon.jit

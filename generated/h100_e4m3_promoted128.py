@@ -222,25 +222,26 @@ def release(args, stage):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, step):
+def issue_mmas(args, a_tile, stage, step):
     """Start the MMAs of one K step, a sum from zero; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), step, use_acc=False, is_async=True)
+    b_tile = args.b_smem.index(stage)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), step, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile: return its accumulator, and the stage that follows.
+    """The K loop of one tile, step by step: return its accumulator, and the stage that follows.
 
-    The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step is a sum of its
-    own, which starts at zero and is then added to the accumulator in fp32.
+    The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step has sums of its
+    own, which start at zero and are then added in fp32.
     """
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    step = accumulator  # its value is not used: every sum starts at zero
+    step = accumulator  # only for its type: every sum starts at zero
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        step = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), step)
-        # The MMA reads the stage until it has retired.
+        step = issue_mmas(args, a_smem.index(ring.stage), ring.stage, step)
+        # The MMAs read the stage until they have retired.
         step = warpgroup_mma_wait(0, deps=[step])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         release(args, ring.stage)

@@ -206,20 +206,21 @@ def producer_partition(args):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, stage, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem.index(stage)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, one MMA after the other: return its accumulator, and the stage that follows."""
+    """The K loop of one tile, step by step: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((CONSUMER_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
-        # The MMA reads the stage until it has retired.
+        accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
+        # The MMAs read the stage until they have retired.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
@@ -233,9 +234,11 @@ def load_c(args, buffers, row, column, subtile: gl.constexpr):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem)
 
 
 @gluon.jit
@@ -281,15 +284,15 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator):
-    """Store an accumulator by sub-tiles; the last stores still run on return."""
+    """Store an accumulator by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulator)
     for i in gl.static_range(SUBTILES - 1):
         tile = epilogue(subtiles[i], i, buffers)
         # The sub-tile of C is in registers: its buffer can take the next one.
         load_c(args, buffers, row, column, i + 1)
         store_subtile(args, buffers.d_smem, row, column + i * SUBTILE_N, tile)
-    last = epilogue(subtiles[SUBTILES - 1], SUBTILES - 1, buffers)
-    store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, last)
+    tile = epilogue(subtiles[SUBTILES - 1], SUBTILES - 1, buffers)
+    store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, tile)
 
 
 @gluon.jit

@@ -169,24 +169,22 @@ def load_next(args, loads, stage):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, stage, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
+    b_tile = args.b_smem.index(stage)
     # B is the first operand: the sums are those of D's tile transposed.
-    return warpgroup_mma(b_smem, a_smem.permute((1, 0)), accumulator, is_async=True)
+    return warpgroup_mma(b_tile, a_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
 def multiply(args, ring, loads):
-    """The K loop of one tile: return its accumulator.
-
-    Each MMA is awaited before the next is issued.
-    """
+    """The K loop of one tile, step by step: return its accumulator."""
     accumulator = gl.zeros((PROGRAM_TILE_N, PROGRAM_TILE_M), gl.float32, ACCUMULATOR_LAYOUT)
     for _ in range(args.k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulator = issue_mma(args.a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
-        # The MMA reads the stage until it has retired.
+        accumulator = issue_mmas(args, args.a_smem.index(ring.stage), ring.stage, accumulator)
+        # The MMAs read the stage until they have retired.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Triton's barrier follows, before one thread issues the loads: no warp still reads the stage.
         loads = load_next(args, loads, ring.stage)

@@ -46,7 +46,7 @@ STEP = 1e-4
 def streamed(found: Observation) -> bool:
     """Whether the constants of few rows are those of a kernel."""
     kernel = found.kernel
-    return isinstance(kernel, WgmmaKernel) and kernel.exchanged and kernel.schedule_kind == "tiled"
+    return isinstance(kernel, WgmmaKernel) and kernel.swap_ab and kernel.schedule_kind == "tiled"
 
 
 def constants(names: Sequence[str]) -> dict[str, float]:

@@ -204,7 +204,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows."""
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -242,7 +242,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=2) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=2)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit

@@ -197,7 +197,10 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, of at least one step: return its sums by part, and the stage that follows."""
+    """The K loop of one tile, of at least one step: return its sums by part, and the stage that follows.
+
+    The MMAs of one step stay in flight while those of the next are issued.
+    """
     accumulators = (
         gl.zeros((PROGRAM_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((PROGRAM_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -212,8 +215,7 @@ def multiply(args, a_smem, k_steps, ring):
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulators = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulators)
-        # MMAs read their stage until they have retired. They retire in order: those of the older step now
-        # have, and those of this one stay in flight while the next are issued.
+        # MMAs read their stage until they have retired, in order: those of the older step now have.
         accumulators = warpgroup_mma_wait(PARTS, deps=accumulators)
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(stage_in_flight))
@@ -243,7 +245,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=2) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=2)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit

@@ -240,7 +240,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring, parts: gl.constexpr):
-    """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows."""
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -287,9 +287,11 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of a consumer's parts as tiles of SUBTILE_N, those that both have first."""
-    subtiles = split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
     if len(accumulators) == PARTS:
-        subtiles += split_part(accumulators[2], halvings=0)
+        subtiles += split_part(accumulators[PARTS - 1], halvings=0)
     return subtiles
 
 

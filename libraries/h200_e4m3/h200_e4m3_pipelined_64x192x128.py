@@ -175,7 +175,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, ring, loads):
-    """The K loop of one tile, of at least one step: return the sums of its parts.
+    """The K loop of one tile, of at least one step: return its sums by part.
 
     The MMAs of one step stay in flight while those of the next are issued.
     """
@@ -193,7 +193,7 @@ def multiply(args, ring, loads):
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
         accumulators = issue_mmas(args, args.a_smem.index(ring.stage), ring.stage, accumulators)
-        # MMAs read their stage until they have retired. They retire in order: the older step's now have.
+        # MMAs read their stage until they have retired, in order: those of the older step now have.
         accumulators = warpgroup_mma_wait(PARTS, deps=accumulators)
         # Triton's barrier follows, before one thread issues the loads: no warp still reads the stage.
         loads = load_next(args, loads, stage_in_flight)
@@ -228,7 +228,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit

@@ -150,29 +150,30 @@ def load_next(args, loads, stage):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, stage, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem.index(stage)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
 def multiply(args, ring, loads):
     """The K loop of one tile, of at least one step: return its accumulator.
 
-    One MMA stays in flight while the next is issued.
+    The MMAs of one step stay in flight while those of the next are issued.
     """
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     # The stage must hold this lap's tiles.
     mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-    accumulator = issue_mma(args.a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
+    accumulator = issue_mmas(args, args.a_smem.index(ring.stage), ring.stage, accumulator)
     # No MMA is older, so this waits for nothing: it makes the loop carry a tensor, as its own wait does.
     accumulator = warpgroup_mma_wait(1, deps=[accumulator])
     for _ in range(args.k_steps - 1):
         stage_in_flight = ring.stage
         ring = ring.next()
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulator = issue_mma(args.a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
-        # An MMA reads its stage until it has retired. They retire in order: the older one now has.
+        accumulator = issue_mmas(args, args.a_smem.index(ring.stage), ring.stage, accumulator)
+        # MMAs read their stage until they have retired, in order: those of the older step now have.
         accumulator = warpgroup_mma_wait(1, deps=[accumulator])
         # Triton's barrier follows, before one thread issues the loads: no warp still reads the stage.
         loads = load_next(args, loads, stage_in_flight)

@@ -130,7 +130,7 @@ def features(plan: WgmmaKernel) -> frozenset[Feature]:
         else "widest",
         "columns": "composed" if plan.composed else "plain",
     }
-    if plan.exchanged:  # its warps lie along N: no spec of the array has such
+    if plan.swap_ab:  # its warps lie along N: no spec of the array has such
         del found["warps"]
     # Both orders of lines are one choice here: their modules differ in a line that no other part meets.
     walked = {"order": "row" if plan.order in LINES else plan.order, "minor": plan.minor}

@@ -203,23 +203,31 @@ def producer_partition(args):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step; they read B's tile until they have retired."""
+def read_a(a_smem):
+    """Read a K step's tile of A into registers."""
     a_tile = a_smem.permute((1, 0)).load(A_REGISTER_LAYOUT)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
-    return warpgroup_mma(a_tile, b_smem, accumulator, is_async=True)
+    return a_tile
+
+
+@gluon.jit
+def issue_mmas(args, a_smem, stage, accumulator):
+    """Start the MMAs of one K step; they read B's tiles until they have retired."""
+    b_tile = args.b_smem.index(stage)
+    a_tile = read_a(a_smem)
+    return warpgroup_mma(a_tile, b_tile, accumulator, is_async=True)
 
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, one MMA after the other: return its accumulator, and the stage that follows."""
+    """The K loop of one tile, step by step: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
-        # The MMA reads the stage until it has retired.
+        accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
+        # The MMAs read the stage until they have retired.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         mbarrier.arrive(args.load_empty.index(ring.stage))
@@ -233,9 +241,11 @@ def load_c(args, buffers, row, column, subtile: gl.constexpr):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem)
 
 
 @gluon.jit
@@ -296,16 +306,16 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator, tensor_scale, phase):
-    """Store an accumulator by halves of its columns; the last stores still run on return."""
+    """Store an accumulator by halves of its columns; the last store still runs on return."""
     left, right = halves(accumulator)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
-    left = epilogue(left, 0, buffers, tensor_scale)
-    # The left half of C is in registers: its buffer can take the right one.
+    tile = epilogue(left, 0, buffers, tensor_scale)
+    # The sub-tile of C is in registers: its buffer can take the next one.
     load_c(args, buffers, row, column, 1)
-    store_subtile(args, buffers.d_smem, row, column, left)
-    right = epilogue(right, 1, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem, row, column + SUBTILE_N, right)
+    store_subtile(args, buffers.d_smem, row, column, tile)
+    tile = epilogue(right, 1, buffers, tensor_scale)
+    store_subtile(args, buffers.d_smem, row, column + SUBTILE_N, tile)
 
 
 @gluon.jit

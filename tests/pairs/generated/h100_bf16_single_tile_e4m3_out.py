@@ -97,12 +97,20 @@ class Tile:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step; they read B's tile until they have retired."""
+def read_a(a_smem):
+    """Read a K step's tile of A into registers."""
     a_tile = a_smem.permute((1, 0)).load(A_REGISTER_LAYOUT)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
-    return warpgroup_mma(a_tile, b_smem, accumulator, is_async=True)
+    return a_tile
+
+
+@gluon.jit
+def issue_mmas(args, a_smem, accumulator):
+    """Start the MMAs of one K step; they read B's tiles until they have retired."""
+    b_tile = args.b_smem
+    a_tile = read_a(a_smem)
+    return warpgroup_mma(a_tile, b_tile, accumulator, is_async=True)
 
 
 @gluon.jit
@@ -115,7 +123,7 @@ def multiply(args, tile):
     tma.async_load(args.b_desc, [0, tile.column], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
+    accumulator = issue_mmas(args, args.a_smem, accumulator)
     # The sum is complete when the MMAs have retired.
     return warpgroup_mma_wait(0, deps=[accumulator])
 
@@ -126,9 +134,11 @@ def load_c(args, buffers, row, column, subtile: gl.constexpr):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem)
 
 
 @gluon.jit
@@ -210,7 +220,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator, tensor_scale):
-    """Store an accumulator by sub-tiles; the last stores still run on return."""
+    """Store an accumulator by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulator)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, 0)
@@ -219,8 +229,8 @@ def store(args, buffers, row, column, accumulator, tensor_scale):
         # The sub-tile of C is in registers: its buffer can take the next one.
         load_c(args, buffers, row, column, i + 1)
         store_subtile(args, buffers.d_smem, row, column + i * SUBTILE_N, tile)
-    last = epilogue(subtiles[SUBTILES - 1], SUBTILES - 1, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, last)
+    tile = epilogue(subtiles[SUBTILES - 1], SUBTILES - 1, buffers, tensor_scale)
+    store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, tile)
 
 
 @gluon.jit

@@ -106,12 +106,20 @@ class Tiles:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step; they read B's tile until they have retired."""
+def read_a(a_smem):
+    """Read a K step's tile of A into registers."""
     a_tile = a_smem.load(A_REGISTER_LAYOUT)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
-    return warpgroup_mma(a_tile, b_smem.permute((1, 0)), accumulator, is_async=True)
+    return a_tile
+
+
+@gluon.jit
+def issue_mmas(args, a_smem, accumulator):
+    """Start the MMAs of one K step; they read B's tiles until they have retired."""
+    b_tile = args.b_smem
+    a_tile = read_a(a_smem)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
@@ -126,8 +134,8 @@ def multiply(args, tile):
         tma.async_load(args.a_desc, [tile.row, k], args.load_ready, args.a_smem)
         tma.async_load(args.b_desc, [tile.column, k], args.load_ready, args.b_smem)
         mbarrier.wait(args.load_ready, k_step & 1)  # a phase for each step
-        accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
-        # The MMA reads the tiles until it has retired; then the next ones may overwrite them.
+        accumulator = issue_mmas(args, args.a_smem, accumulator)
+        # The MMAs read the tiles until they have retired; then the next ones may overwrite them.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
     return accumulator
 
@@ -138,9 +146,11 @@ def load_c(args, buffers, row, column):
     # Order whatever the threads did in this shared memory before TMA's write into it, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column], ready, c_smem)
 
 
 @gluon.jit
@@ -171,7 +181,7 @@ def store_tile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator):
-    """Compute D's tile from an accumulator and store it; the store still runs on return."""
+    """Store an accumulator; the store still runs on return."""
     tile = epilogue(accumulator, buffers)
     store_tile(args, buffers.d_smem, row, column, tile)
 

@@ -199,7 +199,7 @@ def producer_partition(args):
 
 @gluon.jit
 def issue_mmas(args, a_tile, stage, steps):
-    """Start the MMAs of one K step, sums from zero; they read their tiles until they have retired."""
+    """Start the MMAs of one K step, a sum from zero; they read their tiles until they have retired."""
     issued = ()
     for i in gl.static_range(PARTS):
         b_tile = args.b_smem[i].index(stage)
@@ -210,16 +210,16 @@ def issue_mmas(args, a_tile, stage, steps):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile: return its sums by part, and the stage that follows.
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows.
 
     The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step has sums of its
-    own, which start at zero and are then added to the accumulators in fp32.
+    own, which start at zero and are then added in fp32.
     """
     accumulators = (
         gl.zeros((PROGRAM_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((PROGRAM_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
     )
-    steps = accumulators  # their values are not used: every sum starts at zero
+    steps = accumulators  # only for its type: every sum starts at zero
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
@@ -274,7 +274,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -292,7 +295,7 @@ def store_subtile(args, d_smem, row, column, tile, tensor_scale):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulators, tensor_scale):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     for i in gl.static_range(SUBTILES):
         store_subtile(args, d_smem, row, column + i * SUBTILE_N, subtiles[i], tensor_scale)

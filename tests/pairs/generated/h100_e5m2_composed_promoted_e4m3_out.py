@@ -232,7 +232,7 @@ def producer_partition(args):
 
 
 @gluon.jit
-def load_a(a_smem):
+def read_a(a_smem):
     """Read a K step's tile of A into registers, once for all parts."""
     a_tile = a_smem.load(A_REGISTER_LAYOUT_0)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
@@ -241,8 +241,9 @@ def load_a(a_smem):
 
 
 @gluon.jit
-def issue_mmas(args, a_tile, stage, steps):
-    """Start the MMAs of one K step, sums from zero; they read B's tiles until they have retired."""
+def issue_mmas(args, a_smem, stage, steps):
+    """Start the MMAs of one K step, a sum from zero; they read B's tiles until they have retired."""
+    a_tile = read_a(a_smem)
     issued = ()
     for i in gl.static_range(PARTS):
         b_tile = args.b_smem[i].index(stage)
@@ -255,21 +256,21 @@ def issue_mmas(args, a_tile, stage, steps):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile: return its sums by part, and the stage that follows.
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows.
 
     The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step has sums of its
-    own, which start at zero and are then added to the accumulators in fp32.
+    own, which start at zero and are then added in fp32.
     """
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
         gl.zeros((CONSUMER_TILE_M, PART_N_2), gl.float32, ACCUMULATOR_LAYOUT_2),
     )
-    steps = accumulators  # their values are not used: every sum starts at zero
+    steps = accumulators  # only for its type: every sum starts at zero
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        steps = issue_mmas(args, load_a(a_smem.index(ring.stage)), ring.stage, steps)
+        steps = issue_mmas(args, a_smem.index(ring.stage), ring.stage, steps)
         # The MMAs read the stage until they have retired.
         steps = warpgroup_mma_wait(0, deps=steps)
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
@@ -328,11 +329,11 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return (
-        split_part(accumulators[0], halvings=2)
-        + split_part(accumulators[1], halvings=1)
-        + split_part(accumulators[2], halvings=0)
-    )
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=2)
+    subtiles += split_part(accumulators[1], halvings=1)
+    subtiles += split_part(accumulators[2], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -349,7 +350,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulators, phase):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)

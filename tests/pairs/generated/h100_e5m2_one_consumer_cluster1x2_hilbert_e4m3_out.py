@@ -286,28 +286,36 @@ def release(args, stage):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, step):
-    """Start the MMAs of one K step, a sum from zero; they read B's tile until they have retired."""
+def read_a(a_smem):
+    """Read a K step's tile of A into registers."""
     a_tile = a_smem.permute((1, 0)).load(A_REGISTER_LAYOUT)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
-    return warpgroup_mma(a_tile, b_smem.permute((1, 0)), step, use_acc=False, is_async=True)
+    return a_tile
+
+
+@gluon.jit
+def issue_mmas(args, a_smem, stage, step):
+    """Start the MMAs of one K step, a sum from zero; they read B's tiles until they have retired."""
+    b_tile = args.b_smem.index(stage)
+    a_tile = read_a(a_smem)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), step, use_acc=False, is_async=True)
 
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile: return its accumulator, and the stage that follows.
+    """The K loop of one tile, step by step: return its accumulator, and the stage that follows.
 
-    The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step is a sum of its
-    own, which starts at zero and is then added to the accumulator in fp32.
+    The tensor cores add up 8-bit products with fewer bits than fp32 has. So each K step has sums of its
+    own, which start at zero and are then added in fp32.
     """
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    step = accumulator  # its value is not used: every sum starts at zero
+    step = accumulator  # only for its type: every sum starts at zero
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        step = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), step)
-        # The MMA reads the stage until it has retired.
+        step = issue_mmas(args, a_smem.index(ring.stage), ring.stage, step)
+        # The MMAs read the stage until they have retired.
         step = warpgroup_mma_wait(0, deps=[step])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         release(args, ring.stage)
@@ -322,9 +330,11 @@ def load_c(args, buffers, row, column):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column], ready, c_smem)
 
 
 @gluon.jit
@@ -412,7 +422,7 @@ def store_tile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator, tensor_scale, phase):
-    """Compute D's tile from an accumulator and store it; the store still runs on return."""
+    """Store an accumulator; the store still runs on return."""
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
     tile = epilogue(accumulator, buffers, tensor_scale, phase)

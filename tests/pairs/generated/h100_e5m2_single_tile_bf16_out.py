@@ -85,12 +85,20 @@ class Tile:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step; they read B's tile until they have retired."""
+def read_a(a_smem):
+    """Read a K step's tile of A into registers."""
     a_tile = a_smem.permute((1, 0)).load(A_REGISTER_LAYOUT)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
-    return warpgroup_mma(a_tile, b_smem.permute((1, 0)), accumulator, is_async=True)
+    return a_tile
+
+
+@gluon.jit
+def issue_mmas(args, a_smem, accumulator):
+    """Start the MMAs of one K step; they read B's tiles until they have retired."""
+    b_tile = args.b_smem
+    a_tile = read_a(a_smem)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
@@ -103,7 +111,7 @@ def multiply(args, tile):
     tma.async_load(args.b_desc, [tile.column, 0], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
+    accumulator = issue_mmas(args, args.a_smem, accumulator)
     # The sum is complete when the MMAs have retired.
     return warpgroup_mma_wait(0, deps=[accumulator])
 
@@ -146,7 +154,7 @@ def store_tile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulator, tensor_scale):
-    """Compute D's tile from an accumulator and store it; the store still runs on return."""
+    """Store an accumulator; the store still runs on return."""
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, 0)
     tile = epilogue(accumulator, buffers, tensor_scale)

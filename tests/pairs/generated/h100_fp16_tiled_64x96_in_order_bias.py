@@ -202,10 +202,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, ring, loads):
-    """The K loop of one tile: return the sums of its parts.
-
-    The MMAs of each step are awaited before the next are issued.
-    """
+    """The K loop of one tile, step by step: return its sums by part."""
     accumulators = (
         gl.zeros((PROGRAM_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((PROGRAM_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -268,7 +265,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -285,7 +285,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulators):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, 0)

@@ -135,9 +135,10 @@ class Tiles:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
@@ -152,8 +153,8 @@ def multiply(args, tile):
         tma.async_load(args.a_desc, [tile.row, k], args.load_ready, args.a_smem)
         tma.async_load(args.b_desc, [tile.column, k], args.load_ready, args.b_smem)
         mbarrier.wait(args.load_ready, k_step & 1)  # a phase for each step
-        accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
-        # The MMA reads the tiles until it has retired; then the next ones may overwrite them.
+        accumulator = issue_mmas(args, args.a_smem, accumulator)
+        # The MMAs read the tiles until they have retired; then the next ones may overwrite them.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
     return accumulator
 

@@ -233,7 +233,7 @@ def producer_partition(args):
 
 
 @gluon.jit
-def load_a(a_smem):
+def read_a(a_smem):
     """Read a K step's tile of A into registers, once for all parts."""
     a_tile = a_smem.permute((1, 0)).load(A_REGISTER_LAYOUT_0)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
@@ -242,8 +242,9 @@ def load_a(a_smem):
 
 
 @gluon.jit
-def issue_mmas(args, a_tile, stage, accumulators):
+def issue_mmas(args, a_smem, stage, accumulators):
     """Start the MMAs of one K step, part by part; they read B's tiles until they have retired."""
+    a_tile = read_a(a_smem)
     issued = ()
     for i in gl.static_range(PARTS):
         b_tile = args.b_smem[i].index(stage)
@@ -256,7 +257,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows."""
     accumulators = (
         gl.zeros((PROGRAM_TILE_M, PART_N_0), gl.int32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((PROGRAM_TILE_M, PART_N_1), gl.int32, ACCUMULATOR_LAYOUT_1),
@@ -264,7 +265,7 @@ def multiply(args, a_smem, k_steps, ring):
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulators = issue_mmas(args, load_a(a_smem.index(ring.stage)), ring.stage, accumulators)
+        accumulators = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulators)
         # The MMAs read the stage until they have retired.
         accumulators = warpgroup_mma_wait(0, deps=accumulators)
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
@@ -294,7 +295,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=1) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=1)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -311,7 +315,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, d_smem, row, column, accumulators):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     for i in gl.static_range(SUBTILES):
         store_subtile(args, d_smem, row, column + i * SUBTILE_N, subtiles[i])

@@ -204,23 +204,31 @@ def release(args, stage):
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
-    """Start the MMAs of one K step; they read B's tile until they have retired."""
+def read_a(a_smem):
+    """Read a K step's tile of A into registers."""
     a_tile = a_smem.load(A_REGISTER_LAYOUT)
     # Order these reads before whatever TMA writes into the tile next, through the async proxy.
     fence_async_shared()
-    return warpgroup_mma(a_tile, b_smem.permute((1, 0)), accumulator, is_async=True)
+    return a_tile
+
+
+@gluon.jit
+def issue_mmas(args, a_smem, stage, accumulator):
+    """Start the MMAs of one K step; they read B's tiles until they have retired."""
+    b_tile = args.b_smem.index(stage)
+    a_tile = read_a(a_smem)
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, one MMA after the other: return its accumulator, and the stage that follows."""
+    """The K loop of one tile, step by step: return its accumulator, and the stage that follows."""
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.int32, ACCUMULATOR_LAYOUT)
     for _ in range(k_steps):
         # The stage must hold this lap's tiles.
         mbarrier.wait(args.load_ready.index(ring.stage), ring.phase)
-        accumulator = issue_mma(a_smem.index(ring.stage), args.b_smem.index(ring.stage), accumulator)
-        # The MMA reads the stage until it has retired.
+        accumulator = issue_mmas(args, a_smem.index(ring.stage), ring.stage, accumulator)
+        # The MMAs read the stage until they have retired.
         accumulator = warpgroup_mma_wait(0, deps=[accumulator])
         # Release the stage, once for all warps of the consumer: Triton synchronizes them first.
         release(args, ring.stage)

@@ -73,9 +73,10 @@ class Tile:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
@@ -88,7 +89,7 @@ def multiply(args, tile):
     tma.async_load(args.b_desc, [tile.column, 0], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.int32, ACCUMULATOR_LAYOUT)
-    accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
+    accumulator = issue_mmas(args, args.a_smem, accumulator)
     # The sum is complete when the MMAs have retired.
     return warpgroup_mma_wait(0, deps=[accumulator])
 
@@ -115,8 +116,10 @@ def store_subtile(args, d_smem, row, column, tile):
 def store(args, d_smem, row, column, accumulator):
     """Store an accumulator by halves of its columns; the last stores still run on return."""
     left, right = halves(accumulator)
-    store_subtile(args, d_smem.index(0), row, column, left)
-    store_subtile(args, d_smem.index(1), row, column + SUBTILE_N, right)
+    d_subtile = d_smem.index(0)
+    store_subtile(args, d_subtile, row, column, left)
+    d_subtile = d_smem.index(1)
+    store_subtile(args, d_subtile, row, column + SUBTILE_N, right)
 
 
 @gluon.jit

@@ -275,7 +275,7 @@ def issue_mmas(args, a_tile, stage, accumulators):
 
 @gluon.jit
 def multiply(args, a_smem, k_steps, ring):
-    """The K loop of one tile, step by step: return the sums of its parts, and the stage that follows."""
+    """The K loop of one tile, step by step: return its sums by part, and the stage that follows."""
     accumulators = (
         gl.zeros((CONSUMER_TILE_M, PART_N_0), gl.float32, ACCUMULATOR_LAYOUT_0),
         gl.zeros((CONSUMER_TILE_M, PART_N_1), gl.float32, ACCUMULATOR_LAYOUT_1),
@@ -298,9 +298,11 @@ def load_c(args, buffers, row, column, subtile: gl.constexpr):
     # The threads have read what the buffer held: order their reads before TMA's write, which goes
     # through the async proxy; Triton's barrier follows, before one thread issues the load.
     fence_async_shared()
+    c_smem = buffers.c_smem
+    ready = buffers.c_ready
     # The phase completes when this one arrival and all these bytes have come in, also at an edge.
-    mbarrier.expect(buffers.c_ready, args.c_desc.nbytes_per_cta)
-    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], buffers.c_ready, buffers.c_smem)
+    mbarrier.expect(ready, args.c_desc.nbytes_per_cta)
+    tma.async_load(args.c_desc, [row, column + subtile * SUBTILE_N], ready, c_smem)
 
 
 @gluon.jit
@@ -354,7 +356,10 @@ def split_part(tile, halvings: gl.constexpr):
 @gluon.jit
 def split_columns(accumulators):
     """The columns of all parts as SUBTILES tiles, from left to right."""
-    return split_part(accumulators[0], halvings=2) + split_part(accumulators[1], halvings=0)
+    subtiles = ()
+    subtiles += split_part(accumulators[0], halvings=2)
+    subtiles += split_part(accumulators[1], halvings=0)
+    return subtiles
 
 
 @gluon.jit
@@ -371,7 +376,7 @@ def store_subtile(args, d_smem, row, column, tile):
 
 @gluon.jit
 def store(args, buffers, row, column, accumulators, phase):
-    """Store the sums of all parts by sub-tiles; the last stores still run on return."""
+    """Store the sums of all parts by sub-tiles; the last store still runs on return."""
     subtiles = split_columns(accumulators)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, phase)
@@ -380,8 +385,8 @@ def store(args, buffers, row, column, accumulators, phase):
         # The sub-tile of C is in registers: its buffer can take the next one.
         load_c(args, buffers, row, column, i + 1)
         store_subtile(args, buffers.d_smem, row, column + i * SUBTILE_N, tile)
-    last = epilogue(subtiles[SUBTILES - 1], SUBTILES - 1, buffers, phase)
-    store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, last)
+    tile = epilogue(subtiles[SUBTILES - 1], SUBTILES - 1, buffers, phase)
+    store_subtile(args, buffers.d_smem, row, column + (SUBTILES - 1) * SUBTILE_N, tile)
 
 
 @gluon.jit

@@ -87,9 +87,10 @@ class Tile:
 
 
 @gluon.jit
-def issue_mma(a_smem, b_smem, accumulator):
+def issue_mmas(args, a_tile, accumulator):
     """Start the MMAs of one K step; they read their tiles until they have retired."""
-    return warpgroup_mma(a_smem, b_smem.permute((1, 0)), accumulator, is_async=True)
+    b_tile = args.b_smem
+    return warpgroup_mma(a_tile, b_tile.permute((1, 0)), accumulator, is_async=True)
 
 
 @gluon.jit
@@ -102,7 +103,7 @@ def multiply(args, tile):
     tma.async_load(args.b_desc, [tile.column, 0], args.load_ready, args.b_smem)
     mbarrier.wait(args.load_ready, 0)
     accumulator = gl.zeros((PROGRAM_TILE_M, PROGRAM_TILE_N), gl.float32, ACCUMULATOR_LAYOUT)
-    accumulator = issue_mma(args.a_smem, args.b_smem, accumulator)
+    accumulator = issue_mmas(args, args.a_smem, accumulator)
     # The sum is complete when the MMAs have retired.
     return warpgroup_mma_wait(0, deps=[accumulator])
 
@@ -183,10 +184,12 @@ def store(args, buffers, row, column, accumulator, tensor_scale):
     left, right = halves(accumulator)
     # The row and column operands must have arrived.
     mbarrier.wait(buffers.vectors_ready, 0)
-    left = epilogue(left, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem.index(0), row, column, left)
-    right = epilogue(right, buffers, tensor_scale)
-    store_subtile(args, buffers.d_smem.index(1), row, column + SUBTILE_N, right)
+    tile = epilogue(left, buffers, tensor_scale)
+    d_subtile = buffers.d_smem.index(0)
+    store_subtile(args, d_subtile, row, column, tile)
+    tile = epilogue(right, buffers, tensor_scale)
+    d_subtile = buffers.d_smem.index(1)
+    store_subtile(args, d_subtile, row, column + SUBTILE_N, tile)
 
 
 @gluon.jit
