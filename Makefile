@@ -49,7 +49,7 @@ lint: $(INSTALLED) ## format, lint, types, and whether generated modules are wha
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/gemmgen check
-	$(BIN)/gemmgen check tests/pairs/specs/*.yaml --out tests/pairs/generated
+	$(BIN)/python -m tools.rendered
 	@for library in libraries/*; do $(BIN)/gemmgen library $$library --check || exit 1; done
 
 quick: $(INSTALLED) ## what takes at most 90 seconds: lint, and beside it the fast tests
@@ -70,20 +70,20 @@ coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none 
 gpu: $(INSTALLED) ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
 	$(BIN)/python -m pytest -m gpu
 
-generated: $(INSTALLED) ## regenerate every module under generated/, and those of libraries
+generated: $(INSTALLED) ## regenerate every module under generated/ and those of libraries, and the digests of tests/pairs
 	$(BIN)/gemmgen build specs/*.yaml
-	$(BIN)/gemmgen build tests/pairs/specs/*.yaml --out tests/pairs/generated
+	$(BIN)/python -m tools.rendered --record
 	@for library in libraries/*; do $(BIN)/gemmgen library $$library --refresh || exit 1; done
 
 digests: $(INSTALLED) ## record the compiled code of every module, after a change that is meant to change it
 	$(BIN)/gemmgen lower specs/*.yaml --digests generated/ptx.json --record
-	$(BIN)/gemmgen lower tests/pairs/specs/*.yaml --digests tests/pairs/generated/ptx.json --record
+	$(BIN)/gemmgen lower tests/pairs/specs/*.yaml --digests tests/pairs/ptx.json --record
 
 verdicts: $(INSTALLED) ## record what the compiler says of the registers of every committed kernel, anew
 	$(BIN)/python benchmarks/registers/record.py --anew specs/*.yaml tests/pairs/specs/*.yaml \
 	  libraries/*/specs/*.yaml tests/invalid/rules/compiler_registers*.yaml
 
 clean: ## remove .venv and what tools leave behind
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis .coverage
 
 .PHONY: help setup demo lint quick fast test tests coverage gpu generated digests verdicts docs clean

@@ -1,8 +1,9 @@
 """The committed specs and their modules.
 
-Those that a person would want are under specs/ and generated/, the others, which complete the coverage, under
-tests/pairs. Whatever is asserted of the ones is asserted of the others: `SPECS` and `GENERATED` hold both.
-They hold gradients too, whose specs lie beside the modules.
+Those that a person would want are under specs/ and generated/. The others, which complete the coverage, have
+their specs under tests/pairs, and their modules are rendered when a test first asks for one. `SPECS` has
+both, because everything that is asserted of the ones is asserted of the others. It has the specs of gradients
+too, which lie beside the modules under generated/.
 """
 
 from __future__ import annotations
@@ -11,43 +12,34 @@ from functools import cache
 from pathlib import Path
 
 from gemmgen.product import Product, make
+from tools.rendered import PAIRS, folder_of
 
 ROOT = Path(__file__).parent.parent
-PLACES = (
-    (ROOT / "specs", ROOT / "generated"),
-    (ROOT / "tests" / "pairs" / "specs", ROOT / "tests" / "pairs" / "generated"),
-)
-"""Directories of specs, each with the directory of their modules."""
+COMMITTED = ROOT / "generated"
+"""Where the modules are that git has."""
 
 
 def _specs(directory: Path) -> tuple[Path, ...]:
     return tuple(sorted(directory.glob("*.yaml")))
 
 
-_DIRECTORIES = {
-    spec.stem: (directory, generated)
-    for specs, generated in PLACES
-    for directory in (specs, generated)
-    for spec in _specs(directory)
-}
+_FILES = {spec.stem: spec for folder in (ROOT / "specs", COMMITTED, PAIRS.sources) for spec in _specs(folder)}
 WANTED = _specs(ROOT / "specs")
 """The specs that a person would want."""
-SPECS = tuple(_DIRECTORIES[stem][0] / f"{stem}.yaml" for stem in sorted(_DIRECTORIES))
+SPECS = tuple(_FILES[stem] for stem in sorted(_FILES))
 HOPPER_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("h100_"))
 BLACKWELL_SPECS = tuple(spec for spec in SPECS if spec.stem.startswith("b200_"))
 
 
 def spec_file(stem: str) -> Path:
-    """Where the committed spec of this name is."""
-    return _DIRECTORIES[stem][0] / f"{stem}.yaml"
+    """Return where the committed spec of this name is."""
+    return _FILES[stem]
 
 
 def module_file(stem: str) -> Path:
-    """Where the committed module of this name is."""
-    return _DIRECTORIES[stem][1] / f"{stem}.py"
-
-
-GENERATED = tuple(module_file(spec.stem) for spec in SPECS)
+    """Return where the module of this name is, which is rendered first if git does not have it."""
+    of_pairs = spec_file(stem).parent == PAIRS.sources
+    return (folder_of(PAIRS) if of_pairs else COMMITTED) / f"{stem}.py"
 
 
 @cache

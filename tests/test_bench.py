@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from fake_gpu import FakeMachine
-from modules import GENERATED, spec_file
+from modules import SPECS, module_file
 from torch import Tensor
 
 from gemmgen.bench import (
@@ -708,9 +708,9 @@ def no_baseline(spec: SpecFile) -> str:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
-def test_a_generated_module_can_be_timed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec_path = spec_file(path.stem)
+@pytest.mark.parametrize("spec_path", SPECS, ids=lambda path: path.stem)
+def test_a_generated_module_can_be_timed(spec_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = module_file(spec_path.stem)
     committed = make(spec_path)
     spec = committed.source
     try:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 import torch
 from fake_gpu import Cuda, SecondCuda, launch_into, on_a_fake_gpu
-from modules import GENERATED, made, module_file, spec_file
+from modules import SPECS, made, module_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -289,12 +289,12 @@ def test_a_layer_that_torch_compiles_is_one_operator_where_its_kernel_suits(
     assert not any("gemmgen" in name for name in called)
 
 
-@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_only_kernels_of_a_linear_layer_become_one(path: Any) -> None:
     """Those that multiply A and B, of one type that is D's too, and add a bias at most."""
-    module = import_generated(path)
-    problem = made(spec_file(path.stem)).plan.problem if spec_file(path.stem).exists() else None
-    plain = problem is None or (
+    module = import_generated(module_file(path.stem))
+    problem = made(path).plan.problem
+    plain = (
         not problem.block_scaled
         and problem.c is None
         and problem.epilogue.alpha == 1

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from modules import PLACES, SPECS, made, spec_file
+from modules import COMMITTED, ROOT, SPECS, WANTED, made, spec_file
 
 import gemmgen.build
 import gemmgen.scratch
@@ -28,8 +28,7 @@ from gemmgen.launcher_file import LAUNCHER, launcher_text
 from gemmgen.lower import Lowered, Resources
 from gemmgen.product import Product, check, make, write
 from gemmgen.scratch import lock
-
-ROOT = Path(__file__).parent.parent
+from tools.rendered import PAIRS, folder_of
 
 SPEC = """\
 title: {title}
@@ -65,16 +64,21 @@ def written(directory: Path = Path("out")) -> dict[str, bytes]:
 
 
 def test_every_committed_module_is_what_its_spec_generates() -> None:
-    for specs, generated in PLACES:
-        products = [made(spec) for spec in sorted(specs.glob("*.yaml"))]
-        assert products
-        assert check(products, generated, exhaustive=True) == ()
+    products = [made(spec) for spec in WANTED]
+    assert products
+    assert check(products, COMMITTED, exhaustive=True) == ()
+
+
+def test_every_other_module_has_the_digest_of_what_its_spec_generates() -> None:
+    """A change that is meant to move them records it: ``python -m tools.rendered --record``."""
+    assert PAIRS.moved(PAIRS.render()) == []
 
 
 def test_building_all_specs_again_changes_nothing(tmp_path: Path) -> None:
     for spec in SPECS:
         write(made(spec), tmp_path)
-    committed = {path.name: path.read_bytes() for _, generated in PLACES for path in generated.glob("*.*")}
+    folders = (COMMITTED, folder_of(PAIRS))
+    committed = {path.name: path.read_bytes() for folder in folders for path in folder.glob("[!.]*.*")}
     modules = {
         name: data
         for name, data in committed.items()
@@ -512,7 +516,7 @@ def test_builds_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
 
 
 def test_processes_that_build_at_the_same_time_leave_one_whole_product(spec: Path) -> None:
-    specs = [path for places in PLACES for path in sorted(places[0].glob("*.yaml"))]
+    specs = [*WANTED, *sorted(PAIRS.sources.glob("*.yaml"))]
     arguments = ["build", "--no-lower", "--out", "out", *map(str, specs)]
     command = [sys.executable, "-c", "from gemmgen.cli import main; main()", *arguments]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -8,16 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from modules import PLACES, SPECS, made
+from modules import COMMITTED, SPECS, made
 
 from gemmgen.errors import GemmgenError
-from gemmgen.launcher_file import LAUNCHER
 from gemmgen.lower import Lowered
 from gemmgen.product import Product
 from gemmgen.ptx import Code, changes, digest, normalized, read_digests, write_digests
+from tools.rendered import PAIRS
 
 DIGESTS = "ptx.json"
-"""The file of digests in each directory of generated modules."""
+"""The name of the file of digests of a directory of specs."""
+RECORDED = {
+    path: tuple(spec.stem for spec in SPECS if (spec.parent == PAIRS.sources) is of_pairs)
+    for path, of_pairs in ((COMMITTED / DIGESTS, False), (PAIRS.digests.with_name(DIGESTS), True))
+}
+"""The committed files of digests, each with the names of the modules in it."""
 
 
 @pytest.fixture(scope="session", params=SPECS, ids=lambda path: path.stem)
@@ -30,16 +35,13 @@ def test_the_compiled_code_of_a_module_is_the_recorded_one(product: Product, low
 
     gemmgen lower specs/*.yaml --digests generated/ptx.json --record
     """
-    recorded = {
-        code.module: code for _, directory in PLACES for code in read_digests(directory / DIGESTS).modules
-    }
+    recorded = {code.module: code for path in RECORDED for code in read_digests(path).modules}
     assert recorded[product.source.stem] == Code.of(product.source.stem, lowered)
 
 
-def test_each_committed_module_has_a_digest_and_nothing_else_has() -> None:
-    for _, directory in PLACES:
-        modules = sorted(path.stem for path in directory.glob("*.py") if path.name != LAUNCHER)
-        assert [code.module for code in read_digests(directory / DIGESTS).modules] == modules
+def test_each_module_has_a_digest_and_nothing_else_has() -> None:
+    for path, stems in RECORDED.items():
+        assert tuple(code.module for code in read_digests(path).modules) == stems
 
 
 PTX = """//

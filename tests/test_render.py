@@ -20,7 +20,7 @@ import pytest
 from hopper import computing, hopper, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modules import PLACES, SPECS, made
+from modules import COMMITTED, SPECS, made
 
 from gemmgen.hardware.elements import DTYPES
 from gemmgen.library.package import read_library
@@ -32,6 +32,7 @@ from gemmgen.product import Product, make
 from gemmgen.render import render
 from gemmgen.render.overview import LINE_LENGTH, fit
 from gemmgen.spec.model import TITLE_LIMIT
+from tools.rendered import PAIRS, folder_of
 
 ROOT = Path(__file__).parent.parent
 TEMPLATES = ROOT / "templates"
@@ -87,7 +88,7 @@ def is_jitted(function: ast.FunctionDef) -> bool:
 
 
 def test_the_generated_modules_are_formatted_and_lint_clean() -> None:
-    assert_clean(*(generated for _, generated in PLACES))
+    assert_clean(COMMITTED, *folder_of(PAIRS).glob("*.py"))
 
 
 def test_a_module_imports_torch_triton_and_the_standard_library_alone(tree: ast.Module) -> None:

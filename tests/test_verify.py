@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 import torch
 from fake_gpu import Cuda, launch_into, on_a_fake_gpu
-from modules import GENERATED, spec_file
+from modules import SPECS, module_file, spec_file
 from torch import Tensor
 
 from gemmgen.device import require_gpu
@@ -320,11 +320,11 @@ def test_wrong_numbers_are_found_where_no_out_is_taken() -> None:
     assert once.failures[0].what == "once: relative error"
 
 
-@pytest.mark.parametrize("path", GENERATED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_generated_wrapper_takes_and_allocates_what_verify_expects(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, spec = import_generated(path), load_spec(spec_file(path.stem))
+    module, spec = import_generated(module_file(path.stem)), load_spec(path)
     dtype = spec.problem.d.name
 
     def launch(*_: object) -> None:
@@ -691,9 +691,9 @@ def start_on_gpu(script: str, module: Path, **environment: str) -> subprocess.Co
     )
 
 
-@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
-def test_what_a_large_d_needs_has_room_and_more_elements_than_32_bits_count(module: Path) -> None:
-    source = load_spec(spec_path(module))
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_what_a_large_d_needs_has_room_and_more_elements_than_32_bits_count(path: Path) -> None:
+    source = load_spec(path)
     m, n, _ = large_shape(source)
     plan = plan_spec(source)
     kept = plan.partials if isinstance(plan, WgmmaKernel) and plan.splits > 1 else 1
@@ -704,15 +704,15 @@ def test_what_a_large_d_needs_has_room_and_more_elements_than_32_bits_count(modu
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
-def test_a_generated_module_is_right(module: Path) -> None:
-    run_on_gpu(VERIFY, module)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_generated_module_is_right(path: Path) -> None:
+    run_on_gpu(VERIFY, module_file(path.stem))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
-def test_a_generated_wrapper_allocates_d_where_the_poison_lay(module: Path) -> None:
-    run_on_gpu(POISON, module)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_generated_wrapper_allocates_d_where_the_poison_lay(path: Path) -> None:
+    run_on_gpu(POISON, module_file(path.stem))
 
 
 @pytest.mark.gpu
@@ -736,6 +736,6 @@ def test_an_element_of_its_own_output_that_a_kernel_leaves_is_found_on_the_gpu(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("module", GENERATED, ids=lambda path: path.stem)
-def test_a_generated_module_is_clean_under_consan(module: Path) -> None:
-    run_on_gpu(CONSAN, module, TRITON_INSTRUMENTATION_MODE="consan")
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_generated_module_is_clean_under_consan(path: Path) -> None:
+    run_on_gpu(CONSAN, module_file(path.stem), TRITON_INSTRUMENTATION_MODE="consan")

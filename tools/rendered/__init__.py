@@ -1,0 +1,168 @@
+"""Generated text that git does not have: rendered when it is needed, and compared with committed digests.
+
+The modules of the specs under ``tests/pairs`` and the packages of the libraries are a function of what is
+committed. They are rendered into ``build/``, which git ignores; a digest of each file is committed, so that a
+change of gemmgen says of which files it moves the bytes.
+
+``python -m tools.rendered`` names the files that moved; ``--record`` writes their digests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from gemmgen.launcher_file import LAUNCHER, launcher_text
+from gemmgen.product import make, write_files
+from gemmgen.scratch import lock
+
+ROOT: Final = Path(__file__).parents[2]
+BUILD: Final = ROOT / "build"
+PAIRS_SPECS: Final = ROOT / "tests" / "pairs" / "specs"
+LIBRARIES: Final = ROOT / "libraries"
+GENERATORS: Final = ("gemmgen", "templates")
+"""Folders whose files decide what is rendered, with the launcher beside them."""
+STAMP: Final = ".rendered-from"
+"""The file of a rendered folder that has the digest of everything that it was rendered from."""
+
+Files = Mapping[str, str]
+"""Texts by the names of their files."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A folder of generated text."""
+
+    folder: Path
+    """Where it is rendered."""
+    sources: Path
+    """The committed folder that it is made of, beside gemmgen itself."""
+    digests: Path
+    """The committed file with the SHA-256 of each text."""
+    render: Callable[[], Files]
+    digested: Callable[[Files], str]
+    """The text of the file of digests."""
+    read: Callable[[str], Mapping[str, str]]
+    """The digests in it, by the names of files."""
+
+    def moved(self, files: Files) -> list[str]:
+        """Return the names of files whose digests are not the committed ones, in alphabetical order."""
+        text = self.digested(files)
+        recorded = self.digests.read_text(encoding="utf-8") if self.digests.exists() else ""
+        if recorded == text:
+            return []
+        old: Mapping[str, str] = self.read(recorded) if recorded else {}
+        new = self.read(text)
+        names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+        return names or [self.digests.name]
+
+    def record(self, files: Files) -> None:
+        """Write the digests of these files."""
+        write_files({self.digests: self.digested(files).encode()})
+
+
+# --- the modules of tests/pairs
+
+
+def _pairs() -> Files:
+    files = {LAUNCHER: launcher_text()}
+    for path in sorted(PAIRS_SPECS.glob("*.yaml")):
+        files |= make(path).files()
+    return files
+
+
+def _pairs_digests(files: Files) -> str:
+    found = {name: sha256(text.encode()).hexdigest() for name, text in files.items() if name != LAUNCHER}
+    return json.dumps(found, indent=2, sort_keys=True) + "\n"
+
+
+PAIRS: Final = Rendered(
+    BUILD / "pairs",
+    PAIRS_SPECS,
+    PAIRS_SPECS.parent / "modules.json",
+    _pairs,
+    _pairs_digests,
+    json.loads,
+)
+"""The modules that complete the coverage of tests, and their manifests."""
+
+
+def everything() -> tuple[Rendered, ...]:
+    """Return all text that git does not have."""
+    return (PAIRS,)
+
+
+# --- rendering
+
+
+@cache
+def folder_of(text: Rendered) -> Path:
+    """Return the folder of a text, which is rendered if something that decides it has changed.
+
+    Of several processes one renders, and the others wait for it. The folder appears whole.
+    """
+    wanted = _digest_of_sources(text)
+    stamp = text.folder / STAMP
+    with _alone(text.folder):
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+            _replace(text.folder, {**text.render(), STAMP: wanted})
+    return text.folder
+
+
+def rendered_anew(text: Rendered) -> Files:
+    """Render a text whatever its folder has, and return its files."""
+    files = text.render()
+    with _alone(text.folder):
+        _replace(text.folder, {**files, STAMP: _digest_of_sources(text)})
+    return files
+
+
+def _replace(folder: Path, files: Files) -> None:
+    """Replace a folder, which nothing else is replacing now, by one with these files."""
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+        new, old = Path(temporary) / "new", Path(temporary) / "old"
+        for name, content in files.items():
+            path = new / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8", newline="\n")
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+
+
+def _digest_of_sources(text: Rendered) -> str:
+    """Return a digest of all files that a text follows from."""
+    digest = sha256()
+    folders = (*(ROOT / name for name in GENERATORS), text.sources)
+    for path in sorted((ROOT / LAUNCHER, *(path for folder in folders for path in _committed(folder)))):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(ROOT).as_posix()}:{len(content)}:".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _committed(folder: Path) -> Iterator[Path]:
+    """Yield the files under a folder, without those that Python and tools leave there."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
+        yield from (Path(place) / name for name in names if not name.startswith("."))
+
+
+@contextmanager
+def _alone(folder: Path) -> Generator[None]:
+    """Keep other processes from rendering the same folder for as long as the context lasts."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        lock(descriptor, exclusive=True, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
