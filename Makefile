@@ -50,7 +50,6 @@ lint: $(INSTALLED) ## format, lint, types, and whether generated modules are wha
 	$(BIN)/pyright
 	$(BIN)/gemmgen check
 	$(BIN)/python -m tools.rendered
-	@for library in libraries/*; do $(BIN)/gemmgen library $$library --check || exit 1; done
 
 quick: $(INSTALLED) ## what takes at most 90 seconds: lint, and beside it the fast tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync lint fast
@@ -70,10 +69,15 @@ coverage: $(INSTALLED) ## every test that needs no GPU, and the lines that none 
 gpu: $(INSTALLED) ## the tests that need a GPU: those of Hopper modules a Hopper one, of Blackwell modules a B200
 	$(BIN)/python -m pytest -m gpu
 
-generated: $(INSTALLED) ## regenerate every module under generated/ and those of libraries, and the digests of tests/pairs
+generated: $(INSTALLED) ## regenerate every module under generated/, and the digests of those of libraries and tests/pairs
 	$(BIN)/gemmgen build specs/*.yaml
 	$(BIN)/python -m tools.rendered --record
-	@for library in libraries/*; do $(BIN)/gemmgen library $$library --refresh || exit 1; done
+
+libraries: $(INSTALLED) ## render the committed libraries into build/libraries: set PYTHONPATH to it to import them
+	$(BIN)/python -m tools.rendered
+
+archives: $(INSTALLED) ## render the committed libraries, and pack each as build/archives/NAME.tar.gz
+	$(BIN)/python -m tools.rendered --pack build/archives
 
 digests: $(INSTALLED) ## record the compiled code of every module, after a change that is meant to change it
 	$(BIN)/gemmgen lower specs/*.yaml --digests generated/ptx.json --record
@@ -86,4 +90,4 @@ verdicts: $(INSTALLED) ## record what the compiler says of the registers of ever
 clean: ## remove .venv and what tools leave behind
 	rm -rf .venv build .pytest_cache .ruff_cache .hypothesis .coverage
 
-.PHONY: help setup demo lint quick fast test tests coverage gpu generated digests verdicts docs clean
+.PHONY: help setup demo lint quick fast test tests coverage gpu generated libraries archives digests verdicts docs clean

@@ -1,9 +1,9 @@
 """What an eager call of a library costs the host, beside its kernel's own and torch's: prints JSON.
 
-Run on a Hopper GPU: ``PYTHONPATH=libraries python -m benchmarks.library_host``. Each figure is a median time
-from a call to its return, of rounds of calls by turns; the GPU is idle before each round, and the shapes are
-so small that the queue never fills. A round takes all shapes, and there are many: a host that it shares with
-others is slower for seconds at a time, by up to two thirds.
+After ``make libraries``, on a Hopper GPU: ``PYTHONPATH=build/libraries python -m benchmarks.library_host``.
+Each figure is a median time from a call to its return, of rounds of calls by turns; the GPU is idle before
+each round, and the shapes are so small that the queue never fills. A round takes all shapes, and there are
+many: a host that it shares with others is slower for seconds at a time, by up to two thirds.
 """
 
 import importlib

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from gemmgen.product import Product, make
-from tools.rendered import PAIRS, folder_of
+from tools.rendered import PAIRS, folder_of, libraries
 
 ROOT = Path(__file__).parent.parent
 COMMITTED = ROOT / "generated"
@@ -40,6 +40,12 @@ def module_file(stem: str) -> Path:
     """Return where the module of this name is, which is rendered first if git does not have it."""
     of_pairs = spec_file(stem).parent == PAIRS.sources
     return (folder_of(PAIRS) if of_pairs else COMMITTED) / f"{stem}.py"
+
+
+def libraries_folder() -> Path:
+    """Return the folder to import the committed libraries from, which are rendered first."""
+    (folder,) = {folder_of(each).parent for each in libraries()}
+    return folder
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import itertools
 import json
 import math
@@ -13,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import time
 import timeit
 import tomllib
@@ -26,7 +28,7 @@ from typing import Any
 
 import pytest
 import torch
-from modules import ROOT
+from modules import ROOT, libraries_folder
 from pace import slowness
 
 from gemmgen import library
@@ -43,6 +45,8 @@ from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
 from gemmgen.product import make
 from gemmgen.tune.candidates import kernel_sha256
+from tools.rendered import libraries, packed
+from tools.rendered import library as rendered
 
 RECORDS, SPECS = ROOT / "benchmarks", ROOT / "specs"
 LIBRARIES = {
@@ -419,6 +423,36 @@ def test_what_was_measured_nearby_corrects_what_is_predicted() -> None:
 # --- the committed libraries
 
 
+def committed_files(name: str) -> list[Path]:
+    """What git has of a library: the manifest, whose digests are of all its files, specs and measurements."""
+    folder = ROOT / "libraries" / name
+    sources = [folder / "library.json", folder / "measured.py", *sorted(folder.glob("specs/*.yaml"))]
+    return [path.relative_to(folder) for path in sources]
+
+
+def test_the_committed_libraries_are_these() -> None:
+    assert [each.folder.name for each in libraries()] == [*LIBRARIES]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_library_is_rendered_from_what_git_has_of_it_and_has_the_recorded_digests(name: str) -> None:
+    """Where a change is meant to move its bytes, ``python -m tools.rendered --record`` records them."""
+    made = rendered(name)
+    assert made.moved(made.render()) == []
+    assert package.check(libraries_folder() / name) == ()
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_an_archive_of_a_library_has_its_package_and_always_the_same_bytes(name: str) -> None:
+    files = rendered(name).render()
+    archive = packed(name, files)
+    assert archive == packed(name, dict(reversed([*files.items()])))
+    with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+        members = {member.name: opened.extractfile(member) for member in opened.getmembers()}
+        found = {path: file.read().decode() for path, file in members.items() if file}
+    assert found == {f"{name}/{path}": text for path, text in files.items()}
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page_has_its_figures(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -427,8 +461,11 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
     problem, *records = LIBRARIES[name]
     found = read([RECORDS / f"{record}.jsonl" for record in records], problem)
     choice = library.choose(found)
-    for file, text in package.assemble(name, found, choice).files().items():
-        assert (ROOT / "libraries" / name / file).read_bytes() == text.encode(), file
+    files = package.assemble(name, found, choice).files()
+    assert {file.as_posix() for file in committed_files(name)} <= files.keys()
+    for file in committed_files(name):
+        assert (ROOT / "libraries" / name / file).read_bytes() == files[file.as_posix()].encode(), file
+    assert {file: (libraries_folder() / name / file).read_text() for file in files} == files
     page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
     for line in Report.of(found, choice, library.KERNELS).lines():
         assert line in page.splitlines()
@@ -436,7 +473,7 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_predicts_what_the_planner_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     forecast = importlib.import_module(name)._forecast(False)
     draw = random.Random(7)
     for member in package.read_library(ROOT / "libraries" / name).members:
@@ -482,7 +519,7 @@ def test_a_kernel_is_named_by_what_is_unusual_in_it(stem: str, words: str) -> No
 
 def bf16_on(gpu: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The committed library's times on a GPU of this name, which is not at hand."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     return importlib.import_module("h200_bf16")._forecast(False, gpu)
 
 
@@ -622,7 +659,7 @@ with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
 graph.replay()
 torch.testing.assert_close(d.float(), a.float() @ b.float().T, rtol=1e-2, atol=1)
 """
-    places = [str(ROOT / "libraries"), os.environ.get("PYTHONPATH", "")]
+    places = [str(libraries_folder()), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
@@ -638,7 +675,7 @@ of its own: a letter for each shape, by the measured times nearby, and by predic
 def test_a_library_chooses_as_it_did_with_a_formula_of_its_own(
     name: str, measured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     made = importlib.import_module(name)
     forecast = made._forecast(measured)
     record = json.loads(CHOICES.read_text())
@@ -1105,7 +1142,7 @@ def test_a_committed_library_is_exported_for_every_m(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an N that is no whole number of 16-byte units, a view of padded rows comes back."""
-    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     made = importlib.import_module(name)
     scales: dict[str, torch.Tensor] = {}
     if name == "h200_e4m3":

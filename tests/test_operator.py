@@ -27,7 +27,7 @@ import torch
 import triton  # pyright: ignore[reportMissingTypeStubs]
 from fake_gpu import Cuda, on_a_fake_gpu
 from fake_triton import FakeDriver, on_a_fake_driver
-from modules import SPECS, made, module_file, spec_file
+from modules import SPECS, libraries_folder, made, module_file, spec_file
 from pace import slowness
 from torch import _C, Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -191,7 +191,7 @@ def test_a_library_and_a_module_of_its_name_become_the_operator_by_turns(
     path = tmp_path / "h200_bf16.py"
     text = module_file(STEM).read_text(encoding="utf-8")
     path.write_text(text.replace(f'"{STEM}", ARGUMENTS', '"h200_bf16", ARGUMENTS'), encoding="utf-8")
-    monkeypatch.setattr(sys, "path", [str(ROOT / "libraries"), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(libraries_folder()), *sys.path])
     library = import_module("h200_bf16")
     for execute in [lambda: import_generated(path), lambda: reload(library)] * 2:
         execute()
@@ -992,7 +992,7 @@ def imported(kind: str) -> ModuleType:
     """Import a module or a library, with its operator."""
     if kind == "module":
         return import_generated(module_file(STEM))
-    sys.path.insert(0, str(ROOT / "libraries"))
+    sys.path.insert(0, str(libraries_folder()))
     return import_module("h200_bf16")
 
 

@@ -4,18 +4,22 @@ The modules of the specs under ``tests/pairs`` and the packages of the libraries
 committed. They are rendered into ``build/``, which git ignores; a digest of each file is committed, so that a
 change of gemmgen says of which files it moves the bytes.
 
-``python -m tools.rendered`` names the files that moved; ``--record`` writes their digests.
+``python -m tools.rendered`` names the files that moved; ``--record`` writes their digests, and ``--pack DIR``
+makes an archive of each library.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
+import tarfile
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -28,6 +32,7 @@ ROOT: Final = Path(__file__).parents[2]
 BUILD: Final = ROOT / "build"
 PAIRS_SPECS: Final = ROOT / "tests" / "pairs" / "specs"
 LIBRARIES: Final = ROOT / "libraries"
+MANIFEST: Final = "library.json"
 GENERATORS: Final = ("gemmgen", "templates")
 """Folders whose files decide what is rendered, with the launcher beside them."""
 STAMP: Final = ".rendered-from"
@@ -95,9 +100,59 @@ PAIRS: Final = Rendered(
 """The modules that complete the coverage of tests, and their manifests."""
 
 
+# --- libraries
+
+
+def _library(sources: Path) -> Files:
+    from gemmgen.library.package import read_library  # seldom wanted, and it takes a while
+
+    return read_library(sources).files()
+
+
+def _manifest(files: Files) -> str:
+    return files[MANIFEST]
+
+
+def _digests_of_manifest(text: str) -> Mapping[str, str]:
+    return json.loads(text)["sha256"]
+
+
+@cache
+def library(name: str) -> Rendered:
+    """Return the package of a committed library: its manifest has the digests of all files."""
+    sources = LIBRARIES / name
+    return Rendered(
+        BUILD / LIBRARIES.name / name,
+        sources,
+        sources / MANIFEST,
+        partial(_library, sources),
+        _manifest,
+        _digests_of_manifest,
+    )
+
+
+def libraries() -> tuple[Rendered, ...]:
+    """Return the packages of all committed libraries, in alphabetical order."""
+    return tuple(library(path.parent.name) for path in sorted(LIBRARIES.glob(f"*/{MANIFEST}")))
+
+
 def everything() -> tuple[Rendered, ...]:
     """Return all text that git does not have."""
-    return (PAIRS,)
+    return (PAIRS, *libraries())
+
+
+def packed(name: str, files: Files) -> bytes:
+    """Return a folder of this name with these files as a .tar.gz; the same files give the same bytes."""
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", filename="", mtime=0) as stream,
+        tarfile.open(fileobj=stream, mode="w") as archive,
+    ):
+        for path, text in sorted(files.items()):
+            entry = tarfile.TarInfo(f"{name}/{path}")
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
 
 
 # --- rendering

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,7 +12,8 @@ from gemmgen.__main__ import run as run_process
 from gemmgen.cli.ending import run_command
 from gemmgen.cli.reporting import complain, end, say
 from gemmgen.errors import Diagnostic, GemmgenError
-from tools.rendered import ROOT, everything, rendered_anew
+from gemmgen.product import write_files
+from tools.rendered import LIBRARIES, ROOT, everything, packed, rendered_anew
 
 NAME = "python -m tools.rendered"
 
@@ -26,6 +28,9 @@ app = typer.Typer(
 @app.command()
 def command(
     record: Annotated[bool, typer.Option("--record", help="Write the digests instead of comparing.")] = False,
+    pack: Annotated[
+        Path | None, typer.Option("--pack", metavar="DIR", help="Also write each library as DIR/NAME.tar.gz.")
+    ] = None,
 ) -> None:
     """Render the text that git does not have, and name the files whose bytes are not the recorded ones."""
     failed = False
@@ -41,6 +46,10 @@ def command(
             complain(GemmgenError([Diagnostic((folder / name).as_posix(), "moved", message)]))
         if not moved:
             say(f"{folder}: as {digests} says")
+        if pack and text.folder.parent.name == LIBRARIES.name:
+            path = pack / f"{folder.name}.tar.gz"
+            write_files({path: packed(folder.name, files)})
+            say(f"wrote {path}")
     end(failed)
 
 
