@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 
 import pytest
 
@@ -17,3 +18,15 @@ def program(*names: str) -> str:
             pytest.fail(message)
         pytest.skip(message)
     return found
+
+
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror")
+
+
+def compiled_c(*arguments: object) -> None:
+    """Compile C as the Makefile of an export does, with warnings as errors."""
+    from gemmgen.triton_api import cuda_include
+
+    command = [program("gcc"), *STRICT, "-O1", "-isystem", str(cuda_include()), *map(str, arguments)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr

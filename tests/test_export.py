@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from hopper import hopper
 from modules import HOPPER_SPECS, ROOT, made, spec_file
-from programs import program
+from programs import compiled_c, program
 from typer.testing import CliRunner
 
 from gemmgen import api
@@ -31,7 +31,7 @@ from gemmgen.hardware import DTYPES, HOPPER
 from gemmgen.literals import c_comment_text
 from gemmgen.lower import lower
 from gemmgen.plan.wgmma import WgmmaKernel
-from gemmgen.problem.operations import ACTIVATIONS
+from gemmgen.problem.operations import ACTIVATIONS, OPERATIONS
 from gemmgen.product import make
 from gemmgen.render import launcher as launchers
 from gemmgen.render import render_launcher
@@ -39,22 +39,14 @@ from gemmgen.render.launcher import Launcher
 from gemmgen.triton_api import cuda_include
 
 AOT = ROOT / "tests" / "aot"
-STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror")
 Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def compiled(*arguments: object) -> None:
-    """Compile C as the Makefile does, warnings as errors."""
-    command = [program("gcc"), *STRICT, "-O1", "-isystem", str(cuda_include()), *map(str, arguments)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
 
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a libcuda.so.1 that writes down calls."""
     directory = tmp_path_factory.mktemp("driver")
-    compiled("-shared", "-fPIC", "-o", directory / "libcuda.so.1", AOT / "fake_cuda.c")
+    compiled_c("-shared", "-fPIC", "-o", directory / "libcuda.so.1", AOT / "fake_cuda.c")
     return directory
 
 
@@ -101,7 +93,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             directory = tmp_path_factory.mktemp(stem)
             export(spec_file(stem), directory)
             sources = (directory / f"{stem}_test.c", directory / f"{stem}.c")
-            compiled("-o", directory / f"{stem}_test", *sources, "-ldl", "-lm")
+            compiled_c("-o", directory / f"{stem}_test", *sources, "-ldl", "-lm")
             _exported[stem] = directory
         return _exported[stem]
 
@@ -239,7 +231,7 @@ def test_no_title_leaves_the_comment_that_it_stands_in(title: str, tmp_path: Pat
         (tmp_path / name).write_text(text)
         assert (text.count("/*"), text.count("*/")) == (plain[name].count("/*"), plain[name].count("*/"))
     for name in ("h100_bf16.h", "h100_bf16.c", "h100_bf16_test.c"):
-        compiled("-Wno-unused-const-variable", "-fsyntax-only", "-x", "c", tmp_path / name)
+        compiled_c("-Wno-unused-const-variable", "-fsyntax-only", "-x", "c", tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +250,7 @@ def test_no_title_leaves_the_comment_that_it_stands_in(title: str, tmp_path: Pat
 def test_a_c_comment_keeps_text_in_one_line_and_inside(text: str, shown: str, tmp_path: Path) -> None:
     assert c_comment_text(text) == shown
     (tmp_path / "comment.c").write_text(f"/* {c_comment_text(text)}\n*/\nint one = 1;\n", encoding="utf-8")
-    compiled("-fsyntax-only", tmp_path / "comment.c")
+    compiled_c("-fsyntax-only", tmp_path / "comment.c")
 
 
 def test_every_part_of_the_templates_is_in_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,27 +266,42 @@ def test_every_part_of_the_templates_is_in_a_launcher(monkeypatch: pytest.Monkey
 
 
 def test_every_type_and_function_has_its_words_in_c() -> None:
-    assert set(launchers.ACTIVATIONS) == set(ACTIVATIONS)
+    assert all(OPERATIONS[name].c for name in ACTIVATIONS)
     hopper = (made(spec).plan for spec in HOPPER_SPECS)
     moved = {
         argument.dtype.name for plan in hopper for argument in plan.arguments if argument.kind != "workspace"
     }
-    assert moved == set(launchers.MAP_TYPES)
-    floats = {name for name in moved if not DTYPES[name].integer}
-    assert floats == set(launchers.FLOAT_BITS)
+    assert {name for name in moved if DTYPES[name].bits > 8} == set(launchers.MAP_TYPES)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("bf16", (8, 7)),
+        ("fp16", (5, 10)),
+        ("fp32", (8, 23)),
+        ("tf32", (8, 23)),
+        ("e4m3", (4, 3)),
+        ("e5m2", (5, 2)),
+    ],
+)
+def test_the_bits_of_a_float_as_it_lies_in_memory_follow_from_its_row(
+    name: str, bits: tuple[int, int]
+) -> None:
+    assert launchers.float_bits(DTYPES[name]) == bits
 
 
 def test_the_drivers_numbers_are_those_of_its_header(tmp_path: Path) -> None:
     types = (
         f"CU_TENSOR_MAP_DATA_TYPE_{name} == {number}"
-        for name, number in (*launchers.MAP_TYPES.values(), ("FLOAT32", 7))
+        for name, number in (*launchers.MAP_TYPES.values(), launchers.MAP_TYPE_OF_BYTES, ("FLOAT32", 7))
         if name != "TFLOAT32"
     )
     swizzles = (f"CU_TENSOR_MAP_SWIZZLE_{name} == {number}" for name, number in launchers.SWIZZLES.values())
     size = f"sizeof(CUtensorMap) == {launchers.TENSOR_MAP_BYTES}"
     asserted = "".join(f'_Static_assert({fact}, "");\n' for fact in (*types, *swizzles, size))
     (tmp_path / "facts.c").write_text(f"#include <cuda.h>\n{asserted}")
-    compiled("-fsyntax-only", tmp_path / "facts.c")
+    compiled_c("-fsyntax-only", tmp_path / "facts.c")
 
 
 # --- what the launcher passes is what the compiled kernel takes
@@ -487,7 +494,9 @@ def test_every_wrong_argument_is_refused_in_words(
     built: Callable[[str], Path], run: Run, tmp_path: Path
 ) -> None:
     directory = built("h100_bf16")
-    compiled("-I", directory, "-o", tmp_path / "misuse", AOT / "misuse.c", directory / "h100_bf16.c", "-ldl")
+    compiled_c(
+        "-I", directory, "-o", tmp_path / "misuse", AOT / "misuse.c", directory / "h100_bf16.c", "-ldl"
+    )
     found = run(tmp_path / "misuse", directory / "h100_bf16.cubin")
     assert found.returncode == 0
     assert found.stdout.splitlines() == [
@@ -552,7 +561,7 @@ def test_another_gpu_and_no_driver_are_named(built: Callable[[str], Path], run: 
         "h100_bf16_test: h100_bf16_load: this kernel needs compute capability 9.0, found 10.0\n"
     )
     (tmp_path / "old.c").write_text("int cuInit(unsigned flags)\n{\n    return (int)flags;\n}\n")
-    compiled("-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "old.c")
+    compiled_c("-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "old.c")
     old = subprocess.run(
         list(map(str, command)),
         env=os.environ | {"LD_LIBRARY_PATH": str(tmp_path)},
@@ -632,7 +641,9 @@ int main(int count, char **words)
 }}
 """
     )
-    compiled("-I", directory, "-o", tmp_path / "small", tmp_path / "small.c", directory / f"{stem}.c", "-ldl")
+    compiled_c(
+        "-I", directory, "-o", tmp_path / "small", tmp_path / "small.c", directory / f"{stem}.c", "-ldl"
+    )
     found = run(tmp_path / "small", directory / f"{stem}.cubin")
     plan = launcher_of(stem).plan
     tile = 8 * plan.program_tile_m * plan.program_tile_n * 4  # the sums of 8 parts of K in fp32

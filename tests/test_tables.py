@@ -1,8 +1,9 @@
 """An element type, an operation and a GPU are added through their tables alone, and their kernels are right.
 
 Each test registers one row (and a template for an activation) that no other file knows, and takes a spec with
-it through the whole chain: planned, rendered, compiled, and simulated against the reference. Where any code
-still looked up a name of its own, the new one would be missing there.
+it through the whole chain: planned, rendered, compiled, simulated against the reference, and on Hopper
+exported, with the test program in C compiled. Where any code still looked up a name of its own, the new one
+would be missing there.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import cast
 import jinja2
 import pytest
 import torch
+from programs import compiled_c
 
 from gemmgen.bench.record import ceilings_of
+from gemmgen.build import export
 from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import BLACKWELL, DTYPES, GPUS, HOPPER, DType, Gpu
@@ -48,12 +51,20 @@ def made(folder: Path, text: str) -> Product:
 
 
 def proven(folder: Path, text: str) -> Product:
-    """The product of a spec, once it was compiled as planned and its numbers are right in the simulator."""
+    """The product of a spec, once it was compiled as planned and its numbers are right in the simulator.
+
+    A Hopper kernel is exported too, and the C around it compiles without a warning.
+    """
     product = made(folder, text)
     lower(product.module, product.plan, path="new_row.yaml", stem="new_row")
     simulation = simulate_product(product, (ring_launch(product.plan, ("lazy", "random")),))
     assert simulation.diagnostics == ()
     assert simulation.notes == ()
+    if product.plan.architecture.mma == "wgmma":
+        directory = folder / "aot"
+        export(folder / "new_row.yaml", directory)
+        sources = (directory / "new_row_test.c", directory / "new_row.c")
+        compiled_c("-o", directory / "new_row_test", *sources, "-ldl", "-lm")
     return product
 
 
@@ -126,7 +137,9 @@ def test_a_new_element_type_is_in_messages_and_in_the_schema(tmp_path: Path, bf8
 
 # --- operations
 
-RELU6 = Operation("relu6", "ReLU6", torch="relu6", register_class="linear")
+RELU6 = Operation(
+    "relu6", "ReLU6", torch="relu6", c="{x} <= 0 ? 0 : {x} >= 6 ? 6 : {x}", register_class="linear"
+)
 RELU6_TEMPLATE = '''@gluon.jit
 def relu6(x):
     """x between 0 and 6."""
@@ -134,6 +147,7 @@ def relu6(x):
 '''
 SHRINK = Operation(
     "hardshrink", "hard shrinkage", torch="hardshrink", register_class="linear",
+    c="fabs({x}) > {threshold} ? {x} : 0",
     parameters=(Parameter("threshold", 0.5, 0.0, 100.0, "magnitude below which x is 0", torch="lambd"),),
 )  # fmt: skip
 SHRINK_TEMPLATE = '''@gluon.jit
@@ -141,14 +155,27 @@ def hardshrink(x):
     """x where it is further from 0 than HARDSHRINK_THRESHOLD, and 0."""
     return gl.where(gl.abs(x) > HARDSHRINK_THRESHOLD, x, 0.0)
 '''
+RELU2 = Operation(
+    "relu2",
+    "squared ReLU",
+    torch="relu",
+    then=("square",),
+    c="{x} <= 0 ? 0 : {x} * {x}",
+    register_class="linear",
+)
+RELU2_TEMPLATE = '''@gluon.jit
+def relu2(x):
+    """The square of x, and 0 for negative x."""
+    return gl.where(x <= 0.0, 0.0, x * x)
+'''
 
 
 @pytest.fixture
 def activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two activations, one of them with a parameter: rows, and templates in a folder of their own."""
+    """Three activations, one of them with a parameter: rows, and templates in a folder of their own."""
     parts = tmp_path / "templates" / "shared"
     parts.mkdir(parents=True)
-    for row, template in ((RELU6, RELU6_TEMPLATE), (SHRINK, SHRINK_TEMPLATE)):
+    for row, template in ((RELU6, RELU6_TEMPLATE), (SHRINK, SHRINK_TEMPLATE), (RELU2, RELU2_TEMPLATE)):
         monkeypatch.setitem(OPERATIONS, row.name, row)
         (parts / f"activation_{row.name}.py.j2").write_text(template)
     environment = _environment()
@@ -166,6 +193,17 @@ def test_an_activation_is_one_row_and_one_template(tmp_path: Path, activations: 
     parameters = product.source.problem.parameters
     assert torch_call("relu6", "d", parameters) == "torch.nn.functional.relu6(d)"
     assert torch_call("hardshrink", "d", parameters) == "torch.nn.functional.hardshrink(d, lambd=0.75)"
+
+
+@pytest.mark.parametrize("target", ["h100", "b200"])
+def test_an_activation_that_torch_has_in_two_steps_is_one_row_and_one_template(
+    tmp_path: Path, activations: None, target: str
+) -> None:
+    """Squared ReLU: ``torch.nn.functional`` has no function of that name."""
+    ops = "epilogue: {ops: [relu2]}\n"
+    proven(tmp_path, spec_text(target, ("bf16", "bf16", "bf16"), ops))
+    assert torch_call("relu2", "d", ()) == "torch.square(torch.nn.functional.relu(d))"
+    assert torch.equal(activated("relu2", torch.tensor([-3.0, 0.0, 3.0])), torch.tensor([0.0, 0.0, 9.0]))
 
 
 def test_a_template_that_is_not_there_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +263,8 @@ def test_an_activation_has_all_that_its_users_need(name: str) -> None:
     assert row.operand == "none"
     assert row.register_class != "none"
     assert hasattr(torch.nn.functional, row.torch)
+    assert all(hasattr(torch, function) for function in row.then)
+    assert "{x}" in row.c
     zero = activated(name, torch.zeros(1), ())
     assert (zero.item() == 0) == row.keeps_zero
 

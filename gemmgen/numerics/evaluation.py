@@ -78,10 +78,14 @@ def operand(load: Load, extras: Mapping[str, Tensor], rows: slice = ALL) -> Tens
 
 
 def activated(op: str, x: Tensor, parameters: Iterable[OpParameter] = ()) -> Tensor:
-    """Return what an activation's function of ``torch.nn.functional`` makes of x.
+    """Return what torch's functions of an activation make of x.
 
     Raises KeyError for what is no activation.
     """
     keywords = torch_keywords(op, parameters)
     function: Callable[..., Tensor] = getattr(torch.nn.functional, OPERATIONS[op].torch)
-    return function(x, **keywords)
+    value = function(x, **keywords)
+    for name in OPERATIONS[op].then:
+        after: Callable[[Tensor], Tensor] = getattr(torch, name)
+        value = after(value)
+    return value

@@ -46,9 +46,14 @@ class Operation:
     """Of its operand, in the docstring of ``matmul``."""
 
     torch: str = ""
-    """The function of ``torch.nn.functional``: the reference, and what a user of torch would call."""
+    """The function of ``torch.nn.functional`` that is the reference, and that a user of torch would call."""
     keywords: tuple[tuple[str, str | float], ...] = ()
     """What that is called with besides x and the parameters."""
+    then: tuple[str, ...] = ()
+    """Functions of ``torch`` that are applied to its result, in this order; such as ``square``."""
+    c: str = ""
+    """A formula of C in double precision, of ``{x}`` and parameters by their names, for the test program of
+    ``gemmgen export``."""
     parameters: tuple[Parameter, ...] = ()
 
     register_class: Literal["none", "linear", "quotient", "erf"] = "none"
@@ -147,7 +152,15 @@ OPERATIONS: Table[Operation] = Table(
             ),
             Operation("residual", "plus C", "matrix", "plus", also=("add", "c")),
             # torch's own zeros have other signs on a GPU than on a CPU.
-            Operation("relu", "ReLU", torch="relu", register_class="linear", exact=True, signed_zeros=False),
+            Operation(
+                "relu",
+                "ReLU",
+                torch="relu",
+                c="{x} <= 0 ? 0 : {x}",
+                register_class="linear",
+                exact=True,
+                signed_zeros=False,
+            ),
             Operation(
                 "leaky_relu",
                 "leaky ReLU",
@@ -156,6 +169,7 @@ OPERATIONS: Table[Operation] = Table(
                 parameters=(
                     Parameter("slope", 0.01, 0.0, 1.0, "factor of negative numbers", torch="negative_slope"),
                 ),
+                c="{x} >= 0 ? {x} : {slope} * {x}",
                 register_class="linear",
                 exact=True,
             ),
@@ -164,6 +178,7 @@ OPERATIONS: Table[Operation] = Table(
                 "GELU (tanh)",
                 torch="gelu",
                 keywords=(("approximate", "tanh"),),
+                c="0.5 * {x} * (1 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))",
                 register_class="quotient",
                 error=TRANSCENDENTAL,
                 also=("gelu",),
@@ -172,12 +187,19 @@ OPERATIONS: Table[Operation] = Table(
                 "gelu_erf",
                 "GELU (erf)",
                 torch="gelu",
+                c="0.5 * {x} * (1 + erf(0.7071067811865476 * {x}))",
                 register_class="erf",
                 error=TRANSCENDENTAL,
                 also=("gelu",),
             ),
             Operation(
-                "silu", "SiLU", torch="silu", register_class="quotient", error=TRANSCENDENTAL, also=("swish",)
+                "silu",
+                "SiLU",
+                torch="silu",
+                c="{x} / (1 + exp(-{x}))",
+                register_class="quotient",
+                error=TRANSCENDENTAL,
+                also=("swish",),
             ),
         )
     },
@@ -220,7 +242,10 @@ def stated_parameters(ops: Iterable[tuple[str, Mapping[str, float]]]) -> Iterato
 def torch_call(op: str, x: str, parameters: Iterable[OpParameter]) -> str:
     """Return an activation of x as a user of torch calls it."""
     keywords = (f"{name}={value!r}" for name, value in torch_keywords(op, parameters).items())
-    return f"torch.nn.functional.{OPERATIONS[op].torch}({', '.join((x, *keywords))})"
+    text = f"torch.nn.functional.{OPERATIONS[op].torch}({', '.join((x, *keywords))})"
+    for function in OPERATIONS[op].then:
+        text = f"torch.{function}({text})"
+    return text
 
 
 def torch_keywords(op: str, parameters: Iterable[OpParameter]) -> dict[str, str | float]:

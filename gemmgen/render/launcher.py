@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemmgen.hardware import DType
+from gemmgen.hardware import DTYPES, DType
 from gemmgen.literals import c_comment_text
 from gemmgen.plan.roles import Argument, tensor_of
 from gemmgen.plan.storage import SharedBuffer
@@ -21,6 +21,7 @@ from gemmgen.problem.epilogue import (
     bracketed,
     meaning_of,
 )
+from gemmgen.problem.operations import OPERATIONS
 from gemmgen.render.overview import HopperOverview
 from gemmgen.render.statements import statements
 from gemmgen.render.wrapper import Wrapper
@@ -35,31 +36,13 @@ MAP_TYPES = {
     "fp16": ("FLOAT16", 6),
     "fp32": ("FLOAT32", 7),
     "tf32": ("TFLOAT32", 7),
-    "e4m3": ("UINT8", 0),
-    "e5m2": ("UINT8", 0),
-    "int8": ("UINT8", 0),
     "int32": ("INT32", 3),
 }
-"""[cuda] What the driver calls element types, and its numbers for them; A and B of tf32 are fp32 in memory,
-which TMA rounds as it loads them."""
-FLOAT_BITS = {
-    "bf16": (8, 7),
-    "fp16": (5, 10),
-    "fp32": (8, 23),
-    "tf32": (8, 23),
-    "e4m3": (4, 3),
-    "e5m2": (5, 2),
-}
-"""Bits of exponent and significand of floats as they lie in memory."""
+"""[cuda] What the driver calls element types of 16 and more bits, and its numbers for them; A and B of tf32
+are fp32 in memory, which TMA rounds as it loads them."""
+MAP_TYPE_OF_BYTES = ("UINT8", 0)
+"""[cuda] Its type for elements of 8 bits, which TMA copies as they are."""
 C_TYPES = {8: "uint8_t", 16: "uint16_t", 32: "uint32_t"}
-ACTIVATIONS = {
-    "relu": "{x} <= 0 ? 0 : {x}",
-    "leaky_relu": "{x} >= 0 ? {x} : {slope} * {x}",
-    "gelu_tanh": "0.5 * {x} * (1 + tanh(0.7978845608028654 * ({x} + 0.044715 * {x} * {x} * {x})))",
-    "gelu_erf": "0.5 * {x} * (1 + erf(0.7071067811865476 * {x}))",
-    "silu": "{x} / (1 + exp(-{x}))",
-}
-"""The functions of an epilogue, of x in double precision."""
 PLACES = {"scalar": "0", "row": "row", "column": "column", "matrix": "row * p->n + column"}
 """Where the number of a tensor that an element of D takes is among its numbers."""
 STATUSES = (
@@ -78,6 +61,18 @@ STATUSES = (
 WIDTH = 110
 
 
+def map_type(dtype: DType) -> tuple[str, int]:
+    """Return what the driver calls an element type, and its number for it."""
+    return MAP_TYPE_OF_BYTES if dtype.bits == 8 else MAP_TYPES[dtype.name]
+
+
+def float_bits(dtype: DType) -> tuple[int, int]:
+    """Return the bits of exponent and significand of a float as it lies in memory."""
+    stored = DTYPES[dtype.in_memory or dtype.name]
+    assert stored.significand is not None
+    return stored.bits - stored.significand, stored.significand - 1
+
+
 class DoublePrecision(Spelling):
     """How the test program writes an epilogue, for one element of D."""
 
@@ -92,7 +87,7 @@ class DoublePrecision(Spelling):
     def activation(self, call: Call, argument: Spelled) -> Spelled:
         """Return the formula of an activation."""
         parameters = {each.name: repr(each.value) for each in call.parameters}
-        return ACTIVATIONS[call.op].format(x=bracketed(argument, ATOM_RANK), **parameters), OPEN_RANK
+        return OPERATIONS[call.op].c.format(x=bracketed(argument, ATOM_RANK), **parameters), OPEN_RANK
 
 
 @dataclass(frozen=True)
@@ -125,12 +120,12 @@ class Described:
     @property
     def type(self) -> str:
         """The driver's constant for the type of its elements."""
-        return f"CU_TENSOR_MAP_DATA_TYPE_{MAP_TYPES[self.argument.dtype.name][0]}"
+        return f"CU_TENSOR_MAP_DATA_TYPE_{map_type(self.argument.dtype)[0]}"
 
     @property
     def type_number(self) -> int:
         """The number of that type, without the rounding to tf32."""
-        return MAP_TYPES[self.argument.dtype.name][1]
+        return map_type(self.argument.dtype)[1]
 
     @property
     def swizzle(self) -> str:
@@ -199,7 +194,7 @@ class Element:
         """The element that stands for ``number``."""
         if self.dtype.integer:
             return f"({self.c_type})number"
-        exponent, significand = FLOAT_BITS[self.name]
+        exponent, significand = float_bits(self.dtype)
         return f"({self.c_type})encoded(number, {exponent}, {significand})"
 
     @property
@@ -208,7 +203,7 @@ class Element:
         element = f"((const {self.c_type} *)elements)[index]"
         if self.dtype.integer:
             return element
-        exponent, significand = FLOAT_BITS[self.name]
+        exponent, significand = float_bits(self.dtype)
         return f"decoded({element}, {exponent}, {significand})"
 
 
