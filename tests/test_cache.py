@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 import torch
 from kernels.launch import launch
-from modules import made
+from modules import SPECS, made, spec_file
 
 from gemmgen import cache
+from gemmgen.build import build
 from gemmgen.lower import lower
 from gemmgen.module import import_generated
 from gemmgen.product import make
@@ -599,6 +600,38 @@ def test_a_module_is_compiled_once_and_another_text_again(monkeypatch: pytest.Mo
         lower(product.module, product.plan, path="x", stem="x")
 
 
+def compile_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every compilation of a kernel fail, by machine code and as the simulator wants it."""
+
+    def refuse(*_: object, **__: object) -> object:
+        raise LookupError("a kernel is compiled")
+
+    monkeypatch.setattr(sys.modules[lower.__module__], "_in_child", refuse)
+    for name in ("_in_kept", "_kept"):
+        monkeypatch.setattr(ttgir, name, refuse)
+
+
+@pytest.mark.parametrize("stem", ["h100_bf16_single_tile", "h100_bf16_split8_parallel"])
+def test_a_second_build_of_a_spec_compiles_nothing(
+    stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a module with two kernels too. The import list of a module alone could turn the cache off."""
+    with monkeypatch.context() as context:
+        compile_nothing(context)
+        with pytest.raises(LookupError, match="a kernel is compiled"):
+            build(spec_file(stem), tmp_path)
+    first = build(spec_file(stem), tmp_path)
+    compile_nothing(monkeypatch)
+    second = build(spec_file(stem), tmp_path)
+    assert second.resources == first.resources is not None
+    assert second.simulation
+    assert second.simulation.problems == ()
+
+
+def test_no_module_turns_the_cache_off_by_what_it_imports() -> None:
+    assert [spec.stem for spec in SPECS if not cache.is_self_contained(made(spec).module)] == []
+
+
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, bytes]:
     """What the compiler makes of a module."""
@@ -682,6 +715,11 @@ def test_ttgir_from_the_cache_names_the_file_where_it_now_is(
 def test_only_a_file_that_says_all_about_its_kernels_is_kept() -> None:
     assert cache.is_self_contained("import torch\nfrom triton.experimental import gluon\n")
     assert not cache.is_self_contained("import os\n")
+    gradients = f"import importlib\n{cache.GRADIENTS}\n"
+    assert cache.is_self_contained(gradients)
+    assert not cache.is_self_contained("import importlib\n")
+    assert not cache.is_self_contained(f"{gradients}importlib.import_module('helpers')\n")
+    assert not cache.is_self_contained(f"import os\n{gradients}")
     assert not cache.is_self_contained("from . import sizes\n")
     assert not cache.is_self_contained("def broken(:\n")
     assert not cache.is_self_contained("import torch\ndef kernel():\n    import os\n")
