@@ -44,7 +44,6 @@ MAX_ENTRY_BYTES = 1 << 28
 
 LOCKS = 64
 """Files that compilations of one entry wait at; those of two entries seldom meet at one."""
-
 LOCK_SECONDS = 60.0
 """How long a compilation waits for another one of the same entry: ten times as long as most of them take."""
 LOCK_LOOK_SECONDS = 0.05
@@ -52,7 +51,6 @@ LOCK_LOOK_SECONDS = 0.05
 
 MAX_LINKS = 40
 """Symbolic links on the way to one place, as many as Linux follows."""
-
 MOST_PARSES = 10
 """Tries to parse a text beside other threads: it fails once in about 200."""
 
@@ -61,7 +59,7 @@ SELF_CONTAINED = frozenset(STANDARD | {"torch", "triton", "gemmgen_launch"})
 """What a file may import and still say all about its kernels; the launcher is the host side's alone."""
 
 GRADIENTS = 'importlib.import_module(f"{__name__}_grad_{name}")'
-"""How the host side of a generated module finds the modules of its gradients, whose kernels are their own."""
+"""How a generated module finds those of its gradients: on the host, and their kernels are their own."""
 
 Files = Mapping[str, bytes]
 """An entry: its parts by name."""
@@ -127,14 +125,10 @@ _PLAIN_IMPORT = re.compile(
 
 @lru_cache(maxsize=16)
 def is_self_contained(source: str) -> bool:
-    """Whether a file's text says all about its kernels: it imports nothing beside `SELF_CONTAINED`.
-
-    It may import importlib too, if it does with that only what `GRADIENTS` says.
-    """
-    # To parse a module takes ten milliseconds. There is no statement that imports without a line that has the
-    # word, and most files have it only in lines that are such a statement, whole and alone.
-    joined = source.replace("\\\n", " ")
-    lines = [_PLAIN_IMPORT.fullmatch(line) for line in joined.splitlines() if _IMPORT.search(line)]
+    """Whether a file's text says all about its kernels: it imports `SELF_CONTAINED`, and uses `GRADIENTS`."""
+    # To parse takes ten milliseconds, and most files import only in lines that are a statement each.
+    joined = source.replace("\\\n", " ").splitlines()
+    lines = [_PLAIN_IMPORT.fullmatch(line) for line in joined if _IMPORT.search(line)]
     if lines and all(line is not None and (line[1] or line[2]) in SELF_CONTAINED for line in lines):
         return True
     try:
@@ -147,9 +141,7 @@ def is_self_contained(source: str) -> bool:
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             imported.append(node.module or "" if node.level == 0 or node.module == "gemmgen_launch" else "")
-    gradients = source.count(GRADIENTS)
-    finds_gradients = gradients > 0 and source.count("importlib") == gradients + 1
-    allowed = SELF_CONTAINED | {"importlib"} if finds_gradients else SELF_CONTAINED
+    allowed = {*SELF_CONTAINED, *["importlib"] * (GRADIENTS in source and source.count("importlib") == 2)}
     return all(name.partition(".")[0] in allowed for name in imported)
 
 
