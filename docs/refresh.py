@@ -51,7 +51,9 @@ from gemmgen.bench.record import Environment
 from gemmgen.bench.result_log import Peer, Result, ratios
 from gemmgen.bench.suite_figures import BEST, Figures, Point, points_of, winners_of
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.contest import Contest
 from gemmgen.product import make
+from gemmgen.spec import load_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
@@ -234,7 +236,7 @@ def _table(header: Sequence[str], rows: Iterator[Sequence[str]], words: int = 1)
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, rule, *rows))
 
 
-def _chosen(book: ResultLog, contest: str) -> dict[str, dict[Shape, tuple[Point, Point]]]:
+def _chosen(book: ResultLog, contest: Contest) -> dict[str, dict[Shape, tuple[Point, Point]]]:
     """Return by spec and shape the kernel that was the fastest in the rounds, and the first choice."""
     points = {(p.contest, p.shape, p.kernel): p for p in points_of(book)}
     found: dict[str, dict[Shape, tuple[Point, Point]]] = {}
@@ -268,7 +270,7 @@ def _specs(book: ResultLog, _: str) -> str:
     return "\n".join(_specs_of(book, contest) for contest in book.contests)
 
 
-def _specs_of(book: ResultLog, contest: str) -> str:
+def _specs_of(book: ResultLog, contest: Contest) -> str:
     """Return what each spec reaches by M: of its best kernels, and of the first choice alone."""
     chosen, apart = _chosen(book, contest), _all_k(book)
     header = ["M", "shapes"]
@@ -286,8 +288,10 @@ def _specs_of(book: ResultLog, contest: str) -> str:
             if cells[0] != "0":
                 yield name, *cells
 
-    baseline = book.contests[contest].baseline
-    return f"{contest}, over {baseline}:\n\n{_table(header, rows())}\n{_luck(book, contest)}\n"
+    facts = book.contests[contest]
+    return (
+        f"{facts.description}, over {facts.baseline}:\n\n{_table(header, rows())}\n{_luck(book, contest)}\n"
+    )
 
 
 def _figures(points: Sequence[Point]) -> str:
@@ -295,7 +299,7 @@ def _figures(points: Sequence[Point]) -> str:
     return f"{found.geomean:.3f} [{found.minimum:.3f}]" if found else "-"
 
 
-def _luck(book: ResultLog, contest: str) -> str:
+def _luck(book: ResultLog, contest: Contest) -> str:
     """Say what the best kernels of all specs had in the rounds, and when they were timed once more."""
     points, winners = points_of(book), winners_of(book)
     own = {(p.contest, p.shape, p.kernel): p for p in points}
@@ -492,18 +496,23 @@ def _peers(book: ResultLog, _: str) -> str:
     return f"{lines[0].name}:\n\n{_table(header, rows())}"
 
 
+def _contest(stem: str) -> Contest:
+    """Return the contest of a spec that was measured, by its stem."""
+    return load_spec(FEW_ROWS.parent / "specs" / f"{stem}.yaml").contest
+
+
 def _few_rows() -> str:
     """Return the README's sentences: geometric means over cuBLAS, and the lowest ratio."""
     books = ResultLog.opened(FEW_ROWS), ResultLog.opened(FEW_ROWS_8BIT)
-    plain, dependent = _chosen(books[0], "bf16").values()
-    (scaled,) = _chosen(books[1], "e4m3 + tensor_scale").values()
+    plain, dependent = _chosen(books[0], _contest("h200_bf16_few_rows")).values()
+    (scaled,) = _chosen(books[1], _contest("h200_e4m3_few_rows")).values()
     apart = _all_k(books[0])
 
     def best(found: Mapping[Shape, tuple[Point, Point]], least: int, most: int) -> str:
         return _figures([pair[0] for s, pair in found.items() if least <= s[0] <= most and s not in apart])
 
-    many = next(iter(_chosen(ResultLog.opened(MANY_ROWS), "bf16").values()))
-    divided = next(iter(_chosen(ResultLog.opened(LONG_K), "bf16").values()))
+    many = next(iter(_chosen(ResultLog.opened(MANY_ROWS), _contest("h200_bf16")).values()))
+    divided = next(iter(_chosen(ResultLog.opened(LONG_K), _contest("h200_bf16")).values()))
     of_long_k = ", ".join(f"{divided[shape][0].ratio:.3f} at {shape_text(shape)}" for shape in LONGEST_K)
     beyond = [pair for shape, pair in many.items() if shape not in LONGEST_K]
     return (

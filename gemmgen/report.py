@@ -23,6 +23,7 @@ from gemmgen.bench.suite_figures import BEST, FIRST, Figures, errors_of, points_
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.contest import Contest
 from gemmgen.problem.observation import Observation, ratios
 from gemmgen.render import render_page
 
@@ -304,8 +305,8 @@ def _sections_of_book(book: ResultLog) -> Iterator[Section]:
     points, winners = points_of(book), winners_of(book)
     refused = [line for line in book.current() if isinstance(line, Refused)]
     gpu = book.sessions[-1].environment.gpu
-    for name, contest in book.contests.items():
-        own = [point for point in points if point.contest == name]
+    for contest, facts in book.contests.items():
+        own = [point for point in points if point.contest == contest]
         measured = [p for p in own if p.kernel != BEST and not p.kernel.endswith(FIRST)]
         if not measured:
             continue
@@ -313,10 +314,10 @@ def _sections_of_book(book: ResultLog) -> Iterator[Section]:
         fastest = {trial.shape: trial for trial in trials if trial.rank == 1}
         for p in own:
             if p.kernel == BEST:
-                fastest[p.shape] = _trial(p, winners[name, p.shape], 1)
+                fastest[p.shape] = _trial(p, winners[contest, p.shape], 1)
         yield Section(
-            name=name,
-            baseline=contest.baseline,
+            name=facts.description,
+            baseline=facts.baseline,
             method=(
                 f"All kernels of a shape were timed by turns with the baseline on one {gpu}, on the same "
                 "tensors, without a pause: a ratio is the baseline's time over the kernel's, round by round."
@@ -330,12 +331,12 @@ def _sections_of_book(book: ResultLog) -> Iterator[Section]:
             first={p.shape: p.ratio for p in own if p.kernel.endswith(FIRST)},
             tried=Counter(trial.shape for trial in trials),
             refused=tuple(
-                (line.shape, line.kernel, line.message) for line in refused if line.contest == name
+                (line.shape, line.kernel, line.message) for line in refused if line.contest == contest
             ),
-            peers=tuple(line for line in book.lines if isinstance(line, Peer) and line.contest == name),
-            moved_bytes={shape: contest.dtypes.moved_bytes(shape) for shape in fastest},
-            peak=contest.peak,
-            measured=contest.measured,
+            peers=tuple(line for line in book.lines if isinstance(line, Peer) and line.contest == contest),
+            moved_bytes={shape: facts.dtypes.moved_bytes(shape) for shape in fastest},
+            peak=facts.peak,
+            measured=facts.measured,
         )
 
 
@@ -382,16 +383,16 @@ def _few(trials: Iterable[Trial]) -> str:
 
 def _sections_of_table(rows: Iterable[tune.Row]) -> Iterator[Section]:
     """Yield a section for each problem of a table of tuned kernels."""
-    problems: dict[str, list[tune.Row]] = {}
+    problems: dict[Contest, list[tune.Row]] = {}
     for row in rows:
         problems.setdefault(row.problem, []).append(row)
-    for name, together in problems.items():
+    for together in problems.values():
         dtypes = {row.shape: row.dtypes for row in together}
         kinds = dtypes[together[0].shape]
         gpu, bits = together[0].gpu, max(DTYPES[kinds.a].bits, DTYPES[kinds.b].bits)
         trials = _ranked(_trial(row.observed, Path(row.spec).stem) for row in together)
         yield Section(
-            name=name,
+            name=together[0].description,
             baseline="cuBLAS",
             method=(
                 f"Tuned on one {gpu}: of each shape the table has the median time of a call of the fastest "

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from contests import BF16, E4M3
 from fake_gpu import FakeMachine
 from modules import ROOT
 from rich.console import Console
@@ -45,7 +46,7 @@ from gemmgen.bench.record import GpuState
 from gemmgen.bench.result_log import BASELINE, Choice, Line, Peer, Refused, Result, Rounds
 from gemmgen.bench.suite_figures import BEST, FIRST, GROUPS, Figures, group_of, grouped, points_of
 from gemmgen.bench.suite_file import Suite
-from gemmgen.bench.tasks import Task, contest_of
+from gemmgen.bench.tasks import Task
 from gemmgen.cli import main
 from gemmgen.cli.options import range_of
 from gemmgen.device import require_gpu
@@ -62,7 +63,7 @@ SUITE = ROOT / "benchmarks" / "suites" / "h200.yaml"
 SPEC = (ROOT / "specs" / "h100_bf16.yaml").read_text()
 PROTOCOL = Rounds(rounds=3, warm_up_seconds=0.01, settle_seconds=0.005)
 TWO_SHAPES = "title: t\ndtypes: [bf16]\nfamilies: {x: {shapes: [[8, 16, 32], [64, 16, 32]]}}\n"
-CONTEST = "bf16"
+CONTEST = BF16
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -676,7 +677,10 @@ def test_a_record_that_was_tampered_with_is_refused_with_its_line(tmp_path: Path
         (b"{}\n", ":1: error[bad-record]: no line of a suite's record"),
         (b"[\n", ":1: error[bad-record]: no line of a suite's record"),
         ("\n".join([*lines[1:], ""]).encode(), ":1: error[bad-record]: a record begins with its session"),
-        (put(lines, 0, schema=1), ":1: error[bad-record]: schema is 1; this gemmgen reads version 2"),
+        (
+            put(lines, 0, schema=1),
+            ":1: error[bad-record]: schema is 1; this gemmgen reads 3: `python -m gemmgen.migrate`",
+        ),
         (put(lines, 1, shape=[1, 2]), ":2: error[bad-record] shape: must have 3 elements, not 2"),
         (put(lines, 2, host="x"), ":3: error[bad-record] host: is not known"),
         (put(lines, 2, kernels=[{}]), ":3: error[bad-record] kernels.0.kernel: is missing"),
@@ -757,7 +761,8 @@ def test_figures_are_told_as_tables_and_as_json(tmp_path: Path, arms: Arms) -> N
     )
     assert "ratio [quartiles]" in shown
     report: Any = json.loads(json.dumps(report_of(book)))
-    contest = report["contests"]["bf16"]
+    (contest,) = report["contests"]
+    assert (contest["contest"], contest["description"]) == (asdict(BF16), "bf16")
     assert contest["groups"]["best"]["split K"] == {
         "count": 2,
         "geomean": pytest.approx(1.0),
@@ -808,9 +813,9 @@ def pictured(tmp_path: Path, arms: Arms) -> ResultLog:
     """Two contests; of one three shapes of an M, one of them far off, one that splits K, and a peer."""
     book = hand_made(arms, tmp_path)
     session = book.sessions[0]
-    other = replace(session.contests[0], name="e4m3")
+    other = replace(session.contests[0], contest=E4M3, description="e4m3")
     results_ = results(book)
-    more = [replace(results_[0], shape=(16, 8, 24)), replace(results_[1], contest="e4m3")]
+    more = [replace(results_[0], shape=(16, 8, 24)), replace(results_[1], contest=E4M3)]
     timed = replace(more[0].kernels[0], seconds=(100e-6,) * 3)
     assert more[0].playoff is not None
     far = replace(more[0].playoff, seconds=(100e-6,) * 3)
@@ -955,8 +960,8 @@ def chosen_by_hand(arms: Arms, tmp_path: Path) -> Path:
         again = replace(first.playoff, kernel=EARLY, seconds=(slower * 8e-6,) * 3)
         book.write(replace(first, shape=shape, families=(family,), kernels=kernels, playoff=again))
         for spec, ranked in (("x", (PLAIN_FIRST, PLAIN)), ("x_early", (EARLY_FIRST, EARLY))):
-            book.write(Choice("choice", shape, "bf16", spec, ranked))
-    book.write(Peer("peer", (1, 4224, 512), "bf16", "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
+            book.write(Choice("choice", shape, BF16, spec, ranked))
+    book.write(Peer("peer", (1, 4224, 512), BF16, "templates of a kind", (10e-6,), (12.5e-6,), 1.0, ("t",)))
     return path
 
 
@@ -1012,9 +1017,10 @@ def test_every_committed_record_of_a_suite_is_quoted_and_drawn(refresh: ModuleTy
         assert f"<!-- suite: {record.relative_to(ROOT).as_posix()} -->" in page
         book = ResultLog.opened(record)
         assert errors_of(book) == []
-        for name in book.contests:
-            best = Figures.of(p for p in points_of(book) if p.contest == name and p.kernel == BEST)
+        for contest, facts in book.contests.items():
+            best = Figures.of(p for p in points_of(book) if p.contest == contest and p.kernel == BEST)
             assert best
+            name = facts.description
             assert any(f"{name}: geometric mean {best.geomean:.3f}" in text for text in texts_of(pictures[0]))
             assert f"{name}: {best.count} shapes" in texts_of(pictures[1])
         for picture in pictures:
@@ -1067,7 +1073,7 @@ def test_a_peer_is_timed_in_a_process_of_its_own(tmp_path: Path, arms: Arms) -> 
     assert re.search(r"bf16 +8x16x32 +\N{EN DASH} +2\.000 .*NoValidChoicesError: none", shown)
     report: Any = report_of(book)
     assert report["peers"][0] == {
-        "contest": CONTEST,
+        "contest": asdict(CONTEST),
         "shape": [8, 16, 32],
         "name": name,
         "why_not": "NoValidChoicesError: none",
@@ -1117,27 +1123,6 @@ def triton_version() -> str:
     import triton  # pyright: ignore[reportMissingTypeStubs]
 
     return str(triton.__version__)
-
-
-# --- contests
-
-
-def test_kernels_that_compute_the_same_meet_in_one_contest() -> None:
-    names = {
-        "h100_bf16": "bf16",
-        "h100_bf16_128x128": "bf16",
-        "h100_bf16_nn": "bf16 B mn-major",
-        "h100_bf16_fp32out": "bf16 to fp32",
-        "h100_e4m3": "e4m3",
-        "h100_e4m3_promoted": "e4m3 promoted",
-        "h100_e4m3_scaled": "e4m3 + row_scale + column_scale",
-        "h100_e5m2_e4m3": "e5m2 x e4m3 to e4m3 + tensor_scale",
-        "h100_bf16_bias_gelu": "bf16 + column_bias + gelu_tanh",
-        "h100_fp16_axpby": "fp16 + -1 alpha + 0.5 c",
-        "h100_int8": "int8",
-    }
-    found = {stem: contest_of(make(ROOT / "specs" / f"{stem}.yaml").source) for stem in names}
-    assert found == names
 
 
 # --- the file of a suite

@@ -17,13 +17,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
+from contests import BF16, E4M3
 from modules import ROOT
 
 from gemmgen import literals
@@ -63,13 +64,14 @@ tile: {m: 128, n: 128, k: 64}
 """
 ROW: dict[str, Json] = {
     "table": "gemmgen tune",
-    "format": 1,
+    "format": 2,
     "gpu": "NVIDIA H200",
     "m": 128,
     "n": 4096,
     "k": 4096,
     "dtypes": {"a": "bf16", "b": "bf16", "d": "bf16"},
-    "problem": "bf16",
+    "problem": asdict(BF16),
+    "description": "bf16",
     "spec": "lib_a.yaml",
     "kernel_sha256": "0" * 64,
     "seconds": 1e-5,
@@ -254,8 +256,10 @@ def test_a_template_of_code_refuses_a_text_that_passed_no_filter() -> None:
         ({"tried": -1}, "tried: must be a number from 1, not -1"),
         ({"gpu": "\ud800"}, "gpu: must be the name of a GPU"),
         ({"gpu": f'NVIDIA H200"; {RUNS}; x = "'}, "gpu: must be the name of a GPU"),
-        ({"problem": f'bf16"""\n{RUNS}\n"""'}, "problem: must be one line of printable text"),
-        ({"problem": "e4m3"}, 'problem: is "e4m3", and the spec lib_a.yaml is of "bf16"'),
+        ({"description": f'bf16"""\n{RUNS}\n"""'}, "description: must be one line of printable text"),
+        ({"problem": "bf16"}, 'problem: must be an object, not "bf16"'),
+        ({"problem": {"matmul": RUNS, "promoted": False}}, "problem.matmul: must be 64 hexadecimal digits"),
+        ({"problem": asdict(E4M3)}, f"problem: is {E4M3}, and the spec lib_a.yaml is of {BF16}"),
         (
             {"dtypes": {"a": "bf16", "b": "bf16", "d": "fp32"}},
             "dtypes: are a bf16, b bf16 and d fp32, and those of the spec lib_a.yaml are a bf16, b bf16 and",
@@ -326,7 +330,8 @@ def test_a_manifest_that_names_a_file_outside_deletes_nothing(made: Path, gemmge
         ({"gpu": 'x"'}, "gpu: must be the name of a GPU"),
         ({"gpu": None}, "table.0: has no range of M, or there is no GPU that it was measured on"),
         ({"baseline": "a\nb"}, "baseline: must be one line of printable text"),
-        ({"problem": f'bf16"""\n{RUNS}\n"""'}, "problem: must be one line of printable text"),
+        ({"description": f'bf16"""\n{RUNS}\n"""'}, "description: must be one line of printable text"),
+        ({"problem": {"matmul": RUNS, "promoted": 0}}, "problem.matmul: must be 64 hexadecimal digits"),
         ({"table": [[4096, 4096, [[5, 4, "mylib_cooperative"]]]]}, "table.0: must have ranges of M in"),
         ({"table": [[4096, 4096, [[1, 2**40, "x"]]]]}, "table.0.2.0.1: must be from 1 to 2,147,483,392"),
         ({"sources": [["../x", "0" * 64]]}, "sources.0.0: must be the name of a file without its folder"),
@@ -477,9 +482,9 @@ SHAPE = (128, 4096, 4096)
 def suite_record() -> list[Json]:
     """Return a suite's record with a line of each kind, as JSON."""
     ceilings = Ceilings(8e14, 4e12, "a datasheet")
-    contest = ContestOf("bf16", Dtypes("bf16", "bf16", "bf16"), BASELINE_WORDS, ceilings, ceilings)
+    contest = ContestOf(BF16, "bf16", Dtypes("bf16", "bf16", "bf16"), BASELINE_WORDS, ceilings, ceilings)
     subject = Subject("lib_a.yaml", hashlib.sha256(SPEC.encode()).hexdigest(), "0" * 64)
-    entries = (Entry("one", subject, "bf16"), Entry("two", subject, "bf16", SPEC))
+    entries = (Entry("one", subject, BF16), Entry("two", subject, BF16, SPEC))
     times = (1.2e-5, 1.1e-5, 1.3e-5)
     arms = tuple(Timed(name, times, 10, 0.001, 1e-6) for name in ("one", "two"))
     theirs = Timed(BASELINE, times, 10, 0.001, 1e-6)
@@ -488,11 +493,11 @@ def suite_record() -> list[Json]:
         Session(
             "session", SCHEMA, "2026-01-01", "s.yaml", "0" * 64, ENVIRONMENT, Rounds(), (contest,), entries
         ),
-        Result("result", SHAPE, "bf16", ("few",), 3, theirs, ("nvjet<int>",), arms, playoff, state),
-        Refused("refused", SHAPE, "bf16", "two", "failed", "it raised"),
-        Choice("choice", SHAPE, "bf16", "lib_a", ("one",)),
-        Peer("peer", SHAPE, "bf16", "Triton", times, times, 3.0, ("triton_mm",), 0.001),
-        Peer("peer", (256, 512, 512), "bf16", "Triton", why_not="no answer"),
+        Result("result", SHAPE, BF16, ("few",), 3, theirs, ("nvjet<int>",), arms, playoff, state),
+        Refused("refused", SHAPE, BF16, "two", "failed", "it raised"),
+        Choice("choice", SHAPE, BF16, "lib_a", ("one",)),
+        Peer("peer", SHAPE, BF16, "Triton", times, times, 3.0, ("triton_mm",), 0.001),
+        Peer("peer", (256, 512, 512), BF16, "Triton", why_not="no answer"),
     )
     return [json.loads(encoded_line(line)) for line in lines]
 
@@ -697,10 +702,10 @@ def test_a_picture_of_a_record_is_whole_whatever_its_texts_are(fuzz: Fuzz, world
     document = suite_record()
     document[0]["environment"]["driver"] = text
     document[0]["contests"][0]["peak"]["source"] = text
-    for before in ("bf16", "one", "Triton"):
+    for before in ("one", "Triton"):
         document[1:] = with_all(document[1:], before, text)
-    document[0]["contests"][0]["name"] = text
-    document[0]["kernels"] = with_all(with_all(document[0]["kernels"], "bf16", text), "one", text)
+    document[0]["contests"][0]["description"] = text
+    document[0]["kernels"] = with_all(document[0]["kernels"], "one", text)
     name = fuzz.name(".jsonl")
     (world / name).write_text("".join(f"{json.dumps(line)}\n" for line in document))
     fuzz.run("bench", name, "--out", "pics")
@@ -726,7 +731,7 @@ def test_no_text_of_a_kernel_s_record_runs_or_leads_out(fuzz: Fuzz, world: Path)
 def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: Path) -> None:
     document = json.loads((made / MANIFEST).read_text())
     refreshed = 0
-    for each in poisoned(document, world.parent / "outside", 2, ("problem",), ("baseline",), ("gpu",)):
+    for each in poisoned(document, world.parent / "outside", 2, ("description",), ("baseline",), ("gpu",)):
         fuzz.documents += 1
         (made / MANIFEST).write_text(json.dumps(each))
         fuzz.run("library", made, "--check")
@@ -739,7 +744,9 @@ def test_no_text_of_a_manifest_runs_or_leads_out(fuzz: Fuzz, world: Path, made: 
         shutil.rmtree(made)
         shutil.copytree(world / "made" / "mylib", made)
     assert fuzz.documents >= 60
-    assert refreshed >= 12  # a baseline may be any text; a problem is held against the specs
+    assert (
+        refreshed >= 12
+    )  # a baseline and a description may be any text; a problem is held against the specs
 
 
 def test_no_text_of_measurements_runs(fuzz: Fuzz, world: Path, made: Path) -> None:

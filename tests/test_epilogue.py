@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware import DTYPES
 from gemmgen.numerics.evaluation import evaluated
@@ -272,8 +271,8 @@ def test_the_reference_is_the_expression() -> None:
 
 
 def test_a_contest_has_the_name_of_the_list_or_the_words_of_the_steps() -> None:
-    assert contest_of(source_of('d: "silu(0.5 * acc + c)"')) == "bf16 + 0.5 alpha + c + silu"
-    assert contest_of(source_of('d: "silu(acc) * c - 3"')) == "bf16 + silu + times c + plus -3"
+    assert source_of('d: "silu(0.5 * acc + c)"').description == "bf16 + 0.5 alpha + c + silu"
+    assert source_of('d: "silu(acc) * c - 3"').description == "bf16 + silu + times c + plus -3"
 
 
 # --- refusals

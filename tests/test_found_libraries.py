@@ -8,9 +8,11 @@ import py_compile
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from contests import BF16, E4M3
 from modules import ROOT
 
 from gemmgen import library
@@ -97,7 +99,7 @@ def test_a_package_that_breaks_a_promise_of_batch_invariance_is_refused(found: P
 
 
 MANIFESTS = {
-    "problem": ("e4m3", "bad-library] problem: is 'e4m3', and its specs are of 'bf16'"),
+    "problem": (asdict(E4M3), f"bad-library] problem: is {E4M3}, and its specs are of 'bf16' ({BF16})"),
     "gpu": (
         "NVIDIA B200",
         "bad-library] gpu: is NVIDIA B200, a GPU of Blackwell, and the kernel is for Hopper",

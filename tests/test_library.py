@@ -20,7 +20,7 @@ import timeit
 import tomllib
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,6 +28,7 @@ from typing import Any
 
 import pytest
 import torch
+from contests import BF16, E4M3_TENSOR, contest
 from modules import ROOT, libraries_folder
 from pace import slowness
 
@@ -40,6 +41,7 @@ from gemmgen.hardware.gpus import GPUS
 from gemmgen.launcher_file import LAUNCHER
 from gemmgen.library import Report, package, sources
 from gemmgen.library.sources import Measurement, Sources, anonymous, read
+from gemmgen.migrate import Migration
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.cost import card_of
 from gemmgen.problem import Shape
@@ -51,16 +53,17 @@ from tools.rendered import library as rendered
 RECORDS, SPECS = ROOT / "benchmarks", ROOT / "specs"
 LIBRARIES = {
     "h200_bf16": (
-        "bf16",
+        BF16,
         "suites/h200_few_rows",
         "suites/h200_many_rows",
         "suites/h200_middle_rows",
         "suites/h200_long_k",
     ),
-    "h200_e4m3": ("e4m3 + tensor_scale", "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
+    "h200_e4m3": (E4M3_TENSOR, "suites/h200_few_rows_e4m3", "suites/h200_many_rows_e4m3"),
 }
 """The committed libraries: the problem of each, and the records that it is made from."""
 CARD = "NVIDIA H200"
+FP16 = contest("h100_fp16")
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -87,13 +90,14 @@ def row(spec: str, shape: Sequence[int], seconds: float, **other: object) -> dic
     m, n, k = shape
     return {
         "table": "gemmgen tune",
-        "format": 1,
+        "format": 2,
         "gpu": CARD,
         "m": m,
         "n": n,
         "k": k,
         "dtypes": {"a": "bf16", "b": "bf16", "d": "bf16"},
-        "problem": "bf16",
+        "problem": asdict(BF16),
+        "description": "bf16",
         "spec": spec,
         "kernel_sha256": kernel_sha256(module),
         "seconds": seconds,
@@ -371,7 +375,7 @@ def measurement(kernel: str, shape: tuple[int, int, int], ratio: float) -> Measu
 
 def chosen(*found: Measurement, limit: int = 32) -> library.Choice:
     spec = read([SPECS / WIDE]).spec
-    return library.choose(Sources("bf16", spec, CARD, "cuBLAS", tuple(found)), limit)
+    return library.choose(Sources(BF16, "bf16", spec, CARD, "cuBLAS", tuple(found)), limit)
 
 
 def test_few_kernels_are_those_that_lose_least() -> None:
@@ -459,7 +463,7 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
 ) -> None:
     monkeypatch.chdir(ROOT)
     problem, *records = LIBRARIES[name]
-    found = read([RECORDS / f"{record}.jsonl" for record in records], problem)
+    found = read([RECORDS / f"{record}.jsonl" for record in records], str(problem))
     choice = library.choose(found)
     files = package.assemble(name, found, choice).files()
     assert {file.as_posix() for file in committed_files(name)} <= files.keys()
@@ -749,9 +753,9 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
     )
     other.write_text(tuned.read_text() + "half a li")
     assert refusal(lambda: read([other])) == ("other.jsonl:5: error[bad-table]: no line of JSON")
-    table(other, row(WIDE, (1, 2, 3), 1e-5, format=2))
+    table(other, row(WIDE, (1, 2, 3), 1e-5, format=3))
     assert refusal(lambda: read([other])) == (
-        "other.jsonl:1: error[bad-table]: format is 2; this gemmgen reads format 1"
+        "other.jsonl:1: error[bad-table]: format is 3; this gemmgen reads 2"
     )
     table(other, row(WIDE, (1, 2, 3), -1e-5))
     assert refusal(lambda: read([other])) == (
@@ -767,13 +771,13 @@ def test_sources_that_are_none_are_refused(tmp_path: Path, tuned: Path) -> None:
 def test_two_problems_or_two_cards_in_one_library_are_refused(tmp_path: Path, tuned: Path) -> None:
     two = [SPECS / WIDE, SPECS / "h100_fp16.yaml"]
     assert refusal(lambda: read(two)) == (
-        'h100_bf16.yaml, h100_fp16.yaml: error[mixed-problems]: a library has one problem, here are "bf16"'
-        ' and "fp16"; choose one with --problem'
+        "h100_bf16.yaml, h100_fp16.yaml: error[mixed-problems]: a library has one problem, here are"
+        f' "bf16" ({BF16}) and "fp16" ({FP16}); choose one with --problem'
     )
-    assert [source.stem for source in read(two, "fp16").specs.values()] == ["h100_fp16"]
+    assert [source.stem for source in read(two, FP16.matmul[:6]).specs.values()] == ["h100_fp16"]
     assert refusal(lambda: read(two, "int8")) == (
-        'h100_bf16.yaml, h100_fp16.yaml: error[no-kernels]: has no kernel of "int8"; there is "bf16" and'
-        ' "fp16"'
+        'h100_bf16.yaml, h100_fp16.yaml: error[no-kernels]: has no kernel of "int8"; there is'
+        f' "bf16" ({BF16}) and "fp16" ({FP16})'
     )
     other = table(tmp_path / "other.jsonl", row(WIDE, (1, 2, 3), 1e-5, gpu="NVIDIA H100 80GB HBM3"))
     assert refusal(lambda: read([tuned, other])) == (
@@ -879,7 +883,9 @@ def test_a_kernel_that_was_measured_as_another_module_is_a_warning(tmp_path: Pat
 NEW_PARTS = {"forecast.py", "timing.py", "cards.py", "coefficients.py", LAUNCHER}
 
 
-def test_a_library_of_the_first_format_is_stale_and_is_refreshed(made: ModuleType, tmp_path: Path) -> None:
+def test_a_library_of_the_first_format_is_migrated_and_then_refreshed(
+    made: ModuleType, tmp_path: Path
+) -> None:
     """Its rule was a module of its own, in place of four."""
     place = tmp_path / "tiny"
     after = {path: path.read_bytes() for path in place.glob("*.*")}
@@ -891,8 +897,14 @@ def test_a_library_of_the_first_format_is_stale_and_is_refreshed(made: ModuleTyp
         name for name in manifest["sha256"] if name.startswith(("h100", "specs", "tiny"))
     }
     digests = {name: hashlib.sha256((place / name).read_bytes()).hexdigest() for name in sorted(names)}
-    manifest |= {"gemmgen": {"library_format": 1}, "sha256": digests}
+    del manifest["description"]
+    manifest |= {"gemmgen": {"library_format": 1}, "problem": "bf16", "sha256": digests}
     (place / package.MANIFEST).write_text(json.dumps(manifest))
+    assert refusal(lambda: package.check(place)) == (
+        "library.json: error[bad-library]: library_format is 1; this gemmgen reads 3: `python -m"
+        " gemmgen.migrate` brings the file there"
+    )
+    Migration().run([place])
     found = [each.diagnostic for each in package.check(place)]
     assert {Path(each.path).name for each in found} == NEW_PARTS
     assert {each.code for each in found} == {"stale"}
@@ -954,9 +966,9 @@ def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_pat
     assert refusal(lambda: package.check(tmp_path / "mine")) == (
         "library.json: error[bad-library]: is not what `gemmgen library` writes"
     )
-    manifest.write_text('{"gemmgen": {"library_format": 3}}')
+    manifest.write_text('{"gemmgen": {"library_format": 4}}')
     assert refusal(lambda: package.check(tmp_path / "mine")) == (
-        "library.json: error[bad-library]: library_format is 3; this gemmgen reads formats 1 and 2"
+        "library.json: error[bad-library]: library_format is 4; this gemmgen reads 3"
     )
     assert refusal(lambda: package.assemble("torch", found, library.choose(found))) == (
         "torch: error[module-name]: torch would shadow a module that Python or the kernel imports: choose"

@@ -28,7 +28,6 @@ from torch import Tensor
 
 from gemmgen.bench.arms import input_sets
 from gemmgen.bench.record import Protocol
-from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated
 from gemmgen.numerics.encoding import bits, poison, rounded
@@ -541,5 +540,5 @@ def test_a_benchmark_gives_such_a_kernel_contiguous_tensors() -> None:
 
 
 def test_such_kernels_are_compared_among_themselves() -> None:
-    assert contest_of(spec_of()) == "bf16 rows of any length"
-    assert contest_of(spec_of(misaligned="refuse")) == "bf16"
+    assert spec_of().description == "bf16 rows of any length"
+    assert spec_of(misaligned="refuse").description == "bf16"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from browser import BROWSERS, seen
+from contests import contest
 from modules import ROOT
 from programs import program
 from typer.testing import CliRunner
@@ -142,9 +143,9 @@ def test_two_contests_are_two_sections_and_each_says_its_baseline() -> None:
     page = report([TWO_CONTESTS])
     contests = ResultLog.opened(TWO_CONTESTS).contests
     assert len(contests) == 2
-    for name, contest in contests.items():
-        assert f"<h2>{html.escape(name)}</h2>" in page
-        assert html.escape(contest.baseline, quote=True).replace("&#x27;", "&#39;") in page
+    for facts in contests.values():
+        assert f"<h2>{html.escape(facts.description)}</h2>" in page
+        assert html.escape(facts.baseline, quote=True).replace("&#x27;", "&#39;") in page
 
 
 def test_the_environment_and_the_ceilings_are_told() -> None:
@@ -197,7 +198,8 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
             n=4096,
             k=512,
             dtypes=Dtypes("bf16", "bf16", "bf16"),
-            problem=problem,
+            problem=contest(stem),
+            description=problem,
             spec=f"specs/tuned_{m}.yaml",
             kernel_sha256="0" * 64,
             tried=31,
@@ -210,7 +212,11 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
             torch="2.13.0",
             triton="3.9.0",
         )
-        for m, problem in ((16, "bf16"), (17, "bf16"), (18, "bf16 + relu"))
+        for m, stem, problem in (
+            (16, "h100_bf16", "bf16"),
+            (17, "h100_bf16", "bf16"),
+            (18, "h100_bf16_split7_cluster2x2", "bf16 + relu"),
+        )
     ]
     tune.add_to_table(tmp_path / "tuned.jsonl", rows)
     page = report([tmp_path / "tuned.jsonl"])
@@ -220,8 +226,8 @@ def test_a_table_of_tuned_kernels_is_a_section_for_each_problem(tmp_path: Path) 
         *("16", "4096", "512", "1.200", "", "", "10.0", "12.0", "6.7", "1.091", "31", "tuned_16")
     ]
     assert page.count("<li>tuned.jsonl, 2026-11-18T00:00:00Z, NVIDIA H200</li>") == 1
-    (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 2}\n')
-    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 2"):
+    (tmp_path / "tuned.jsonl").write_text('{"table": "gemmgen tune", "format": 3}\n')
+    with pytest.raises(GemmgenError, match=r"tuned.jsonl:1: error\[bad-table\]: format is 3"):
         report([tmp_path / "tuned.jsonl"])
 
 

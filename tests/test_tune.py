@@ -23,6 +23,7 @@ from typing import Any
 import optuna
 import pytest
 import torch
+from contests import BF16
 from fake_gpu import FakeMachine
 from modules import ROOT, WANTED, spec_file
 from torch import Tensor
@@ -901,7 +902,8 @@ ROW = Row(
     n=16,
     k=32,
     dtypes=Dtypes("bf16", "bf16", "bf16"),
-    problem="bf16",
+    problem=BF16,
+    description="bf16",
     spec="tuned/open_8x16x32.yaml",
     kernel_sha256="0" * 64,
     seconds=2e-5,
@@ -949,8 +951,8 @@ LINE = ROW.as_line()
         ("x\n", ":1: error[bad-table]: no line of JSON"),
         ('{"line": "session"}\n', ":1: error[bad-table]: no line of a table of `gemmgen tune`"),
         (
-            LINE + LINE.replace('"format": 1', '"format": 2'),
-            ":2: error[bad-table]: format is 2; this gemmgen reads format 1",
+            LINE + LINE.replace('"format": 2', '"format": 1'),
+            ":2: error[bad-table]: format is 1; this gemmgen reads 2: `python -m gemmgen.migrate`",
         ),
         (LINE.replace('"tried": 7, ', ""), ":1: error[bad-table] tried: is missing"),
         (

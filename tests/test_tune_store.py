@@ -248,7 +248,7 @@ def test_there_is_a_study_for_each_problem_shape_and_gpu(tmp_path: Path) -> None
     ]
     store.study(FACTS).claim(JOB, CANDIDATE)
     assert all(store.study(other).trials() == [] for other in others)
-    assert FACTS.name == f"gemmgen/{__version__}/NVIDIA H200/bf16/8x16x32/dddddddddddddddd"
+    assert FACTS.name == f"gemmgen/{__version__}/NVIDIA H200/8x16x32/dddddddddddddddd"
     assert store.gpus("d" * 64, (8, 16, 32)) == ["NVIDIA H100", "NVIDIA H200"]
     assert store.gpus("e" * 64, (8, 16, 64)) == []
     store.forget(FACTS)
@@ -310,8 +310,8 @@ def test_a_server_that_does_not_answer_is_told_without_the_password(tmp_path: Pa
 def test_trials_of_another_format_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "tune.db")
     study = Store(path).study(FACTS)
-    study.storage.set_study_user_attr(study.study_id, "gemmgen", {**study.facts, "format": 2})
-    expected = f"has format 2 of trials ({FACTS.name}); this gemmgen reads format 1: name another --store"
+    study.storage.set_study_user_attr(study.study_id, "gemmgen", {**study.facts, "format": 1})
+    expected = f"has format 1 of trials ({FACTS.name}); this gemmgen reads format 2: name another --store"
     assert refused(path) == expected
 
 

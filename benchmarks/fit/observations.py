@@ -13,6 +13,7 @@ from gemmgen.library.sources import kernel_of
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Shape
+from gemmgen.problem.contest import Contest
 from gemmgen.spec import SpecFile, load_spec
 
 HERE = Path(__file__).parent
@@ -24,7 +25,7 @@ SPECS = (HERE / "specs", HERE.parent / "suites" / "specs")
 class Observation:
     """What a kernel took on a shape."""
 
-    contest: str
+    contest: Contest
     shape: Shape
     spec: str
     """The stem of its spec."""
@@ -58,7 +59,7 @@ def observations(record: Path) -> Iterator[Observation]:
 
 def by_candidates(found: Iterable[Observation]) -> list[list[Observation]]:
     """Return the observations by what competed: an open spec's kernels on a shape, or the pinned ones."""
-    groups: dict[tuple[str, Shape, str], list[Observation]] = {}
+    groups: dict[tuple[Contest, Shape, str], list[Observation]] = {}
     for each in found:
         rival = each.spec if is_open(each.spec) else "pinned"
         groups.setdefault((each.contest, each.shape, rival), []).append(each)

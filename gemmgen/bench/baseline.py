@@ -29,6 +29,7 @@ from gemmgen.numerics.evaluation import operand as loaded
 from gemmgen.numerics.inputs import Inputs, dtype_of, takes_out
 from gemmgen.plan.kernel import Kernel
 from gemmgen.problem import Matmul
+from gemmgen.problem.contest import formats_text
 from gemmgen.problem.epilogue import (
     ACCUMULATOR,
     ATOM_RANK,
@@ -243,15 +244,6 @@ def offered(problem: Matmul) -> bool:
     if a.scale is None or b.scale is None or a.scale.format != b.scale.format:
         return False
     return a.scale.format.name in CUBLAS_FORMATS and (a.dtype.name, b.dtype.name) != ("e5m2", "e5m2")
-
-
-def formats_text(problem: Matmul) -> str:
-    """Return the formats of A and B, with the types of elements where a format has several."""
-    names: list[str] = []
-    for operand in (problem.a, problem.b):
-        name = operand.scale.format.name if operand.scale else operand.dtype.name
-        names.append(f"{name} ({operand.dtype.name})" if name == "mxfp8" else name)
-    return names[0] if names[0] == names[1] else " and ".join(names)
 
 
 def block_scaled_mm(problem: Matmul) -> Head:

@@ -49,7 +49,8 @@ from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.numerics.reference import tolerance
-from gemmgen.problem import Shape, shape_text
+from gemmgen.problem import Shape
+from gemmgen.problem.contest import Contest
 from gemmgen.scratch import scratch
 
 PLAYOFF_SECONDS: Final = 0.25
@@ -111,7 +112,7 @@ def time_suite(
         with machine.quiet(), machine.watched() as state_since:
             suite_run = SuiteRun(book, protocol, machine, session.environment, prepared, state_since)
             for number, task in enumerate(tasks, 1):
-                progress(f"{task.contest} {shape_text(task.shape)}, {number} of {len(tasks)}")
+                progress(f"{task.place}, {number} of {len(tasks)}")
                 suite_run.settle_seconds = (
                     protocol.warm_up_seconds if number == 1 else protocol.settle_seconds
                 )
@@ -138,20 +139,21 @@ def _book_with(book: ResultLog, entrants: Sequence[KernelUnderTest]) -> ResultLo
 
 def _session(
     entrants: Sequence[KernelUnderTest],
-    baselines: Mapping[str, Baseline],
+    baselines: Mapping[Contest, Baseline],
     suite: Suite,
     protocol: Rounds,
     machine: Machine,
 ) -> Session:
     environment = machine.environment()
-    contests: dict[str, ContestOf] = {}
+    contests: dict[Contest, ContestOf] = {}
     for entrant in entrants:
-        name, problem = entrant.entry.contest, entrant.source.problem
+        contest, problem = entrant.entry.contest, entrant.source.problem
         bits = max(problem.a.smem_bits, problem.b.smem_bits)
-        contests[name] = ContestOf(
-            name=name,
+        contests[contest] = ContestOf(
+            contest=contest,
+            description=entrant.source.description,
             dtypes=dtypes_of(problem),
-            baseline=baselines[name].text,
+            baseline=baselines[contest].text,
             peak=peaks_of(environment.gpu, bits),
             measured=measured_of(environment.gpu, problem.a.dtype.name),
         )
@@ -256,8 +258,7 @@ class SuiteRun:
         self.book.write(Refused("refused", task.shape, task.contest, kernel, why, text))
         if isinstance(error, UnfinishedError) or (not isinstance(error, str) and self.machine.lost()):
             message = f"{text}: the GPU cannot be used any more by this process; the same command goes on"
-            where = f"{task.contest} {shape_text(task.shape)}"
-            raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=where)])
+            raise GemmgenError([Diagnostic(kernel, "device-lost", message, field=task.place)])
 
     def _take_turns(
         self, task: Task, timing: TimingSession, baseline: Running, kernels: tuple[Running, ...]

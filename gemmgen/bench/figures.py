@@ -33,6 +33,7 @@ from gemmgen.bench.suite_figures import (
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import visible
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.contest import Contest
 
 TEXT_COLUMNS: Final = 2
 """Columns on the left that hold words; the others hold numbers and are aligned on the right."""
@@ -133,11 +134,11 @@ def roofline_picture(book: ResultLog, path: Path) -> None:
     _save(partial(_roofline_figure, book, _panels(book, path)), path)
 
 
-def _panels(book: ResultLog, path: Path) -> dict[str, list[Point]]:
+def _panels(book: ResultLog, path: Path) -> dict[Contest, list[Point]]:
     """Return the points of the best kernels by contest, in the order of their shapes."""
     points = sorted((p for p in points_of(book) if p.kernel == BEST), key=lambda p: p.shape)
-    panels = {name: [p for p in points if p.contest == name] for name in book.contests}
-    found = {name: members for name, members in panels.items() if members}
+    panels = {contest: [p for p in points if p.contest == contest] for contest in book.contests}
+    found = {contest: members for contest, members in panels.items() if members}
     if not found:
         raise _error(path, "bad-plot", "there is no measurement to plot")
     return found
@@ -198,33 +199,33 @@ def suite_tables(book: ResultLog) -> Iterator[Table]:
     are of the rounds.
     """
     points = points_of(book)
-    for name, contest in book.contests.items():
-        figures = grouped(points, name)
+    for contest, facts in book.contests.items():
+        figures = grouped(points, contest)
         if not figures:
             continue
-        winners = {shape: kernel for (where, shape), kernel in winners_of(book).items() if where == name}
-        best = [point for point in points if point.contest == name and point.kernel == BEST]
-        yield _best_table(name, contest.baseline, figures)
+        winners = {shape: kernel for (where, shape), kernel in winners_of(book).items() if where == contest}
+        best = [point for point in points if point.contest == contest and point.kernel == BEST]
+        yield _best_table(facts.description, facts.baseline, figures)
         yield _kernel_table(figures, Counter(winners.values()))
         yield _slowest_table(best, winners)
     refused = [line for line in book.current() if isinstance(line, Refused)]
     if refused:
-        yield _refusal_table(refused)
+        yield _refusal_table(book, refused)
     peers = [line for line in book.lines if isinstance(line, Peer)]
     if peers:
         best = {(point.contest, point.shape): point for point in points if point.kernel == BEST}
-        yield _peer_table(peers, best)
+        yield _peer_table(book, peers, best)
 
 
 def suite_markdown(book: ResultLog) -> str:
     """Return the figures of the best kernels by groups of M as a Markdown table for each contest."""
     points, lines = points_of(book), list[str]()
-    for name, contest in book.contests.items():
-        figures = grouped(points, name)
+    for contest, facts in book.contests.items():
+        figures = grouped(points, contest)
         if BEST in figures:
             rows = list(_best_rows(figures[BEST]))
             rule = ["---", *["---:"] * (len(BEST_COLUMNS) - 1)]
-            lines += ["", f"{_best_title(name, figures)}, over {contest.baseline}:", ""]
+            lines += ["", f"{_best_title(facts.description, figures)}, over {facts.baseline}:", ""]
             lines += [f"| {' | '.join(row)} |" for row in (BEST_COLUMNS, rule, *rows)]
     return "\n".join((*lines[1:], ""))
 
@@ -301,14 +302,15 @@ def _slowest_table(best: Sequence[Point], winners: Mapping[Shape, str]) -> Table
     return table
 
 
-def _refusal_table(refused: Sequence[Refused]) -> Table:
+def _refusal_table(book: ResultLog, refused: Sequence[Refused]) -> Table:
     """Return what was not timed, with the first shape of those that have the same reason."""
     table = _table("not timed", "contest", "kernel", "shapes", "the first", "why")
-    together: dict[tuple[str, str, str], list[Shape]] = {}
+    together: dict[tuple[Contest, str, str], list[Shape]] = {}
     for line in refused:
         together.setdefault((line.contest, line.kernel, line.message), []).append(line.shape)
     for (contest, kernel, message), shapes in together.items():
-        cells = contest, kernel, str(len(shapes)), shape_text(shapes[0]), message
+        what = book.contests[contest].description
+        cells = what, kernel, str(len(shapes)), shape_text(shapes[0]), message
         _add(table, *cells)
     return table
 
@@ -319,13 +321,13 @@ def short_name(kernel: str) -> str:
     return bare.removeprefix("nvjet_")
 
 
-def _peer_table(peers: Sequence[Peer], best: Mapping[tuple[str, Shape], Point]) -> Table:
+def _peer_table(book: ResultLog, peers: Sequence[Peer], best: Mapping[tuple[Contest, Shape], Point]) -> Table:
     """Return each peer beside the best kernel, both over the baseline in their own processes."""
     names = ", ".join(dict.fromkeys(line.name for line in peers))
     columns = "contest", "M x N x K", "peer", "best", "best over peer", "tuning s", "kernels"
     table = _table(f"peers: {names}", *columns)
     for line in peers:
-        place = line.contest, shape_text(line.shape)
+        place = book.contests[line.contest].description, shape_text(line.shape)
         ours = best.get((line.contest, line.shape))
         own = f"{ours.ratio:.3f}" if ours else NONE
         if line.why_not:
@@ -478,13 +480,13 @@ def _finished(figure: Any, panels: list[Any], book: ResultLog, note: str) -> Any
     return figure
 
 
-def _ratio_figure(book: ResultLog, panels: Mapping[str, list[Point]], peers: Sequence[Peer]) -> Any:
+def _ratio_figure(book: ResultLog, panels: Mapping[Contest, list[Point]], peers: Sequence[Peer]) -> Any:
     figure, drawn = _subplots(len(panels))
-    for axes, (name, points) in zip(drawn, panels.items(), strict=True):
+    for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
         limits = ratio_limits(point.ratio for point in points)
         _draw_band(axes, points)
         _draw_points(axes, points, limits)
-        _draw_peers(axes, [line for line in peers if line.contest == name], limits)
+        _draw_peers(axes, [line for line in peers if line.contest == contest], limits)
         axes.axhline(1.0, color=INK, linewidth=0.8, zorder=1)
         axes.set_yscale("log")
         axes.set_ylim(*limits)
@@ -497,7 +499,7 @@ def _ratio_figure(book: ResultLog, panels: Mapping[str, list[Point]], peers: Seq
         figures = Figures.of(points)
         assert figures is not None
         at_least = f"{figures.share:.0%} of {figures.count} shapes at 1 or above"
-        title = f"{name}: geometric mean {figures.geomean:.3f}, {at_least}"
+        title = f"{book.contests[contest].description}: geometric mean {figures.geomean:.3f}, {at_least}"
         axes.set_title(title, loc="left", color=INK)
         axes.set_ylabel("baseline's time over ours")
         axes.set_xlabel("M")
@@ -569,16 +571,16 @@ def _draw_peers(axes: Any, peers: Sequence[Peer], limits: tuple[float, float]) -
         axes.plot(xs, ys, "D", zorder=5, label=f"a shape, by {peers[0].name.partition(',')[0]}", **style)
 
 
-def _roofline_figure(book: ResultLog, panels: Mapping[str, list[Point]]) -> Any:
+def _roofline_figure(book: ResultLog, panels: Mapping[Contest, list[Point]]) -> Any:
     figure, drawn = _subplots(len(panels))
     sources: list[str] = []
-    for axes, (name, points) in zip(drawn, panels.items(), strict=True):
-        contest = book.contests[name]
-        intensities = [flops(p.shape) / contest.dtypes.moved_bytes(p.shape) for p in points]
+    for axes, (contest, points) in zip(drawn, panels.items(), strict=True):
+        facts = book.contests[contest]
+        intensities = [flops(p.shape) / facts.dtypes.moved_bytes(p.shape) for p in points]
         ends = min(intensities) / 1.5, max(intensities) * 1.5
         for ceilings, line, label in (
-            (contest.peak, "--", "ceilings of the datasheet"),
-            (contest.measured, "-", "ceilings that were measured"),
+            (facts.peak, "--", "ceilings of the datasheet"),
+            (facts.measured, "-", "ceilings that were measured"),
         ):
             if ceilings:
                 _draw_roof(axes, ceilings, ends, line, label)
@@ -591,7 +593,7 @@ def _roofline_figure(book: ResultLog, panels: Mapping[str, list[Point]]) -> Any:
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.set_xlim(*ends)
-        axes.set_title(f"{name}: {len(points)} shapes", loc="left", color=INK)
+        axes.set_title(f"{facts.description}: {len(points)} shapes", loc="left", color=INK)
         axes.set_ylabel("TFLOP/s")
         axes.set_xlabel("operations per byte that has to move")
         axes.xaxis.set_major_formatter("{x:g}")

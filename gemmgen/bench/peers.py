@@ -22,20 +22,21 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, cast
 
 if TYPE_CHECKING:
     from gemmgen.bench.result_log import Peer, ResultLog
     from gemmgen.bench.suite_file import Suite
     from gemmgen.problem import Shape
+    from gemmgen.problem.contest import Contest
 
-KINDS: Final = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "e4m3": "e4m3",
-    "e4m3 + row_scale + column_scale": "scaled",
+ASKED: Final[dict[str, dict[str, object]]] = {
+    "bf16": {"a": "bf16", "b": "bf16", "d": "bf16"},
+    "fp16": {"a": "fp16", "b": "fp16", "d": "fp16"},
+    "e4m3": {"a": "e4m3", "b": "e4m3", "d": "bf16"},
+    "scaled": {"a": "e4m3", "b": "e4m3", "d": "bf16", "ops": ["row_scale", "column_scale"]},
 }
-"""The contests that a peer can take part in, and what it is asked for."""
+"""What a peer can be asked for: types of operands, and operations."""
 NAME: Final = "Inductor's Triton templates"
 MODE: Final = "max-autotune-no-cudagraphs"
 """Of torch.compile; the graphs are those of the measurement."""
@@ -57,11 +58,11 @@ def time_peers(
     ``command`` starts a Python that has torch: ``env -u PYTHONPATH python3``. Where it cannot run, the book
     says why. What the book has is not timed again.
     """
-    done = book.peers_done()
+    done, kinds = book.peers_done(), kinds_by_contest()
     jobs = [
-        (contest, shape)
+        _Job(contest, shape, kinds[contest], found.description)
         for contest, found in book.contests.items()
-        if contest in KINDS
+        if contest in kinds
         for shape in suite.peer_shapes(found.dtypes.a, extents)
         if (contest, shape) not in done
     ]
@@ -70,9 +71,34 @@ def time_peers(
         jobs = jobs[answered:]
 
 
+def kinds_by_contest() -> dict[Contest, str]:
+    """Return the contests that a peer can take part in, and what it is asked for in each."""
+    from gemmgen.spec import SpecFile
+    from gemmgen.spec.model import Spec
+
+    found: dict[Contest, str] = {}
+    for kind, asked in ASKED.items():
+        operands = {name: {"dtype": asked[name]} for name in "abd"}
+        epilogue = {"ops": asked.get("ops", [])}
+        spec = Spec.model_validate(
+            {"title": kind, "target": "h200", "operands": operands, "epilogue": epilogue}
+        )
+        found[SpecFile.of(spec).contest] = kind
+    return found
+
+
+class _Job(NamedTuple):
+    """A shape that a peer is asked for."""
+
+    contest: Contest
+    shape: Shape
+    kind: str
+    description: str
+
+
 def _answered(
     book: ResultLog,
-    jobs: Sequence[tuple[str, Shape]],
+    jobs: Sequence[_Job],
     command: Sequence[str],
     progress: Callable[[str], None],
 ) -> int:
@@ -103,7 +129,7 @@ def _answered(
 
 def _written(
     book: ResultLog,
-    jobs: Sequence[tuple[str, Shape]],
+    jobs: Sequence[_Job],
     process: subprocess.Popen[str],
     printed: Path,
     progress: Callable[[str], None],
@@ -116,7 +142,7 @@ def _written(
         _note(book, jobs, name, f"{first['why_not']}{_last_line(printed)}")
         return len(jobs)
     for number, job in enumerate(jobs):
-        progress(f"{NAME}: {job[0]} {'x'.join(map(str, job[1]))}, {number + 1} of {len(jobs)}")
+        progress(f"{NAME}: {job.description} {'x'.join(map(str, job.shape))}, {number + 1} of {len(jobs)}")
         answer = next(answers, None)
         if answer is None:
             process.wait()
@@ -131,26 +157,26 @@ def _written(
     return len(jobs)
 
 
-def _peer(job: tuple[str, Shape], name: str, **members: Any) -> Peer:
+def _peer(job: _Job, name: str, **members: Any) -> Peer:
     from gemmgen.bench.result_log import Peer
     from gemmgen.literals import visible
 
     said: dict[str, Any] = {
         key: visible(value) if isinstance(value, str) else value for key, value in members.items()
     }
-    return Peer("peer", job[1], job[0], visible(name), **said)
+    return Peer("peer", job.shape, job.contest, visible(name), **said)
 
 
-def _note(book: ResultLog, jobs: Sequence[tuple[str, Shape]], name: str, why_not: str) -> None:
+def _note(book: ResultLog, jobs: Sequence[_Job], name: str, why_not: str) -> None:
     for job in jobs:
         book.write(_peer(job, name, why_not=why_not))
 
 
-def _request(book: ResultLog, jobs: Sequence[tuple[str, Shape]]) -> dict[str, Any]:
+def _request(book: ResultLog, jobs: Sequence[_Job]) -> dict[str, Any]:
     protocol = book.sessions[-1].protocol
     names = ("rounds", "graph_seconds", "warm_up_seconds", "settle_seconds", "l2_multiple")
     numbers = {name: getattr(protocol, name) for name in (*names, "max_input_sets", "seed")}
-    return {"jobs": [{"kind": KINDS[contest], "shape": shape} for contest, shape in jobs], **numbers}
+    return {"jobs": [{"kind": job.kind, "shape": job.shape} for job in jobs], **numbers}
 
 
 def _answers(process: subprocess.Popen[str], request: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,7 @@ from gemmgen.device import require_gpu
 from gemmgen.errors import GemmgenError
 from gemmgen.module import import_generated, matmul_of, pack_scales_of
 from gemmgen.problem import Request, Shape
+from gemmgen.problem.contest import Contest
 from gemmgen.scratch import LostError, forked, usable_cores
 
 PRIMING_SECONDS: Final = 300
@@ -33,7 +34,7 @@ NAMING_SECONDS: Final = 60
 class Prepared:
     """What is known before anything is timed, from processes of their own."""
 
-    launched: Mapping[tuple[str, Shape], tuple[str, ...]]
+    launched: Mapping[tuple[Contest, Shape], tuple[str, ...]]
     """The kernels of the baseline, by contest and shape."""
     failures: Mapping[str, str]
     """Why a kernel, by its name, cannot be compiled and run at all."""
@@ -97,12 +98,12 @@ def _primed(request: Request, shape: Shape, module_path: Path) -> GemmgenError |
     return None
 
 
-def _launched(tasks: Sequence[Task]) -> dict[tuple[str, Shape], tuple[str, ...]]:
+def _launched(tasks: Sequence[Task]) -> dict[tuple[Contest, Shape], tuple[str, ...]]:
     """Return the names of the baseline's kernels for each task, by the profiler; none where that fails."""
     from torch.profiler import ProfilerActivity, profile
 
     signal.alarm(NAMING_SECONDS + len(tasks))
-    found: dict[tuple[str, Shape], tuple[str, ...]] = {}
+    found: dict[tuple[Contest, Shape], tuple[str, ...]] = {}
     generator = torch.Generator(torch.device("cuda")).manual_seed(0)
     for task in (tasks[0], *tasks):  # the first one twice: its profile may miss what starts the profiler
         with suppress(Exception), task.baseline.settings():

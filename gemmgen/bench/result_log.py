@@ -16,15 +16,17 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from gemmgen.bench.record import Ceilings, Environment, GpuState, Subject, encoded_line, from_line
+from gemmgen.documents.decode import shown
 from gemmgen.documents.files import read_bytes
+from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Count, Extents, Lines, Seconds, Sha256, Share
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
+from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation, ratios
-from gemmgen.spec.diagnostics import quoted
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 BASELINE: Final = "baseline"
 """Stands for the baseline where a kernel is named."""
 
@@ -66,7 +68,7 @@ class Entry:
 
     name: str
     subject: Subject
-    contest: str
+    contest: Contest
     """Which it takes part in."""
     spec: Lines | None = None
     """One that states every decision of a kernel that the planner chose: another planner may choose
@@ -78,7 +80,9 @@ class Entry:
 class ContestOf:
     """What kernels are compared in: one problem, one baseline."""
 
-    name: str
+    contest: Contest
+    description: str
+    """What is computed, for people."""
     dtypes: Dtypes
     baseline: str
     """What they are compared with, exactly."""
@@ -146,7 +150,7 @@ class Result:
 
     line: Literal["result"]
     shape: Extents
-    contest: str
+    contest: Contest
     families: tuple[str, ...]
     input_sets: Count
     baseline: Timed
@@ -180,7 +184,7 @@ class Refused:
 
     line: Literal["refused"]
     shape: Extents
-    contest: str
+    contest: Contest
     kernel: str
     """``BASELINE`` where that cannot compute the shape: then nothing is timed."""
     why: Literal["cannot", "wrong", "failed"]
@@ -194,7 +198,7 @@ class Choice:
 
     line: Literal["choice"]
     shape: Extents
-    contest: str
+    contest: Contest
     spec: str
     kernels: tuple[str, ...]
     """In the order of the ranking."""
@@ -206,7 +210,7 @@ class Peer:
 
     line: Literal["peer"]
     shape: Extents
-    contest: str
+    contest: Contest
     name: str
     """What it is, with the versions that it ran with."""
     seconds: tuple[Seconds, ...] = ()
@@ -278,9 +282,9 @@ class ResultLog:
         return tuple(line for line in self.lines if isinstance(line, Session))
 
     @property
-    def contests(self) -> dict[str, ContestOf]:
-        """Each by its name."""
-        return {contest.name: contest for session in self.sessions for contest in session.contests}
+    def contests(self) -> dict[Contest, ContestOf]:
+        """Each as the latest session has it."""
+        return {found.contest: found for session in self.sessions for found in session.contests}
 
     @property
     def kernels(self) -> dict[str, Entry]:
@@ -288,7 +292,7 @@ class ResultLog:
         return {entry.name: entry for session in self.sessions for entry in session.kernels}
 
     @property
-    def choices(self) -> dict[tuple[str, Shape, str], Choice]:
+    def choices(self) -> dict[tuple[Contest, Shape, str], Choice]:
         """The planner's latest ranking, by contest, shape and spec."""
         found = (line for line in self.lines if isinstance(line, Choice))
         return {(line.contest, line.shape, line.spec): line for line in found}
@@ -310,9 +314,9 @@ class ResultLog:
             elif isinstance(line, Refused) and line.kernel not in stale:
                 yield line
 
-    def done(self) -> set[tuple[str, Shape, str]]:
+    def done(self) -> set[tuple[Contest, Shape, str]]:
         """Return what needs no timing any more: contest, shape, and kernel; ``BASELINE`` stands for all."""
-        found: set[tuple[str, Shape, str]] = set()
+        found: set[tuple[Contest, Shape, str]] = set()
         for line in self.current():
             if isinstance(line, Result):
                 found |= {(line.contest, line.shape, arm.kernel) for arm in line.kernels}
@@ -320,36 +324,35 @@ class ResultLog:
                 found.add((line.contest, line.shape, line.kernel))
         return found
 
-    def peers_done(self) -> set[tuple[str, Shape]]:
+    def peers_done(self) -> set[tuple[Contest, Shape]]:
         """Return where a peer has a figure, or a reason why not."""
         return {(line.contest, line.shape) for line in self.lines if isinstance(line, Peer)}
 
 
 def _lines(data: bytes, path: Path) -> Iterator[Line]:
-    contests: dict[str, ContestOf] = {}
+    contests: set[Contest] = set()
     begun = False
     for number, text in enumerate(data.splitlines(), 1):
         try:
-            kind = json.loads(text)["line"]
-            known = LINES[kind]
+            found = json.loads(text)
+            known = LINES[found["line"]]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise _bad_record(path, "no line of a suite's record", number) from error
+        if known is Session and (schema := found.get("schema", SCHEMA)) != SCHEMA:
+            raise _bad_record(path, other_version("schema", shown(schema), schema, SCHEMA), number)
         line = from_line(known, text.decode(), path.as_posix(), number)
         if isinstance(line, Session):
-            if line.schema != SCHEMA:
-                message = f"schema is {line.schema}; this gemmgen reads version {SCHEMA}"
-                raise _bad_record(path, message, number)
             begun = True
-            contests |= {contest.name: contest for contest in line.contests}
+            contests |= {found.contest for found in line.contests}
         if not begun:
             raise _bad_record(path, "a record begins with its session", number)
-        for where, name in _contests_of(line):
-            if name not in contests:
-                raise _bad_record(path, f"is {quoted(name)}, which no session above has", number, where)
+        for where, contest in _contests_of(line):
+            if contest not in contests:
+                raise _bad_record(path, f"is {contest}, which no session above has", number, where)
         yield line
 
 
-def _contests_of(line: Line) -> Iterator[tuple[str, str]]:
+def _contests_of(line: Line) -> Iterator[tuple[str, Contest]]:
     """Yield the contests that a line names, each behind the member that names it."""
     if isinstance(line, Session):
         yield from ((f"kernels.{index}.contest", entry.contest) for index, entry in enumerate(line.kernels))

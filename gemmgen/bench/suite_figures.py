@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
 from gemmgen.bench.result_log import Peer, Refused, Result, ResultLog, observed
 from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.contest import Contest
 from gemmgen.problem.observation import Observation, ratios
 
 BOUNDS: Final = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -40,7 +41,7 @@ GROUPS: Final = (*(group_of(bound) for bound in BOUNDS), group_of(BOUNDS[-1] + 1
 class Point(Observation[str]):
     """An observation in a suite: what besides decides with which others it is summed up."""
 
-    contest: str
+    contest: Contest
     splits_k: bool
     baseline_kernels: tuple[str, ...] = ()
 
@@ -78,8 +79,8 @@ def points_of(book: ResultLog) -> list[Point]:
 
     So, too, those of ``BEST``, and of the kernel that the planner ranks first of a spec's (``FIRST``).
     """
-    own: dict[tuple[str, Shape, str], Point] = {}
-    best: dict[tuple[str, Shape], tuple[Point, str]] = {}
+    own: dict[tuple[Contest, Shape, str], Point] = {}
+    best: dict[tuple[Contest, Shape], tuple[Point, str]] = {}
     for line in book.current():
         if not isinstance(line, Result):
             continue
@@ -109,9 +110,9 @@ def _point(line: Result, found: Observation[str]) -> Point:
     )
 
 
-def winners_of(book: ResultLog) -> dict[tuple[str, Shape], str]:
+def winners_of(book: ResultLog) -> dict[tuple[Contest, Shape], str]:
     """Return which kernel the figures of ``BEST`` are of."""
-    found: dict[tuple[str, Shape], tuple[float, str]] = {}
+    found: dict[tuple[Contest, Shape], tuple[float, str]] = {}
     for line in book.current():
         if isinstance(line, Result) and line.playoff:
             ratio = ratios(line.playoff.baseline_seconds, line.playoff.seconds).median
@@ -131,11 +132,11 @@ def errors_of(book: ResultLog) -> list[str]:
         least = contest.peak.seconds(point.shape, contest.dtypes.moved_bytes(point.shape))
         for arm, seconds in ((point.kernel, point.seconds), ("the baseline", point.baseline_seconds)):
             if seconds < least:
-                place = f"{point.contest} {shape_text(point.shape)}"
+                place = f"{contest.description} {shape_text(point.shape)}"
                 found.append(f"{place}: {arm} at {least / seconds:.2f} of the datasheet: do not believe it")
     for line in book.current():
         if isinstance(line, Refused) and line.why != "cannot":
-            place = f"{line.contest} {shape_text(line.shape)}"
+            place = f"{contests[line.contest].description} {shape_text(line.shape)}"
             found.append(f"{place}: {line.kernel} {WHY[line.why]}: {line.message}")
     return list(dict.fromkeys(found))
 
@@ -147,29 +148,31 @@ def report_of(book: ResultLog) -> dict[str, object]:
     """Return the figures as plain data for JSON."""
     points, winners = points_of(book), winners_of(book)
     return {
-        "contests": {
-            name: {
-                "baseline": contest.baseline,
+        "contests": [
+            {
+                "contest": asdict(contest),
+                "description": facts.description,
+                "baseline": facts.baseline,
                 "groups": {
                     kernel: {group: _plain(found) for group, found in groups.items()}
-                    for kernel, groups in grouped(points, name).items()
+                    for kernel, groups in grouped(points, contest).items()
                 },
                 "shapes": [
                     {
                         "shape": list(point.shape),
                         "ratio": point.ratio,
                         "quartiles": list(point.measured_spread.quartiles),
-                        "kernel": winners[name, point.shape],
+                        "kernel": winners[contest, point.shape],
                         "microseconds": point.seconds * 1e6,
                         "baseline_microseconds": point.baseline_seconds * 1e6,
                         "baseline_kernels": list(point.baseline_kernels),
                     }
                     for point in points
-                    if point.contest == name and point.kernel == BEST
+                    if point.contest == contest and point.kernel == BEST
                 ],
             }
-            for name, contest in book.contests.items()
-        },
+            for contest, facts in book.contests.items()
+        ],
         "peers": [_peer(line) for line in book.lines if isinstance(line, Peer)],
         "errors": errors_of(book),
     }
@@ -180,7 +183,7 @@ def _plain(found: Figures) -> dict[str, object]:
 
 
 def _peer(line: Peer) -> dict[str, object]:
-    known: dict[str, object] = {"contest": line.contest, "shape": list(line.shape), "name": line.name}
+    known: dict[str, object] = {"contest": asdict(line.contest), "shape": list(line.shape), "name": line.name}
     if line.why_not:
         return known | {"why_not": line.why_not}
     return known | {
@@ -190,7 +193,7 @@ def _peer(line: Peer) -> dict[str, object]:
     }
 
 
-def grouped(points: Iterable[Point], contest: str) -> dict[str, dict[str, Figures]]:
+def grouped(points: Iterable[Point], contest: Contest) -> dict[str, dict[str, Figures]]:
     """Return the figures of a contest by kernel, ``BEST`` first, and by group; those that have any."""
     of_kernel: dict[str, list[Point]] = {}
     for point in points:

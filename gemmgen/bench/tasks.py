@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemmgen.bench.arms import Progress
-from gemmgen.bench.baseline import Baseline, cublas, formats_text
+from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.record import Subject
 from gemmgen.bench.result_log import BASELINE, Entry
 from gemmgen.bench.suite_file import Suite
 from gemmgen.errors import Diagnostic, GemmgenError
-from gemmgen.hardware import DTYPES
 from gemmgen.plan.decisions import frozen, spec_text
 from gemmgen.plan.planner import rank
-from gemmgen.problem import Shape
-from gemmgen.problem.epilogue import Epilogue, described, listed_steps, written
+from gemmgen.problem import Shape, shape_text
+from gemmgen.problem.contest import Contest
 from gemmgen.product import make
 from gemmgen.render import render
 from gemmgen.scratch import forked, usable_cores
@@ -49,7 +48,7 @@ class KernelUnderTest:
 class Task:
     """A shape on which kernels of one contest have not been timed yet."""
 
-    contest: str
+    contest: Contest
     shape: Shape
     families: tuple[str, ...]
     entrants: tuple[KernelUnderTest, ...]
@@ -60,12 +59,17 @@ class Task:
         """A spec that says what all of them compute."""
         return self.entrants[0].source
 
+    @property
+    def place(self) -> str:
+        """The contest and the shape, for people."""
+        return f"{self.source.description} {shape_text(self.shape)}"
+
 
 @dataclass(frozen=True)
 class ShapeRun:
     """Who takes part in a contest on one shape."""
 
-    contest: str
+    contest: Contest
     shape: Shape
     families: tuple[str, ...]
     entrants: tuple[KernelUnderTest, ...]
@@ -90,7 +94,7 @@ def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest,
             errors += error.diagnostics
             continue
         module_path.write_text(product.module, encoding="utf-8", newline="\n")
-        entry = Entry(name, Subject.of(path, module_path), contest_of(source))
+        entry = Entry(name, Subject.of(path, module_path), source.contest)
         found.append(KernelUnderTest(entry, source, module_path, single_tile(source)))
     if errors:
         raise GemmgenError(errors)
@@ -101,45 +105,7 @@ def kernels_of(specs: Sequence[Path], directory: Path) -> tuple[KernelUnderTest,
     return tuple(found)
 
 
-def contest_of(source: SpecFile) -> str:
-    """Return what kernels have in common that are timed together, in the fewest words that say so."""
-    problem = source.problem
-    a, b, d = problem.a.dtype.name, problem.b.dtype.name, problem.d.name
-    words = [a if a == b else f"{a} x {b}"]
-    if problem.block_scaled:
-        words = [formats_text(problem)]
-    usual = {"tf32": "fp32", "int8": "int32"}.get(a, a if DTYPES[a].bits == 16 else "bf16")
-    if d != usual:
-        words.append(f"to {d}")
-    if problem.accumulator.name not in ("fp32", "int32"):
-        words.append(f"summed in {problem.accumulator.name}")
-    majors = [operand.major for operand in (problem.a, problem.b)]
-    words += [f"{name} {major}-major" for name, major in zip("AB", majors, strict=True) if major != "k"]
-    if problem.copies_misaligned:
-        words.append("rows of any length")
-    if source.promote_k:
-        words.append("promoted")
-    terms = list(_terms(problem.epilogue, lists_c=source.request.lists_c))
-    if problem.c is not None and problem.c != problem.d:
-        terms.append(f"c {problem.c.name}")
-    return " + ".join((" ".join(words), *terms))
-
-
-def _terms(epilogue: Epilogue, *, lists_c: bool) -> Iterator[str]:
-    """Yield the steps of an epilogue, a word or two each; the expression if it is no chain."""
-    if not epilogue.is_chain:
-        yield written(epilogue.value)
-        return
-    if epilogue.alpha != 1:
-        yield f"{epilogue.alpha:g} alpha"
-    if epilogue.beta and not lists_c:
-        yield f"{epilogue.beta:g} c" if epilogue.beta != 1 else "c"
-    for step in listed_steps(epilogue, lists_c=lists_c):
-        stated = "".join(f" {each.value:g}" for each in step.call.parameters)
-        yield f"{step.name}{stated}" if step.operation else described(step)
-
-
-def baselines_of(entrants: Iterable[KernelUnderTest]) -> dict[str, Baseline]:
+def baselines_of(entrants: Iterable[KernelUnderTest]) -> dict[Contest, Baseline]:
     """Return the baseline of each contest."""
     sources = {entrant.entry.contest: entrant.source for entrant in entrants}
     return {name: cublas(source) for name, source in sources.items()}
@@ -163,7 +129,7 @@ def of_one(found: ShapeRun, name: str) -> ShapeRun:
 
 
 def open_tasks(
-    runs: Iterable[ShapeRun], baselines: Mapping[str, Baseline], done: set[tuple[str, Shape, str]]
+    runs: Iterable[ShapeRun], baselines: Mapping[Contest, Baseline], done: set[tuple[Contest, Shape, str]]
 ) -> tuple[Task, ...]:
     """Return what is not done."""
     tasks: list[Task] = []
@@ -191,7 +157,7 @@ def ranked_runs(
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         rankings = list(pool.map(ranked, jobs))
-    members: dict[tuple[str, Shape], dict[str, tuple[KernelUnderTest, ...]]] = {}
+    members: dict[tuple[Contest, Shape], dict[str, tuple[KernelUnderTest, ...]]] = {}
     for (found, entrant), ranking in zip(jobs, rankings, strict=True):
         pinned = len(ranking) == 1 and ranking[0].module == entrant.module_path.read_text(encoding="utf-8")
         kernels = (entrant,) if pinned else tuple(_candidate(entrant, each, directory) for each in ranking)

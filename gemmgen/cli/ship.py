@@ -36,7 +36,12 @@ def library_command(
         "libraries"
     ),
     problem: Annotated[
-        str, typer.Option("--problem", metavar="WORDS", help="Which, where sources have several.")
+        str,
+        typer.Option(
+            "--problem",
+            metavar="KEY",
+            help="Which, where sources have several: digits that its key begins with.",
+        ),
     ] = "",
     kernels: Annotated[
         int, typer.Option("--kernels", metavar="N", min=1, help="How many at most.")

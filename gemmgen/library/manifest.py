@@ -12,13 +12,15 @@ from typing import Annotated, Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, parsed
 from gemmgen.documents.files import read_text
+from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Extent, FileName, GpuName, Kind, Microseconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.launcher_file import LAUNCHER
+from gemmgen.problem.contest import Contest
 from gemmgen.spec.diagnostics import quoted
 from gemmgen.spec.load import module_name_problem
 
-LIBRARY_FORMAT: Final = 2
+LIBRARY_FORMAT: Final = 3
 """Of the files of a library: what a later gemmgen reads, and what its package offers."""
 MANIFEST: Final = "library.json"
 SPECS: Final = "specs"
@@ -35,7 +37,6 @@ PARTS: Final = (
 """The modules of a package that are around its kernels."""
 EARLIER_PARTS: Final = ("rule.py",)
 """Modules that only packages of an earlier gemmgen have: these are stale, and can be refreshed."""
-FORMATS_READ: Final = (1, LIBRARY_FORMAT)
 
 
 def _is_module_name(name: str) -> bool:
@@ -79,7 +80,9 @@ class Manifest:
 
     gemmgen: Format
     name: ModuleName
-    problem: str
+    problem: Contest
+    description: str
+    """What its kernels compute, for people."""
     gpu: GpuName | None
     """That was measured; None where nothing was."""
     baseline: str
@@ -127,10 +130,8 @@ def _refuse_other_format(document: object) -> None:
     """Refuse another format before its other members are called wrong."""
     members = cast("dict[str, object]", document) if isinstance(document, dict) else {}
     found = decode(Format, members.get("gemmgen"), "gemmgen").library_format
-    if found not in FORMATS_READ:
-        formats = " and ".join(map(str, FORMATS_READ))
-        message = f"library_format is {found}; this gemmgen reads formats {formats}"
-        raise BadFieldError("", message)
+    if found != LIBRARY_FORMAT:
+        raise BadFieldError("", other_version("library_format", str(found), found, LIBRARY_FORMAT))
 
 
 def _faults(manifest: Manifest, package: Path) -> Iterator[tuple[str, str]]:

@@ -51,6 +51,7 @@ from gemmgen.plan.wgmma import WgmmaKernel
 from gemmgen.plan.wgmma.cost import card_of, row_of
 from gemmgen.plan.wgmma.family import kind_of
 from gemmgen.problem import Shape
+from gemmgen.problem.contest import Contest
 from gemmgen.problem.operations import OPERATIONS
 from gemmgen.product import Finding, Product, make, write_files
 from gemmgen.render import render_template
@@ -96,7 +97,9 @@ class Library:
     """All that its files say."""
 
     name: str
-    problem: str
+    problem: Contest
+    description: str
+    """What its kernels compute, for people."""
     gpu: str | None
     """That was measured."""
     baseline: str
@@ -114,7 +117,8 @@ class Library:
     def as_dict(self) -> dict[str, object]:
         """Return what it has as plain data for JSON."""
         return {
-            "problem": self.problem,
+            "problem": asdict(self.problem),
+            "description": self.description,
             "gpu": self.gpu,
             "kernels": [member.stem for member in self.members],
             "table": [asdict(row) for row in self.table],
@@ -146,7 +150,8 @@ class Library:
         sections: dict[str, object] = {
             "gemmgen": {"library_format": LIBRARY_FORMAT},
             "name": self.name,
-            "problem": self.problem,
+            "problem": asdict(self.problem),
+            "description": self.description,
             "gpu": self.gpu,
             "baseline": self.baseline,
             "sources": [list(source) for source in self.sources],
@@ -222,6 +227,7 @@ def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = F
     return Library(
         name,
         sources.problem,
+        sources.description,
         sources.gpu,
         sources.baseline,
         sources.files,
@@ -293,7 +299,7 @@ def _members(
             if kernel in sources.specs:
                 text = Path(sources.specs[kernel].path).read_text(encoding="utf-8")
             else:
-                title = f"{sources.problem} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
+                title = f"{sources.description} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
                 launched = launched_early(kernel, sources.spec, title) if dependent else None
                 text = launched or pinned_text(kernel, sources.spec, title)
             path.write_text(text, encoding="utf-8", newline="\n")
@@ -363,7 +369,7 @@ class LibraryView:
     @property
     def title(self) -> str:
         """The first line of the docstring."""
-        return f"{self.library.problem} matmuls of all shapes."
+        return f"{self.library.description} matmuls of all shapes."
 
     @property
     def formula(self) -> str:
@@ -649,6 +655,7 @@ def read_library(package: Path) -> Library:
     return Library(
         manifest.name,
         manifest.problem,
+        members[0].product.source.description,
         manifest.gpu,
         manifest.baseline,
         manifest.sources,

@@ -20,6 +20,7 @@ from gemmgen.plan.decisions import FIELDS
 from gemmgen.plan.kernel import Kernel
 from gemmgen.plan.planner import family_for
 from gemmgen.problem import Request
+from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation
 from gemmgen.product import Product
@@ -42,8 +43,10 @@ Measurement = Observation[Kernel]
 class Sources:
     """All that a library is chosen from."""
 
-    problem: str
-    """What its kernels compute, in words."""
+    problem: Contest
+    """What its kernels compute."""
+    description: str
+    """The same in words, for people."""
     spec: Spec
     """One that says it exactly."""
     gpu: str | None
@@ -76,7 +79,8 @@ class _Part:
     """What one file has of one problem."""
 
     path: str
-    problem: str
+    problem: Contest
+    description: str
     spec: Spec
     gpu: str | None = None
     baseline: str = ""
@@ -100,10 +104,10 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
     """
     parts = [part for path in paths for part in _parts(path)]
     if problem is not None:
-        known = dict.fromkeys(part.problem for part in parts)
-        parts = [part for part in parts if part.problem == problem]
+        known = _problems(parts)
+        parts = [part for part in parts if is_named(part.problem, problem)]
         if not parts:
-            found = listing([quoted(name) for name in known], "and") or "no kernel"
+            found = listing([*known.values()], "and") or "no kernel"
             message = f"has no kernel of {quoted(problem)}; there is {found}"
             raise GemmgenError([Diagnostic(_names(paths), "no-kernels", message)])
     _refuse_mixture(parts, paths)
@@ -120,6 +124,7 @@ def read(paths: Sequence[Path], problem: str | None = None) -> Sources:
         warnings = [Diagnostic(_names(paths), "stale-measurements", message, severity="warning")]
     return Sources(
         problem=parts[0].problem,
+        description=parts[0].description,
         spec=parts[0].spec,
         gpu=measured[0].gpu if measured else None,
         baseline=measured[-1].baseline if measured else "",
@@ -139,7 +144,7 @@ def _names(paths: Iterable[Path]) -> str:
     return ", ".join(path.as_posix() for path in paths)
 
 
-def refuse_library(package: Path, problem: str, gpu: str | None, products: Sequence[Product]) -> None:
+def refuse_library(package: Path, problem: Contest, gpu: str | None, products: Sequence[Product]) -> None:
     """Raise GemmgenError if the kernels of a package could not have been put together in one library.
 
     `problem` and `gpu` are those of its manifest. A spec in the package may be another one than the library
@@ -149,12 +154,7 @@ def refuse_library(package: Path, problem: str, gpu: str | None, products: Seque
     for path, product in zip(paths, products, strict=True):
         refuse_kernel(path, product.plan)
     parts = [
-        _Part(
-            path.as_posix(),
-            _words(product.source),
-            product.source.spec,
-            specs={anonymous(product.plan): product.source},
-        )
+        _spec_part(path, product.source, anonymous(product.plan))
         for path, product in zip(paths, products, strict=True)
     ]
     generations = dict.fromkeys(product.plan.architecture.generation for product in products)
@@ -163,7 +163,7 @@ def refuse_library(package: Path, problem: str, gpu: str | None, products: Seque
         raise GemmgenError([Diagnostic(package.as_posix(), "mixed-gpus", message)])
     _refuse_mixture(parts, [package])
     if parts[0].problem != problem:
-        message = f"is {quoted(problem)}, and its specs are of {quoted(parts[0].problem)}"
+        message = f"is {problem}, and its specs are of {_problems(parts)[parts[0].problem]}"
         raise GemmgenError([Diagnostic(package.as_posix(), "bad-library", message, field="problem")])
     if gpu and (wrong := _other_generation(gpu, products[0].plan.gpu)):
         raise GemmgenError([Diagnostic(package.as_posix(), "bad-library", wrong, field="gpu")])
@@ -173,9 +173,9 @@ def _refuse_mixture(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
     """Raise where the parts do not belong in one library."""
     if not parts:
         raise GemmgenError([Diagnostic(_names(paths), "no-kernels", "there is no kernel in it")])
-    problems = dict.fromkeys(part.problem for part in parts)
+    problems = _problems(parts)
     if len(problems) > 1:
-        found = listing([quoted(name) for name in problems], "and")
+        found = listing([*problems.values()], "and")
         message = f"a library has one problem, here are {found}; choose one with --problem"
         raise GemmgenError([Diagnostic(_names(paths), "mixed-problems", message)])
     gpus = dict.fromkeys(part.gpu for part in parts if part.gpu)
@@ -183,6 +183,17 @@ def _refuse_mixture(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
         message = f"a library is of one GPU, these were measured on {listing(list(gpus), 'and')}"
         raise GemmgenError([Diagnostic(_names(paths), "mixed-gpus", message)])
     _refuse_other_bits(parts, paths)
+
+
+def is_named(contest: Contest, name: str) -> bool:
+    """Whether a name means a contest: the first digits of its key, ``-promoted`` behind for promoted sums."""
+    digits, _, rest = name.partition("-")
+    return contest.matmul.startswith(digits or " ") and rest == ("promoted" if contest.promoted else "")
+
+
+def _problems(parts: Iterable[_Part]) -> dict[Contest, str]:
+    """Return the contests of parts, each in words and with the name that ``--problem`` takes."""
+    return {part.problem: f"{quoted(part.description)} ({part.problem})" for part in parts}
 
 
 def _refuse_other_bits(parts: Sequence[_Part], paths: Sequence[Path]) -> None:
@@ -218,7 +229,7 @@ def _named_kernels(part: _Part) -> Iterator[tuple[str, Kernel]]:
 def _parts(path: Path) -> Iterator[_Part]:
     """Yield what a file has, problem by problem."""
     if path.suffix in (".yaml", ".yml"):
-        yield _spec_part(path)
+        yield _spec_part(path, *_known_spec(path))
         return
     try:
         first = json.loads(read_text(path).partition("\n")[0] or "null")
@@ -244,13 +255,6 @@ def _refused(
     return GemmgenError([Diagnostic(path.as_posix(), code, message, field=field, line=line)])
 
 
-def _words(source: SpecFile) -> str:
-    """Return what a spec computes: kernels of the same words can stand for each other."""
-    from gemmgen.bench.tasks import contest_of  # needs torch
-
-    return contest_of(source)
-
-
 @cache
 def _known_spec(path: Path) -> tuple[SpecFile, Kernel]:
     """Return a spec that may stand in a library, and its kernel."""
@@ -273,9 +277,9 @@ def refuse_kernel(path: Path, kernel: Kernel) -> None:
     raise _refused(path, "library-kernel", f"cannot be in a library: {why}")
 
 
-def _spec_part(path: Path) -> _Part:
-    source, kernel = _known_spec(path)
-    return _Part(path.as_posix(), _words(source), source.spec, specs={kernel: source})
+def _spec_part(path: Path, source: SpecFile, kernel: Kernel) -> _Part:
+    """Return what a spec that is no part of a measurement has."""
+    return _Part(path.as_posix(), source.contest, source.description, source.spec, specs={kernel: source})
 
 
 # --- tables of ``gemmgen tune``
@@ -302,6 +306,7 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
     return _Part(
         path.as_posix(),
         row.problem,
+        source.description,
         source.spec,
         specs=specs,
         gpu=row.gpu,
@@ -316,9 +321,9 @@ def _refuse_contradiction(path: Path, number: int, row: Row, source: SpecFile) -
     """Raise for a row that says something else than the spec it names."""
     from gemmgen.bench.arms import dtypes_of  # needs torch
 
-    words, dtypes = _words(source), dtypes_of(source.problem)
-    if row.problem != words:
-        message = f"is {quoted(row.problem)}, and the spec {row.spec} is of {quoted(words)}"
+    dtypes = dtypes_of(source.problem)
+    if row.problem != source.contest:
+        message = f"is {row.problem}, and the spec {row.spec} is of {source.contest}"
         raise _refused(path, "bad-table", message, number, "problem")
     if row.dtypes != dtypes:
         message = f"are {_named(row.dtypes)}, and those of the spec {row.spec} are {_named(dtypes)}"
@@ -354,12 +359,12 @@ def _record_parts(path: Path) -> Iterator[_Part]:
         raise _refused(path, "mixed-gpus", message)
     (gpu,), known = gpus, book.kernels
     results = [line for line in book.current() if isinstance(line, Result)]
-    for name, contest in book.contests.items():
+    for contest, facts in book.contests.items():
         kernels: dict[str, Kernel] = {}
         found: list[Measurement] = []
-        spec: Spec | None = None
+        spec: SpecFile | None = None
         changed = 0
-        for result in (result for result in results if result.contest == name):
+        for result in (result for result in results if result.contest == contest):
             for arm in result.kernels:
                 if arm.kernel not in kernels:
                     if (entry := known.get(arm.kernel)) is None:
@@ -367,10 +372,8 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                         raise _refused(path, "bad-record", message)
                     spec_path, sha256 = entry.subject.spec_path, entry.subject.spec_sha256
                     source = _spec_of(path, spec_path, sha256)
-                    if (words := _words(source)) != name:
-                        message = (
-                            f"is a contest of {quoted(name)}, and the spec {spec_path} is of {quoted(words)}"
-                        )
+                    if source.contest != contest:
+                        message = f"is {contest}, and the spec {spec_path} is of {source.contest}"
                         raise _refused(path, "bad-record", message, field="contest")
                     if wrong := _other_generation(gpu, source.request.gpu):
                         raise _refused(path, "bad-record", f"{wrong}: {spec_path}", field="environment.gpu")
@@ -378,7 +381,7 @@ def _record_parts(path: Path) -> Iterator[_Part]:
                     module = render(kernel, spec_name=Path(spec_path).name, spec_sha256=sha256)
                     changed += hashlib.sha256(module.encode()).hexdigest() != entry.subject.module_sha256
                     kernels[arm.kernel] = anonymous(kernel)
-                    spec = spec or source.spec
+                    spec = spec or source  # its words are generated: those of a file could be code
                 kernel = kernels[arm.kernel]
                 if getattr(kernel, "early_operand", "none") == "none" and not kernel.problem.backward:
                     # Of the ratio's median and the baseline's, so that other kernels' rounds do not count.
@@ -388,10 +391,11 @@ def _record_parts(path: Path) -> Iterator[_Part]:
         if spec and found:
             yield _Part(
                 path.as_posix(),
-                name,
-                spec,
+                contest,
+                spec.description,
+                spec.spec,
                 gpu=gpu,
-                baseline=contest.baseline,
+                baseline=facts.baseline,
                 date=book.sessions[-1].date,
                 measurements=tuple(found),
                 changed=changed,

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gemmgen.problem import Matmul, Request
+from gemmgen.problem.contest import Contest, description_of
 from gemmgen.problem.operations import OPERATIONS, Operation
 from gemmgen.spec.diagnostics import (
     Code,
@@ -189,10 +190,7 @@ class SpecFile:
 
     @classmethod
     def of(cls, spec: Spec) -> SpecFile:
-        """Return a spec that was made by a program, as if it came from a file.
-
-        Diagnostics call it by its title, and place each field at its first line.
-        """
+        """Return a spec that was made by a program: diagnostics call it by its title, at its first line."""
         return cls(spec, path=spec.title, stem="", sha256="", positions={}, key_positions={})
 
     @cached_property
@@ -207,11 +205,18 @@ class SpecFile:
 
     @property
     def promote_k(self) -> int | None:
-        """The number of K after which the spec has sums promoted to fp32, None if it states none.
-
-        It is a decision about the kernel, but results of 8-bit floats are as exact as it says.
-        """
+        """The K after which sums of 8-bit floats are promoted to fp32, None if the spec states none."""
         return self.spec.mma.promote_k
+
+    @cached_property
+    def contest(self) -> Contest:
+        """Which kernels can be timed against its own: what it computes, and how sums must be rounded."""
+        return Contest.of(self.problem, promoted=bool(self.promote_k))
+
+    @property
+    def description(self) -> str:
+        """What it computes in the fewest words, for people."""
+        return description_of(self.request, promoted=bool(self.promote_k))
 
     def locate(self, field: str) -> Place | tuple[None, None]:
         """Return the place of a field's value.

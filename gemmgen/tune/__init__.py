@@ -14,16 +14,18 @@ from typing import Final, cast
 
 from gemmgen.documents.decode import BadFieldError, decode, encoded, parsed, shown
 from gemmgen.documents.files import read_text
+from gemmgen.documents.former import other_version
 from gemmgen.documents.kinds import Count, Extent, GpuName, Seconds, Sha256
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.problem import Shape
+from gemmgen.problem.contest import Contest
 from gemmgen.problem.dtypes import Dtypes
 from gemmgen.problem.observation import Observation
 from gemmgen.product import write_files
 
 TABLE: Final = "gemmgen tune"
 """What every line of a table says that it is of."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 INSTALL: Final = "pip install 'gemmgen[tune]'"
 
 
@@ -39,7 +41,9 @@ class Row:
     n: Extent
     k: Extent
     dtypes: Dtypes
-    problem: str
+    problem: Contest
+    description: str
+    """What is computed, for people."""
     spec: str
     """Relative to the directory of the table."""
     kernel_sha256: Sha256
@@ -102,7 +106,7 @@ def _row(line: str, path: Path, number: int) -> Row:
         del members["table"]
         version = members.pop("format", None)
         if type(version) is not int or version != FORMAT:
-            raise _bad_table(path, f"format is {shown(version)}; this gemmgen reads format {FORMAT}", number)
+            raise _bad_table(path, other_version("format", shown(version), version, FORMAT), number)
         return decode(Row, members)
     except BadFieldError as error:
         raise _bad_table(path, error.message, number, error.field) from error

@@ -42,7 +42,7 @@ from gemmgen.plan.decisions import FIELDS
 from gemmgen.problem import Shape, shape_text
 from gemmgen.tune.candidates import Candidate, Pins, Value
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of what is kept in a study."""
 PREFIX: Final = "gemmgen/"
 """Of the names of studies."""
@@ -366,7 +366,7 @@ class Facts:
     stem: str
     digest: str
     """Of all that the spec states."""
-    problem: str
+    description: str
     shape: Extents
     gpu: GpuName
     baseline: str
@@ -376,7 +376,7 @@ class Facts:
     @property
     def name(self) -> str:
         """The name of the study."""
-        words = (__version__, self.gpu, self.problem, shape_text(self.shape), self.digest[:16])
+        words = (__version__, self.gpu, shape_text(self.shape), self.digest[:16])
         return PREFIX + "/".join(words)
 
     @property

@@ -23,7 +23,6 @@ from gemmgen.bench.arms import dtypes_of
 from gemmgen.bench.baseline import Baseline, cublas
 from gemmgen.bench.record import Environment, Spread, peaks_of, utc_now
 from gemmgen.bench.result_log import Rounds
-from gemmgen.bench.tasks import contest_of
 from gemmgen.errors import Diagnostic, GemmgenError
 from gemmgen.literals import comment_text
 from gemmgen.plan.rule import counted
@@ -504,7 +503,7 @@ def _facts(tuned: Tuned, baseline: Baseline, place: _Place) -> Facts:
     return Facts(
         stem=tuned.source.stem,
         digest=tuned.digest,
-        problem=contest_of(tuned.source),
+        description=tuned.source.description,
         shape=tuned.shape,
         gpu=place.gpu,
         baseline=baseline.text,
@@ -723,7 +722,8 @@ def _outcome(
         n=n,
         k=k,
         dtypes=dtypes_of(tuned.source.problem),
-        problem=facts.problem,
+        problem=tuned.source.contest,
+        description=tuned.source.description,
         spec=Path(os.path.relpath(path, beside)).as_posix(),
         kernel_sha256=winner.kernel,
         seconds=median(evidence.seconds),
