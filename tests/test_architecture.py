@@ -21,7 +21,6 @@ LONG_FILES = {
     "gemmgen/bench/figures.py": 630,
     "gemmgen/bench/machine.py": 470,
     "gemmgen/cache.py": 460,
-    "gemmgen/library/package.py": 900,
     "gemmgen/library/sources.py": 490,
     "gemmgen/pictures/__init__.py": 790,
     "gemmgen/pictures/matrices.py": 520,

@@ -20,6 +20,7 @@ from gemmgen.documents import files
 from gemmgen.documents.decode import parsed
 from gemmgen.errors import GemmgenError
 from gemmgen.library import package, sources
+from gemmgen.library.assemble import Library, assemble
 from gemmgen.library.manifest import MANIFEST
 from gemmgen.product import check as check_modules
 from gemmgen.product import make
@@ -32,9 +33,9 @@ def spec(stem: str) -> Path:
     return ROOT / "specs" / f"{stem}.yaml"
 
 
-def assembled(name: str, *paths: Path) -> package.Library:
+def assembled(name: str, *paths: Path) -> Library:
     found = sources.read(paths)
-    return package.assemble(name, found, library.choose(found))
+    return assemble(name, found, library.choose(found))
 
 
 @pytest.fixture

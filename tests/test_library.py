@@ -39,8 +39,10 @@ from gemmgen.cli import main
 from gemmgen.errors import GemmgenError
 from gemmgen.hardware.gpus import GPUS
 from gemmgen.launcher_file import LAUNCHER
-from gemmgen.library import Report, package, sources
+from gemmgen.library import Report, exchange, package, sources
+from gemmgen.library.assemble import assemble, launched_early, words_of
 from gemmgen.library.sources import Measurement, Sources, anonymous, read
+from gemmgen.library.view import rendered
 from gemmgen.migrate import Migration
 from gemmgen.plan.planner import family_for
 from gemmgen.plan.wgmma.cost import card_of
@@ -144,7 +146,7 @@ def made(tuned: Path, tmp_path: Path) -> Generator[ModuleType]:
     """The library of that table, imported."""
     found = read([tuned])
     assert found.warnings == ()
-    package.write(package.assemble("tiny", found, library.choose(found)), tmp_path)
+    package.write(assemble("tiny", found, library.choose(found)), tmp_path)
     sys.path.insert(0, str(tmp_path))
     try:
         yield importlib.import_module("tiny")
@@ -322,9 +324,9 @@ def test_importing_a_library_is_fast_and_needs_neither_gpu_nor_triton(
 
 def test_specs_alone_make_a_library_that_the_rule_decides(tmp_path: Path) -> None:
     found = read([SPECS / ROWS8, SPECS / WIDE])
-    written = package.assemble("untuned", found, library.choose(found))
+    written = assemble("untuned", found, library.choose(found))
     assert str(written) == "2 kernels; nothing tuned: the rule decides"
-    assert "Nothing was measured: the planner's rule chooses." in written.files()["__init__.py"]
+    assert "Nothing was measured: the planner's rule chooses." in rendered(written)["__init__.py"]
     path = package.write(written, tmp_path)
     specs, choose = package.contestants(path)
     assert [path.name for path in specs] == [ROWS8, WIDE]
@@ -335,9 +337,7 @@ def test_specs_alone_make_a_library_that_the_rule_decides(tmp_path: Path) -> Non
 def test_kernels_of_a_library_start_early_where_they_can_and_wait_themselves(tuned: Path) -> None:
     found = read([tuned])
     choice = library.choose(found)
-    plain, early = (
-        package.assemble("tiny", found, choice, dependent=dependent) for dependent in (False, True)
-    )
+    plain, early = (assemble("tiny", found, choice, dependent=dependent) for dependent in (False, True))
     assert early.as_dict() == plain.as_dict()
     assert early.measured == plain.measured
     for member, usual in zip(early.members, plain.members, strict=True):
@@ -346,7 +346,7 @@ def test_kernels_of_a_library_start_early_where_they_can_and_wait_themselves(tun
         assert anonymous(replace(plan, early_operand="none", trigger="end")) == anonymous(usual.product.plan)
     # A pair of kernels starts behind all that is ahead.
     (pair,) = read([SPECS / "h100_bf16_split8_parallel.yaml"]).specs
-    assert package.launched_early(pair, make(SPECS / WIDE).source.spec, "pair") is None
+    assert launched_early(pair, make(SPECS / WIDE).source.spec, "pair") is None
 
 
 def test_every_kernel_is_the_module_of_its_spec(made: ModuleType, tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_every_kernel_is_the_module_of_its_spec(made: ModuleType, tmp_path: Path
 
 def test_a_kernel_that_a_spec_specifies_is_the_one_that_build_makes(tmp_path: Path) -> None:
     found = read([SPECS / WIDE])
-    files = package.assemble("own", found, library.choose(found)).files()
+    files = rendered(assemble("own", found, library.choose(found)))
     assert files["h100_bf16.py"] == (ROOT / "generated" / "h100_bf16.py").read_text()
     assert files["specs/h100_bf16.yaml"] == (SPECS / WIDE).read_text()
 
@@ -465,7 +465,7 @@ def test_a_committed_library_follows_from_its_records_byte_for_byte_and_the_page
     problem, *records = LIBRARIES[name]
     found = read([RECORDS / f"{record}.jsonl" for record in records], str(problem))
     choice = library.choose(found)
-    files = package.assemble(name, found, choice).files()
+    files = rendered(assemble(name, found, choice))
     assert {file.as_posix() for file in committed_files(name)} <= files.keys()
     for file in committed_files(name):
         assert (ROOT / "libraries" / name / file).read_bytes() == files[file.as_posix()].encode(), file
@@ -498,7 +498,7 @@ def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> N
     """With the order of tiles, where another kernel of the library differs in that alone."""
     for member in package.read_library(ROOT / "libraries" / name).members:
         (plan,) = library.predictable(name, [member.product.plan])
-        words = f"{name}_{package.words_of(plan)}"
+        words = f"{name}_{words_of(plan)}"
         assert member.stem in (words, f"{words}_{plan.order}")
 
 
@@ -515,7 +515,7 @@ def test_the_name_of_a_committed_kernel_is_made_of_its_decisions(name: str) -> N
 )
 def test_a_kernel_is_named_by_what_is_unusual_in_it(stem: str, words: str) -> None:
     (plan,) = library.predictable(stem, [make(SPECS / f"{stem}.yaml").plan])
-    assert package.words_of(plan) == words
+    assert words_of(plan) == words
 
 
 # --- other cards than the one that was measured
@@ -640,7 +640,7 @@ def test_a_warmup_calls_the_kernel_of_each_shape_with_tensors_that_it_takes(
 )
 def test_a_warmup_has_every_kind_of_input(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = read([SPECS / f"{stem}.yaml"])
-    package.write(package.assemble(f"warm_{stem}", found, library.choose(found)), tmp_path)
+    package.write(assemble(f"warm_{stem}", found, library.choose(found)), tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     importlib.import_module(f"warm_{stem}").warmup([(256, 512, 1024)], device="meta")
 
@@ -711,9 +711,7 @@ def test_kinds_of_kernels_that_no_library_has_are_predicted_likewise(tmp_path: P
     ):
         found = read([SPECS / f"{stem}.yaml"])
         name = f"only_{stem}"
-        specs, _ = package.contestants(
-            package.write(package.assemble(name, found, library.choose(found)), tmp_path)
-        )
+        specs, _ = package.contestants(package.write(assemble(name, found, library.choose(found)), tmp_path))
         forecast = importlib.import_module(f"{package.IMPORTED}{name}")._forecast(False)
         plan = make(specs[0]).plan
         for shape in ((512, 4096, 4096), (4096, 8192, 512), (300, 776, 392)):
@@ -843,12 +841,12 @@ def test_kernels_that_no_library_can_have_are_refused() -> None:
         " operator of a library has none: leave that out"
     )
     own = read([SPECS / WIDE])
-    assert refusal(lambda: package.assemble("h100_bf16", own, library.choose(own))) == (
+    assert refusal(lambda: assemble("h100_bf16", own, library.choose(own))) == (
         "h100_bf16: error[module-name]: is the name of a kernel in it too, and each is an operator of torch:"
         " choose another name"
     )
     blackwell = read([SPECS / "b200_bf16.yaml"])
-    assert refusal(lambda: package.assemble("x", blackwell, library.choose(blackwell))) == (
+    assert refusal(lambda: assemble("x", blackwell, library.choose(blackwell))) == (
         "x: error[library-rule]: has a kernel without a rule for shapes that were not tuned: those of Hopper"
         " have one"
     )
@@ -955,9 +953,7 @@ def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_pat
         "mine: error[no-library]: is no library: there is no library.json in it"
     )
     found = read([tuned])
-    assert refusal(
-        lambda: package.write(package.assemble("mine", found, library.choose(found)), tmp_path)
-    ) == (
+    assert refusal(lambda: package.write(assemble("mine", found, library.choose(found)), tmp_path)) == (
         "mine: error[foreign-file]: exists and is no library that gemmgen has made: move it, or choose"
         " another --out"
     )
@@ -970,7 +966,7 @@ def test_what_is_no_library_is_neither_read_nor_overwritten(tuned: Path, tmp_pat
     assert refusal(lambda: package.check(tmp_path / "mine")) == (
         "library.json: error[bad-library]: library_format is 4; this gemmgen reads 3"
     )
-    assert refusal(lambda: package.assemble("torch", found, library.choose(found))) == (
+    assert refusal(lambda: assemble("torch", found, library.choose(found))) == (
         "torch: error[module-name]: torch would shadow a module that Python or the kernel imports: choose"
         " another name"
     )
@@ -1109,9 +1105,7 @@ def test_a_repository_for_the_hub_has_the_package_below_torch_ext(
         assert (package_files / path.relative_to(written)).read_bytes() == path.read_bytes()
         assert path.suffix[1:] in build["torch-noarch"]["pyext"]
     found = read([tuned])
-    assert refusal(
-        lambda: package.write_hub(package.assemble("Tiny", found, library.choose(found)), hub)
-    ) == (
+    assert refusal(lambda: exchange.write_hub(assemble("Tiny", found, library.choose(found)), hub)) == (
         "Tiny: error[hub-name]: the hub takes names of small letters, digits and dashes that begin with a"
         " letter"
     )
@@ -1141,8 +1135,8 @@ def test_tiles_are_told_as_others_read_them(gemmgen: Run, tuned: Path, tmp_path:
         "4096": wide,
     }
     few = read([table(tmp_path / "few.jsonl", row(ROWS8, (8, 4096, 4096), 1e-5))])
-    made = package.assemble("few", few, library.choose(few))
-    assert refusal(lambda: package.write_configs(made, configs)) == (
+    made = assemble("few", few, library.choose(few))
+    assert refusal(lambda: exchange.write_configs(made, configs)) == (
         "few: error[no-kernels]: no tuned shape has a tile that a kernel of Triton can have"
     )
 

@@ -16,7 +16,7 @@ from gemmgen.cli.running import progressing, run_each
 from gemmgen.device import require_compiler
 from gemmgen.errors import GemmgenError
 from gemmgen.library import KERNELS as MOST_KERNELS
-from gemmgen.library import package
+from gemmgen.library import assemble, exchange, package
 
 
 def library_command(
@@ -97,16 +97,16 @@ def library_command(
         found = library_sources.read(paths, problem or None)
         complain(GemmgenError(found.warnings))
         choice = library.choose(found, kernels)
-        made = package.assemble(name, found, choice, dependent=dependent)
+        made = assemble.assemble(name, found, choice, dependent=dependent)
         report = library.Report.of(found, choice, kernels if leave_out else None)
     with progressing("compiling") as progress:
-        failed = lowering and run_each(made.members, package.lowered, progress, parallel=True)[1]
+        failed = lowering and run_each(made.members, assemble.lowered, progress, parallel=True)[1]
     if not failed:
         written = package.write(made, out)
         early = sum(member.product.plan.dependent for member in made.members)
         told = [f"{early} of {len(made.members)} kernels start early"] if dependent else []
-        told += [f"wrote {package.write_hub(made, hub)}: its sources for the hub"] if hub else []
-        told += [f"wrote {configs}: {package.write_configs(made, configs)}"] if configs else []
+        told += [f"wrote {exchange.write_hub(made, hub)}: its sources for the hub"] if hub else []
+        told += [f"wrote {configs}: {exchange.write_configs(made, configs)}"] if configs else []
         told += write_pages((member.product for member in made.members), pages)
         if as_json:
             print_json({"package": written.as_posix(), **made.as_dict(), **report.as_dict()})

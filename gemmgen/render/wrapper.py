@@ -276,6 +276,10 @@ class Wrapper:
     @property
     def argument_docs(self) -> str:
         """The lines of the docstring's argument section."""
+        return self.docs_of_arguments(workspace=self.workspace)
+
+    def docs_of_arguments(self, *, workspace: bool) -> str:
+        """Return the lines of a docstring's argument section, with or without the workspace."""
         problem = self.plan.problem
         a = "K contiguous"
         if problem.a.major == "mn":
@@ -311,7 +315,7 @@ class Wrapper:
             meaning = meaning_of(problem.epilogue, "tensor_scale")
             docs.append(f"tensor_scale: one element, torch.float32: {meaning}.")
         own = f"in memory of its own{', or c' * bool(problem.c)}; else a view of padded rows"
-        if self.workspace:
+        if workspace:
             docs.append(
                 "workspace: of `make_workspace`, for calls one after the other; each stream's own by default."
             )

@@ -1,0 +1,221 @@
+"""From a choice of kernels to a library: each kernel's module and spec, its name, the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from gemmgen.errors import Diagnostic, GemmgenError
+from gemmgen.library import Choice, predictable
+from gemmgen.library.manifest import (
+    PART_NAMES,
+    MeasuredRow,
+)
+from gemmgen.library.sources import Sources, family_label, pinned_text
+from gemmgen.lower import lower
+from gemmgen.plan.kernel import Kernel
+from gemmgen.plan.wgmma import WgmmaKernel
+from gemmgen.plan.wgmma.family import kind_of
+from gemmgen.problem.contest import Contest
+from gemmgen.product import Product, make
+from gemmgen.scratch import scratch
+from gemmgen.spec.load import module_name_problem
+from gemmgen.spec.model import TITLE_LIMIT, Spec
+
+
+@dataclass(frozen=True)
+class Member:
+    """A kernel of a library: its spec, and what follows from it."""
+
+    stem: str
+    spec: str
+    """The text of its spec."""
+    product: Product
+
+    def __str__(self) -> str:
+        return self.stem
+
+
+@dataclass(frozen=True)
+class TableRange:
+    """The M of one N and K, from and to, that get the kernel of a name."""
+
+    least: int
+    most: int
+    stem: str
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """The ranges of one N and K."""
+
+    n: int
+    k: int
+    ranges: tuple[TableRange, ...]
+
+
+@dataclass(frozen=True)
+class Library:
+    """All that its files say."""
+
+    name: str
+    problem: Contest
+    description: str
+    """What its kernels compute, for people."""
+    gpu: str | None
+    """That was measured."""
+    baseline: str
+    sources: tuple[tuple[str, str], ...]
+    """The names of the files that it was made from, and the SHA-256 of each."""
+    members: tuple[Member, ...]
+    table: tuple[TableRow, ...]
+    measured: Mapping[str, tuple[MeasuredRow, ...]]
+
+    def __str__(self) -> str:
+        ranges = sum(len(row.ranges) for row in self.table)
+        tuned = f"{ranges} ranges of M at {len(self.table)} pairs of N and K, measured on {self.gpu}"
+        return f"{len(self.members)} kernels; {tuned if self.table else 'nothing tuned: the rule decides'}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what it has as plain data for JSON."""
+        return {
+            "problem": asdict(self.problem),
+            "description": self.description,
+            "gpu": self.gpu,
+            "kernels": [member.stem for member in self.members],
+            "table": [asdict(row) for row in self.table],
+        }
+
+
+def lowered(member: Member) -> None:
+    """Compile a kernel, and hold it against its plan.
+
+    Raises GemmgenError where the compiler refuses it, or measures something else than is planned.
+    """
+    product = member.product
+    lower(product.module, product.plan, path=f"{member.stem}.yaml", stem=member.stem)
+
+
+def assemble(name: str, sources: Sources, choice: Choice, *, dependent: bool = False) -> Library:
+    """Return the library of a name with the kernels that were chosen.
+
+    `dependent` ones start while the kernel ahead of them still runs, and wait for its end before they read.
+
+    Raises GemmgenError (``module-name``) for what cannot be a package's name, ``library-rule`` where nothing
+    is tuned and there is no rule for the kernels.
+    """
+    if problem := module_name_problem(name):
+        raise GemmgenError([Diagnostic(name, "module-name", f"{name} {problem}: choose another name")])
+    stems = _stems(name, sources, choice.kernels)
+    members = tuple(_members(sources, choice.kernels, stems, dependent=dependent))
+    if name in stems.values():
+        message = "is the name of a kernel in it too, and each is an operator of torch: choose another name"
+        raise GemmgenError([Diagnostic(name, "module-name", message)])
+    for stem, times in Counter(stems.values()).items():
+        if times > 1 or stem in PART_NAMES:
+            why = "two of its specs have it" if times > 1 else "a library has a module of that name already"
+            message = f"{stem} cannot be the name of a kernel in it: {why}; rename a spec"
+            raise GemmgenError([Diagnostic(name, "module-name", message)])
+    measured: dict[str, list[MeasuredRow]] = {stems[kernel]: [] for kernel in choice.kernels}
+    for one in choice.measurements:
+        times = (float(f"{seconds * 1e6:.5g}") for seconds in (one.seconds, one.baseline_seconds))
+        measured[stems[one.kernel]].append((*one.shape, *times))  # pyright: ignore[reportArgumentType]
+    table = tuple(
+        TableRow(n, k, tuple(TableRange(r.least, r.most, stems[r.kernel]) for r in ranges))
+        for (n, k), ranges in choice.table.items()
+    )
+    predictable(name, choice.kernels)
+    return Library(
+        name,
+        sources.problem,
+        sources.description,
+        sources.gpu,
+        sources.baseline,
+        sources.files,
+        members,
+        table,
+        {stem: tuple(rows) for stem, rows in measured.items() if rows},
+    )
+
+
+def _stems(name: str, sources: Sources, kernels: Sequence[Kernel]) -> dict[Kernel, str]:
+    """Return the name of each kernel's module: its spec's, or what tells it from the library's others."""
+    found: dict[Kernel, str] = {}
+    taken: set[str] = set()
+    for kernel in kernels:
+        if kernel in sources.specs:
+            found[kernel] = sources.specs[kernel].stem
+        else:
+            (predicted,) = predictable(name, [kernel])
+            words = f"{name}_{words_of(predicted)}"
+            found[kernel] = next(stem for stem in _to_try(words, kernel) if stem not in taken)
+        taken.add(found[kernel])
+    return found
+
+
+def _to_try(words: str, kernel: Kernel) -> Iterator[str]:
+    """Yield names: the words, with the order of tiles, and then with a number."""
+    yield words
+    yield f"{words}_{kernel.order}"
+    yield from (f"{words}_{number}" for number in count(2))
+
+
+def words_of(kernel: WgmmaKernel) -> str:
+    """Return the decisions of a kernel as a part of a module's name: ``cooperative_128x256x64_cluster2x1``.
+
+    Two consumers of cooperative kernels have no word, nor have the MMAs in flight that are usual.
+    """
+    kind = kind_of(kernel)
+    words = [
+        kind.replace("-", "_").replace(" ", "_"),
+        f"{kernel.cta_tile_m}x{kernel.cta_tile_n}x{kernel.cta_tile_k}",
+    ]
+    if kernel.staggered:
+        words.append("staggered")
+    if kernel.cluster_size > 1:
+        words.append(f"cluster{kernel.cluster_m}x{kernel.cluster_n}")
+    if kind == "cooperative" and kernel.consumers != 2:
+        words.append(f"{kernel.consumers}_consumer{'s' * (kernel.consumers > 1)}")
+    if kernel.occupancy > 1:
+        words.append(f"occupancy{kernel.occupancy}")
+    if kernel.splits > 1:
+        words.append(f"split{kernel.splits}")
+    if kernel.reduces_apart:
+        words.append("added_up_in_parallel")
+    if kernel.divides_last_wave:
+        words.append("stream_K")
+    usual = 0 if kind == "cooperative" and kernel.consumers > 1 else 1
+    if kernel.outstanding_mmas != usual:
+        words.append(f"q{kernel.outstanding_mmas}")
+    return "_".join(words)
+
+
+def _members(
+    sources: Sources, kernels: Sequence[Kernel], stems: Mapping[Kernel, str], *, dependent: bool
+) -> Iterator[Member]:
+    """Yield the kernels with specs that leave nothing open, and their modules."""
+    with scratch() as directory:
+        for kernel in kernels:
+            stem, path = stems[kernel], Path(directory) / f"{stems[kernel]}.yaml"
+            if kernel in sources.specs:
+                text = Path(sources.specs[kernel].path).read_text(encoding="utf-8")
+            else:
+                title = f"{sources.description} matmul, {family_label(kernel)}"[:TITLE_LIMIT]
+                launched = launched_early(kernel, sources.spec, title) if dependent else None
+                text = launched or pinned_text(kernel, sources.spec, title)
+            path.write_text(text, encoding="utf-8", newline="\n")
+            yield Member(stem, text, make(path))
+
+
+def launched_early(kernel: Kernel, spec: Spec, title: str) -> str | None:
+    """Return the text of a spec of the kernel that waits itself for the one ahead; None if none can."""
+    if not isinstance(kernel, WgmmaKernel):
+        return None
+    waiting = replace(kernel, early_operand="nothing", trigger="loads")
+    try:
+        return pinned_text(waiting, spec, title)
+    except GemmgenError:
+        return None
