@@ -88,7 +88,7 @@ def gemmgen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def row(spec: str, shape: Sequence[int], seconds: float, **other: object) -> dict[str, object]:
     """Return a row of a table of `gemmgen tune` for a committed spec that lies beside it."""
-    module = make(SPECS / spec).module
+    product = make(SPECS / spec)
     m, n, k = shape
     return {
         "table": "gemmgen tune",
@@ -101,7 +101,7 @@ def row(spec: str, shape: Sequence[int], seconds: float, **other: object) -> dic
         "problem": asdict(BF16),
         "description": "bf16",
         "spec": spec,
-        "kernel_sha256": kernel_sha256(module),
+        "kernel_sha256": kernel_sha256(product.plan, product.source.stem),
         "seconds": seconds,
         "baseline_seconds": 5e-5,
         "first_seconds": 6e-5,

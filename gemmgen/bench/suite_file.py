@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,7 @@ from gemmgen.documents.files import read_bytes
 from gemmgen.hardware import DTYPES
 from gemmgen.problem import Shape
 from gemmgen.spec.diagnostics import (
-    Code,
     Node,
-    Place,
     Report,
     compose,
     describe,
@@ -81,21 +78,12 @@ class Suite:
         return (*named, *sorted(drawn))
 
 
-class _SuiteReport(Report):
-    """The diagnostics of a suite; what reads YAML words its messages for specs."""
-
-    def add(self, code: Code, message: str, place: Place | None = None, field: str | None = None) -> None:
-        """Note a problem, and go on."""
-        message = message.replace("a spec starts with its title and target", "a suite has `families`")
-        super().add(code, re.sub(r"\b(a|of a) spec\b", r"\1 suite", message), place, field)
-
-
 def load_suite(path: Path) -> Suite:
     """Return the suite in a YAML file.
 
     Raises GemmgenError with a diagnostic for each thing that is wrong, at its line.
     """
-    report = _SuiteReport(path.as_posix())
+    report = Report(path.as_posix(), noun="suite", begins="has `families`")
     try:
         data = read_bytes(path)
         text = data.decode("utf-8-sig")
@@ -107,7 +95,7 @@ def load_suite(path: Path) -> Suite:
     if len(data) > MAX_BYTES:
         report.stop("file-size", f"{len(data):,} bytes, the limit for a suite is {MAX_BYTES:,}")
     if not text.strip():
-        report.stop("file-empty", "the file is empty; a suite has `families`")
+        report.stop("file-empty", f"the file is empty; a {report.noun} {report.begins}")
     reader = _Reader(report)
     suite = reader.suite(compose(text, report), path.as_posix(), hashlib.sha256(data).hexdigest())
     if report:

@@ -296,7 +296,6 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
             raise _refused(path, "source-spec", message, number) from error
         raise
     _refuse_contradiction(path, number, row, source)
-    module = render(plan_spec(source), spec_name=where.name, spec_sha256=source.sha256)
     try:
         pinned_text(kernel, source.spec, source.spec.title)
     except ValueError:
@@ -313,7 +312,7 @@ def _row_part(path: Path, number: int, row: Row) -> _Part:
         baseline="cuBLAS",
         date=row.date,
         measurements=(Observation(row.shape, kernel, row.seconds, row.baseline_seconds),),
-        changed=kernel_sha256(module) != row.kernel_sha256,
+        changed=kernel_sha256(plan_spec(source), where.stem) != row.kernel_sha256,
     )
 
 

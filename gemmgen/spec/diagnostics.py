@@ -60,8 +60,14 @@ Code = Literal[
 class Report:
     """The diagnostics of one file, as they are found."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self, path: str, *, noun: str = "spec", begins: str = "starts with its title and target"
+    ) -> None:
         self._path = path
+        self.noun = noun
+        """What such a file is called."""
+        self.begins = begins
+        """What must be in it, behind its noun, for one that is empty."""
         self._diagnostics: list[Diagnostic] = []
 
     def add(self, code: Code, message: str, place: Place | None = None, field: str | None = None) -> None:
@@ -250,7 +256,7 @@ def compose(text: str, report: Report) -> Node:
         # What ruamel.yaml lets through is `chr` of an escape beyond U+10FFFF; it has no mark of its own.
         report.stop("yaml-syntax", "an escape from here on is not a character of Unicode", composer.reached)
     if root is None:
-        report.stop("file-empty", "the file holds only comments; a spec starts with its title and target")
+        report.stop("file-empty", f"the file holds only comments; a {report.noun} {report.begins}")
     return root
 
 
@@ -275,11 +281,11 @@ class _Composer:
                 continue
             place = _place(event.start_mark)
             if root is not None:
-                message = "a second document starts here; a spec is one document"
+                message = f"a second document starts here; a {self._report.noun} is one document"
                 self._report.add("yaml-feature", message, place)
                 break
             if event.version or event.tags:
-                message = "a %YAML or %TAG directive is not part of a spec; remove it"
+                message = f"a %YAML or %TAG directive is not part of a {self._report.noun}; remove it"
                 self._report.add("yaml-feature", message, place)
             root = self._node(self._next(), depth=0, key_place=(1, 1))
         return root
@@ -295,9 +301,11 @@ class _Composer:
             place = key_place  # the parser says that nothing is where the next thing begins
         if depth > MAX_DEPTH:
             self._report.stop(
-                "yaml-depth", f"nested more than {MAX_DEPTH} levels deep; no field of a spec is", place
+                "yaml-depth",
+                f"nested more than {MAX_DEPTH} levels deep; no field of a {self._report.noun} is",
+                place,
             )
-        refusal = _refusal(event)
+        refusal = _refusal(event, self._report.noun)
         if refusal:
             self._report.add(*refusal, place)
         text, letters = "", None
@@ -331,7 +339,7 @@ class _Composer:
                     message = f"expected a key that is text, found {describe(key)}"
                     self._report.add("wrong-type", message, key.place)
             elif name == "<<":
-                message = "a merge key is not part of a spec; write the keys themselves"
+                message = f"a merge key is not part of a {self._report.noun}; write the keys themselves"
                 self._report.add("yaml-feature", message, key.place)
             elif name in members:
                 lines = f"line {members[name].key_place[0]} and again on line {key.place[0]}"
@@ -354,15 +362,15 @@ def _letters(event: ScalarEvent) -> Place | None:
     return None if block or letters != len(str(event.value)) else (line, column + quote)
 
 
-def _refusal(event: Event) -> tuple[Code, str] | None:
-    """Return what bars a node from a spec, whatever its field; the first reason will do."""
+def _refusal(event: Event, noun: str) -> tuple[Code, str] | None:
+    """Return what bars a node from a file of this noun, whatever its field; the first reason will do."""
     match event:
         case AliasEvent():
-            return "yaml-feature", "an alias is not part of a spec; write the value itself"
+            return "yaml-feature", f"an alias is not part of a {noun}; write the value itself"
         case NodeEvent(anchor=str()):
-            return "yaml-feature", "an anchor is not part of a spec; remove it"
+            return "yaml-feature", f"an anchor is not part of a {noun}; remove it"
         case ScalarEvent() | CollectionStartEvent() if event.tag is not None:
-            return "yaml-feature", "a tag is not part of a spec; remove it"
+            return "yaml-feature", f"a tag is not part of a {noun}; remove it"
         case ScalarEvent(value=str() as text) if re.search("[\ud800-\udfff]", text):
             return "yaml-syntax", "this text holds an escape that is half of a character; write the character"
         case _:

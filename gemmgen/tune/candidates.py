@@ -230,7 +230,7 @@ def candidate_of(tuned: Tuned, plan: Kernel) -> Candidate:
     text = spec_text(spec)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     module = render(plan, spec_name=f"{tuned.stem}.yaml", spec_sha256=sha256)
-    return Candidate(_label(plan), pins, text, module, kernel_sha256(module))
+    return Candidate(_label(plan), pins, text, module, kernel_sha256(plan, tuned.stem))
 
 
 def _label(plan: Kernel) -> str:
@@ -248,13 +248,18 @@ def _open_decisions(tuned: Tuned, plan: Kernel) -> dict[str, Value]:
     return {path: value for path, value in statements(plan).items() if FIELDS[path] not in known}
 
 
-NAMES_OF_SPEC: Final = re.compile(r"^\S+\.ya?ml\nsha256 [0-9a-f]{64}\n", re.MULTILINE)
-"""The two lines of a module that name its spec."""
+def kernel_sha256(plan: Kernel, stem: str) -> str:
+    """Return the hash of a kernel's module of this name, less the lines that name its spec and its hash.
+
+    The module is rendered for a spec that no file has, whose lines are known to the letter.
+    """
+    name = f"{stem}.yaml"
+    module = render(plan, spec_name=name, spec_sha256=NO_SPEC)
+    return hashlib.sha256(module.replace(f"{name}\nsha256 {NO_SPEC}\n", "", 1).encode()).hexdigest()
 
 
-def kernel_sha256(module: str) -> str:
-    """Return the hash of a module's text, less the lines that name its spec and the hash of that."""
-    return hashlib.sha256(NAMES_OF_SPEC.sub("", module, count=1).encode()).hexdigest()
+NO_SPEC: Final = "0" * 64
+"""Stands for the hash of a spec."""
 
 
 # --- what is tried

@@ -745,7 +745,8 @@ def _write_winner(outcome: Outcome, study: Study) -> None:
         message = "exists and is not of `gemmgen tune`: move it, or choose another --out"
         raise GemmgenError([Diagnostic(path.as_posix(), "foreign-file", message)])
     write_files({path: f"{_evidence_text(outcome, study)}{outcome.winner.text}".encode()})
-    if kernel_sha256(make(path).module) != outcome.winner.kernel:
+    product = make(path)
+    if kernel_sha256(product.plan, product.source.stem) != outcome.winner.kernel:
         raise AssertionError(f"{path}: does not make the kernel that was measured")
 
 
